@@ -1,13 +1,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "support/backends.hpp"
+#include "ops/fixture.hpp"
 
 // What commits note of what they write, verb by verb, on every backend.
 
 using namespace muonrt;
+using namespace ops_test;
 
 namespace {
 
@@ -46,98 +46,74 @@ std::vector<Written> ends() {
 
 enum class Verb { kMuon, kUpdate, kValues, kAdamW, kAdamWPieces };
 
-/// What the verb notes where it writes `w.value` as element `at` of `n`, and zeros elsewhere.
-int64_t noted(backends::Backend& backend, Verb verb, const Written& w, int64_t n, int64_t at) {
-  struct Tables {
-    ParamView view;
-    MuonScalars muon;
-    AdamScalars adam;
-    Ballot sum;
-    Findings findings;
-  };
-  const auto size = static_cast<size_t>(n);
-  const auto memory = backend.memory(sizeof(Tables));
-  auto* const t = new (memory.get()) Tables();
-  const auto floats = [&] {
-    auto out = backend.memory(n * 4);
-    std::memset(out.get(), 0, size * 4);
-    return out;
-  };
-  const auto param = floats(), master = floats(), low = floats(), momentum = floats(),
-             variance = floats(), grad = floats(), message = floats();
-  auto* const g = static_cast<float*>(grad.get());
-  auto* const o = static_cast<float*>(message.get());
-  t->view.param = param.get();
-  t->view.grad = grad.get();
-  t->view.momentum = momentum.get();
-  t->view.variance = static_cast<float*>(variance.get());
-  t->view.numel = n;
-  t->view.param_dtype = w.dtype;
-  t->view.form = w.form;
-  if (w.form == WeightForm::kMaster) t->view.master = static_cast<float*>(master.get());
-  if (w.form == WeightForm::kRemainder) t->view.remainder = static_cast<uint16_t*>(low.get());
-  t->sum = {.consent = 1, .stamp = 5};
-  const bool adam = verb == Verb::kAdamW || verb == Verb::kAdamWPieces;
-  if (adam) {  // a step of one against the gradient's sign
-    t->adam = {.beta1 = 0.0f, .beta2 = 0.0f, .eps = 0.0f, .rate = std::fabs(w.value)};
-    g[at] = std::signbit(w.value) ? 1.0f : -1.0f;
+bool is_adamw(Verb verb) { return verb == Verb::kAdamW || verb == Verb::kAdamWPieces; }
+
+/// What the verb notes if it writes `w.value` as element `at` of `n`, and zeros elsewhere.
+int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t at) {
+  const std::vector<float> zeros(static_cast<size_t>(n));
+  std::vector<float> grad = zeros, values = zeros;
+  AdamScalars adam;
+  MuonScalars muon;
+  if (is_adamw(verb)) {  // a step of one against the gradient's sign
+    adam.beta1 = adam.beta2 = adam.eps = 0.0f;
+    adam.rate = std::fabs(w.value);
+    grad[static_cast<size_t>(at)] = std::signbit(w.value) ? 1.0f : -1.0f;
   } else {
-    t->muon.rate = 1.0f;
-    o[at] = verb == Verb::kValues ? w.value : -w.value;
+    muon.rate = 1.0f;
+    values[static_cast<size_t>(at)] = verb == Verb::kValues ? w.value : -w.value;
   }
+  ParamView view;
+  view.param = machine.put(zeros);
+  view.grad = machine.put(grad);
+  view.momentum = machine.put(zeros);
+  view.variance = machine.put(zeros);
+  view.numel = n;
+  view.param_dtype = w.dtype;
+  view.form = w.form;
+  if (w.form == WeightForm::kMaster) view.master = machine.put(zeros);
+  if (w.form == WeightForm::kRemainder)
+    view.remainder = reinterpret_cast<uint16_t*>(machine.put(zeros));
   Piece piece{};
   piece.rows = 1;
   piece.cols = piece.local_ld = piece.tensor_ld = n;
   piece.update_scale = 1.0f;
-  const std::vector<Piece> pieces = {piece}, none;
-  const std::vector<int32_t> list = {0}, nothing;
-  const StepTables tables{&t->view, &t->muon, &t->adam};
-  const ConstWire wire{.data = message.get(), .dtype = DType::kF32};
-  Ops& ops = *backend.ops;
-  Stream& stream = *backend.stream;
-  const Verdict verdict{.sum = &t->sum, .world = 1, .stamp = 5, .findings = &t->findings};
-  switch (verb) {
-    case Verb::kMuon:
-      ops.commit_muon(stream, pieces, tables, wire, verdict);
-      break;
-    case Verb::kUpdate:
-      ops.commit_update(stream, pieces, tables, wire, verdict);
-      break;
-    case Verb::kValues:
-      ops.commit_values(stream, pieces, &t->view, wire, verdict);
-      break;
-    case Verb::kAdamW:
-    case Verb::kAdamWPieces:
-      ops.commit_adamw(stream, verb == Verb::kAdamW ? list : nothing,
-                       verb == Verb::kAdamW ? none : pieces, tables, verdict);
-      break;
-  }
-  backend.wait();
-  CHECK(t->findings.nonfinite == 0);
-  return t->findings.written;
+  const std::vector<Piece> pieces(verb == Verb::kAdamW ? 0 : 1, piece);
+  const std::vector<int32_t> list(verb == Verb::kAdamW ? 1 : 0);
+  auto* findings = machine.put_one(Findings{});
+  const StepTables tables{machine.put_one(view), machine.put_one(muon), machine.put_one(adam)};
+  const ConstWire wire{.data = machine.put(values), .dtype = DType::kF32};
+  const Verdict verdict{
+      .sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp, .findings = findings};
+  Ops& ops = machine.ops();
+  if (verb == Verb::kMuon) ops.commit_muon(machine.on(), pieces, tables, wire, verdict);
+  if (verb == Verb::kUpdate) ops.commit_update(machine.on(), pieces, tables, wire, verdict);
+  if (verb == Verb::kValues) ops.commit_values(machine.on(), pieces, tables.params, wire, verdict);
+  if (is_adamw(verb)) ops.commit_adamw(machine.on(), list, pieces, tables, verdict);
+  machine.finish();
+  const Findings found = machine.get_one(findings);
+  CHECK(found.nonfinite == 0);
+  return found.written;
 }
 
 }  // namespace
 
-TEST_CASE("commit: a weight that is not finite as stored is noted by every verb",
-          "[unit][reference-ops]") {
-  for (auto& backend : backends::all()) {
+TEST_CASE("commit: a weight that is not finite as stored is noted by every verb", "[ops]") {
+  for (const Subject& subject : subjects()) {
     for (const Verb verb :
          {Verb::kMuon, Verb::kUpdate, Verb::kValues, Verb::kAdamW, Verb::kAdamWPieces}) {
       for (const Written& w : ends()) {
-        const bool adam = verb == Verb::kAdamW || verb == Verb::kAdamWPieces;
         if (verb == Verb::kValues && w.form == WeightForm::kStochastic) continue;
-        if (adam && std::isnan(w.value)) continue;
-        INFO(backend.name << ", verb " << static_cast<int>(verb) << ", form "
-                          << static_cast<int>(w.form) << ", " << name_of(w.dtype) << ", "
-                          << w.value);
+        if (is_adamw(verb) && std::isnan(w.value)) continue;
+        CAPTURE(subject.name, static_cast<int>(verb), static_cast<int>(w.form), name_of(w.dtype),
+                w.value);
+        Machine machine(subject.make());
         // By vectors of 8 and one by one; the first, one within, the last.
         for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
                                     {1040, 0},
                                     {1040, 517},
                                     {1040, 1039},
                                     {1043, 1042}})
-          CHECK(noted(backend, verb, w, n, at) == (w.finite ? 0 : 1));
+          CHECK(noted(machine, verb, w, n, at) == (w.finite ? 0 : 1));
       }
     }
   }

@@ -133,32 +133,6 @@ TEST_CASE("normalize: scaling the input by a power of two changes no bit of the 
     check_everywhere(expected, run_of(k));
 }
 
-TEST_CASE("normalize: denormal and extreme inputs have norm one afterwards", "[ops]") {
-  const float least = std::numeric_limits<float>::denorm_min();
-  const float most = std::numeric_limits<float>::max();
-  const auto out_of = [](const std::vector<float>& in) {
-    const Case c{1, std::ssize(in)};
-    const Run run = [&](Machine& machine) {
-      return normalized(machine, c, DType::kF32, DType::kF32, bytes_of(in), {1.0f});
-    };
-    const Results expected = of_host(run);
-    check_everywhere(expected, run);
-    return expected[0];
-  };
-  for (const float x : {least, 3 * least, 0x1p-127f, 0x1p-126f, 1.0f, 0x1p127f, most}) {
-    const Bytes out = out_of({x, -x, 0.0f, x});
-    const double third = 1.0 / std::sqrt(3.0);
-    for (int64_t i = 0; i < 4; ++i)
-      CHECK(std::abs(value_in(out, DType::kF32, i) - (i == 2   ? 0.0
-                                                      : i == 1 ? -third
-                                                               : third)) < 4e-7);
-  }
-  // The largest and the smallest: exact zero is the right rounding of 2^-277.
-  const Bytes out = out_of({most, least});
-  CHECK(value_in(out, DType::kF32, 0) == 1.0f);
-  CHECK(value_in(out, DType::kF32, 1) == 0.0f);
-}
-
 TEST_CASE("normalize: zero matrices are zero afterwards and counted, also of a large batch",
           "[ops][tsan]") {
   // More matrices than a launch takes.

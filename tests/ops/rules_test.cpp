@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/fixture.hpp"
+#include "textbook/textbook.hpp"
 
 // NorMuon, clipping and QK-clip.
 
@@ -118,37 +119,87 @@ TEST_CASE("normuon: moments, factors and matrices have the same bits on every ba
   check_normed({3, 16, 16, DType::kBF16, std::string(130, 'r')});
 }
 
-TEST_CASE("normuon: the reference's float64 values, up to the roundings of f32 sums", "[ops]") {
-  for (const char* const kinds : {"r", "c", "r-cir"}) {
-    const Run run = [&](Machine& machine) {
-      return normed(machine, {33, 300, 303, DType::kF32, kinds});
+TEST_CASE("normuon: matrices and moments are float64's, up to the roundings of f32 sums", "[ops]") {
+  const NormedCase c{33, 300, 303, DType::kF32, "r-cir"};
+  const Results got = of_host([&](Machine& machine) { return normed(machine, c); });
+  const int64_t stride = c.rows * c.ld;
+  const Bytes content = values(5, c.dtype, std::ssize(c.kinds) * stride);
+  size_t array = 1;  // factors, staged and committed moments of each matrix that has moments
+  for (int64_t k = 0; k < std::ssize(c.kinds); ++k) {
+    const char kind = c.kinds[static_cast<size_t>(k)];
+    textbook::Matrix x(c.rows, c.cols);
+    for (int64_t i = 0; i < c.rows * c.cols; ++i)
+      x.v[static_cast<size_t>(i)] =
+          value_in(content, c.dtype, k * stride + i / c.cols * c.ld + i % c.cols);
+    std::vector<double> moments;
+    if (kind == 'c') x = textbook::transpose(x);
+    const Bytes before = values(static_cast<uint64_t>(6 + k), DType::kF32, x.rows);
+    for (int64_t i = 0; i < x.rows; ++i)
+      moments.push_back(std::fabs(value_in(before, DType::kF32, i)));
+    if (kind == 'r' || kind == 'c') x = textbook::normuon(x, static_cast<double>(0.9f), moments);
+    if (kind == 'c') x = textbook::transpose(x);
+    const auto near = [](float found, double expected) {
+      return std::fabs(static_cast<double>(found) - expected) <= 32 * 0x1p-24 * std::fabs(expected);
     };
-    const Results expected = of_reference(run), got = of_host(run);
-    for (size_t i = 0; i < expected.size(); ++i) {
-      double worst = 0;
-      for (int64_t at = 0; 4 * at < std::ssize(expected[i]); ++at) {
-        const double x = value_in(expected[i], DType::kF32, at);
-        const double off = std::fabs(value_in(got[i], DType::kF32, at) - x);
-        worst = std::max(worst, off == 0 ? 0.0 : off / std::fabs(x));
-      }
-      CAPTURE(kinds, i);
-      CHECK(worst <= 32 * 0x1p-24);
-    }
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < c.rows * c.cols; ++i)
+      wrong += !near(value_in(got[0], c.dtype, k * stride + i / c.cols * c.ld + i % c.cols),
+                     x.v[static_cast<size_t>(i)]);
+    if (kind != '-') array += 3;
+    for (size_t i = 0; kind != '-' && i < moments.size(); ++i)
+      wrong += !near(value_in(got[array - 1], DType::kF32, static_cast<int64_t>(i)), moments[i]);
+    CAPTURE(kind);
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("normuon: without updates moments become exactly zero", "[ops]") {
+  constexpr float kLeastNormal = std::numeric_limits<float>::min();
+  std::vector<float> moments, expected;
+  for (int i = 0; i < 5; ++i) {
+    moments.push_back(kLeastNormal * (1.0f + static_cast<float>(i) / 32));
+    const float next = 0.9f * moments.back();
+    expected.push_back(next < kLeastNormal ? 0.0f : next);
+  }
+  REQUIRE(expected[0] == 0.0f);
+  REQUIRE(expected[4] > 0.0f);
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    NormuonState state = put_state(machine, 1, 5);
+    state.moments = machine.put(moments);
+    state.stored_rows = true;
+    MuonScalars group;
+    group.normuon_beta2 = 0.9f;
+    const std::vector<NormuonState> states = {state};
+    machine.ops().normuon(
+        machine.on(), {machine.put(std::vector<float>(80)), DType::kF32, 5, 16, 16, 1, 80}, states,
+        {.params = machine.put_one(ParamView{}), .groups = machine.put_one(group)});
+    machine.finish();
+    CHECK(machine.get(state.staged, 5) == expected);
   }
 }
 
 TEST_CASE("clipping: the exact sum of squares and the factor in every table", "[ops][tsan]") {
   const Fixture fixture = make_fixture(12);
+  double squares = 0;
+  for (size_t p = 0; p < fixture.params.size(); ++p) {
+    const FixtureParam& param = fixture.params[p];
+    for (int64_t i = 0; param.active && i < param.rows * param.cols; ++i)
+      squares += std::pow(static_cast<double>(value_in(fixture.grad[p], param.grad_dtype, i)), 2);
+  }
+  const double norm = std::sqrt(squares);
   for (const bool found_inf : {false, true}) {
     for (const double limit : {0.0, 1.5}) {
       CAPTURE(found_inf, limit);
       const Run run = [&](Machine& machine) {
         return clipped(machine, fixture, found_inf ? 1.0f : 0.0f, limit);
       };
-      const Results expected = of_reference(run);
+      const Results expected = of_host(run);
       CHECK(value_of<Findings>(expected[3]).nonfinite == found_inf);
-      CHECK((value_of<double>(expected[2]) > 0) == (limit > 0));
-      CHECK(value_of<float>(expected[0]) > 0.0f);
+      const double factor = static_cast<double>(value_of<float>(expected[0]));
+      CHECK(value_of<double>(expected[2]) == Approx(limit > 0 ? 0.375 * norm : 0.0));
+      CHECK(factor == Approx(limit > 0 ? limit / norm : 0.375));
       check_everywhere(expected, run);
     }
   }
@@ -190,7 +241,7 @@ TEST_CASE("qk-clip: row factors, and a bad logit is noted", "[ops][tsan]") {
         if (!well) out.pop_back();  // the step is rejected
         return out;
       };
-      const Results expected = of_reference(run);
+      const Results expected = of_host(run);
       const auto found = value_of<Findings>(expected[0]);
       CHECK(found.nonfinite == (well ? 0 : 1));
       CHECK(found.first_param == -1);  // any parameter of the layer

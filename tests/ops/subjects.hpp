@@ -24,8 +24,7 @@ std::vector<Subject> product_subjects();
 using Results = std::vector<Bytes>;
 using Run = std::function<Results(Machine&)>;
 
-/// The results of the reference implementation: for all ops but products, norms and other sums the
-/// bits of every backend.
+/// The results of the elementwise ops' reference implementation: the bits of every backend.
 Results of_reference(const Run& run);
 /// The results of the host, whose sums have the bits of every backend (not those of products).
 Results of_host(const Run& run);

@@ -1,22 +1,15 @@
 #include "support/backends.hpp"
 
-#include <cstdlib>
 #include <utility>
 
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
-#include "support/numerics/reference_ops.hpp"
 
 namespace backends {
 
 using namespace muonrt;
 
 namespace {
-
-struct Reference {
-  reference::ReferenceOps ops;
-  reference::ImmediateStream stream;
-};
 
 struct OnDevice {
   std::unique_ptr<Device> device;
@@ -46,15 +39,6 @@ Backend on_device(std::string name, bool slow, std::unique_ptr<Device> device) {
 
 }  // namespace
 
-Backend reference() {
-  auto keeper = std::make_shared<Reference>();
-  const auto memory = [](int64_t bytes) {
-    const auto size = static_cast<size_t>((bytes + 255) / 256 * 256);
-    return std::shared_ptr<void>(std::aligned_alloc(256, size), std::free);
-  };
-  return {"reference", true, &keeper->ops, &keeper->stream, [] {}, keeper, memory};
-}
-
 Backend host(int threads, bool portable_gemm) {
   return on_device(cat("host, ", threads, threads == 1 ? " thread" : " threads",
                        portable_gemm ? ", portable" : ""),
@@ -71,7 +55,7 @@ Backend cuda(bool naive_products, SymmetricProvider symmetric) {
 }
 
 std::vector<Backend> all() {
-  std::vector<Backend> list = {reference(), host(1), host(2), host(1, /*portable_gemm=*/true)};
+  std::vector<Backend> list = {host(1), host(2), host(1, /*portable_gemm=*/true)};
   if (cuda_device_count() > 0) list.push_back(cuda());
   return list;
 }

@@ -13,7 +13,7 @@ namespace backends {
 /// Ops of one backend and a stream to enqueue them on.
 struct Backend {
   std::string name;
-  bool slow = false;  // plain loops: keep the matrices small
+  bool slow = false;  // portable loops: keep the matrices small
   muonrt::Ops* ops = nullptr;
   muonrt::Stream* stream = nullptr;
   /// Returns when everything enqueued has run; throws the first error of it.
@@ -23,10 +23,9 @@ struct Backend {
   std::function<std::shared_ptr<void>(int64_t bytes)> memory;
 };
 
-/// Every backend there is: the reference, the host with one thread, with two, with plain products,
-/// and CUDA where there is a GPU.
+/// Every backend there is: the host with one thread, with two, with portable products, and CUDA if
+/// there is a GPU.
 std::vector<Backend> all();
-Backend reference();
 Backend host(int threads, bool portable_gemm = false);
 Backend cuda(bool naive_products = false,
              muonrt::SymmetricProvider symmetric = muonrt::SymmetricProvider::kDefault);

@@ -15,8 +15,7 @@ std::unique_ptr<Device> make_host(int threads, bool portable_gemm) {
 }
 
 std::unique_ptr<Device> make_reference() {
-  return std::make_unique<wrapped::Device>(
-      make_host(), [](Ops&) { return std::make_unique<reference::ReferenceOps>(); });
+  return wrapped::with<reference::ReferenceOps>(make_host());
 }
 
 std::unique_ptr<Device> make_device(bool naive, int index) {

@@ -19,7 +19,7 @@ using test_support::value_at;
 
 /// The host backend.
 std::unique_ptr<muonrt::Device> make_host(int threads = 1, bool portable_gemm = false);
-/// The reference implementation (support/reference_ops.hpp) as a device.
+/// The host with the elementwise ops of numerics/reference_ops.hpp.
 std::unique_ptr<muonrt::Device> make_reference();
 /// The CUDA device of this program. @param naive  without the vendor's products.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstring>
-#include <mutex>
-#include <stdexcept>
 
 #include "state/checkpoint.hpp"
+#include "support/attempts.hpp"
 #include "support/folder.hpp"
-#include "support/world.hpp"
 
 /// Worlds that stop, are saved, and go on as others.
 namespace resumed {
@@ -21,19 +19,11 @@ inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
 /// Steps [0, steps) of `c`, then a save. @return  the parameters as they are then.
 inline world::Tensors save(const world::Case& c, int64_t steps, const std::string& folder,
                            const SaveSettings& how = {.with_params = true}) {
-  world::Tensors out;
-  std::vector<std::vector<bool>> seen;
-  std::mutex mutex;
-  world::on_ranks(c.world, [&](Comm& comm) {
-    comm.set_timeout_ms(60000);
-    world::Rank rank(c, comm);
+  return world::tensors_after(c, [&](world::Rank& rank, Comm&) {
     run_steps(rank, 0, steps);
     Files files;
     save_state(rank.optimizer(), folder, how, files);
-    const std::lock_guard lock(mutex);
-    rank.add_to(out, seen);
   });
-  return out;
 }
 
 /// Writes these parameters where a rank has them.
@@ -53,19 +43,11 @@ inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
                            const std::string& folder, const LoadSettings& how = {},
                            const world::Tensors* given = nullptr) {
   world::Outcome out;
-  std::vector<std::vector<bool>> seen;
-  std::mutex mutex;
-  bool equal = true;
-  world::on_ranks(c.world, [&](Comm& comm) {
-    comm.set_timeout_ms(60000);
-    world::Rank rank(c, comm);
+  out.tensors = world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     if (given) give(rank, c, comm.rank(), *given);
     load_state(rank.optimizer(), folder, how);
     run_steps(rank, first, end);
-    const std::lock_guard lock(mutex);
-    equal = rank.add_to(out.tensors, seen) && equal;
   });
-  if (!equal) throw std::runtime_error("replicas differ: " + c.describe());
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 
@@ -362,8 +363,9 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& work, ThreadFaults fa
   if (first) std::rethrow_exception(first);
 }
 
-Outcome run(const Case& of, const MakeDevice& make_device, ThreadFaults faults) {
-  Outcome out;
+Tensors tensors_after(const Case& of, const std::function<void(Rank&, Comm&)>& script,
+                      const MakeDevice& make_device, ThreadFaults faults) {
+  Tensors out;
   std::vector<std::vector<bool>> seen;
   std::mutex mutex;
   bool replicas_equal = true;
@@ -372,17 +374,23 @@ Outcome run(const Case& of, const MakeDevice& make_device, ThreadFaults faults) 
       [&](Comm& comm) {
         comm.set_timeout_ms(60000);
         Rank rank(of, comm, make_device);
-        std::vector<StepReport> reports;
-        for (int step = 0; step < of.steps; ++step) {
-          reports.emplace_back();
-          rank.step(step, reports.back());
-        }
+        script(rank, comm);
         const std::lock_guard lock(mutex);
-        replicas_equal = rank.add_to(out.tensors, seen) && replicas_equal;
-        if (comm.rank() == 0) out.reports = reports;
+        replicas_equal = rank.add_to(out, seen) && replicas_equal;
       },
       std::move(faults));
   if (!replicas_equal) throw std::runtime_error("replicas differ: " + of.describe());
+  return out;
+}
+
+Outcome run(const Case& of, const MakeDevice& make_device, ThreadFaults faults) {
+  Outcome out;
+  const auto steps = [&](Rank& rank, Comm& comm) {
+    std::vector<StepReport> reports(static_cast<size_t>(of.steps));
+    for (int step = 0; step < of.steps; ++step) rank.step(step, reports[static_cast<size_t>(step)]);
+    if (comm.rank() == 0) out.reports = reports;
+  };
+  out.tensors = tensors_after(of, steps, make_device, std::move(faults));
   return out;
 }
 

@@ -171,20 +171,25 @@ class Rank {
   std::unique_ptr<muonrt::Optimizer> optimizer_;
 };
 
-/// Runs the case over threads and puts the tensors together. Throws the first rank's error, and
-/// std::runtime_error where replicas differ.
+/// Runs `work` on every rank of a thread group; throws the failed check (rank_check.hpp) of the
+/// lowest rank that has one, else what the lowest failing rank threw. No Catch2 assertion may stand
+/// in it where there are several ranks: they are for one thread.
+void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
+              muonrt::ThreadFaults faults = {});
+
+/// The tensors of all ranks after `script` on each of them, put together. Throws the first rank's
+/// error, and std::runtime_error if replicas differ.
+Tensors tensors_after(const Case& of, const std::function<void(Rank&, muonrt::Comm&)>& script,
+                      const MakeDevice& make_device = host_device,
+                      muonrt::ThreadFaults faults = {});
+
+/// The same after the steps of the case.
 struct Outcome {
   Tensors tensors;
   std::vector<muonrt::StepReport> reports;  // of rank 0, by step
 };
 Outcome run(const Case& of, const MakeDevice& make_device = host_device,
             muonrt::ThreadFaults faults = {});
-
-/// Runs `work` on every rank of a thread group; throws the failed check (rank_check.hpp) of the
-/// lowest rank that has one, else what the lowest failing rank threw. No Catch2 assertion may stand
-/// in it where there are several ranks: they are for one thread.
-void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
-              muonrt::ThreadFaults faults = {});
 
 /// Groups 0 (Muon) and 1 (AdamW) with their defaults.
 std::vector<muonrt::GroupSettings> default_groups();

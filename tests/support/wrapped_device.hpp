@@ -186,4 +186,14 @@ class Device : public muonrt::Device {
   std::unique_ptr<muonrt::Ops> ops_;
 };
 
+/// The device with its ops wrapped as `Wrapping(ops, arguments...)`.
+template <class Wrapping, class... Arguments>
+std::unique_ptr<muonrt::Device> with(std::unique_ptr<muonrt::Device> inner,
+                                     Arguments&&... arguments) {
+  return std::make_unique<Device>(std::move(inner), [&](muonrt::Ops& ops) {
+    return std::unique_ptr<muonrt::Ops>(
+        std::make_unique<Wrapping>(ops, std::forward<Arguments>(arguments)...));
+  });
+}
+
 }  // namespace wrapped

@@ -93,21 +93,21 @@ struct Arguments {
   }
 };
 
-struct BadCase {
-  const char* name;
-  muonrt_status_t status;
-  std::vector<std::string> says;  // all of these occur in the message
-  std::function<void(Arguments&)> change;
-  bool in_step = false;
-};
-
 constexpr muonrt_status_t kInvalid = MUONRT_ERROR_INVALID_ARGUMENT,
                           kMismatch = MUONRT_ERROR_MISMATCH;
 
-/// Wrong at creation; wrong in a step.
+struct BadCase {
+  std::vector<std::string> says;  // all of these occur in the message
+  std::function<void(Arguments&)> change;
+  muonrt_status_t status = kInvalid;
+};
+
+/// At creation: structs, names, buffers and layouts; settings that do not go together.
 std::vector<BadCase> create_cases();
-std::vector<BadCase> orthogonalization_cases();  // at creation, too
-std::vector<BadCase> setting_cases();            // at creation, too
+std::vector<BadCase> setting_cases();
+/// At creation: each plain setting with the values that its rule rejects (fields.hpp).
+std::vector<BadCase> field_cases();
+/// In a step.
 std::vector<BadCase> step_cases();
 
 }  // namespace bad_input

@@ -4,23 +4,24 @@
 
 #include <catch2/catch.hpp>
 
-#include "support/numerics/reference_ops.hpp"
+#include "support/wrapped_device.hpp"
 #include "unit/algo/lockstep_cases.hpp"
 
 using namespace muonrt;
 
 namespace {
 
-/// Reference products that note which were given together: the depths of each call's.
-class CountingOps : public reference::ReferenceOps {
+/// Notes which products were given together: the depths of each call's.
+class CountingOps : public wrapped::Ops {
  public:
+  using wrapped::Ops::Ops;
   void multiply(Stream& stream, std::span<const Product> products) override {
     calls.emplace_back();
     for (const Product& p : products) {
       calls.back().push_back(p.a.cols);
       symmetric_calls += &p == &products.front() && p.symmetric && p.alpha != 0.0f;
     }
-    ReferenceOps::multiply(stream, products);
+    if (products.front().c.data) inner_.multiply(stream, products);
   }
   std::vector<std::vector<int64_t>> calls;
   int64_t symmetric_calls = 0;
@@ -39,8 +40,8 @@ Round round_of(int64_t depth, bool symmetric, std::function<void()> then = {}) {
 
 TEST_CASE("lockstep: products that are not symmetric go ahead, symmetric ones wait for each other",
           "[unit][newton-schulz]") {
-  CountingOps ops;
-  reference::ImmediateStream stream;
+  auto backend = backends::host(1);
+  CountingOps ops(*backend.ops);
   std::vector<int> order;
   std::vector<std::vector<Round>> iterations(3);
   iterations[0].push_back(round_of(1, true, [&] { order.push_back(1); }));
@@ -49,19 +50,19 @@ TEST_CASE("lockstep: products that are not symmetric go ahead, symmetric ones wa
   iterations[1].push_back(round_of(12, false));
   iterations[1].push_back(round_of(13, true));
   iterations[1].push_back(round_of(14, false));
-  run_in_lockstep(ops, stream, iterations);
+  run_in_lockstep(ops, *backend.stream, iterations);
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{11}, {12}, {1, 13}, {14}, {2}});
   CHECK(order == std::vector<int>{11, 1});
 }
 
 TEST_CASE("lockstep: an alpha of zero makes no symmetric product", "[unit][newton-schulz]") {
-  CountingOps ops;
-  reference::ImmediateStream stream;
+  auto backend = backends::host(1);
+  CountingOps ops(*backend.ops);
   std::vector<std::vector<Round>> iterations(2);
   iterations[0] = {round_of(1, true), round_of(2, true)};
   iterations[0][0].product.alpha = 0.0f;
   iterations[1] = {round_of(3, true)};
-  run_in_lockstep(ops, stream, iterations);
+  run_in_lockstep(ops, *backend.stream, iterations);
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{1}, {2, 3}});
 }
 
@@ -81,10 +82,10 @@ TEST_CASE("newton-schulz: shapes, forms, dtypes and lists in lockstep have the b
 TEST_CASE("newton-schulz: in lockstep there are as many symmetric calls as the longest has alone",
           "[unit][newton-schulz]") {
   const auto jobs = lockstep_cases::jobs();
-  auto backend = backends::reference();
   int64_t longest = 0, all = 0;
   const auto symmetric_calls = [&](const std::vector<runner::Job>& list) {
-    CountingOps ops;
+    auto backend = backends::host(1);
+    CountingOps ops(*backend.ops);
     backend.ops = &ops;
     runner::orthogonalize(backend, list);
     return ops.symmetric_calls;

@@ -226,8 +226,9 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
       {pe, runner::gram(pe, {1, 3}), 11, 3, 3}, {cubic, runner::gram(cubic, {2}), 9, 2, 2, 2},
   };
   for (const Case& c : cases) {
-    auto backend = backends::reference();
-    auto& ops = static_cast<reference::ReferenceOps&>(*backend.ops);
+    auto backend = backends::host(1);
+    reference::CountingOps ops(*backend.ops);
+    backend.ops = &ops;
     const int64_t m = 6, n = 10;
     runner::orthogonalize(backend, runner::settings_of(c.list, 1.02, DType::kF32), c.method,
                           DType::kF32, textbook::gaussian(m, n, 1));
@@ -257,8 +258,8 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
 }
 
 TEST_CASE("newton-schulz: an empty matrix or batch enqueues nothing", "[unit][newton-schulz]") {
-  auto backend = backends::reference();
-  auto& ops = static_cast<reference::ReferenceOps&>(*backend.ops);
+  auto backend = backends::host(1);
+  reference::CountingOps ops(*backend.ops);
   const auto settings = runner::settings_of(lists::kPolarModded, 1.02, DType::kF32);
   for (const auto& [m, n, count] :
        {std::tuple<int64_t, int64_t, int64_t>{0, 0, 1}, {0, 7, 2}, {3, 7, 0}}) {

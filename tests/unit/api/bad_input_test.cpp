@@ -26,7 +26,7 @@ muonrt_status_t create(Arguments& a, muonrt_comm_t* comm, muonrt_optimizer_t** o
 }
 
 /// Runs a case with `bad_rank` as the one that is wrong; fills what each rank saw.
-std::vector<Seen> run(const BadCase& c, int bad_rank) {
+std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
   std::vector<Seen> seen(kRanks);
   muonrt_thread_group_t* group = nullptr;
   REQUIRE(muonrt_thread_group_create(&group, kRanks) == MUONRT_OK);
@@ -42,7 +42,7 @@ std::vector<Seen> run(const BadCase& c, int bad_rank) {
       if (rank == bad_rank) c.change(given);
       const auto start = std::chrono::steady_clock::now();
       const auto data_before = std::vector{given.data[0], given.data[1], given.data[2]};
-      if (!c.in_step) {
+      if (!in_step) {
         optimizer = reinterpret_cast<muonrt_optimizer_t*>(&mine);
         mine.status = create(given, comm, &optimizer);
         mine.handle_null = !given.out_given || optimizer == nullptr;
@@ -60,7 +60,7 @@ std::vector<Seen> run(const BadCase& c, int bad_rank) {
       mine.message = muonrt_last_error();
       mine.seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (!c.in_step) {
+      if (!in_step) {
         mine.unchanged = data_before == std::vector{given.data[0], given.data[1], given.data[2]};
         optimizer = nullptr;
         mine.repaired = create(good, comm, &optimizer);
@@ -80,9 +80,9 @@ std::vector<Seen> run(const BadCase& c, int bad_rank) {
   return seen;
 }
 
-void check_case(const BadCase& c, int bad_rank) {
-  INFO(c.name << ", rank " << bad_rank << " wrong");
-  const std::vector<Seen> seen = run(c, bad_rank);
+void check_case(const BadCase& c, bool in_step, int bad_rank) {
+  INFO(c.says.back() << ", rank " << bad_rank << " wrong");
+  const std::vector<Seen> seen = run(c, in_step, bad_rank);
   for (int rank = 0; rank < kRanks; ++rank) {
     const Seen& s = seen[static_cast<size_t>(rank)];
     INFO("rank " << rank << ": " << muonrt_status_name(s.status) << ": " << s.message);
@@ -109,15 +109,21 @@ void check_case(const BadCase& c, int bad_rank) {
 TEST_CASE("bad input: what is wrong on one rank of three at creation ends the call on all",
           "[unit][abi][tsan]") {
   int which = 0;
-  for (const BadCase& c : create_cases()) check_case(c, which++ % kRanks);
-  for (const BadCase& c : orthogonalization_cases()) check_case(c, which++ % kRanks);
-  for (const BadCase& c : setting_cases()) check_case(c, which++ % kRanks);
+  for (const BadCase& c : create_cases()) check_case(c, false, which++ % kRanks);
+  for (const BadCase& c : setting_cases()) check_case(c, false, which++ % kRanks);
+}
+
+TEST_CASE("bad input: every plain setting outside of its range ends the creation on all ranks",
+          "[unit][abi]") {
+  int which = 0;
+  for (const BadCase& c : field_cases()) check_case(c, false, which++ % kRanks);
+  CHECK(which > 100);
 }
 
 TEST_CASE("bad input: what is wrong on one rank of three in a step votes it down on all",
           "[unit][abi][tsan]") {
   for (const BadCase& c : step_cases()) {
-    for (int bad_rank = 0; bad_rank < kRanks; ++bad_rank) check_case(c, bad_rank);
+    for (int bad_rank = 0; bad_rank < kRanks; ++bad_rank) check_case(c, true, bad_rank);
   }
 }
 

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 
+#include "support/attempts.hpp"
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
@@ -12,35 +13,24 @@ using Catch::Contains;
 namespace {
 
 world::Case three_ranks() {
-  world::Case c;
-  c.mesh = {3};
-  c.world = 3;
-  const auto add = [&](const char* name, std::vector<int64_t> shape, Role role) {
-    world::Param p;
-    p.name = name;
-    p.shape = std::move(shape);
-    p.role = role;
-    p.placements = {{PlacementKind::kShard, 0, 1}};
-    c.params.push_back(std::move(p));
-  };
-  add("first", {7, 5}, Role::kMuon);
-  add("bias", {9}, Role::kAdamW);
-  add("second", {2, 6}, Role::kMuon);
+  world::Case c = world::on_mesh({3});
+  const Placement rows{PlacementKind::kShard, 0, 1};
+  world::add(c, "first", {7, 5}, {rows});
+  world::add(c, "bias", {9}, {rows});
+  world::add(c, "second", {2, 6}, {rows});
   return c;
 }
 
-struct Ends {
-  Status status = Status::kOk;
-  std::string message;
-};
-
-Ends creation(const world::Case& c) {
+/// How the creation ends.
+world::Ended creation(const world::Case& c) {
+  world::Ended out;
   try {
-    world::on_ranks(c.world, [&](Comm& comm) { world::Rank rank(c, comm); });
+    world::on_each(c, [](world::Rank&, Comm&) {});
   } catch (const Error& e) {
-    return {e.status(), e.message()};
+    out.status = e.status();
+    out.message = e.message();
   }
-  return {};
+  return out;
 }
 
 }  // namespace
@@ -56,42 +46,22 @@ TEST_CASE("functions: one that fails on one rank ends the step on all, with noth
   world::Board board(c);
   c.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
   board.fail(failing_rank, 4 + failing_call, 17);
-  std::mutex mutex;
-  std::vector<Ends> seen;
-  world::Tensors before, after, last;
-  std::vector<std::vector<bool>> seen_before, seen_after, seen_last;
-  world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  std::vector<world::Ended> ends(3);
+  const world::Tensors last = world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
-    {
-      const std::lock_guard lock(mutex);
-      rank.add_to(before, seen_before);
-    }
-    Ends ends;
-    try {
-      rank.step(1, report);
-    } catch (const Error& e) {
-      ends = {e.status(), e.message()};
-    }
-    {
-      const std::lock_guard lock(mutex);
-      seen.push_back(ends);
-      rank.add_to(after, seen_after);
-    }
+    ends[static_cast<size_t>(comm.rank())] = world::attempt(rank, 1);
     RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is as good as before
     RANK_CHECK(report.step == 2);
-    const std::lock_guard lock(mutex);
-    rank.add_to(last, seen_last);
   });
   const char* const function = failing_call < 2 ? "gather" : "redistribute";
   const char* const param = failing_call % 2 == 0 ? "'first'" : "'second'";
-  for (const Ends& e : seen) {
-    CHECK(e.status == Status::kCallback);
-    CHECK_THAT(e.message, Contains(cat("rank ", failing_rank)) && Contains(param) &&
-                              Contains(cat(function, " returned 17")));
+  for (const world::Ended& end : ends) {
+    CHECK(end.status == Status::kCallback);
+    CHECK_THAT(end.message, Contains(cat("rank ", failing_rank)) && Contains(param) &&
+                                Contains(cat(function, " returned 17")));
+    CHECK(end.unchanged);
   }
-  CHECK(before == after);
   world::Case plain = three_ranks();
   plain.steps = 2;
   CHECK(last == world::run(plain).tensors);
@@ -107,25 +77,25 @@ TEST_CASE("functions: an owner map that is not one is refused on every rank", "[
     };
     return creation(c);
   };
-  const Ends omitted = attempt([](int rank, int64_t param, int32_t* owner) {
+  const world::Ended omitted = attempt([](int rank, int64_t param, int32_t* owner) {
     if (param == 0 || rank != 1) *owner = 0;
     return 0;
   });
   CHECK(omitted.status == Status::kInvalidArgument);
   CHECK_THAT(omitted.message, Contains("rank 1") && Contains("'second'") && Contains("owner -1"));
-  const Ends differs = attempt([](int rank, int64_t param, int32_t* owner) {
+  const world::Ended differs = attempt([](int rank, int64_t param, int32_t* owner) {
     *owner = param == 2 && rank == 2 ? 1 : 0;
     return 0;
   });
   CHECK(differs.status == Status::kMismatch);
   CHECK_THAT(differs.message, Contains("'second'") && Contains("owner"));
-  const Ends fails = attempt([](int rank, int64_t, int32_t* owner) {
+  const world::Ended fails = attempt([](int rank, int64_t, int32_t* owner) {
     *owner = 0;
     return rank == 1 ? -4 : 0;
   });
   CHECK(fails.status == Status::kCallback);
   CHECK_THAT(fails.message, Contains("assign returned -4") && Contains("'first'"));
-  const Ends outside = attempt([](int, int64_t, int32_t* owner) {
+  const world::Ended outside = attempt([](int, int64_t, int32_t* owner) {
     *owner = 3;
     return 0;
   });
@@ -147,8 +117,7 @@ TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[
       return 0;
     };
   };
-  world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  world::on_each(c, [&](world::Rank& rank, Comm&) {
     for (const Matrix& m : rank.optimizer().plan().matrices()) RANK_CHECK(m.owner == 1);
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
@@ -157,24 +126,21 @@ TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[
   CHECK(holders == std::vector<std::vector<int32_t>>{{0, 1, 2}, {0, 1}});
 }
 
-TEST_CASE("functions: what does not go together is refused", "[unit][functions]") {
-  world::Case c = three_ranks();
-  world::Board board(c);
-  c.adjust = [&](OptimizerSettings& s, int rank) {
-    board.serve(s, rank);
-    s.functions.redistribute = nullptr;
-  };
-  CHECK_THAT(creation(c).message, Contains("only gather is given"));
-  c.adjust = [&](OptimizerSettings& s, int rank) {
-    board.serve(s, rank);
-    s.assign = nullptr;
-  };
-  CHECK_THAT(creation(c).message, Contains("without assign"));
-  c.adjust = [&](OptimizerSettings& s, int rank) {
-    board.serve(s, rank);
-    s.commit = CommitMode::kEager;
-  };
-  const Ends eager = creation(c);
-  CHECK(eager.status == Status::kNotSupported);
-  CHECK_THAT(eager.message, Contains("eager"));
+TEST_CASE("functions: settings that exclude each other are rejected", "[unit][functions]") {
+  const std::tuple<void (*)(OptimizerSettings&), Status, const char*> rows[] = {
+      {[](auto& s) { s.functions.redistribute = nullptr; }, Status::kInvalidArgument,
+       "only gather is given"},
+      {[](auto& s) { s.assign = nullptr; }, Status::kInvalidArgument, "without assign"},
+      {[](auto& s) { s.commit = CommitMode::kEager; }, Status::kNotSupported, "eager"}};
+  for (const auto& [change, status, words] : rows) {
+    world::Case c = three_ranks();
+    world::Board board(c);
+    c.adjust = [&, change = change](OptimizerSettings& s, int rank) {
+      board.serve(s, rank);
+      change(s);
+    };
+    const world::Ended end = creation(c);
+    CHECK(end.status == status);
+    CHECK_THAT(end.message, Contains(words));
+  }
 }

@@ -2,11 +2,10 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <optional>
 
+#include "support/attempts.hpp"
 #include "support/rank_check.hpp"
-#include "support/world.hpp"
 
 // Weights that the caller writes after the creation, and parameters that move, over ranks.
 
@@ -18,37 +17,25 @@ namespace {
 world::Case cut(int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, addends{PlacementKind::kPartial, 0, 1};
-  const auto add = [&](const char* name, std::vector<int64_t> shape, Placement how) {
-    c.params.push_back(world::matrix(name, std::move(shape), {how}));
-    c.params.back().dtype = DType::kBF16;
-    if (c.params.back().shape.size() == 1) c.params.back().role = Role::kAdamW;
-    if (how.kind == PlacementKind::kPartial) c.params.back().addends = ranks;
-  };
-  add("matrix", {7, 5}, rows);
-  add("vector", {11}, rows);
+  world::add(c, "matrix", {7, 5}, {rows});
+  world::add(c, "vector", {11}, {rows});
   if (ranks == 2) {
-    add("summed", {6, 4}, addends);
-    add("slices", {9}, addends);
+    world::add(c, "summed", {6, 4}, {addends}).addends = ranks;
+    world::add(c, "slices", {9}, {addends}).addends = ranks;
   }
+  for (world::Param& p : c.params) p.dtype = DType::kBF16;
   c.steps = 2;
   return c;
 }
 
-/// The tensors after two steps. @param between  on each rank, behind the creation.
+/// The tensors after two steps. @param between  on each rank, after the creation.
 world::Tensors after(const world::Case& c, const std::function<void(world::Rank&, int)>& between) {
-  world::Tensors out;
-  std::vector<std::vector<bool>> seen;
-  std::mutex mutex;
-  world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     between(rank, comm.rank());
     StepReport report;
     for (int64_t step = 0; step < c.steps; ++step)
       RANK_CHECK(rank.step(step, report) == Status::kOk);
-    const std::lock_guard lock(mutex);
-    RANK_CHECK(rank.add_to(out, seen));
   });
-  return out;
 }
 
 void write(const world::Case& c, world::Rank& rank, int me) {
@@ -80,23 +67,16 @@ TEST_CASE("masters: one rank's stale weights are every rank's error, which names
           "[unit][optimizer]") {
   for (const int ranks : {2, 3, 4}) {
     const world::Case c = cut(ranks);
-    std::vector<std::string> said(static_cast<size_t>(ranks));
-    world::on_ranks(ranks, [&](Comm& comm) {
-      world::Rank rank(c, comm);
+    const auto ends = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
       if (comm.rank() == 1) write(c, rank, 1);
-      StepReport report;
-      try {
-        rank.step(0, report);
-      } catch (const Error& e) {
-        if (e.status() == Status::kInvalidArgument)
-          said[static_cast<size_t>(comm.rank())] = e.message();
-      }
-      if (comm.rank() == 1) rank.optimizer().take_params({0, 1});
+      return world::attempt(rank, 0);
     });
-    INFO(said[0]);
-    CHECK(said[0].find("rank 1") != std::string::npos);
-    CHECK(said[0].find("param 'matrix': local element 0 is ") != std::string::npos);
-    for (const std::string& s : said) CHECK(s == said[0]);
+    for (const world::Ended& end : ends) {
+      CHECK(end.status == Status::kInvalidArgument);
+      CHECK(end.message == ends[0].message);
+      CHECK_THAT(end.message, Catch::Contains("rank 1") &&
+                                  Catch::Contains("param 'matrix': local element 0 is "));
+    }
   }
 }
 

@@ -3,8 +3,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "support/attempts.hpp"
 #include "support/rank_check.hpp"
-#include "support/world.hpp"
 #include "support/wrapped_device.hpp"
 
 using namespace muonrt;
@@ -47,10 +47,10 @@ class GatedOps : public wrapped::Ops {
                  Findings* findings) override {
     const int64_t product = products_++;
     if (product + 1 < chunks_) {
-      auto& stream = dynamic_cast<host::HostStream&>(s);
-      stream.enqueue(host::Task([gate = &gate_, rank = rank_, product, patience = patience_] {
-        gate->wait_for(rank, product + 2, patience);
-      }));
+      host::host_stream(s).enqueue(
+          host::Task([gate = &gate_, rank = rank_, product, patience = patience_] {
+            gate->wait_for(rank, product + 2, patience);
+          }));
     }
     inner_.normalize(s, in, out, how, findings);
   }
@@ -67,21 +67,13 @@ constexpr int64_t kChunks = 4;
 
 // Each rank owns one 16 x 16 matrix in each of four chunks.
 world::Case gated_case(int window, CommitMode commit) {
-  world::Case c;
-  c.mesh = {kRanks};
-  c.world = kRanks;
+  world::Case c = world::on_mesh({kRanks});
   c.steps = 1;
   c.settings.window = window;
   c.settings.commit = commit;
   c.settings.chunk_bytes = 16 * 16 * 2;
-  for (int i = 0; i < kRanks * kChunks; ++i) {
-    world::Param p;
-    p.name = cat("w", i);
-    p.shape = {16, 16};
-    p.placements = {{PlacementKind::kShard, 0, 1}};
-    p.owner = i % kRanks;
-    c.params.push_back(p);
-  }
+  for (int i = 0; i < kRanks * kChunks; ++i)
+    world::add(c, cat("w", i), {16, 16}, {{PlacementKind::kShard, 0, 1}}).owner = i % kRanks;
   return c;
 }
 
@@ -111,11 +103,9 @@ void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience
       [&](Comm& comm) {
         comm.set_timeout_ms(20000);
         const world::Case c = gated_case(window, commit);
-        world::Rank rank(c, comm, [&](const OptimizerSettings& s) -> std::unique_ptr<Device> {
-          return std::make_unique<wrapped::Device>(
-              world::host_device(s), [&](muonrt::Ops& ops) -> std::unique_ptr<muonrt::Ops> {
-                return std::make_unique<GatedOps>(ops, gate, comm.rank(), kChunks, patience);
-              });
+        world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
+          return wrapped::with<GatedOps>(world::host_device(s), gate, comm.rank(), kChunks,
+                                         patience);
         });
         RANK_CHECK(rank.optimizer().plan().slots().size() == kChunks);
         StepReport report;

@@ -1,13 +1,14 @@
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <limits>
 #include <map>
 
-#include "plan/report/traffic.hpp"
+#include "support/attempts.hpp"
 #include "support/check_same.hpp"
 #include "support/covering.hpp"
 #include "support/numerics/gradient_cases.hpp"
+#include "support/rank_check.hpp"
+#include "support/sanitized.hpp"
 #include "support/wrapped_device.hpp"
 
 // "Same bits" where ranks hold addends of the gradients: for a fixed number of addends the bits are
@@ -88,7 +89,9 @@ void covering_array(bool half) {
   Settings plain;
   plain.half = half;
   std::map<std::pair<int, DType>, world::Tensors> expected;
-  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 3, 2, 3, 2}, 11)) {
+  const auto rows = covering::pairwise({static_cast<int>(all.size()), 3, 2, 3, 2}, 11);
+  for (size_t i = 0; i < rows.size(); i += kSanitized ? 5 : 1) {
+    const auto& row = rows[i];
     const MeshCase& m = all[static_cast<size_t>(row[0])];
     Settings s = plain;
     s.window = 1 + row[1];
@@ -103,6 +106,21 @@ void covering_array(bool half) {
     }
     check_equal(m, s, at->second);
   }
+}
+
+/// bf16 momentum, and a matrix in parts of several runs of rows and columns.
+world::Case with_bf16_momentum(world::Case c) {
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.seed = 20261127;
+  for (world::Param& p : c.params) {
+    if (p.name != "gate_up") continue;
+    const Runs odd = {{0, 3}, {9, 14}}, even = {{3, 9}, {14, 18}};
+    p.parts = {{"odd left", odd, {{0, 2}, {5, 7}}, 1.0},
+               {"odd middle", odd, {{2, 5}}, 1.0},
+               {"even", even, whole(7), 1.0}};
+  }
+  return c;
 }
 
 /// Adds in the order in which the messages lie, which is that of the ranks.
@@ -128,10 +146,7 @@ class RankOrder : public wrapped::Ops {
 
 world::Tensors in_rank_order(const MeshCase& m) {
   const auto device = [&](const OptimizerSettings& settings) {
-    return std::make_unique<wrapped::Device>(
-        world::host_device(settings), [&](muonrt::Ops& inner) -> std::unique_ptr<muonrt::Ops> {
-          return std::make_unique<RankOrder>(inner, static_cast<size_t>(m.addends));
-        });
+    return wrapped::with<RankOrder>(world::host_device(settings), static_cast<size_t>(m.addends));
   };
   return world::run(make(m, {}), device).tensors;
 }
@@ -140,36 +155,19 @@ void put(world::Rank& rank, int64_t param, size_t element, float x) {
   std::memcpy(rank.grad(param).data() + element * 4, &x, 4);
 }
 
-/// A step in which `spoil` changes gradients of a rank: the status there and whether anything
-/// changed, on every rank.
+/// A step in which `spoil` changes gradients of a rank: it is skipped, and `param` is named.
 void check_skipped(const MeshCase& m, int64_t param, const std::string& what,
                    const std::function<void(world::Rank&, int)>& spoil) {
-  const world::Case c = make(m, {});
   INFO(what);
-  world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  world::on_each(make(m, {}), [&](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);
-    std::vector<std::vector<unsigned char>> before;
-    const auto snapshot = [&] {
-      std::vector<std::vector<unsigned char>> out;
-      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
-        out.push_back(rank.data(p));
-        out.push_back(rank.state(p, StateKind::kMomentum));
-        if (c.params[static_cast<size_t>(p)].role == Role::kAdamW)
-          out.push_back(rank.state(p, StateKind::kVariance));
-      }
-      return out;
-    };
-    before = snapshot();
     rank.fill_gradients(2);
     spoil(rank, comm.rank());
-    const Status status = rank.step_only(2, report);
-    if (status != Status::kSkipped) throw std::runtime_error("not skipped");
-    if (report.nonfinite_param != param)
-      throw std::runtime_error(cat("blames param ", report.nonfinite_param));
-    if (snapshot() != before) throw std::runtime_error("a skipped step changed something");
-    if (rank.step(2, report) != Status::kOk) throw std::runtime_error("the next step failed");
+    const world::Ended end = world::attempt_only(rank, 2);
+    RANK_CHECK(end.status == Status::kSkipped && end.unchanged);
+    RANK_CHECK(end.report.nonfinite_param == param);
+    RANK_CHECK(rank.step(2, report) == Status::kOk);
   });
 }
 
@@ -182,6 +180,18 @@ TEST_CASE("partial: the owner's sum of addends gives the bits of one rank with t
 
 TEST_CASE("partial: the same with bf16 addends and parameters with masters", "[bits][partial]") {
   covering_array(true);
+}
+
+TEST_CASE("partial: bf16 momentum has the same bits where owners keep it, in parts of several runs",
+          "[bits][partial]") {
+  const auto expected = world::run(with_bf16_momentum(gradients::alone(false, 2))).tensors;
+  for (const gradients::Lay& lay : {gradients::Lay{"DDP", {2}, {kP}, {}, {}},
+                                    {"rows within", {2, 2}, {kP, shard(0)}, {}, {3, 0, 2, 1}},
+                                    {"columns", {2, 2, 2}, {kR, kP, shard(-1)}, {}, {}}}) {
+    const world::Case c = with_bf16_momentum(gradients::make(lay, false, 2));
+    INFO(lay.name << ": " << c.describe());
+    world::check_same(c, world::run(c), expected);
+  }
 }
 
 TEST_CASE("planted faults: addends added in the order of ranks are noticed", "[bits][partial]") {
@@ -213,42 +223,10 @@ TEST_CASE("partial: with eager commit an infinity born in the sum is told as tor
           "[unit][optimizer][partial]") {
   Settings s;
   s.commit = CommitMode::kEager;
-  const world::Case c = make({"", 2, {2}, {kP}, {}}, s);
-  std::atomic<int> torn = 0;
-  world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm);
-    StepReport report;
+  const auto ends = world::on_each(make({"", 2, {2}, {kP}, {}}, s), [](world::Rank& rank, Comm&) {
     rank.fill_gradients(0);
     put(rank, 0, 5, 3e38f);
-    try {
-      rank.step_only(0, report);
-    } catch (const Error& e) {
-      torn += e.status() == Status::kTorn;
-    }
+    return world::attempt_only(rank, 0);
   });
-  CHECK(torn == 2);
-}
-
-TEST_CASE("partial: state lies with the owners, and is what the plan says", "[unit][partial]") {
-  for (const MeshCase& m : meshes()) {
-    const world::Case c = make(m, {});
-    INFO(m.name);
-    world::on_ranks(c.world, [&](Comm& comm) {
-      world::Rank rank(c, comm);
-      int64_t kept = 0;
-      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
-        const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
-        const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
-        kept += view.numel * (adamw ? 8 : 4);
-        const bool summed = p + 1 < std::ssize(c.params);
-        const StatePlace place = !summed ? StatePlace::kLocal
-                                 : adamw ? StatePlace::kSlices
-                                         : StatePlace::kMatrices;
-        if (view.place != place) throw std::runtime_error("state lies elsewhere");
-      }
-      const PlanTraffic stated = measure_traffic(rank.optimizer().plan());
-      if (kept != stated.ranks[static_cast<size_t>(comm.rank())].memory.state_bytes)
-        throw std::runtime_error(cat("views of ", kept, " bytes"));
-    });
-  }
+  for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);
 }

@@ -162,19 +162,16 @@ class CastSkipped : public wrapped::Ops {
   bool here_;
 };
 
-using MakeOps = std::function<std::unique_ptr<muonrt::Ops>(muonrt::Ops&, int world, int rank,
-                                                           const OptimizerSettings&)>;
-
-world::Tensors run(const bits::Factors& factors, const MakeOps& make_ops) {
+/// The tensors of a world in which every rank has the fault, as strong as `strength` returns.
+template <class Fault, class Strength>
+world::Tensors run(const bits::Factors& factors, Strength strength) {
   const world::Case c = bits::make(factors, false, 2);
   std::vector<std::vector<bool>> seen;
   std::mutex mutex;
   world::Tensors out;
   world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm, [&](const OptimizerSettings& s) -> std::unique_ptr<Device> {
-      return std::make_unique<wrapped::Device>(world::host_device(s), [&](muonrt::Ops& inner) {
-        return make_ops(inner, c.world, comm.rank(), s);
-      });
+    world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
+      return wrapped::with<Fault>(world::host_device(s), strength(c.world, comm.rank(), s));
     });
     StepReport report;
     for (int step = 0; step < c.steps; ++step) rank.step(step, report);
@@ -184,16 +181,10 @@ world::Tensors run(const bits::Factors& factors, const MakeOps& make_ops) {
   return out;
 }
 
-// World 4, rows sharded, two compute threads, against one rank with one.
-const bits::Factors kOne{};
-const bits::Factors kFour{.mesh = 4, .chunk = 1, .threads = 2};
-
+/// World 4, rows sharded, two compute threads, against one rank with one.
 template <class Fault, class Strength>
 bool noticed(Strength strength) {
-  const MakeOps make = [&](muonrt::Ops& inner, int ranks, int rank, const OptimizerSettings& s) {
-    return std::make_unique<Fault>(inner, strength(ranks, rank, s));
-  };
-  return !(run(kOne, make) == run(kFour, make));
+  return !(run<Fault>({}, strength) == run<Fault>({.mesh = 4, .chunk = 1, .threads = 2}, strength));
 }
 
 }  // namespace

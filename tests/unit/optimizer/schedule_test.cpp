@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
-#include <utility>
 
 using namespace muonrt;
 
@@ -59,23 +58,6 @@ TEST_CASE("schedule: every slot is gathered, orthogonalized and committed once, 
       for (const auto& [slot, stages] : of_slot) {
         CHECK(stages == std::vector<Stage>{Stage::kGather, Stage::kOrthogonalize, Stage::kCommit});
       }
-    }
-  }
-}
-
-TEST_CASE("schedule: with a window above one the next exchange precedes the product",
-          "[unit][pipeline]") {
-  const auto position = [](const std::vector<Action>& order, Stage stage, int32_t slot) {
-    for (size_t i = 0; i < order.size(); ++i) {
-      if (order[i] == Action{stage, slot}) return i;
-    }
-    return order.size();
-  };
-  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
-    const auto two = schedule(6, 2, commit), one = schedule(6, 1, commit);
-    for (int32_t slot = 0; slot + 1 < 6; ++slot) {
-      CHECK(position(two, Stage::kGather, slot + 1) < position(two, Stage::kOrthogonalize, slot));
-      CHECK(position(one, Stage::kGather, slot + 1) > position(one, Stage::kOrthogonalize, slot));
     }
   }
 }

@@ -12,8 +12,8 @@
 #include "host/host_device.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
+#include "support/attempts.hpp"
 #include "support/rank_check.hpp"
-#include "support/world.hpp"
 #include "unit/plan/plan_cases.hpp"
 
 using namespace muonrt;
@@ -108,17 +108,16 @@ constexpr int64_t kSlack = 40 * 256;
 world::Case memory_case(CommitMode commit, int window) {
   world::Case c = world::on_mesh({3});
   const std::vector<Placement> rows = {{PlacementKind::kShard, 0, 1}};
-  for (int i = 0; i < 7; ++i) c.params.push_back(world::matrix(cat("w", i), {24, 40}, rows));
-  c.params.push_back(world::matrix("tall", {70, 24}, rows));
-  c.params.push_back(world::matrix("half", {30, 30}, rows));
-  c.params.back().dtype = DType::kBF16;
-  c.params.push_back(world::matrix("rest", {30, 30}, rows));
-  c.params.back().dtype = DType::kBF16;
-  c.params.back().master_kind = MasterKind::kRemainder;
-  c.params.push_back(world::matrix("bias", {50}, rows));
-  c.params.back().role = Role::kAdamW;
+  for (int i = 0; i < 7; ++i) world::add(c, cat("w", i), {24, 40}, rows);
+  world::add(c, "tall", {70, 24}, rows);
+  world::add(c, "half", {30, 30}, rows).dtype = DType::kBF16;
+  world::Param& rest = world::add(c, "rest", {30, 30}, rows);
+  rest.dtype = DType::kBF16;
+  rest.master_kind = MasterKind::kRemainder;
+  world::add(c, "bias", {50}, rows);
   c.settings.groups = world::default_groups();
   c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.groups[0].normuon = NormuonAxis::kRows;
   c.settings.chunk_bytes = 4000;
   c.settings.window = window;
   c.settings.commit = commit;

@@ -1,15 +1,86 @@
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
+#include <vector>
 
 #include "pipeline/trace.hpp"
-#include "step_health_cases.hpp"
+#include "support/attempts.hpp"
+#include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 #include "textbook/textbook.hpp"
 
-// Health statistics: what they say is true, and costs nothing where off.
+// Health statistics: what they say is true, costs nothing where off, and is the same on every mesh.
 
 using namespace muonrt;
-using namespace health_cases;
+
+namespace {
+
+world::Case measured(const bits::Factors& f, int64_t every = 1, int steps = 2) {
+  world::Case c = bits::make(f, false, steps);
+  c.settings.health_every = every;
+  return c;
+}
+
+/// The reports of rank 0 after each step, and whether all ranks had the same bits.
+struct Told {
+  std::vector<HealthReport> reports;
+  world::Tensors tensors;
+  bool equal = true;
+};
+
+bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+bool same(const HealthReport& a, const HealthReport& b) {
+  bool equal = a.step == b.step && a.skipped == b.skipped &&
+               a.matrices.size() == b.matrices.size() && a.difference.param == b.difference.param &&
+               a.difference.rank == b.difference.rank;
+  for (size_t i = 0; equal && i < a.matrices.size(); ++i) {
+    const MatrixHealth &x = a.matrices[i], &y = b.matrices[i];
+    equal = x.param == y.param && x.index == y.index && x.rows == y.rows && x.cols == y.cols &&
+            x.updated == y.updated && x.nonfinite == y.nonfinite &&
+            same_bits(x.update_rms, y.update_rms) && same_bits(x.weight_rms, y.weight_rms) &&
+            same_bits(x.sigma_min, y.sigma_min) && same_bits(x.sigma_max, y.sigma_max) &&
+            same_bits(x.deviation, y.deviation) && same_bits(x.largest_q, y.largest_q);
+  }
+  return equal;
+}
+
+/// @param between  called on every rank after its gradients are filled.
+Told tell(const world::Case& c,
+          const std::function<void(world::Rank&, int, int64_t)>& between = {}) {
+  Told out;
+  std::vector<std::vector<HealthReport>> all(static_cast<size_t>(c.world));
+  out.tensors = world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
+    for (int64_t step = 0; step < c.steps; ++step) {
+      rank.fill_gradients(step);
+      if (between) between(rank, comm.rank(), step);
+      StepReport report;
+      rank.step_only(step, report);
+      all[static_cast<size_t>(comm.rank())].push_back(rank.optimizer().health());
+    }
+  });
+  out.reports = all[0];
+  for (const auto& reports : all)
+    for (size_t s = 0; s < reports.size(); ++s)
+      out.equal = out.equal && same(reports[s], all[0][s]);
+  return out;
+}
+
+std::vector<float> floats(const std::vector<unsigned char>& bytes) {
+  std::vector<float> out(bytes.size() / 4);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+double rms(const std::vector<double>& v) {
+  double sum = 0;
+  for (const double x : v) sum += x * x;
+  return std::sqrt(sum / static_cast<double>(v.size()));
+}
+
+}  // namespace
 
 TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off the weights",
           "[unit][optimizer][health]") {
@@ -163,12 +234,9 @@ TEST_CASE("health: master weights and remainders count as the f32 weights that t
           "[unit][optimizer][health]") {
   const auto rms_of = [](MasterKind master) {
     world::Case c;
-    world::Param param;
-    param.name = "w";
-    param.shape = {24, 40};
+    world::Param& param = world::add(c, "w", {24, 40}, {});
     param.dtype = DType::kBF16;
     param.master_kind = master;
-    c.params = {param};
     c.steps = 3;
     c.settings.health_every = 3;
     return tell(c).reports[2].matrices[0].weight_rms;
@@ -186,20 +254,18 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
   };
   const auto count = [](int64_t every, int steps) {
     world::Case c = measured({.mesh = 8, .scheme = 1, .window = 2}, every, steps);
-    std::vector<std::vector<Counts>> out(static_cast<size_t>(c.world));
-    world::on_ranks(c.world, [&](Comm& comm) {
-      world::Rank rank(c, comm);
+    return world::on_each(c, [&](world::Rank& rank, Comm&) {
       const Device& device = rank.optimizer().device();
+      std::vector<Counts> out;
       for (int64_t step = 0; step < steps; ++step) {
         StepReport report;
         rank.step(step, report);
         RANK_CHECK(report.health == (every > 0 && (step + 1) % every == 0));
-        out[static_cast<size_t>(comm.rank())].push_back(
-            {report.bytes_sent, device.allocations(), device.allocated_bytes(), device.objects(),
-             to_text(rank.optimizer().pipeline().order())});
+        out.push_back({report.bytes_sent, device.allocations(), device.allocated_bytes(),
+                       device.objects(), to_text(rank.optimizer().pipeline().order())});
       }
+      return out;
     });
-    return out;
   };
   const auto off = count(0, 4), on = count(3, 4), always = count(1, 4);
   for (size_t rank = 0; rank < off.size(); ++rank) {
@@ -217,15 +283,88 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
   }
 }
 
-TEST_CASE("health: ranks that ask for different intervals are refused",
-          "[unit][optimizer][health]") {
-  world::Case c = measured({.mesh = 1});
-  c.adjust = [](OptimizerSettings& s, int rank) { s.health_every = rank + 1; };
-  try {
-    world::run(c);
-    FAIL("different intervals were accepted");
-  } catch (const Error& e) {
-    CHECK(e.status() == Status::kMismatch);
-    CHECK_THAT(e.message(), Catch::Contains("health_every"));
+TEST_CASE("health: every number has the same bits on every mesh, and the step's bits stay",
+          "[bits][health][nosan]") {
+  for (const int variant : {0, 1, 3}) {
+    bits::Factors alone;
+    alone.variant = variant;
+    const Told expected = tell(measured(alone));
+    REQUIRE(expected.equal);
+    CHECK((expected.tensors == bits::reference(false, 2, variant)));
+    for (bits::Factors f : {bits::Factors{.mesh = 4, .threads = 2},
+                            {.mesh = 6, .scheme = 1, .window = 1, .chunk = 1, .commit = 1},
+                            {.mesh = 8, .scheme = 5, .window = 2},
+                            {.mesh = 10, .scheme = 3, .chunk = 2},
+                            {.mesh = 9, .scheme = 4, .chunk = 1, .commit = 1, .threads = 2}}) {
+      f.variant = variant;
+      const world::Case c = measured(f);
+      INFO(c.describe() << ", variant " << variant);
+      const Told told = tell(c);
+      CHECK(told.equal);
+      REQUIRE(told.reports.size() == expected.reports.size());
+      for (size_t s = 0; s < told.reports.size(); ++s)
+        CHECK(same(told.reports[s], expected.reports[s]));
+      CHECK((told.tensors == expected.tensors));
+    }
+  }
+}
+
+TEST_CASE("health: each replica's own orthogonalization tells what the shared one tells",
+          "[bits][health][nosan]") {
+  bits::Factors f{.mesh = 5, .scheme = 1};
+  world::Case once = measured(f), each = measured(f);
+  each.settings.replicas = Replicas::kEach;
+  const Told a = tell(once), b = tell(each);
+  CHECK(b.equal);
+  for (size_t s = 0; s < a.reports.size(); ++s) CHECK(same(a.reports[s], b.reports[s]));
+}
+
+TEST_CASE("health: experts, parts, addends, and every form of weights have true numbers on meshes",
+          "[bits][health][nosan]") {
+  const Placement r{PlacementKind::kReplicate, 0, 1}, p{PlacementKind::kPartial, 0, 1};
+  const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
+  const auto make = [&](std::vector<int64_t> mesh, const std::vector<Placement>& placements) {
+    world::Case c = world::on_mesh(std::move(mesh));
+    c.steps = 1;
+    c.settings.health_every = 1;
+    c.settings.poison = true;
+    const auto add = [&](const char* name, std::vector<int64_t> shape, MasterKind master,
+                         View view = View::kPlain) {
+      world::Param& param = world::add(c, name, std::move(shape), placements);
+      param.dtype = master == MasterKind::kNone ? DType::kF32 : DType::kBF16;
+      param.master_kind = master;
+      param.view = view;
+      param.addends = 2;
+    };
+    add("plain", {8, 12}, MasterKind::kNone);
+    add("experts", {3, 6, 8}, MasterKind::kNone, View::kStack);
+    add("master", {10, 4}, MasterKind::kOwned);
+    add("remainder", {6, 16}, MasterKind::kRemainder);
+    add("stochastic", {8, 8}, MasterKind::kStochastic);
+    c.params[0].parts = {{"top", {{0, 5}}, {{0, 12}}, 1.0, 2.0},
+                         {"rest", {{5, 8}}, {{0, 12}}, 1.0, 2.0}};
+    return c;
+  };
+  const world::Case alone = make({1}, {r});
+  const Told expected = tell(alone);
+  REQUIRE(expected.reports[0].matrices.size() == 2 + 3 + 3);
+  // Weights of forms that the parameter's own bytes tell.
+  const auto& experts = expected.tensors.params[1];
+  for (size_t e = 0; e < 3; ++e) {
+    const MatrixHealth& m = expected.reports[0].matrices[2 + e];
+    CHECK(m.param == 1);
+    CHECK(m.index == static_cast<int64_t>(e));
+    std::vector<double> weights;
+    for (const float w : floats({experts.begin() + static_cast<int64_t>(e) * 192,
+                                 experts.begin() + static_cast<int64_t>(e + 1) * 192}))
+      weights.push_back(static_cast<double>(w));
+    CHECK(m.weight_rms == Approx(rms(weights)).epsilon(1e-12));
+  }
+  for (const world::Case& c : {make({3}, {shard(0)}), make({2, 2}, {r, shard(1)}),
+                               make({2, 2}, {p, shard(0)}), make({2, 3}, {p, r})}) {
+    INFO(c.describe());
+    const Told told = tell(c);
+    CHECK(told.equal);
+    CHECK(same(told.reports[0], expected.reports[0]));
   }
 }

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "support/attempts.hpp"
 #include "support/rank_check.hpp"
-#include "support/world.hpp"
 
 // QK-clip in whole steps: what a step does with the logits, over one without them.
 
@@ -96,16 +96,12 @@ std::vector<double> factors(const Weight& w, const std::vector<double>& logits, 
 }
 
 /// Every weight in layer 7 but the last, which is in layer 9.
-world::Case make_case(std::vector<int64_t> mesh, int ranks, int scheme = 0) {
-  world::Case c;
-  c.mesh = std::move(mesh);
-  c.world = ranks;
+world::Case make_case(std::vector<int64_t> mesh, int scheme = 0) {
+  world::Case c = world::on_mesh(std::move(mesh));
   c.steps = 1;
   c.settings.groups = world::default_groups();
   for (size_t i = 0; i < std::size(kWeights); ++i) {
-    world::Param p;
-    p.name = "w" + std::to_string(i);
-    p.shape = {kWeights[i].rows, kCols};
+    world::Param& p = world::add(c, cat("w", i), {kWeights[i].rows, kCols}, {});
     p.qk_clip = settings_of(kWeights[i], i + 1 == std::size(kWeights) ? 9 : 7);
     const int dim = scheme == 1 ? 1 : 0;
     p.placements.assign(c.mesh.size(), {PlacementKind::kShard, dim, 1});
@@ -121,7 +117,6 @@ world::Case make_case(std::vector<int64_t> mesh, int ranks, int scheme = 0) {
                  {"k", rows({6, 18}), {{0, kCols}}},
                  {"v", rows({9, 21}), {{0, kCols}}}};
     }
-    c.params.push_back(std::move(p));
   }
   return c;
 }
@@ -162,29 +157,20 @@ void check_factors(const world::Case& clipped, const std::vector<double>& logits
 TEST_CASE("qk-clip: rows of queries and keys shrink as the paper's loops say, values never",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
-  for (const double alpha : {0.5, 0.25, 0.0, 1.0}) {
-    world::Case c = make_case({2}, 2);
-    for (auto& p : c.params) p.qk_clip.exponent = alpha;
-    give(c, logits);
-    check_factors(c, {50, 400, 100, 900}, 100, alpha, {true, true, true, true});
+  for (const int scheme : {0, 4}) {  // 4: parts of a fused weight are clipped by rows of the whole
+    for (const double alpha : {0.5, 0.25, 0.0, 1.0}) {
+      world::Case c = make_case({scheme == 0 ? 2 : 3}, scheme);
+      for (auto& p : c.params) p.qk_clip.exponent = alpha;
+      give(c, logits);
+      check_factors(c, {50, 400, 100, 900}, 100, alpha, {true, true, true, true});
+    }
   }
-}
-
-TEST_CASE(
-    "qk-clip: a key head takes the smallest gamma of its queries (the sample of seed 002 did "
-    "not)",
-    "[unit][optimizer][qkclip]") {
-  // 4 query heads on 2 key heads: the keys' factors are sqrt(100/400) and sqrt(100/900).
-  const auto expected =
-      factors(kWeights[1], {50, 400, 100, 900}, 100, 0.5, {true, true, true, true});
-  CHECK(expected[0] == 0.5);
-  CHECK(expected[5] == Approx(1.0 / 3));
 }
 
 TEST_CASE("qk-clip: the threshold itself does not clip, and a subset clips no other head",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> exact = {100, 100, 100, 100, 100, 100, 100, 100};
-  world::Case c = make_case({1}, 1);
+  world::Case c = make_case({1});
   world::Case plain = c;
   give(c, exact);
   CHECK((world::run(c).tensors == world::run(plain).tensors));
@@ -201,8 +187,8 @@ TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every 
           "[bits][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 101, 20, 3000, 99};
   for (const MasterKind kind : {MasterKind::kNone, MasterKind::kOwned, MasterKind::kRemainder}) {
-    const auto prepared = [&](std::vector<int64_t> mesh, int ranks, int scheme) {
-      world::Case c = make_case(std::move(mesh), ranks, scheme);
+    const auto prepared = [&](std::vector<int64_t> mesh, int scheme) {
+      world::Case c = make_case(std::move(mesh), scheme);
       c.steps = 3;
       c.settings.transport = DType::kF32;
       for (auto& p : c.params) {
@@ -211,16 +197,14 @@ TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every 
       }
       return c;
     };
-    world::Case one = prepared({1}, 1, 0);
+    world::Case one = prepared({1}, 0);
     give(one, logits);
     const world::Outcome reference = world::run(one);
     CHECK(reference.reports[0].clipped_heads == 4);
-    for (const auto& [mesh, ranks, scheme] : {std::tuple{std::vector<int64_t>{3}, 3, 0},
-                                              {{2, 2}, 4, 1},
-                                              {{2, 2}, 4, 2},
-                                              {{2, 3}, 6, 3}}) {
-      world::Case c = prepared(mesh, ranks, scheme);
-      std::vector<std::vector<float>> parts(static_cast<size_t>(ranks),
+    for (const auto& [mesh, scheme] :
+         {std::pair{std::vector<int64_t>{3}, 0}, {{2, 2}, 1}, {{2, 2}, 2}, {{2, 3}, 3}}) {
+      world::Case c = prepared(mesh, scheme);
+      std::vector<std::vector<float>> parts(static_cast<size_t>(c.world),
                                             std::vector<float>(logits.size(), kNothing));
       for (size_t h = 0; h < logits.size(); ++h) {
         parts[h % parts.size()][h] = logits[h];
@@ -241,7 +225,7 @@ TEST_CASE("qk-clip: heads count where a weight that clips them took part",
   // Heads 1 and 3 of layer 7 (weights 0 to 6), head 2 of layer 9 (weight 7).
   const std::vector<float> logits = {50, 400, 100, 900, 1, 20, 3000, 99};
   const auto clipped = [&](std::vector<int64_t> without) {
-    world::Case c = make_case({2}, 2);
+    world::Case c = make_case({2});
     c.arguments = [&](StepSettings& s, int64_t, int) {
       s.qk_logits = logits.data();
       s.n_qk_logits = 8;
@@ -261,9 +245,8 @@ TEST_CASE("qk-clip: where gradients are addends, the same bits as one rank with 
   const std::vector<float> logits = {50, 400, 100, 900, 101, 20, 3000, 99};
   const Placement partial{PlacementKind::kPartial, 0, 1}, rows{PlacementKind::kShard, 0, 1};
   for (const MasterKind kind : {MasterKind::kNone, MasterKind::kOwned, MasterKind::kRemainder}) {
-    const auto outcome = [&](std::vector<int64_t> mesh, int ranks, std::vector<Placement> how,
-                             bool clips) {
-      world::Case c = make_case(std::move(mesh), ranks);
+    const auto outcome = [&](std::vector<int64_t> mesh, std::vector<Placement> how, bool clips) {
+      world::Case c = make_case(std::move(mesh));
       c.steps = 3;
       for (auto& p : c.params) {
         p.placements = how;
@@ -274,31 +257,23 @@ TEST_CASE("qk-clip: where gradients are addends, the same bits as one rank with 
       if (clips) give(c, logits);
       return world::run(c);
     };
-    const world::Outcome one = outcome({1}, 1, {}, true);
+    const world::Outcome one = outcome({1}, {}, true);
     CHECK(one.reports[0].clipped_heads == 4);
-    CHECK_FALSE((one.tensors == outcome({1}, 1, {}, false).tensors));
-    const world::Outcome two = outcome({2}, 2, {partial}, true);
+    CHECK_FALSE((one.tensors == outcome({1}, {}, false).tensors));
+    const world::Outcome two = outcome({2}, {partial}, true);
     CHECK((two.tensors == one.tensors));
     CHECK(two.reports[0].clipped_heads == 4);
-    CHECK((outcome({2, 3}, 6, {partial, rows}, true).tensors == one.tensors));
-    CHECK((outcome({3, 2}, 6, {rows, partial}, true).tensors == one.tensors));
+    CHECK((outcome({2, 3}, {partial, rows}, true).tensors == one.tensors));
+    CHECK((outcome({3, 2}, {rows, partial}, true).tensors == one.tensors));
   }
-}
-
-TEST_CASE("qk-clip: parts of a fused weight are clipped by the rows of the whole",
-          "[unit][optimizer][qkclip]") {
-  const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
-  world::Case c = make_case({3}, 3, 4);
-  give(c, logits);
-  check_factors(c, {50, 400, 100, 900}, 100, 0.5, {true, true, true, true});
 }
 
 TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywhere does nothing",
           "[unit][optimizer][qkclip]") {
-  world::Case c = make_case({2}, 2);
+  world::Case c = make_case({2});
   const std::vector<float> none(8, kNothing);
   give(c, none);
-  world::Case plain = make_case({2}, 2);
+  world::Case plain = make_case({2});
   CHECK((world::run(c).tensors == world::run(plain).tensors));
   for (const float bad : {HUGE_VALF, std::nanf("")}) {
     std::vector<float> logits(8, 1.0f);
@@ -307,47 +282,41 @@ TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywh
       s.qk_logits = rank == 1 ? logits.data() : none.data();
       s.n_qk_logits = 8;
     };
-    world::on_ranks(2, [&](Comm& comm) {
-      world::Rank rank(c, comm);
-      const auto before = rank.data(0);
-      StepReport report;
-      RANK_CHECK(rank.step(0, report) == Status::kSkipped);
-      RANK_CHECK(rank.data(0) == before);
+    world::on_each(c, [](world::Rank& rank, Comm& comm) {
+      const world::Ended end = world::attempt(rank, 0);
+      RANK_CHECK(end.status == Status::kSkipped && end.unchanged);
       // It is no parameter's, and all ranks see it.
-      RANK_CHECK(report.nonfinite_param == -1);
-      RANK_CHECK(report.nonfinite_rank == 0);
+      RANK_CHECK(end.report.nonfinite_param == -1 && end.report.nonfinite_rank == 0);
       // A gradient that is not finite either is told first.
-      rank.fill_gradients(0);
       if (comm.rank() == 1) std::memset(rank.grad(0).data(), 0xff, 4);
-      RANK_CHECK(rank.step_only(0, report) == Status::kSkipped);
-      RANK_CHECK(report.nonfinite_param == 0);
-      RANK_CHECK(report.nonfinite_rank == 1);
+      const world::Ended other = world::attempt_only(rank, 0);
+      RANK_CHECK(other.status == Status::kSkipped);
+      RANK_CHECK(other.report.nonfinite_param == 0 && other.report.nonfinite_rank == 1);
     });
   }
 }
 
 TEST_CASE("qk-clip: sizes that do not fit the weight are refused by name",
           "[unit][optimizer][qkclip]") {
-  const auto refused = [](const std::function<void(world::Case&)>& change, const char* text) {
-    world::Case c = make_case({1}, 1);
+  const std::vector<float> few(3, 1.0f);
+  const std::pair<std::function<void(world::Case&)>, const char*> rows[] = {
+      {[](auto& c) { c.params[0].qk_clip.head_dim = 4; }, "'w0': qk_clip: 'q' has 16 rows"},
+      {[](auto& c) { c.params[1].qk_clip.kv_heads = 3; }, "kv_heads = 3"},
+      {[](auto& c) { c.params[0].qk_clip.threshold = 0; }, "threshold is 0"},
+      {[](auto& c) { c.params[0].qk_clip.exponent = 2; }, "exponent is 2"},
+      {[](auto& c) { c.params[0].qk_clip.select = {4}; }, "select holds head 4"},
+      {[](auto& c) {
+         QkClipSettings& clip = c.params[7].qk_clip;
+         clip.layer = 7;
+         clip.heads = clip.kv_heads = 5;
+         clip.head_dim = 4;
+       },
+       "of the same layer 7"},
+      {[](auto& c) { c.params[0].role = Role::kAdamW; }, "only a Muon matrix is clipped"},
+      {[&](auto& c) { give(c, few); }, "n_qk_logits is 3"}};
+  for (const auto& [change, text] : rows) {
+    world::Case c = make_case({1});
     change(c);
     CHECK_THROWS_WITH(world::run(c), Catch::Contains(text));
-  };
-  refused([](world::Case& c) { c.params[0].qk_clip.head_dim = 4; },
-          "'w0': qk_clip: 'q' has 16 rows");
-  refused([](world::Case& c) { c.params[1].qk_clip.kv_heads = 3; }, "kv_heads = 3");
-  refused([](world::Case& c) { c.params[0].qk_clip.threshold = 0; }, "threshold is 0");
-  refused([](world::Case& c) { c.params[0].qk_clip.exponent = 2; }, "exponent is 2");
-  refused([](world::Case& c) { c.params[0].qk_clip.select = {4}; }, "select holds head 4");
-  refused(
-      [](world::Case& c) {
-        c.params[7].qk_clip.layer = 7;
-        c.params[7].qk_clip.heads = 5;
-        c.params[7].qk_clip.kv_heads = 5;
-        c.params[7].qk_clip.head_dim = 4;
-      },
-      "of the same layer 7");
-  refused([](world::Case& c) { c.params[0].role = Role::kAdamW; }, "only a Muon matrix is clipped");
-  const std::vector<float> few(3, 1.0f);
-  refused([&](world::Case& c) { give(c, few); }, "n_qk_logits is 3");
+  }
 }

@@ -134,6 +134,37 @@ TEST_CASE("verdict: every outcome of a step", "[unit][optimizer]") {
   }
 }
 
+TEST_CASE("verdict: sums of ballots pass for equal factors alone", "[unit][optimizer]") {
+  const auto sum_of = [](const std::vector<uint32_t>& factors) {
+    Ballot sum;
+    for (const uint32_t f : factors) add(sum, cast(true, true, 77, f));
+    return sum;
+  };
+  for (const int64_t ranks : {1, 2, 3, 64, 4096}) {
+    for (const uint32_t bits : {0u, 1u, 0x3f800000u, 0x7fffffffu, 0xffffffffu}) {
+      std::vector<uint32_t> factors(static_cast<size_t>(ranks), bits);
+      CHECK(passes(sum_of(factors), ranks, 77));
+      CHECK_FALSE(passes(sum_of(factors), ranks, 78));
+      for (const uint32_t change : {1u, 0x800000u, 0x80000000u}) {
+        if (ranks == 1) continue;
+        factors.back() = bits ^ change;
+        CHECK_FALSE(passes(sum_of(factors), ranks, 77));
+      }
+    }
+  }
+  // Halves of a world that differ: sums of 64 bits of whole factors would wrap to those of equal
+  // ones.
+  for (const int64_t ranks : {2, 4, 64, 128, 512, 1024, 4096, 65'536})
+    for (int64_t others = 1; others < ranks; others *= 2)
+      for (const uint32_t other : {0x3f800001u, 0x40000000u, 0x3f000000u, 0x37800000u, 0xbf800000u,
+                                   0xffffffffu, 0u, 0x3f810000u}) {
+        std::vector<uint32_t> factors(static_cast<size_t>(ranks), 0x3f800000u);
+        std::fill_n(factors.begin(), others, other);
+        if (passes(sum_of(factors), ranks, 77)) FAIL(ranks << ' ' << others << ' ' << other);
+      }
+  CHECK(passes(sum_of(std::vector<uint32_t>(65'536, 0xffffffffu)), 65'536, 77));
+}
+
 TEST_CASE("verdict: ranks that meet no error of a stream judge alike, whatever each has found",
           "[unit][optimizer][property]") {
   std::mt19937_64 random(20261125);

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <random>
 
+#include "backend/weight_bits.hpp"
 #include "support/bits_cases.hpp"
 #include "support/check_same.hpp"
 #include "support/covering.hpp"
@@ -12,7 +13,7 @@ using namespace muonrt;
 namespace {
 
 constexpr int kSteps = 5;
-constexpr size_t kEach = kSanitized ? 3 : 1;  // row of the covering arrays
+constexpr size_t kEach = kSanitized ? 9 : 1;  // row of the covering arrays
 
 void check_same(const bits::Factors& factors, bool half, const world::Tensors& reference) {
   const world::Case c = bits::make(factors, half, kSteps);
@@ -82,7 +83,7 @@ TEST_CASE("same bits: random draws", "[bits]") {
   WARN("random draws with seed " << seed << " (give it as --rng-seed)");
   std::mt19937 random(seed);
   const auto reference = bits::reference(false, kSteps);
-  for (int draw = 0; draw < 12; ++draw) {
+  for (int draw = 0; draw < (kSanitized ? 3 : 12); ++draw) {
     bits::Factors f;
     f.mesh = random() % bits::meshes().size();
     f.scheme = static_cast<int>(random() % bits::kSchemes);
@@ -122,33 +123,45 @@ TEST_CASE("same bits: the full product", "[.full][bits]") {
   }
 }
 
-TEST_CASE("same bits: a master weight owned by muonrt follows the f32 parameter it stands for",
+TEST_CASE("same bits: master weights and remainders follow the f32 parameter they stand for",
           "[bits]") {
-  // bf16 parameters with f32 masters step like f32 parameters that begin at the same values.
-  world::Case half = bits::make({}, false, kSteps), full = half;
-  for (size_t i = 0; i < half.params.size(); ++i) half.params[i].dtype = DType::kBF16;
-  world::on_ranks(1, [&](Comm& comm) {
-    world::Rank a(half, comm), b(full, comm);
-    for (size_t i = 0; i < half.params.size(); ++i) {
-      auto& wide = b.data(static_cast<int64_t>(i));
-      const auto& narrow = a.data(static_cast<int64_t>(i));
-      for (size_t e = 0; e < narrow.size() / 2; ++e) {
-        bf16 x;
-        std::memcpy(&x, narrow.data() + 2 * e, 2);
-        const float y = to_f32(x);
-        std::memcpy(wide.data() + 4 * e, &y, 4);
+  // bf16 parameters step like f32 parameters that begin at the same values.
+  for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {
+    world::Case half = bits::make({}, false, kSteps), full = half;
+    for (world::Param& p : half.params) {
+      p.dtype = DType::kBF16;
+      p.master_kind = kind;
+    }
+    world::on_ranks(1, [&](Comm& comm) {
+      world::Rank a(half, comm), b(full, comm);
+      for (int64_t p = 0; p < std::ssize(half.params); ++p)
+        for (size_t e = 0; e < a.data(p).size() / 2; ++e) {  // the upper half of an f32
+          std::memset(b.data(p).data() + 4 * e, 0, 2);
+          std::memcpy(b.data(p).data() + 4 * e + 2, a.data(p).data() + 2 * e, 2);
+        }
+      // The gradients are the same f32 values.
+      StepReport report;
+      for (int step = 0; step < kSteps; ++step) {
+        a.step(step, report);
+        b.step(step, report);
       }
-    }
-    // The gradients are the same f32 values.
-    StepReport report;
-    for (int step = 0; step < kSteps; ++step) {
-      a.step(step, report);
-      b.step(step, report);
-    }
-    for (size_t i = 0; i < half.params.size(); ++i) {
-      INFO(half.params[i].name);
-      CHECK(a.state(static_cast<int64_t>(i), StateKind::kMaster) ==
-            b.data(static_cast<int64_t>(i)));
-    }
-  });
+      for (int64_t p = 0; p < std::ssize(half.params); ++p) {
+        INFO(half.params[static_cast<size_t>(p)].name);
+        if (kind == MasterKind::kOwned) {
+          CHECK(a.state(p, StateKind::kMaster) == b.data(p));
+          continue;
+        }
+        const auto low = a.state(p, StateKind::kRemainder);
+        int64_t different = 0;
+        for (size_t e = 0; e < low.size() / 2; ++e) {
+          uint16_t high, rest;
+          std::memcpy(&high, a.data(p).data() + 2 * e, 2);
+          std::memcpy(&rest, low.data() + 2 * e, 2);
+          const float joined = join_weight(high, rest);
+          different += std::memcmp(&joined, b.data(p).data() + 4 * e, 4) != 0;
+        }
+        CHECK(different == 0);
+      }
+    });
+  }
 }

@@ -1,5 +1,3 @@
-#pragma once
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -7,14 +5,14 @@
 #include <span>
 #include <vector>
 
-#include "backend/weight_bits.hpp"
 #include "support/backends.hpp"
 
-/// How momentum and moments decay on a backend: to exactly zero without gradients, and without bias
-/// when they are stored as bf16.
-namespace momentum {
+// How momentum and moments decay on a backend: to exactly zero without gradients, and without bias
+// when they are stored as bf16.
 
 using namespace muonrt;
+
+namespace {
 
 constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, of f32 and of bf16
 constexpr int64_t kStamp = 5;
@@ -34,7 +32,6 @@ class Param {
     t_->view.numel = kN;
     t_->view.momentum_dtype = momentum_dtype;
     t_->view.seed = 99;
-    t_->view.key = 3;
     t_->sum = {.consent = 1, .stamp = kStamp};
     message_ = floats();
     for (int64_t row = 0; row < kRows; row += 2) {
@@ -135,7 +132,7 @@ void for_each_kind(backends::Backend& backend, const Check& check) {
 }
 
 /// Both gradients that are zero, and a sign and a magnitude for every element.
-inline void start_small(Param& param) {
+void start_small(Param& param) {
   for (int64_t i = 0; i < Param::kN; ++i) {
     param.set_momentum(
         i, std::ldexp(1.0f + static_cast<float>(i % 32) / 32, -120) * (i % 2 ? 1.0f : -1.0f));
@@ -145,11 +142,11 @@ inline void start_small(Param& param) {
 
 /// From below 2^-119 an element that shrinks to `rate` of itself, rounded up by `up` at most, is
 /// below 2^-126 after so many steps.
-inline int steps_to_rest(double rate, double up) {
+int steps_to_rest(double rate, double up) {
   return static_cast<int>(std::ceil(7 * std::log(2.0) / -std::log(rate * (1 + up))));
 }
 
-inline void momentum_comes_to_rest(backends::Backend& backend) {
+void momentum_comes_to_rest(backends::Backend& backend) {
   for_each_kind(backend, [&](Param& param, DType dtype) {
     start_small(param);
     const double up = dtype == DType::kF32 ? 0x1p-23 : 0x1p-7;
@@ -180,7 +177,7 @@ inline void momentum_comes_to_rest(backends::Backend& backend) {
 }
 
 /// What a gradient holds is no rest: subnormal momentum stays while there is one.
-inline void small_gradients_move(backends::Backend& backend) {
+void small_gradients_move(backends::Backend& backend) {
   for (const float g : {1e-36f, 1e-40f, -1e-40f, 0x1p-149f}) {
     for_each_kind(backend, [&](Param& param, DType dtype) {
       for (int64_t i = 0; i < Param::kN; ++i) param.grad[i] = g;
@@ -206,7 +203,7 @@ inline void small_gradients_move(backends::Backend& backend) {
   }
 }
 
-inline void moments_come_to_rest(backends::Backend& backend) {
+void moments_come_to_rest(backends::Backend& backend) {
   for (const bool by_pieces : {false, true}) {
     for (const float g : {0.0f, 1e-25f}) {
       INFO(backend.name << (by_pieces ? ", pieces" : ", whole") << ", gradient " << g);
@@ -245,72 +242,11 @@ inline void moments_come_to_rest(backends::Backend& backend) {
   }
 }
 
-/// The statistic of a line that has no update: 0.9 of it, and nothing below 2^-126.
-inline void line_moments_come_to_rest(backends::Backend& backend) {
-  constexpr int64_t kLines = 5, kCols = 16;
-  struct Group {
-    ParamView view;
-    MuonScalars muon;
-  };
-  const auto memory = backend.memory(sizeof(Group));
-  auto* const t = new (memory.get()) Group();
-  t->muon.normuon_beta2 = 0.9f;
-  const auto data = backend.memory(kLines * kCols * 4);
-  std::memset(data.get(), 0, kLines * kCols * 4);
-  std::vector<std::shared_ptr<void>> kept;
-  const auto floats = [&] {
-    kept.push_back(backend.memory(kLines * 4));
-    return static_cast<float*>(kept.back().get());
-  };
-  NormuonState state{.moments = floats(), .staged = floats(), .factors = floats(), .lines = kLines};
-  for (int64_t i = 0; i < kLines; ++i)
-    state.moments[i] = kLeastNormal * (1.0f + static_cast<float>(i) / 32);
-  const MatrixBatch matrix{data.get(), DType::kF32, kLines, kCols, kCols, 1, kLines * kCols};
-  const std::vector<NormuonState> states = {state};
-  backend.ops->normuon(*backend.stream, matrix, states, {.params = &t->view, .groups = &t->muon});
-  backend.wait();
-  INFO(backend.name);
-  for (int64_t i = 0; i < kLines; ++i) {
-    const float next = 0.9f * state.moments[i];
-    CHECK(state.staged[i] == (next < kLeastNormal ? 0.0f : next));
-  }
-  CHECK(0.9f * state.moments[0] < kLeastNormal);
-}
-
-/// bf16 momentum is what a seed, the step, the parameter's key and the element in the tensor make
-/// of the f32 value, by bits of its own.
-inline void momentum_is_rounded_by_place(backends::Backend& backend) {
-  for_each_kind(backend, [&](Param& param, DType dtype) {
-    if (dtype == DType::kF32) return;
-    const MuonScalars s = param.muon();
-    for (int64_t i = 0; i < Param::kN; ++i)
-      param.grad[i] = std::sin(static_cast<float>(i)) * (i % 7 ? 1.0f : 1e-30f);
-    for (uint64_t step = 0; step < 3; ++step) {
-      std::vector<float> next(Param::kN);
-      for (int64_t i = 0; i < Param::kN; ++i)
-        next[static_cast<size_t>(i)] =
-            0.95f * param.momentum(i) + (s.heavy_ball ? 1.0f : 1.0f - 0.95f) * param.grad[i];
-      param.commit_momentum();
-      int64_t as_weights = 0;
-      for (int64_t i = 0; i < Param::kN; ++i) {
-        const auto element = static_cast<uint64_t>(Param::element_of(i));
-        const float x = next[static_cast<size_t>(i)];
-        const auto rounded = [&](uint64_t seed) {
-          return to_f32(bf16{round_stochastic(x, random_bits(seed, step, 3, element))});
-        };
-        REQUIRE(param.momentum(i) == rounded(99 ^ kMomentumSeed));
-        as_weights += param.momentum(i) == rounded(99);
-      }
-      REQUIRE(as_weights < Param::kN);
-    }
-  });
-}
-
 /// Momentum that has settled on gradients of 1 turns to gradients of -1. The exact value after k
 /// steps is 2 mu^k - 1. Each rounding errs by less than a step of bf16 below 1 (2^-8), on average
 /// by nothing, with a variance of a quarter of its square at most; errors decay by mu. So the mean
 /// over n elements has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
-inline void turning_momentum_has_no_bias(backends::Backend& backend) {
+void turning_momentum_has_no_bias(backends::Backend& backend) {
   for (const float mu : {0.99f, 0.998f}) {
     INFO(backend.name << ", momentum " << mu);
     Param param(backend, DType::kBF16);
@@ -334,4 +270,21 @@ inline void turning_momentum_has_no_bias(backends::Backend& backend) {
   }
 }
 
-}  // namespace momentum
+}  // namespace
+
+TEST_CASE("momentum: without gradients momentum and moments become exactly zero",
+          "[ops][momentum]") {
+  for (auto& backend : backends::all()) {
+    momentum_comes_to_rest(backend);
+    moments_come_to_rest(backend);
+  }
+}
+
+TEST_CASE("momentum: gradients below the normal numbers move momentum", "[ops][momentum]") {
+  for (auto& backend : backends::all()) small_gradients_move(backend);
+}
+
+TEST_CASE("momentum: bf16 momentum has no bias after its gradients have turned",
+          "[ops][momentum]") {
+  for (auto& backend : backends::all()) turning_momentum_has_no_bias(backend);
+}

@@ -1,0 +1,60 @@
+#include "base/text.hpp"
+#include "optimizer/settings/fields.hpp"
+#include "support/faults/bad_input.hpp"
+
+namespace bad_input {
+
+namespace {
+
+using namespace muonrt;
+
+// Values that each kind of rule rejects.
+std::vector<double> rejected_by(const Number& rule) {
+  return {kNan, rule.low - 1, rule.open ? rule.high : 2 * rule.high};
+}
+std::vector<double> rejected_by(const Decay&) { return {kNan, -1, 1, 0.99999999}; }
+std::vector<double> rejected_by(const NumberOrNone&) { return {kNan, -1, 1e-31, 2e30}; }
+std::vector<int64_t> rejected_by(const Integers& rule) { return {-1, rule.high + 1}; }
+std::vector<int64_t> rejected_by(const Choice&) { return {-1, 55}; }
+std::vector<int64_t> rejected_by(const Flag&) { return {2}; }
+std::vector<int64_t> rejected_by(const StorageDType&) { return {77, MUONRT_DTYPE_F16}; }
+std::vector<int64_t> rejected_by(const AnyDType&) { return {77}; }
+std::vector<int64_t> rejected_by(const Unchecked&) { return {}; }
+
+/// Adds the cases of one field of the struct that `of` selects.
+template <class Of>
+auto adds(std::vector<BadCase>& cases, const std::string& who, Of of) {
+  return [=, &cases](const auto& field) {
+    if constexpr (requires { field.rule; }) {
+      for (const auto value : rejected_by(field.rule)) {
+        const bool is_f16 = std::is_same_v<decltype(field.rule), StorageDType> &&
+                            static_cast<int64_t>(value) == MUONRT_DTYPE_F16;
+        cases.push_back(
+            {{who, cat(field.name, " is ", is_f16 ? "f16" : cat(value))}, [=](Arguments& a) {
+               auto& member = field.c_member(of(a));
+               member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+             }});
+      }
+    }
+  };
+}
+
+}  // namespace
+
+std::vector<BadCase> field_cases() {
+  std::vector<BadCase> out;
+  visit_option_fields(adds(
+      out, "options", [](Arguments & a) -> auto& { return a.options; }));
+  visit_group_fields([&](const auto& field) {
+    const int group = [&] {
+      if constexpr (requires { field.use; }) return field.has(kAdamWOnly) ? 1 : 0;
+      return 0;
+    }();
+    adds(
+        out,
+        cat("group ", group), [group](Arguments & a) -> auto& { return a.groups[group]; })(field);
+  });
+  return out;
+}
+
+}  // namespace bad_input
