@@ -102,6 +102,8 @@ TEST_CASE("newton-schulz: in lockstep there are as many symmetric calls as the l
   CHECK(all > 3 * longest);
 }
 
+// What a device wants side by side, and what the pipeline makes of it.
+
 namespace {
 
 /// Calls of `multiply`, by all ranks.

@@ -187,6 +187,8 @@ TEST_CASE("aol: the scaled rows are the textbook's, and no singular value exceed
   }
 }
 
+// AOL on rows of very unequal size, in the dtypes whose Gram matrix loses the small ones.
+
 namespace {
 
 /// An ordinary row, and m - 1 parallel ones `ratio` times as large.

@@ -1,9 +1,7 @@
 #include <atomic>
-#include <bit>
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "base/float_order.hpp"
 #include "comm/thread_transport.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -172,22 +170,4 @@ TEST_CASE("thread transport: a copy that fails is its receiver's error, and the 
   }
   CHECK(errors[0]->message().find("rank 1 reported") != std::string::npos);
   CHECK(late == 0);
-}
-
-TEST_CASE("float order: integers order as the values do and lead back to them", "[unit][comm]") {
-  const uint32_t ascending[] = {0xff800000u, 0xff7fffffu, 0xbf800000u, 0x80800000u, 0x80000001u,
-                                0x80000000u, 0x00000000u, 0x00000001u, 0x007fffffu, 0x00800000u,
-                                0x3f800000u, 0x7f7fffffu, 0x7f800000u};
-  for (size_t i = 0; i < std::size(ascending); ++i) {
-    const float x = std::bit_cast<float>(ascending[i]);
-    REQUIRE(std::bit_cast<uint32_t>(f32_from_ordered(ordered_from_f32(x))) == ascending[i]);
-    if (i > 0) {
-      REQUIRE(ordered_from_f32(std::bit_cast<float>(ascending[i - 1])) < ordered_from_f32(x));
-    }
-  }
-  for (const uint32_t nan : {0x7f800001u, 0x7fc00000u, 0xff800001u, 0xffffffffu}) {
-    const int32_t key = ordered_from_f32(std::bit_cast<float>(nan));
-    REQUIRE(key > ordered_from_f32(std::bit_cast<float>(0x7f800000u)));
-    REQUIRE(std::bit_cast<uint32_t>(f32_from_ordered(key)) == 0x7fc00000u);
-  }
 }

@@ -272,6 +272,8 @@ TEST_CASE("checkpoint: momentum of the other convention is converted, and it is 
   });
 }
 
+// What lies in a folder of checkpoints, and who may write there.
+
 TEST_CASE("checkpoint: a folder that the ranks do not share is refused", "[unit][state]") {
   const Folder one, two;
   std::vector<std::string> problems(2);
