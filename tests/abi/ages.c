@@ -42,6 +42,10 @@ int main(void) {
   muonrt_optimizer_t* optimizer = NULL;
   muonrt_optimizer_options_t options;
   muonrt_group_t groups[2];
+  muonrt_param_t param;
+  const int64_t shape[2] = {2, 3};
+  float data[6] = {1, 2, 3, 4, 5, 6};
+  const float grad[6] = {1, 0, 2, 0, 3, 1};
   muonrt_status_t status;
 
   fill_all();
@@ -53,7 +57,14 @@ int main(void) {
   muonrt_optimizer_options_init(&options);
   muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
   muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
-  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, NULL, 0);
+  muonrt_param_init(&param);
+  param.name = "w";
+  param.group = 1; /* found at the stride of the caller's groups */
+  param.ndim = 2;
+  param.shape = shape;
+  param.data = data;
+  param.grad = grad;
+  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, &param, 1);
 #ifdef OLDER
   /* Before version 1.0 a struct that has grown is refused in its older sizes. */
   EXPECT(status == MUONRT_ERROR_INVALID_ARGUMENT);
@@ -62,7 +73,7 @@ int main(void) {
   EXPECT(status == MUONRT_OK);
   muonrt_optimizer_destroy(optimizer);
   groups[1].added = 1; /* what the library does not know is not ignored */
-  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, NULL, 0);
+  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, &param, 1);
   EXPECT(status == MUONRT_ERROR_INVALID_ARGUMENT);
   EXPECT(strstr(muonrt_last_error(), "newer library") != NULL);
 #endif
