@@ -134,13 +134,8 @@ std::string abort_by_another_thread(Transport& t) {
 }
 
 std::string published_between_operations(Transport& t) {
-  std::string problems;
-  if (t.rank() == 0) {
-    if (t.published()) problems = "an error before there was one; ";
-    check_allgather(t, 1, 1);
-  } else {
-    check_allgather(t, 1, 1);
-  }
+  std::string problems = t.rank() == 0 && t.published() ? "an error before there was one; " : "";
+  problems += check_allgather(t, 1, 1);
   if (t.rank() == t.size() - 1) {
     t.abort(Status::kAborted, "enough");
   } else if (!t.caller_thread_only()) {

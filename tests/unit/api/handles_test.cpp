@@ -137,7 +137,7 @@ TEST_CASE("handles: one that was destroyed is refused, and not destroyed again",
   muonrt_comm_destroy(other);
 }
 
-TEST_CASE("handles: none is refused by every function that takes one", "[unit][abi]") {
+TEST_CASE("handles: a null handle is refused by every function that takes one", "[unit][abi]") {
   bool said = false;
   check_all(calls_of(static_cast<muonrt_comm_t*>(nullptr), " is null", said), kInvalid);
   CHECK(said);

@@ -106,7 +106,8 @@ TEST_CASE("transports: of one process carry every byte, and every error reaches 
              }});
 }
 
-TEST_CASE("transports: sixteen threads, and ranks over TCP, do the same", "[unit][comm]") {
+TEST_CASE("transports: sixteen threads, and ranks over TCP, pass the same scripts",
+          "[unit][comm]") {
   check_all({"threads", {16}, [](int size) { return over_threads(size); }});
   check_all({"tcp", {2, 3, 5}, over_tcp});
 }
