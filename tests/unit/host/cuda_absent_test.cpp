@@ -80,11 +80,11 @@ TEST_CASE("no GPU: what is wrong with one rank's arguments is told on every rank
     const char* words;
     void (*change)(muonrt_nccl_options_t&);  // null: a staged communicator, and no place for it
   };
-  for (const Bad& bad : {Bad{"nccl: max_ctas is 12", [](auto& o) { o.max_ctas = 12; }},
-                         Bad{"nccl: max_ctas is 0", [](auto& o) { o.max_ctas = 0; }},
-                         Bad{"nccl: nccl_comm is null", [](auto& o) { o.borrow = 1; }},
-                         Bad{"nccl: struct_size is 8", [](auto& o) { o.struct_size = 8; }},
-                         Bad{"staged: comm is null", nullptr}}) {
+  for (const Bad& bad : {Bad{"max_ctas is 12", [](auto& o) { o.max_ctas = 12; }},
+                         Bad{"max_ctas is 0", [](auto& o) { o.max_ctas = 0; }},
+                         Bad{"nccl_comm is null", [](auto& o) { o.borrow = 1; }},
+                         Bad{"struct_size is 8", [](auto& o) { o.struct_size = 8; }},
+                         Bad{"comm is null", nullptr}}) {
     muonrt_thread_group_t* group = nullptr;
     REQUIRE(muonrt_thread_group_create(&group, 3) == MUONRT_OK);
     const auto errors = transport_test::on_ranks(3, [&](int rank) {
