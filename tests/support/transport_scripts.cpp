@@ -32,7 +32,7 @@ std::string sparse_sequence(Transport& t) { return check_sparse_sequence(t, 60, 
 
 std::string long_messages(Transport& t) {
   static const Pattern some = {"long", [](int from, int to, int) -> int64_t {
-                                 return from == to ? 5 : (int64_t{3} << 20) + 100 * from + to;
+                                 return from == to ? 5 : 150'000 + 100 * from + to;
                                }};
   static const Pattern one = {"one that is long", [](int from, int to, int) -> int64_t {
                                 return from == 0 && to == 1 ? (int64_t{8} << 20) + 3 : 5;
