@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,15 @@ std::vector<std::string> read_seeds(const char* folder) {
   return out;
 }
 
+/// What parsers of JSON, numbers and layouts may stumble over.
+std::vector<std::string> make_words() {
+  std::istringstream in(R"words(-1 0 18446744073709551615 9223372036854775807 1e999 1.5 true null
+      { } [ ] , : " [[[[[[[[ "": {"a": * S(0) SS(0,2) = ( ) - \u0000 \ud800)words");
+  std::vector<std::string> out = {std::string(1, '\0'), "\xff"};
+  for (std::string word; in >> word;) out.push_back(word);
+  return out;
+}
+
 class Mutator {
  public:
   explicit Mutator(const std::vector<std::string>& seeds) : seeds_(seeds) {}
@@ -43,35 +53,7 @@ class Mutator {
   const std::string& pick(const std::vector<std::string>& list) { return list[below(list.size())]; }
 
   void edit(std::string& text) {
-    static const std::vector<std::string> words = {"-1",
-                                                   "0",
-                                                   "18446744073709551615",
-                                                   "9223372036854775807",
-                                                   "1e999",
-                                                   "null",
-                                                   "{",
-                                                   "}",
-                                                   "[",
-                                                   "]",
-                                                   ",",
-                                                   ":",
-                                                   "\"",
-                                                   "[[[[[[[[",
-                                                   "\"\":",
-                                                   "{\"a\":",
-                                                   "*",
-                                                   "S(0)",
-                                                   "SS(0,2)",
-                                                   "1.5",
-                                                   "true",
-                                                   "\xff",
-                                                   std::string(1, '\0'),
-                                                   "\\u0000",
-                                                   "\\ud800",
-                                                   "=",
-                                                   "(",
-                                                   ")",
-                                                   "-"};
+    static const std::vector<std::string> words = make_words();
     const size_t at = below(text.size() + 1),
                  length = below(std::min<size_t>(20, text.size() - at));
     switch (below(6)) {

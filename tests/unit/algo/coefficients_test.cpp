@@ -18,6 +18,10 @@ namespace lists = textbook::lists;
 
 namespace {
 
+textbook::List first(const textbook::List& list, int64_t n) {
+  return {list.begin(), list.begin() + n};
+}
+
 CoefficientList make(const CoefficientSettings& s) {
   return make_coefficients(CoefficientFamily::kPolarExpress, s);
 }
@@ -73,31 +77,15 @@ TEST_CASE("coefficients: the generator equals the textbook's for other bounds an
   }
 }
 
-TEST_CASE("coefficients: the printed decimals of derived lists come out", "[unit][coefficients]") {
-  const auto raw = polar_express(8, 1e-3, lists::kRawCushion, 1.0);
-  SECTION("over 1.01 on all but the last, four decimals") {
-    const auto over = scaled({raw, 1.0}, 1.01).steps;
-    for (size_t t = 0; t < raw.size(); ++t) {
-      const Coefficients& x = t + 1 < raw.size() ? over[t] : raw[t];
-      const auto& e = lists::kPolarEmerging[t];
-      // The first a is 8.20516, printed as 8.2051.
-      CHECK(std::fabs(x.a - e.a) <= (t == 0 ? 1e-4 : tolerance::printed(4)));
-      CHECK(std::fabs(x.b - e.b) <= tolerance::printed(4));
-      CHECK(std::fabs(x.c - e.c) <= tolerance::printed(4));
-    }
-  }
-  SECTION("over 1.05 on all, full digits") {
-    const auto list = make_coefficients(CoefficientFamily::kPolarExpress,
-                                        polar(5, lists::kRawCushion, 1.05, SafetyMode::kAll));
-    CHECK(list.input_safety == 1.0);
-    check_generated(list.steps, lists::kPolarRaw105);
-  }
+TEST_CASE("coefficients: over a safety on all steps the published digits come out",
+          "[unit][coefficients]") {
+  const auto list = make_coefficients(CoefficientFamily::kPolarExpress,
+                                      polar(5, lists::kRawCushion, 1.05, SafetyMode::kAll));
+  CHECK(list.input_safety == 1.0);
+  check_generated(list.steps, lists::kPolarRaw105);
 }
 
 TEST_CASE("coefficients: each family's defaults are its published form", "[unit][coefficients]") {
-  const auto of = [](CoefficientFamily family) {
-    return make_coefficients(family, default_settings(family));
-  };
   const auto equal = [](const CoefficientList& list, const textbook::List& e) {
     REQUIRE(list.steps.size() == e.size());
     for (size_t t = 0; t < e.size(); ++t) {
@@ -106,30 +94,25 @@ TEST_CASE("coefficients: each family's defaults are its published form", "[unit]
       CHECK(list.steps[t].c == Approx(e[t].c).epsilon(1e-12));
     }
   };
-  const auto pe = of(CoefficientFamily::kPolarExpress);
-  equal(pe, lists::kPolarModded);
-  CHECK(pe.input_safety == 1.02);
-  const auto kj = of(CoefficientFamily::kKellerJordan);
-  equal(kj, lists::kKellerJordan);
-  CHECK(kj.input_safety == 1.0);
-  const auto you = of(CoefficientFamily::kYouJiacheng);
-  equal(you, lists::kYouJiacheng);
-  CHECK(you.input_safety == 1.0);
-  const auto cans = of(CoefficientFamily::kCans);
-  equal(cans, {lists::kCans.begin(), lists::kCans.begin() + 5});
-  CHECK(cans.input_safety == 1.02);
-  const auto deepseek = of(CoefficientFamily::kDeepSeekV4);
-  equal(deepseek, lists::kDeepSeekV4);
-  CHECK(deepseek.input_safety == 1.0);
-  const auto cubic = of(CoefficientFamily::kCubic);
-  equal(cubic, lists::kCubic);
-  CHECK(cubic.input_safety == 1.02);
-  const auto classical = of(CoefficientFamily::kClassical);
-  equal(classical, textbook::List(10, {1.875, -1.25, 0.375}));
-  CHECK(classical.input_safety == 1.0);
-  const auto aol = of(CoefficientFamily::kAol);
-  equal(aol, lists::kAolFlash);
-  CHECK(aol.input_safety == 1.0);
+  struct Row {
+    CoefficientFamily family;
+    textbook::List list;
+    double input_safety;
+  };
+  for (const Row& row :
+       {Row{CoefficientFamily::kPolarExpress, lists::kPolarModded, 1.02},
+        {CoefficientFamily::kKellerJordan, lists::kKellerJordan, 1.0},
+        {CoefficientFamily::kYouJiacheng, lists::kYouJiacheng, 1.0},
+        {CoefficientFamily::kCans, first(lists::kCans, 5), 1.02},
+        {CoefficientFamily::kDeepSeekV4, lists::kDeepSeekV4, 1.0},
+        {CoefficientFamily::kCubic, lists::kCubic, 1.02},
+        {CoefficientFamily::kClassical, textbook::List(10, {1.875, -1.25, 0.375}), 1.0},
+        {CoefficientFamily::kAol, lists::kAolFlash, 1.0}}) {
+    INFO(name_of(row.family));
+    const CoefficientList made = make_coefficients(row.family, default_settings(row.family));
+    equal(made, row.list);
+    CHECK(made.input_safety == row.input_safety);
+  }
 }
 
 TEST_CASE("coefficients: the three safety modes differ as they should", "[unit][coefficients]") {
@@ -156,84 +139,40 @@ namespace {
 struct ImageRow {
   const char* name;
   textbook::List list;
-  double safety;
-  double slope, at_one, largest;  // p'(0); p(1); max on (0, 1]
-  Range from_1e3, from_1e2;       // image of [1e-3, 1] and of [1e-2, 1]
+  double safety, slope, at_one, largest;        // slope p'(0); p(1); maximum on (0, 1]
+  double low_1e3, high_1e3, low_1e2, high_1e2;  // image of [1e-3, 1] and of [1e-2, 1]
 };
-
-textbook::List first(const textbook::List& list, int64_t n) {
-  return {list.begin(), list.begin() + n};
-}
 
 /// By root finding on the derivatives of the composed polynomials in float64.
 std::vector<ImageRow> image_rows() {
-  const Range one = {1, 1}, raw = {0.876441, 1.123559}, cans = {0.884374, 1.119836};
-  const Range aol = {-1.084441, 1.084441}, wide = {0.846647, 1.141127}, mid = {0.858873, 1.141127};
+  const auto five = [](const textbook::List& list) { return first(list, 5); };
+  const auto& reference = lists::kPolarReference;
   return {
-      {"keller jordan",
-       lists::kKellerJordan,
-       1,
-       484.876,
-       0.696436,
-       1.202369,
-       {0.470544, 1.202369},
-       {0.681831, 1.134357}},
-      {"you",
-       lists::kYouJiacheng,
-       1,
-       492.750,
-       0.978346,
-       1.145020,
-       {0.474982, 1.145020},
-       {0.977751, 1.031775}},
-      {"polar modded", lists::kPolarModded, 1.02, 970.067, 0.903537, 1.141127, wide, mid},
-      {"polar modded 7", lists::kPolarModded7, 1.02, 3322.38, 1, 1, one, one},
-      {"polar raw/1.05",
-       lists::kPolarRaw105,
-       1,
-       803.949,
-       1.019028,
-       1.123559,
-       {0.729003, 1.123559},
-       {0.846097, 1.123559}},
-      {"polar emerging 5",
-       first(lists::kPolarEmerging, 5),
-       1,
-       976.283,
-       1.027297,
-       1.123597,
-       {0.846195, 1.123597},
-       {0.870444, 1.123597}},
-      {"polar emerging 8", lists::kPolarEmerging, 1, 6363.46, 1, 1, one, one},
-      {"polar raw", first(lists::kPolarRaw, 5), 1, 1026.06, 1.123559, 1.123559, raw, raw},
-      {"polar reference", lists::kPolarReference, 1.01, 22293.7, 1, 1, one, one},
-      {"polar reference 7",
-       first(lists::kPolarReference, 7),
-       1.01,
-       3450.03,
-       0.999998,
-       0.999999,
-       {0.999995, 0.999999},
-       {0.999995, 0.999999}},
-      {"cans", lists::kCansPrinted, 1, 1048.94, 1.005069, 1.119836, cans, cans},
-      {"deepseek v4",
-       lists::kDeepSeekV4,
-       1,
-       79262.8,
-       1.000014,
-       1.002017,
-       {1, 1.000538},
-       {1, 1.000538}},
-      {"cubic", lists::kCubic, 1, 119.324, 0.774106, 1.3, {0.119140, 1.3}, {0.774106, 1.3}},
-      {"aol", lists::kAolEmerging, 1, 104.065, -0.993521, 1.084441, aol, aol},
-      {"aol flash",
-       lists::kAolFlash,
-       1,
-       147.169,
-       0.943827,
-       1.050007,
-       {0.146595, 1.050007},
-       {0.940940, 1.050007}},
+      {"keller jordan", lists::kKellerJordan, 1, 484.876, 0.696436, 1.202369, 0.470544, 1.202369,
+       0.681831, 1.134357},
+      {"you", lists::kYouJiacheng, 1, 492.750, 0.978346, 1.145020, 0.474982, 1.145020, 0.977751,
+       1.031775},
+      {"polar modded", lists::kPolarModded, 1.02, 970.067, 0.903537, 1.141127, 0.846647, 1.141127,
+       0.858873, 1.141127},
+      {"polar modded 7", lists::kPolarModded7, 1.02, 3322.38, 1, 1, 1, 1, 1, 1},
+      {"polar raw/1.05", lists::kPolarRaw105, 1, 803.949, 1.019028, 1.123559, 0.729003, 1.123559,
+       0.846097, 1.123559},
+      {"polar emerging 5", five(lists::kPolarEmerging), 1, 976.283, 1.027297, 1.123597, 0.846195,
+       1.123597, 0.870444, 1.123597},
+      {"polar emerging 8", lists::kPolarEmerging, 1, 6363.46, 1, 1, 1, 1, 1, 1},
+      {"polar raw", five(lists::kPolarRaw), 1, 1026.06, 1.123559, 1.123559, 0.876441, 1.123559,
+       0.876441, 1.123559},
+      {"polar reference", reference, 1.01, 22293.7, 1, 1, 1, 1, 1, 1},
+      {"polar reference 7", first(reference, 7), 1.01, 3450.03, 0.999998, 0.999999, 0.999995,
+       0.999999, 0.999995, 0.999999},
+      {"cans", lists::kCansPrinted, 1, 1048.94, 1.005069, 1.119836, 0.884374, 1.119836, 0.884374,
+       1.119836},
+      {"deepseek v4", lists::kDeepSeekV4, 1, 79262.8, 1.000014, 1.002017, 1, 1.000538, 1, 1.000538},
+      {"cubic", lists::kCubic, 1, 119.324, 0.774106, 1.3, 0.119140, 1.3, 0.774106, 1.3},
+      {"aol", lists::kAolEmerging, 1, 104.065, -0.993521, 1.084441, -1.084441, 1.084441, -1.084441,
+       1.084441},
+      {"aol flash", lists::kAolFlash, 1, 147.169, 0.943827, 1.050007, 0.146595, 1.050007, 0.940940,
+       1.050007},
   };
 }
 
@@ -248,37 +187,11 @@ TEST_CASE("coefficients: images and slopes equal the tabulated ones", "[unit][co
     CHECK(std::fabs(image(list, 1.0) - row.at_one) <= near);
     CHECK(std::fabs(image_range(list, 1e-9, 1).high - row.largest) <= near);
     const Range a = image_range(list, 1e-3, 1), b = image_range(list, 1e-2, 1);
-    CHECK(std::fabs(a.low - row.from_1e3.low) <= near);
-    CHECK(std::fabs(a.high - row.from_1e3.high) <= near);
-    CHECK(std::fabs(b.low - row.from_1e2.low) <= near);
-    CHECK(std::fabs(b.high - row.from_1e2.high) <= near);
+    CHECK(std::fabs(a.low - row.low_1e3) <= near);
+    CHECK(std::fabs(a.high - row.high_1e3) <= near);
+    CHECK(std::fabs(b.low - row.low_1e2) <= near);
+    CHECK(std::fabs(b.high - row.high_1e2) <= near);
   }
-}
-
-TEST_CASE("coefficients: known points of Keller Jordan and Polar Express", "[unit][coefficients]") {
-  double x = 1;
-  for (const double expected : {0.701, 1.113620, 0.720706, 1.089974, 0.696436}) {
-    x = image(as_is(first(lists::kKellerJordan, 1)), x);
-    CHECK(std::fabs(x - expected) <= tolerance::printed(6));
-  }
-  const CoefficientList kj = as_is(lists::kKellerJordan);
-  const CoefficientList pe = as_is(lists::kPolarModded, 1.02);
-  const double at[] = {1e-3, 1e-2, 0.1, 0.5, 0.9};
-  const double kj_at[] = {0.470544, 0.698917, 0.712120, 0.765439, 0.682011};
-  const double pe_at[] = {0.846647, 0.996775, 1.016459, 1.086403, 1.057436};
-  for (size_t i = 0; i < 5; ++i) {
-    CHECK(std::fabs(image(kj, at[i]) - kj_at[i]) <= tolerance::printed(6));
-    CHECK(std::fabs(image(pe, at[i]) - pe_at[i]) <= tolerance::printed(6));
-  }
-  CHECK(std::fabs(image(kj, 0.0041114) - 1.202369) <= 1e-6);
-  CHECK(std::fabs(image(kj, 0.093633) - 0.681831) <= 1e-6);
-}
-
-TEST_CASE("coefficients: seven steps are exact within one rounding of f32",
-          "[unit][coefficients]") {
-  const Range r = image_range(make(default_settings(CoefficientFamily::kPolarExpress, 7)), 1e-3, 1);
-  CHECK(r.low == Approx(1 - 6.1e-8).margin(1e-9));
-  CHECK(r.high == Approx(1 + 6.1e-8).margin(1e-9));
 }
 
 TEST_CASE("coefficients: a range is attained and never left", "[unit][coefficients]") {
@@ -327,4 +240,125 @@ TEST_CASE("coefficients: any number of steps up to the limit is generated and us
       CHECK(r.high == Approx(1).margin(1e-6));
     }
   }
+}
+
+namespace {
+
+CoefficientSettings custom(const textbook::List& list, double safety = 1.0) {
+  CoefficientSettings s =
+      default_settings(CoefficientFamily::kCustom, static_cast<int>(list.size()));
+  for (const auto& t : list) s.custom.push_back({t.a, t.b, t.c});
+  s.safety = safety;
+  return s;
+}
+
+std::string refusal(CoefficientFamily family, const CoefficientSettings& s,
+                    DType iteration = DType::kBF16) {
+  try {
+    make_coefficients(family, s, iteration);
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kInvalidArgument);
+    return e.message();
+  }
+  return "accepted";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("coefficients: lists without headroom or with a change of sign are refused",
+          "[unit][coefficients]") {
+  const auto family = CoefficientFamily::kCustom;
+  CHECK(contains(refusal(family, custom(first(lists::kPolarRaw, 5))), "no headroom"));
+  CHECK(contains(refusal(family, custom(first(lists::kCans, 5))), "no headroom"));
+  CHECK(contains(refusal(family, custom(lists::kAolEmerging)), "changes sign"));
+  CHECK(contains(refusal(family, custom(lists::kAolEmerging)), "above 0.88"));
+  CHECK(contains(refusal(family, custom(lists::kCubic)), "above 1.003"));
+  CHECK(contains(refusal(family, custom({{-1.5, 0.5, 0}})), "changes sign"));
+  CHECK(refusal(family, custom(first(lists::kPolarRaw, 5), 1.02)) == "accepted");
+  CHECK(refusal(family, custom(lists::kCubic, 1.01)) == "accepted");
+  CHECK(refusal(family, custom(lists::kDeepSeekV4)) == "accepted");
+  CHECK(refusal(family, custom(lists::kPolarEmerging)) == "accepted");
+
+  CoefficientSettings cans = default_settings(CoefficientFamily::kCans);
+  CHECK(refusal(CoefficientFamily::kCans, cans) == "accepted");
+  cans.safety = 1.0;
+  CHECK(contains(refusal(CoefficientFamily::kCans, cans), "no headroom"));
+  CHECK(contains(refusal(CoefficientFamily::kPolarExpress, polar(5, 0.02, 1.0)), "no headroom"));
+}
+
+TEST_CASE("coefficients: lists that lack headroom for half precision alone are taken in f32",
+          "[unit][coefficients]") {
+  const auto family = CoefficientFamily::kCustom;
+  for (const DType half : {DType::kBF16, DType::kF16}) {
+    CHECK(contains(refusal(family, custom(first(lists::kCans, 5)), half), "no headroom"));
+    CHECK(contains(refusal(family, custom(lists::kCubic), half), "changes sign"));
+  }
+  const CoefficientList cans =
+      make_coefficients(family, custom(first(lists::kCans, 5)), DType::kF32);
+  const CoefficientList cubic = make_coefficients(family, custom(lists::kCubic), DType::kF32);
+  for (const CoefficientList& list : {cans, cubic}) {
+    CHECK(list.input_safety == 1.0);
+    CHECK(has_headroom(list, DType::kF32));
+  }
+  CHECK(refusal(family, custom(first(lists::kPolarRaw, 5)), DType::kF32) == "accepted");
+  // Its sign changes far below 1.
+  CHECK(contains(refusal(family, custom(lists::kAolEmerging), DType::kF32), "above 0.88"));
+}
+
+TEST_CASE("coefficients: lists that explode within (0, 1] are refused at the step that does",
+          "[unit][coefficients]") {
+  const auto family = CoefficientFamily::kCustom;
+  const auto repeated = [](textbook::Triple t, size_t n) { return custom(textbook::List(n, t)); };
+  CHECK(contains(refusal(family, repeated({10, 10, 10}, 6)), "after step 1 "));
+  CHECK(contains(refusal(family, repeated({1, 1, 1}, 8)), "after step 2 "));
+  CHECK(contains(refusal(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
+  // Each step continues one of another list: 4e11 at the end.
+  const textbook::List strange = {{3.3939, -2.9069, 0.6426},
+                                  {2.9871, -1.7045, 0.7079},
+                                  {3.4291, -1.7572, 0.7145},
+                                  {2.5404, -2.4834, 0.7101}};
+  CHECK(contains(refusal(family, custom(strange)), "grows to "));
+  // Back in bounds at the end, but half precision has lost it on the way.
+  CHECK(contains(refusal(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
+  CHECK(contains(refusal(family, custom({{4.01, 0, 0}})), "at most 4"));
+  CHECK(contains(refusal(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
+  // Generated, but with less safety than so many steps need.
+  CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
+  thin.lower_bound = 1e-12;
+  CHECK(contains(refusal(CoefficientFamily::kPolarExpress, thin), "grows to "));
+  CHECK(refusal(family, custom(textbook::lists::kPolarRaw, 1.05)) == "accepted");
+}
+
+TEST_CASE("coefficients: settings out of range are refused by name", "[unit][coefficients]") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto pe = CoefficientFamily::kPolarExpress;
+  const auto with = [](auto change) {
+    CoefficientSettings s = default_settings(CoefficientFamily::kPolarExpress);
+    change(s);
+    return s;
+  };
+  for (const int steps : {0, -1, kMaxSteps + 1})
+    CHECK(contains(refusal(pe, with([&](auto& s) { s.steps = steps; })), "steps"));
+  for (const double bound : {0.0, -1e-3, 1.0, nan})
+    CHECK(contains(refusal(pe, with([&](auto& s) { s.lower_bound = bound; })), "lower bound"));
+  for (const double cushion : {-0.1, 1.0, nan})
+    CHECK(contains(refusal(pe, with([&](auto& s) { s.cushion = cushion; })), "cushion"));
+  for (const double safety : {0.99, 2.5, nan})
+    CHECK(contains(refusal(pe, with([&](auto& s) { s.safety = safety; })), "safety"));
+
+  CHECK(contains(refusal(CoefficientFamily::kKellerJordan, with([](auto&) {})), "not generated"));
+  CoefficientSettings you = default_settings(CoefficientFamily::kYouJiacheng, 6);
+  CHECK(contains(refusal(CoefficientFamily::kYouJiacheng, you), "set 5 steps"));
+  CoefficientSettings cans = default_settings(CoefficientFamily::kCans);
+  cans.cushion = 0.02;
+  CHECK(contains(refusal(CoefficientFamily::kCans, cans), "cushion"));
+  CoefficientSettings mine = custom(lists::kDeepSeekV4);
+  mine.steps = 9;
+  CHECK(contains(refusal(CoefficientFamily::kCustom, mine), "10 triples"));
+  CHECK(contains(refusal(CoefficientFamily::kCustom, custom({{1.5, nan, 0}})), "not finite"));
+  CHECK(contains(refusal(static_cast<CoefficientFamily>(55), custom(lists::kCubic)), "unknown"));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "newton_schulz_cases.hpp"
+#include "support/catalogue.hpp"
 #include "support/numerics/reference_ops.hpp"
 
 using namespace muonrt;
@@ -25,27 +26,67 @@ Matrix hadamard(int64_t n) {
   return h;
 }
 
-Matrix outer(int64_t rows, int64_t cols, uint64_t seed) {
-  const Matrix u = textbook::gaussian(rows, 1, seed), v = textbook::gaussian(1, cols, seed + 1);
-  return textbook::multiply(u, v);
-}
-
 }  // namespace
 
-TEST_CASE("newton-schulz: a rank-one matrix becomes p(1) times its direction",
+TEST_CASE("newton-schulz: equals the textbook over the catalogue of shapes",
+          "[unit][newton-schulz]") {
+  auto backends = backends::all();
+  for (const auto& shape : catalogue::kShapes) {
+    const Matrix x = upright(textbook::gaussian(shape.rows, shape.cols, 31));
+    for (const Named& l : five_step_lists()) {
+      for (const DType transport : {DType::kF32, DType::kBF16}) {
+        const Matrix in = textbook::rounded(x, transport);
+        const Matrix expected = textbook::newton_schulz(l.list, l.safety, in);
+        for (auto& backend : backends) {
+          if (backend.slow && x.rows > 32) continue;
+          INFO(backend.name << ", " << l.name << ", " << shape.rows << " x " << shape.cols);
+          const Matrix f32 = standard(backend, l, DType::kF32, transport, in);
+          CHECK(textbook::max_difference(f32, expected) <= near(l));
+          if (!bf16_stands(l)) continue;
+          const Matrix bf16 = standard(backend, l, DType::kBF16, transport, in);
+          CHECK(textbook::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(x.rows));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: the Gram form equals its textbook on every backend, whatever restarts",
           "[unit][newton-schulz]") {
   for (auto& backend : backends::all()) {
     for (const Named& l : five_step_lists()) {
-      const double p1 = textbook::compose(l.list, 1 / l.safety);
-      for (const auto& [rows, cols] :
-           {std::pair<int64_t, int64_t>{1, 1}, {1, 37}, {1, 300}, {5, 9}, {16, 16}, {24, 67}}) {
-        INFO(backend.name << ", " << l.name << ", " << rows << " x " << cols);
-        const Matrix x = textbook::rounded(outer(rows, cols, 3), DType::kF32);
-        const Matrix o = standard(backend, l, DType::kF32, DType::kF32, x);
-        const Matrix expected = textbook::scale(p1 / textbook::frobenius(x), x);
-        // u v^T is rounded to f32, so the null directions hold a little, times the slope.
-        CHECK(textbook::max_difference(o, expected) <= near(l));
+      for (const std::vector<int>& restarts :
+           {std::vector<int>{}, {1}, {2}, {4}, {1, 3}, {2, 3}, {1, 2, 3, 4}}) {
+        for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 5}, {9, 9}, {13, 40}}) {
+          INFO(backend.name << ", " << l.name << ", " << m << " x " << n << ", " << restarts.size()
+                            << " restarts");
+          const Matrix x = textbook::rounded(textbook::gaussian(m, n, 41), DType::kBF16);
+          const Matrix o =
+              runner::orthogonalize(backend, runner::settings_of(l.list, l.safety, DType::kF32),
+                                    runner::gram(l.list, restarts), DType::kBF16, x);
+          const Matrix expected = textbook::newton_schulz_gram(l.list, restarts, l.safety, x);
+          CHECK(textbook::max_difference(o, expected) <=
+                tolerance::gram_f32(textbook::gain(l.list, l.safety)));
+          CHECK(textbook::max_difference(expected, textbook::newton_schulz(l.list, l.safety, x)) <=
+                1e-9);
+        }
       }
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: with a restart before every step the Gram form is the standard form",
+          "[unit][newton-schulz]") {
+  const Matrix x = textbook::rounded(textbook::gaussian(19, 45, 9), DType::kF32);
+  for (auto& backend : backends::all()) {
+    for (const DType iteration : {DType::kF32, DType::kBF16}) {
+      const auto& list = lists::kYouJiacheng;
+      const auto settings = runner::settings_of(list, 1.0, iteration);
+      INFO(backend.name);
+      CHECK(runner::same_bits(
+          runner::orthogonalize(backend, settings, runner::standard(list), DType::kF32, x),
+          runner::orthogonalize(backend, settings, runner::gram(list, {1, 2, 3, 4}), DType::kF32,
+                                x)));
     }
   }
 }
@@ -87,24 +128,6 @@ TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][
   }
 }
 
-TEST_CASE("newton-schulz: a diagonal matrix becomes p(d / norm), entry by entry",
-          "[unit][newton-schulz]") {
-  const double d[] = {1, -0.5, 0.25, 3, -0.03125, 0.0078125, 2, 0, 1.5};
-  Matrix x(9, 12);
-  double sum = 0;
-  for (int64_t i = 0; i < 9; ++i) x(i, (i * 5) % 12) = d[i], sum += d[i] * d[i];
-  for (auto& backend : backends::all()) {
-    for (const Named& l : five_step_lists()) {
-      INFO(backend.name << ", " << l.name);
-      const Matrix o = standard(backend, l, DType::kF32, DType::kBF16, x);
-      Matrix expected(9, 12);
-      for (int64_t i = 0; i < 9; ++i)
-        expected(i, (i * 5) % 12) = textbook::compose(l.list, d[i] / (l.safety * std::sqrt(sum)));
-      CHECK(textbook::max_difference(o, expected) <= near(l));
-    }
-  }
-}
-
 TEST_CASE("newton-schulz: a zero matrix stays zero and is counted, beside others in its batch",
           "[unit][newton-schulz]") {
   const Matrix x = textbook::values(1, 6, 10), zero(6, 10);
@@ -127,19 +150,6 @@ TEST_CASE("newton-schulz: a zero matrix stays zero and is counted, beside others
   }
 }
 
-TEST_CASE("newton-schulz: the opposite input gives the opposite bits", "[unit][newton-schulz]") {
-  const Matrix x = textbook::rounded(textbook::gaussian(17, 40, 5), DType::kF32);
-  for (auto& backend : backends::all()) {
-    for (const DType iteration : {DType::kF32, DType::kBF16}) {
-      const Named l = five_step_lists()[2];
-      const Matrix o = standard(backend, l, iteration, DType::kF32, x);
-      const Matrix minus = standard(backend, l, iteration, DType::kF32, textbook::scale(-1, x));
-      INFO(backend.name);
-      CHECK(runner::same_bits(textbook::scale(-1, o), minus));
-    }
-  }
-}
-
 TEST_CASE("newton-schulz: scaling by a power of two changes no bit", "[unit][newton-schulz]") {
   const Matrix x = textbook::rounded(textbook::gaussian(11, 29, 6), DType::kBF16);
   for (auto& backend : backends::all()) {
@@ -154,28 +164,6 @@ TEST_CASE("newton-schulz: scaling by a power of two changes no bit", "[unit][new
           CHECK(runner::same_bits(o, standard(backend, l, iteration, transport, scaled)));
         }
       }
-    }
-  }
-}
-
-TEST_CASE("newton-schulz: transposing and permuting commute with it", "[unit][newton-schulz]") {
-  const int64_t n = 21;
-  const Matrix x = textbook::rounded(textbook::gaussian(n, n, 8), DType::kF32);
-  Matrix permuted(n, n);
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < n; ++j) permuted((i * 5) % n, (j * 8) % n) = x(i, j);
-  for (auto& backend : backends::all()) {
-    for (const Named& l : five_step_lists()) {
-      INFO(backend.name << ", " << l.name);
-      const Matrix o = standard(backend, l, DType::kF32, DType::kF32, x);
-      const Matrix t = standard(backend, l, DType::kF32, DType::kF32, textbook::transpose(x));
-      CHECK(textbook::max_difference(textbook::transpose(o), t) <= 2 * near(l));
-      const Matrix p = standard(backend, l, DType::kF32, DType::kF32, permuted);
-      double worst = 0;
-      for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; j < n; ++j)
-          worst = std::max(worst, std::fabs(p((i * 5) % n, (j * 8) % n) - o(i, j)));
-      CHECK(worst <= 2 * near(l));
     }
   }
 }

@@ -8,9 +8,11 @@
 #include "algo/newton_schulz.hpp"
 #include "algo/rounding.hpp"
 #include "base/error.hpp"
+#include "newton_schulz_cases.hpp"
 #include "support/numerics/coefficient_cases.hpp"
 
 using namespace muonrt;
+using namespace newton_schulz_cases;
 using cases::as_is;
 namespace lists = textbook::lists;
 
@@ -167,4 +169,52 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(permitted_form(cans, FormChoice::kAuto) == FormChoice::kStandard);
   CHECK(permitted_form(f16, FormChoice::kAuto) == FormChoice::kAuto);
   CHECK(permitted_form(f16, FormChoice::kGram) == FormChoice::kGram);
+}
+
+namespace {
+
+constexpr int64_t kRows = 64, kCols = 128;
+
+/// Error of the Gram form against its own list in float64, in the spectral norm.
+double gram_error(backends::Backend& backend, const NewtonSchulz& settings,
+                  const textbook::Svd& known) {
+  const SpectralTrial trial(settings, Form::kGram, kRows);
+  const Matrix x = textbook::rounded(textbook::assemble(known), DType::kF32);
+  textbook::Svd exact = known;
+  double norm = 0;
+  for (const double s : exact.s) norm += s * s;
+  for (double& s : exact.s) s = textbook::compose(trial.list, s / (trial.safety * std::sqrt(norm)));
+  const Matrix o = runner::orthogonalize(backend, settings, trial.method, DType::kF32, x);
+  return textbook::svd(textbook::add(1, o, -1, textbook::assemble(exact))).s.front();
+}
+
+}  // namespace
+
+TEST_CASE("restarts: errors on matrices of low rank are those that the search predicts",
+          "[unit][restarts][nosan]") {
+  auto backend = backends::host(1);
+  NewtonSchulzOptions options;
+  options.gram_iteration = DType::kF16;
+  const auto family = CoefficientFamily::kPolarExpress;
+  const NewtonSchulz f16 =
+      make_newton_schulz(family, default_settings(family, 5), DType::kBF16, options);
+  textbook::Svd svd = textbook::random_svd(kRows, kCols, {}, 82);
+  for (const int high : {1, 16, 32, 48}) {
+    for (const double low : {0.0, 0.01, 0.1}) {
+      svd.s.assign(kRows, low);
+      std::fill(svd.s.begin(), svd.s.begin() + high, 1.0);
+      const double norm = std::sqrt(high + (kRows - high) * low * low);
+      const TwoLevels levels = {1 / norm, low / norm, high / static_cast<double>(kRows)};
+      for (const std::vector<int>& restarts : {std::vector<int>{2}, {1, 3}, {2, 3}, {1, 2, 3, 4}}) {
+        NewtonSchulz settings = f16;
+        settings.gram_restarts = restarts;
+        const double predicted = predicted_error(settings.gram_list, restarts, DType::kF16, levels);
+        INFO(high << " high, low " << low << ", " << restarts.size() << " restarts from "
+                  << restarts[0]);
+        const double error = gram_error(backend, settings, svd);
+        CHECK(error <= 1.7 * predicted);
+        CHECK(error >= 0.4 * predicted);
+      }
+    }
+  }
 }

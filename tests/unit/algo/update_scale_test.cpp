@@ -46,17 +46,6 @@ TEST_CASE("update scale: known values", "[unit][update-scale]") {
         Approx(update_scale(ScaleRule::kMatchRms, 1.0, 400, 25)));
 }
 
-TEST_CASE("update scale: match_rms gives an exact polar factor the RMS 0.2",
-          "[unit][update-scale]") {
-  for (const auto& s : catalogue::kShapes) {
-    const textbook::Matrix o = textbook::polar_factor(textbook::gaussian(s.rows, s.cols, 4));
-    const double rms = textbook::frobenius(o) /
-                       std::sqrt(static_cast<double>(s.rows) * static_cast<double>(s.cols));
-    INFO(s.rows << " x " << s.cols);
-    CHECK(rms * update_scale(ScaleRule::kMatchRms, 1.0, s.rows, s.cols) == Approx(0.2));
-  }
-}
-
 TEST_CASE("update scale: the factor multiplies, an empty matrix has none, bad input is refused",
           "[unit][update-scale]") {
   for (const auto& [rule, expected] : kRules) {

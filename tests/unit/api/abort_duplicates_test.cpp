@@ -181,3 +181,56 @@ TEST_CASE("abort: at any time of a creation over TCP", "[unit][comm][rendezvous]
     };
   });
 }
+
+TEST_CASE("abort: of a communicator ends the step of an optimizer that was made from it",
+          "[unit][comm][tsan]") {
+  // A status that says what becomes of a step is told as ABORTED.
+  for (const auto& [given, told] : {std::pair{MUONRT_ERROR_IO, Status::kIo},
+                                    std::pair{MUONRT_ERROR_INVALID_ARGUMENT, Status::kAborted},
+                                    std::pair{MUONRT_ERROR_MISMATCH, Status::kAborted},
+                                    std::pair{MUONRT_ERROR_CALLBACK, Status::kAborted},
+                                    std::pair{MUONRT_ERROR_TORN, Status::kAborted}}) {
+    muonrt_thread_group group{ThreadGroup(kRanks)};
+    Gate gate;
+    const auto errors = on_ranks(kRanks, [&, abort_with = given](int r) {
+      muonrt_comm_t* comm = nullptr;
+      OneMatrix trainer;
+      ok(muonrt_comm_create_thread(&comm, &group, r));
+      ok(trainer.create(comm));
+      gate.pass();
+      // Rank 1 gives up before its step, the others in it or before it.
+      if (r == 1) muonrt_comm_abort(comm, abort_with, "the data has ended");
+      const auto error = error_of([&] { ok(trainer.step()); });
+      const bool ended = trainer.step() == MUONRT_ERROR_INVALID_STATE;
+      gate.pass();  // not by destroying what it waits for
+      trainer.destroy();
+      muonrt_comm_destroy(comm);
+      transport_test::require_none(ended ? "" : "the optimizer goes on");
+      if (error) throw *error;
+    });
+    INFO(text_of(errors));
+    for (const auto& error : errors) {
+      REQUIRE(error);
+      CHECK(error->status() == told);
+      CHECK(error->message().find("the data has ended") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("abort: an optimizer that is gone is told nothing, and its communicator may go first",
+          "[unit][comm]") {
+  muonrt_comm_t* comm = nullptr;
+  OneMatrix trainer;
+  ok(muonrt_comm_create_self(&comm));
+  ok(trainer.create(comm));
+  trainer.destroy();
+  ok(trainer.create(comm));
+  for (const muonrt_status_t none : {0, 1, -1, 9, 14, 91, INT32_MAX}) {
+    CHECK(muonrt_comm_abort(comm, none, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK(std::string(muonrt_last_error()).find("status is " + std::to_string(none)) !=
+          std::string::npos);
+  }
+  CHECK(trainer.step() == MUONRT_OK);
+  muonrt_comm_destroy(comm);
+  CHECK(trainer.step() == MUONRT_OK);
+}

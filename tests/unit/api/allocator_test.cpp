@@ -106,27 +106,20 @@ TEST_CASE("allocator: memory that is not aligned is refused and goes back", "[un
 
 TEST_CASE("allocator: half of one is refused by name", "[unit][api]") {
   AllocatorLedger ledger = host_ledger();
-  const auto refused = [&](const muonrt_allocator_t* table, const std::string& why) {
+  const std::pair<const char*, void (*)(muonrt_allocator_t&)> cases[] = {
+      {"release is NULL", [](auto& table) { table.release = nullptr; }},
+      {"allocate is NULL", [](auto& table) { table.allocate = nullptr; }},
+      {"allocate and release are NULL", [](auto& table) { muonrt_allocator_init(&table); }},
+      {"reserved is 1", [](auto& table) { table.reserved = 1; }},
+      {"struct_size is 3", [](auto& table) { table.struct_size = 3; }}};
+  for (const auto& [why, change] : cases) {
+    muonrt_allocator_t table = ledger.table();
+    change(table);
     Rig rig;
-    rig.options.allocator = table;
+    rig.options.allocator = &table;
     CHECK(rig.create() == MUONRT_ERROR_INVALID_ARGUMENT);
-    INFO(rig.message);
-    CHECK(rig.message.find(why) != std::string::npos);
+    CHECK_THAT(rig.message, Catch::Contains(std::string("options: allocator: ") + why));
     CHECK(rig.trainer.optimizer == nullptr);
-  };
-  muonrt_allocator_t table = ledger.table();
-  table.release = nullptr;
-  refused(&table, "options: allocator: release is NULL");
-  table = ledger.table();
-  table.allocate = nullptr;
-  refused(&table, "options: allocator: allocate is NULL");
-  muonrt_allocator_init(&table);
-  refused(&table, "options: allocator: allocate and release are NULL");
-  table = ledger.table();
-  table.reserved = 1;
-  refused(&table, "options: allocator: reserved is 1");
-  table = ledger.table();
-  table.struct_size = 3;
-  refused(&table, "options: allocator: struct_size is 3");
+  }
   CHECK(ledger.calls == 0);
 }

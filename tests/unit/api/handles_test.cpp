@@ -69,6 +69,8 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_step(o, &step, nullptr));
   note(muonrt_optimizer_set_grad(o, 0, nullptr));
   note(muonrt_optimizer_set_grads(o, nullptr, 0));
+  note(muonrt_optimizer_set_data(o, 0, nullptr));
+  note(muonrt_optimizer_take_params(o, nullptr, 0));
   note(muonrt_optimizer_set_group(o, 0, nullptr));
   note(muonrt_optimizer_find(o, "w", &number));
   note(muonrt_optimizer_state(o, 0, 0, nullptr));
@@ -83,6 +85,8 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_clipped_heads(o, nullptr, nullptr, 0, &number));
   note(muonrt_optimizer_get_step(o, &number));
   note(muonrt_optimizer_set_step(o, 1));
+  note(muonrt_optimizer_get_updates(o, 0, &number));
+  note(muonrt_optimizer_set_updates(o, 0, 0));
   note(muonrt_optimizer_describe(o, 0, nullptr, 0, &number));
   note(muonrt_optimizer_trace(o, 0, nullptr, 0, &number));
   note(muonrt_optimizer_counters(o, nullptr));
@@ -131,6 +135,19 @@ TEST_CASE("handles: one that was destroyed is refused, and not destroyed again",
   CHECK(muonrt_comm_create_thread(&made, group, 0) == kInvalid);
   CHECK(made == nullptr);
   muonrt_comm_destroy(other);
+}
+
+TEST_CASE("handles: a null handle is refused by every function that takes one", "[unit][abi]") {
+  bool said = false;
+  check_all(calls_of(static_cast<muonrt_comm_t*>(nullptr), " is null", said), kInvalid);
+  CHECK(said);
+  check_all(calls_of(static_cast<muonrt_optimizer_t*>(nullptr), nullptr, "optimizer is null", said),
+            kInvalid);
+  CHECK(said);
+  CHECK(muonrt_comm_create_self(nullptr) == kInvalid);
+  muonrt_optimizer_destroy(nullptr);
+  muonrt_comm_destroy(nullptr);
+  muonrt_thread_group_destroy(nullptr);
 }
 
 TEST_CASE("handles: one of another kind is refused by name", "[unit][abi]") {

@@ -17,14 +17,6 @@ using Catch::Contains;
 
 namespace {
 
-std::string check_all(Transport& t) {
-  std::string problems;
-  int64_t index = 0;
-  for (const Pattern& pattern : patterns()) problems += check_exchange(t, pattern, 1, index++);
-  return problems + check_allgather(t, 50, 2) + check_reductions(t, 13, 3) +
-         check_sparse_sequence(t, 10, 4);
-}
-
 muonrt_transport_t minimal() {
   muonrt_transport_t table;
   muonrt_transport_init(&table);
@@ -46,28 +38,6 @@ std::string refusal(const muonrt_transport_t* table) {
 
 }  // namespace
 
-TEST_CASE("callback transport: carries every pattern over the table, with and without reductions",
-          "[unit][comm][tsan]") {
-  for (const bool reductions : {true, false}) {
-    for (const int size : {1, 2, 4}) {
-      std::atomic<int> destroyed = 0;
-      ThreadGroup group(size);
-      const auto errors = on_ranks(size, [&](int rank) {
-        muonrt_transport_t table = table_over(group.transport(rank), destroyed);
-        if (!reductions) {
-          table.reduce_max = nullptr;
-          table.reduce_sum = nullptr;
-        }
-        CallbackTransport t(read_transport(&table));
-        require_none(t.name() == "mine" ? "" : t.name());
-        require_none(check_all(t));
-      });
-      REQUIRE(text_of(errors) == "");
-      REQUIRE(destroyed == size);
-    }
-  }
-}
-
 TEST_CASE("callback transport: duplicates by the table, or shares its state, which ends once",
           "[unit][comm][tsan]") {
   for (const bool own : {true, false}) {
@@ -79,38 +49,17 @@ TEST_CASE("callback transport: duplicates by the table, or shares its state, whi
       auto parent = std::make_unique<CallbackTransport>(read_transport(&table));
       const auto child = parent->duplicate();
       const auto grandchild = child->duplicate();
-      require_none(check_all(*grandchild) + check_all(*parent) + check_all(*child));
+      require_none(check_allgather(*grandchild, 50, 1) + check_allgather(*parent, 50, 2));
       require_none(grandchild->rank() == rank && grandchild->size() == 3 ? "" : "rank or size");
       parent.reset();
       if (!own) early += destroyed > 0;
-      require_none(check_all(*grandchild) + check_all(*child));
+      require_none(check_allgather(*grandchild, 50, 3) + check_allgather(*child, 50, 4));
     });
     INFO("own " << own);
     REQUIRE(text_of(errors) == "");
     REQUIRE(early == 0);
     REQUIRE(destroyed == (own ? 9 : 3));
   }
-}
-
-TEST_CASE("callback transport: errors keep their status, name the operation and reach the peers",
-          "[unit][comm]") {
-  std::atomic<int> destroyed = 0;
-  ThreadGroup group(2);
-  const auto errors = on_ranks(2, [&](int rank) {
-    const muonrt_transport_t table = table_over(group.transport(rank), destroyed);
-    CallbackTransport t(read_transport(&table));
-    t.set_timeout_ms(rank == 0 ? 100 : 60'000);
-    char byte = 0;
-    const ReceiveFrom never{1 - rank, &byte, 1};
-    t.exchange({}, {&never, 1});
-  });
-  INFO(text_of(errors));
-  for (const auto& error : errors) {
-    REQUIRE(error);
-    REQUIRE(error->status() == Status::kTimeout);
-    REQUIRE_THAT(error->message(), Contains("(mine)") && Contains("no message from rank 1"));
-  }
-  REQUIRE(destroyed == 2);
 }
 
 TEST_CASE("callback transport: an abort is told once, from beside once more by the next operation",
@@ -147,28 +96,6 @@ TEST_CASE("callback transport: memory that only its caller can copy is refused",
   const ReceiveFrom receive{0, &to, 1};
   REQUIRE_THROWS_WITH(t.exchange({&send, 1}, {&receive, 1}, &copy), Contains("cannot reach"));
   CHECK((copied == 0 && to == 0));
-}
-
-TEST_CASE("callback transport: tells what a peer has published, between operations too",
-          "[unit][comm]") {
-  std::atomic<int> destroyed = 0, aborted = 0;
-  ThreadGroup group(2);
-  const auto errors = on_ranks(2, [&](int rank) {
-    const muonrt_transport_t table = table_over(group.transport(rank), destroyed);
-    CallbackTransport t(read_transport(&table));
-    if (rank == 0) {
-      require_none(t.published() ? "an error before there was one" : "");
-      ++aborted;
-      while (!t.published()) std::this_thread::yield();
-      throw *t.published();
-    }
-    while (aborted == 0) std::this_thread::yield();
-    t.abort(Status::kAborted, "enough");
-  });
-  REQUIRE(errors[0]);
-  CHECK(errors[0]->status() == Status::kAborted);
-  CHECK_THAT(errors[0]->message(), Contains("rank 1") && Contains("enough"));
-  CHECK(errors[0]->is_secondhand());
 }
 
 TEST_CASE(
@@ -262,15 +189,15 @@ TEST_CASE("transport table: what cannot be used is refused with the reason", "[u
     table.size = size;
     REQUIRE_THAT(refusal(&table), Contains("does not exist"));
   }
-  table = minimal();
-  table.caller_thread_only = 2;
-  REQUIRE_THAT(refusal(&table), Contains("caller_thread_only is 2"));
-  table = minimal();
-  table.exchange = nullptr;
-  REQUIRE_THAT(refusal(&table), Contains("exchange is null"));
-  table = minimal();
-  table.allgather = nullptr;
-  REQUIRE_THAT(refusal(&table), Contains("allgather is null"));
+  const std::pair<const char*, void (*)(muonrt_transport_t&)> bad[] = {
+      {"caller_thread_only is 2", [](muonrt_transport_t& t) { t.caller_thread_only = 2; }},
+      {"exchange is null", [](muonrt_transport_t& t) { t.exchange = nullptr; }},
+      {"allgather is null", [](muonrt_transport_t& t) { t.allgather = nullptr; }}};
+  for (const auto& [words, change] : bad) {
+    table = minimal();
+    change(table);
+    REQUIRE_THAT(refusal(&table), Contains(words));
+  }
 }
 
 TEST_CASE("transport table: a larger one passes while its unknown tail is zero", "[unit][comm]") {
@@ -289,17 +216,4 @@ TEST_CASE("transport table: an older one has no function for what is published",
   std::memset(reinterpret_cast<void*>(&table.published), 0xff, sizeof table.published);
   table.struct_size = offsetof(muonrt_transport_t, published);
   CHECK_FALSE(read_transport(&table).published);
-}
-
-TEST_CASE("transport table: init leaves no rank and no function", "[unit][comm]") {
-  muonrt_transport_t table;
-  std::memset(&table, 0xff, sizeof table);
-  muonrt_transport_init(&table);
-  REQUIRE(table.struct_size == sizeof table);
-  REQUIRE(table.rank == -1);
-  REQUIRE(table.size == 0);
-  REQUIRE(table.caller_thread_only == 0);
-  REQUIRE((!table.name && !table.state && !table.exchange && !table.allgather));
-  REQUIRE((!table.reduce_max && !table.reduce_sum && !table.duplicate));
-  REQUIRE((!table.abort && !table.destroy && !table.published));
 }

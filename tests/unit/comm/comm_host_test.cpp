@@ -1,17 +1,14 @@
 #include <catch2/catch.hpp>
-#include <condition_variable>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <thread>
 
 #include "comm/callback_transport.hpp"
 #include "comm/host_comm.hpp"
 #include "comm/self_transport.hpp"
 #include "comm/thread_transport.hpp"
 #include "comm/transport_bootstrap.hpp"
-#include "host/host_stream.hpp"
+#include "support/callback_table.hpp"
 #include "support/thread_ranks.hpp"
+#include "unit/host/host_fixture.hpp"
 
 using namespace muonrt;
 using namespace transport_test;
@@ -22,54 +19,6 @@ namespace {
 class InlineStream final : public host::HostStream {
  public:
   void enqueue(host::Task task) override { task(); }
-};
-
-/// Runs tasks in order on its own thread; keeps the first error and skips what follows it.
-class WorkerStream final : public host::HostStream {
- public:
-  WorkerStream() : worker_([this] { work(); }) {}
-  ~WorkerStream() override { finish(); }
-
-  void enqueue(host::Task task) override {
-    {
-      const std::lock_guard lock(mutex_);
-      tasks_.push_back(task);
-    }
-    changed_.notify_all();
-  }
-  void finish() {
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = true;
-    }
-    changed_.notify_all();
-    if (worker_.joinable()) worker_.join();
-  }
-  const std::optional<Error>& error() const { return error_; }
-
- private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return closed_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      host::Task task = tasks_.front();
-      tasks_.pop_front();
-      lock.unlock();
-      try {
-        if (!error_) task();
-      } catch (const Error& e) {
-        error_ = e;
-      }
-      lock.lock();
-    }
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<host::Task> tasks_;
-  bool closed_ = false;
-  std::optional<Error> error_;
-  std::thread worker_;
 };
 
 class OtherStream final : public Stream {};
@@ -136,7 +85,8 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
   const auto errors = on_ranks(3, [&](int rank) {
     HostComm comm(group.transport(rank));
     comm.set_timeout_ms(60'000);
-    WorkerStream stream;
+    host_test::OnHost host(1, StreamKind::kComm);
+    Stream& stream = *host.stream;
     const int next = (rank + 1) % 3, previous = (rank + 2) % 3;
     const int64_t mine[2] = {rank + 1, 10 * (rank + 1)};
     int64_t from[2] = {}, own = 0, sum[1] = {};
@@ -151,8 +101,7 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
     comm.reduce_sum(stream, &from[1], sum, 1);
     comm.reduce_max(stream, logit, most, 1);
     comm.exchange(stream, {}, {});
-    stream.finish();
-    if (stream.error()) throw Error(*stream.error());
+    host.finish();
 
     require_none(own == 10 * (rank + 1) ? "" : "own message");
     require_none(from[0] == previous + 1 ? "" : "first exchange");
@@ -179,15 +128,15 @@ TEST_CASE("host communicator: an operation that fails tells the peers and its ow
   ThreadGroup group(2);
   const auto errors = on_ranks(2, [&](int rank) {
     HostComm comm(group.transport(rank));
-    WorkerStream stream;
+    host_test::OnHost host(1, StreamKind::kComm);
     char byte = 0;
     const SendTo bad{7, &byte, 1};
     const ReceiveFrom never{0, &byte, 1};
-    if (rank == 0) comm.exchange(stream, {&bad, 1}, {});
-    if (rank == 1) comm.exchange(stream, {}, {&never, 1});
-    stream.finish();
+    if (rank == 0) comm.exchange(*host.stream, {&bad, 1}, {});
+    if (rank == 1) comm.exchange(*host.stream, {}, {&never, 1});
+    const Error error = thrown_by([&] { host.finish(); });
     require_none(comm.exchanges() == 0 && comm.bytes_sent() == 0 ? "" : "counted a failure");
-    if (stream.error()) throw Error(*stream.error());
+    throw Error(error);
   });
   for (const auto& error : errors) {
     REQUIRE(error);
@@ -199,15 +148,14 @@ TEST_CASE("host communicator: an operation that fails tells the peers and its ow
 TEST_CASE("host communicator: abort ends a task that waits", "[unit][comm][tsan]") {
   ThreadGroup group(2);
   HostComm comm(group.transport(0)), peer(group.transport(1));
-  WorkerStream stream;
+  host_test::OnHost host(1, StreamKind::kComm);
   char byte = 0;
   const ReceiveFrom never{1, &byte, 1};
-  comm.exchange(stream, {}, {&never, 1});
+  comm.exchange(*host.stream, {}, {&never, 1});
   comm.abort(Status::kAborted, "enough");
-  stream.finish();
-  REQUIRE(stream.error());
-  REQUIRE(stream.error()->status() == Status::kAborted);
-  REQUIRE(stream.error()->message() == "enough");
+  const Error error = thrown_by([&] { host.finish(); });
+  REQUIRE(error.status() == Status::kAborted);
+  REQUIRE(error.message() == "enough");
 }
 
 TEST_CASE("host communicator: asks for a stream on the caller's thread if its transport does",
@@ -218,10 +166,8 @@ TEST_CASE("host communicator: asks for a stream on the caller's thread if its tr
   table.rank = 0;
   table.size = 1;
   table.caller_thread_only = 1;
-  table.exchange = [](void*, const muonrt_message_t*, int64_t, const muonrt_message_t*, int64_t,
-                      int64_t, char*, int64_t) -> muonrt_status_t { return MUONRT_OK; };
-  table.allgather = [](void*, const void*, void*, int64_t, int64_t, char*,
-                       int64_t) -> muonrt_status_t { return MUONRT_OK; };
+  table.exchange = callback_table::exchange;
+  table.allgather = callback_table::allgather;
   HostComm comm(std::make_unique<CallbackTransport>(read_transport(&table)));
   REQUIRE(comm.stream_kind() == StreamKind::kCommOnCaller);
 }

@@ -1,11 +1,7 @@
 #include <atomic>
-#include <bit>
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "base/float_order.hpp"
-#include "base/text.hpp"
-#include "comm/self_transport.hpp"
 #include "comm/thread_transport.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -16,74 +12,13 @@ using namespace transport_test;
 namespace {
 
 constexpr int64_t kLong = 60'000;
-const int kWorlds[] = {1, 2, 3, 5, 8, 16};
 
 std::string run(int size, ThreadFaults faults, const std::function<void(Transport&)>& body) {
   ThreadGroup group(size, std::move(faults));
   return text_of(on_group(group, kLong, body));
 }
 
-void all_patterns(Transport& t) {
-  int64_t index = 0;
-  for (const Pattern& pattern : patterns()) {
-    for (int turn = 0; turn < 3; ++turn) {
-      require_none(check_exchange(t, pattern, Catch::rngSeed(), index++));
-    }
-  }
-}
-
 }  // namespace
-
-TEST_CASE("thread transport: every byte of every pattern arrives, in worlds of 1 to 16",
-          "[unit][comm]") {
-  for (const int size : kWorlds) {
-    INFO(size << " ranks");
-    REQUIRE(run(size, {}, all_patterns) == "");
-  }
-}
-
-TEST_CASE("thread transport: patterns arrive under TSan", "[unit][comm][tsan]") {
-  for (const int size : {2, 3, 5}) {
-    INFO(size << " ranks");
-    REQUIRE(run(size, {}, [](Transport& t) {
-              all_patterns(t);
-              require_none(check_allgather(t, 100, 3));
-              require_none(check_reductions(t, 13, 4));
-            }) == "");
-  }
-}
-
-TEST_CASE("thread transport: a message of 8 MiB arrives whole while small ones pass",
-          "[unit][comm]") {
-  const Pattern big{"big", [](int from, int to, int) -> int64_t {
-                      return from == 0 && to == 1 ? (int64_t{8} << 20) + 3 : 5;
-                    }};
-  REQUIRE(run(3, {}, [&](Transport& t) { require_none(check_exchange(t, big, 1, 0)); }) == "");
-}
-
-TEST_CASE("thread transport: pairs that meet in a sparse sequence meet in order",
-          "[unit][comm][tsan]") {
-  for (const int size : {2, 3, 5, 8}) {
-    INFO(size << " ranks");
-    REQUIRE(run(size, {}, [](Transport& t) {
-              require_none(check_sparse_sequence(t, 60, Catch::rngSeed()));
-            }) == "");
-  }
-}
-
-TEST_CASE("thread transport: no byte depends on the order of delivery", "[unit][comm][tsan]") {
-  for (uint64_t seed = 0; seed < 4; ++seed) {
-    INFO("delays of seed " << seed);
-    ThreadFaults faults;
-    faults.seed = seed;
-    faults.max_delay_us = 300;
-    REQUIRE(run(4, faults, [](Transport& t) {
-              all_patterns(t);
-              require_none(check_sparse_sequence(t, 30, Catch::rngSeed()));
-              require_none(check_reductions(t, 7, 9));
-            }) == "");
-  }
-}
 
 TEST_CASE("thread transport: seeds change the order in which messages are delivered",
           "[unit][comm]") {
@@ -104,43 +39,6 @@ TEST_CASE("thread transport: seeds change the order in which messages are delive
   };
   REQUIRE(order_of(1).size() == 5 * 12);
   REQUIRE(order_of(1) != order_of(2));
-}
-
-TEST_CASE("thread transport: allgather and reductions give every rank the stated values",
-          "[unit][comm]") {
-  for (const int size : kWorlds) {
-    INFO(size << " ranks");
-    REQUIRE(run(size, {}, [](Transport& t) {
-              for (const int64_t bytes : {1, 8, 1000}) require_none(check_allgather(t, bytes, 5));
-              for (const int64_t n : {1, 6, 61}) require_none(check_reductions(t, n, 6));
-              t.allgather(nullptr, nullptr, 0);
-              t.reduce_max(nullptr, nullptr, 0);
-              t.reduce_sum(nullptr, nullptr, 0);
-            }) == "");
-  }
-}
-
-TEST_CASE("thread transport: a duplicate is a channel of its own, used beside its parent",
-          "[unit][comm][tsan]") {
-  ThreadGroup group(3);
-  const auto errors = on_group(group, kLong, [](Transport& parent) {
-    const auto first = parent.duplicate();
-    const auto second = first->duplicate();
-    require_none(first->timeout_ms() == kLong ? "" : "the timeout was not handed on");
-    std::string problems;
-    std::thread other([&] {
-      try {
-        problems = check_sparse_sequence(*second, 40, 1);
-      } catch (const Error& e) {
-        problems = e.message();
-      }
-    });
-    const std::string mine = check_sparse_sequence(*first, 40, 2);
-    other.join();
-    require_none(mine + problems);
-    require_none(check_sparse_sequence(parent, 10, 3));
-  });
-  REQUIRE(text_of(errors) == "");
 }
 
 TEST_CASE("thread transport: a duplicate outlives its parent and its group", "[unit][comm]") {
@@ -229,7 +127,6 @@ TEST_CASE("thread transport: messages are moved by the copy an exchange brings, 
           require_none(copies == size && !elsewhere ? "" : "copies, or their thread");
           // The next operations move bytes as they always do.
           require_none(check_allgather(t, 64, 7));
-          all_patterns(t);
         }) == "");
   }
 }
@@ -273,33 +170,4 @@ TEST_CASE("thread transport: a copy that fails is its receiver's error, and the 
   }
   CHECK(errors[0]->message().find("rank 1 reported") != std::string::npos);
   CHECK(late == 0);
-}
-
-TEST_CASE("self transport: the rank finds what it sends to itself", "[unit][comm]") {
-  const auto self = make_self_transport();
-  all_patterns(*self);
-  REQUIRE(check_allgather(*self, 77, 1) == "");
-  REQUIRE(check_reductions(*self, 12, 1) == "");
-  const auto duplicate = self->duplicate();
-  self->abort(Status::kAborted, "no more");
-  REQUIRE_THROWS_AS(self->allgather("x", nullptr, 0), Error);
-  REQUIRE(check_allgather(*duplicate, 5, 1) == "");
-}
-
-TEST_CASE("float order: integers order as the values do and lead back to them", "[unit][comm]") {
-  const uint32_t ascending[] = {0xff800000u, 0xff7fffffu, 0xbf800000u, 0x80800000u, 0x80000001u,
-                                0x80000000u, 0x00000000u, 0x00000001u, 0x007fffffu, 0x00800000u,
-                                0x3f800000u, 0x7f7fffffu, 0x7f800000u};
-  for (size_t i = 0; i < std::size(ascending); ++i) {
-    const float x = std::bit_cast<float>(ascending[i]);
-    REQUIRE(std::bit_cast<uint32_t>(f32_from_ordered(ordered_from_f32(x))) == ascending[i]);
-    if (i > 0) {
-      REQUIRE(ordered_from_f32(std::bit_cast<float>(ascending[i - 1])) < ordered_from_f32(x));
-    }
-  }
-  for (const uint32_t nan : {0x7f800001u, 0x7fc00000u, 0xff800001u, 0xffffffffu}) {
-    const int32_t key = ordered_from_f32(std::bit_cast<float>(nan));
-    REQUIRE(key > ordered_from_f32(std::bit_cast<float>(0x7f800000u)));
-    REQUIRE(std::bit_cast<uint32_t>(f32_from_ordered(key)) == 0x7fc00000u);
-  }
 }

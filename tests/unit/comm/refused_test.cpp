@@ -47,11 +47,32 @@ extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo
   return next<decltype(getaddrinfo)>("getaddrinfo")(name, service, hints, result);
 }
 
+namespace {
+
+/// What two ranks return and say, one of which may start `nth` threads more.
+struct Ended {
+  muonrt_status_t status[2];
+  std::string said[2];
+};
+template <class Work>
+Ended with_few_threads(int faulty, int nth, const Work& work) {
+  Ended out;
+  threads_left = nth;
+  on_ranks(2, [&](int rank) {
+    marked = rank == faulty;
+    out.status[rank] = work(rank, out.said[rank]);
+    marked = false;
+  });
+  return out;
+}
+
+}  // namespace
+
 TEST_CASE("refused: a thread that a creation needs is want of memory on every rank",
           "[unit][optimizer][abi]") {
   for (int faulty = 0; faulty < 2; ++faulty) {
     int failed = 0;
-    for (int nth = 0;; ++nth) {
+    for (bool refused = true; refused; failed += refused) {
       muonrt_thread_group_t* group = nullptr;
       muonrt_thread_group_create(&group, 2);
       muonrt_comm_t* comms[2];
@@ -60,28 +81,22 @@ TEST_CASE("refused: a thread that a creation needs is want of memory on every ra
         muonrt_comm_set_timeout(comms[rank], 20'000);
       }
       muonrt_thread_group_destroy(group);
-      threads_left = nth;
-      muonrt_status_t status[2];
-      std::string said[2];
-      on_ranks(2, [&](int rank) {
+      const Ended ended = with_few_threads(faulty, failed, [&](int rank, std::string& said) {
         muonrt_optimizer_options_t options;
         muonrt_optimizer_options_init(&options);
         options.threads = 3;
         OneMatrix trainer;
-        marked = rank == faulty;
-        status[rank] = trainer.create(comms[rank], &options);
-        marked = false;
-        said[rank] = muonrt_last_error();
+        const muonrt_status_t status = trainer.create(comms[rank], &options);
+        said = muonrt_last_error();
+        return status;
       });
       for (muonrt_comm_t* comm : comms) muonrt_comm_destroy(comm);
-      const bool refused = threads_left < 0;
-      CAPTURE(faulty, nth, said[0], said[1]);
+      refused = threads_left < 0;
+      CAPTURE(faulty, failed, ended.said[0], ended.said[1]);
       for (int rank = 0; rank < 2; ++rank) {
-        CHECK(status[rank] == (refused ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
-        if (refused) CHECK(said[rank].find("thread") != std::string::npos);
+        CHECK(ended.status[rank] == (refused ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
+        if (refused) CHECK_THAT(ended.said[rank], Catch::Contains("thread"));
       }
-      failed += refused;
-      if (!refused) break;
     }
     CHECK(failed >= 4);  // two of its pool, two streams
   }
@@ -92,10 +107,7 @@ TEST_CASE("refused: a thread that a connection needs is want of memory", "[unit]
     const int needed = faulty == 0 ? 2 : 1;  // the hub's and the reader's
     for (int nth = 0; nth <= needed; ++nth) {
       const std::string address = loopback::at_port(loopback::free_port()), secret(32, 's');
-      threads_left = nth;
-      muonrt_status_t status[2];
-      std::string said[2];
-      on_ranks(2, [&](int rank) {
+      const Ended ended = with_few_threads(faulty, nth, [&](int rank, std::string& said) {
         muonrt_tcp_t tcp;
         muonrt_tcp_init(&tcp);
         tcp.rank = rank;
@@ -104,19 +116,18 @@ TEST_CASE("refused: a thread that a connection needs is want of memory", "[unit]
         tcp.secret = secret.data();
         tcp.secret_bytes = std::ssize(secret);
         muonrt_comm_t* comm = nullptr;
-        marked = rank == faulty;
-        status[rank] = muonrt_comm_create_tcp(&comm, &tcp);
-        marked = false;
-        said[rank] = muonrt_last_error();
+        muonrt_status_t status = muonrt_comm_create_tcp(&comm, &tcp);
+        said = muonrt_last_error();
         // The other one has met by then; it finds that its peer has gone.
-        if (comm && nth < needed) status[rank] = muonrt_comm_barrier(comm);
+        if (comm && nth < needed) status = muonrt_comm_barrier(comm);
         muonrt_comm_destroy(comm);
+        return status;
       });
-      CAPTURE(faulty, nth, said[0], said[1]);
-      CHECK(status[faulty] == (nth < needed ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
-      CHECK(status[1 - faulty] == (nth < needed ? MUONRT_ERROR_COMM : MUONRT_OK));
+      CAPTURE(faulty, nth, ended.said[0], ended.said[1]);
+      CHECK(ended.status[faulty] == (nth < needed ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
+      CHECK(ended.status[1 - faulty] == (nth < needed ? MUONRT_ERROR_COMM : MUONRT_OK));
       if (nth < needed)
-        CHECK(said[faulty].find("the system refused a thread for") != std::string::npos);
+        CHECK_THAT(ended.said[faulty], Catch::Contains("the system refused a thread for"));
     }
   }
 }

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <future>
 
 #include "comm/tcp/handshake.hpp"
 #include "comm/tcp/post_transport.hpp"
@@ -30,18 +29,6 @@ std::unique_ptr<Transport> meet(const TcpMeeting& m, int64_t timeout_ms = kLong)
   return out;
 }
 
-/// Ranks as threads that meet, and work.
-std::string run(int size, const std::function<void(Transport&)>& work) {
-  const int port = loopback::free_port();
-  return text_of(on_ranks(size, [&](int rank) {
-    const auto transport = meet(meeting(port, rank, size));
-    work(*transport);
-    char mine = 0;
-    std::vector<char> all(static_cast<size_t>(size));
-    transport->allgather(&mine, all.data(), 1);  // rank 0 stays until all are done
-  }));
-}
-
 /// What becomes of three ranks of which rank 2 is changed.
 std::vector<std::optional<Error>> with_rank_2(const std::function<void(TcpMeeting&)>& change,
                                               int64_t timeout_ms) {
@@ -58,45 +45,6 @@ bool says(const std::optional<Error>& error, Status status, const std::string& w
 }
 
 }  // namespace
-
-TEST_CASE("rendezvous: every byte of every pattern arrives over TCP", "[unit][comm][rendezvous]") {
-  for (const int size : {1, 2, 5}) {
-    REQUIRE(run(size, [](Transport& t) {
-              int64_t index = 0;
-              for (const Pattern& pattern : patterns())
-                require_none(check_exchange(t, pattern, 7, index++));
-              require_none(check_allgather(t, 100, 3));
-              require_none(check_reductions(t, 13, 4));
-              require_none(check_sparse_sequence(t, 40, 5));
-            }) == "");
-  }
-}
-
-TEST_CASE("rendezvous: messages of several pieces, and duplicates used at once, over TCP",
-          "[unit][comm][rendezvous]") {
-  const Pattern big{"big", [](int from, int to, int) -> int64_t {
-                      return from == to ? 0 : (int64_t{3} << 20) + 100 * from + to;
-                    }};
-  REQUIRE(run(3, [&](Transport& t) {
-            const auto twin = t.duplicate();
-            std::string problem;
-            std::thread other([&] {
-              try {
-                for (int i = 0; i < 20; ++i) problem += check_allgather(*twin, 33, 9);
-              } catch (const Error& e) {
-                problem = e.message();
-              }
-            });
-            std::string mine;
-            try {
-              mine = check_exchange(t, big, 5, 0);
-            } catch (const Error& e) {
-              mine = e.message();
-            }
-            other.join();
-            require_none(problem + mine);
-          }) == "");
-}
 
 TEST_CASE("rendezvous: another secret is told apart, and the others go on waiting",
           "[unit][comm][rendezvous]") {
@@ -118,26 +66,6 @@ TEST_CASE("rendezvous: what the ranks do not agree on is said to all of them",
     CHECK(says(version[r], Status::kMismatch, "rank 2 runs version 101 of muonrt, rank 0 100"));
     CHECK(says(twice[r], Status::kMismatch, "two processes say they are rank 1"));
   }
-}
-
-TEST_CASE("rendezvous: who comes after the ranks were found to differ hears why",
-          "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
-  std::promise<void> told;
-  const auto heard = told.get_future().share();
-  const auto errors = on_ranks(3, [&](int rank) {
-    TcpMeeting m = meeting(port, rank, 3);
-    if (rank == 2) m.size = 4;
-    if (rank == 1) heard.wait();  // until rank 2 has its answer
-    try {
-      meet(m, kLong);
-    } catch (const Error&) {
-      if (rank == 2) told.set_value();
-      throw;
-    }
-  });
-  for (const auto& error : errors)
-    CHECK(says(error, Status::kMismatch, "rank 2 believes in 4 ranks, rank 0 in 3"));
 }
 
 TEST_CASE("rendezvous: ranks that are missing are named when the time is over",
@@ -262,12 +190,6 @@ TEST_CASE("rendezvous: bad arguments are refused by name", "[unit][comm][rendezv
   CHECK(refused(m, "secret has 5 bytes"));
   m = meeting(1, 2, 2);
   CHECK(refused(m, "rank 2 of 2"));
-  for (const char* address :
-       {"", "localhost", "localhost:", ":80", "localhost:0", "localhost:70000", "localhost:http"}) {
-    m = meeting(1, 0, 2);
-    m.address = address;
-    CHECK(refused(m, "rendezvous: "));
-  }
   m = meeting(loopback::free_port(), 0, 2);
   m.interface = "no-such-interface";
   CHECK(refused(m, "'no-such-interface' is none of this machine's"));
@@ -285,42 +207,23 @@ TEST_CASE("rendezvous: a name that is not known yet is waited for, and a wrong a
   };
   const std::string name(70, 'n');  // longer than a name can be: no name server is asked
   CHECK(says(called(name + ":1234", 100), Status::kTimeout, cat("host '", name, "' is not known")));
-  for (const char* wrong : {"256.1.1.1:80", "[]:80", "[rank0]:80", " rank0:80", "tcp://rank0:80",
-                            "rank0:", "rank0:0", "fd00::x:80"})
+  for (const char* wrong :
+       {"256.1.1.1:80", "[]:80", "[rank0]:80", " rank0:80", "tcp://rank0:80", "rank0:", "rank0:0",
+        "rank0:70000", "rank0:http", "", "rank0", ":80", "fd00::x:80"})
     CHECK(says(called(wrong, kLong), Status::kInvalidArgument, "rendezvous: "));
 }
 
-TEST_CASE("rendezvous: it listens on the interface it is bound to", "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
-  const auto errors = on_ranks(2, [&](int rank) {
-    TcpMeeting m = meeting(port, rank, 2);
-    m.interface = rank == 0 ? "lo" : "127.0.0.1";
-    const auto transport = meet(m);
-    require_none(check_allgather(*transport, 10, 1));
-  });
-  CHECK(text_of(errors) == "");
-}
-
-TEST_CASE("rendezvous: a rank's error and its end reach the others", "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: the end of a rank reaches the others", "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   const auto errors = on_ranks(3, [&](int rank) {
     const auto transport = meet(meeting(port, rank, 3));
-    if (rank == 2) return transport->abort(Status::kAborted, "enough");
-    while (!transport->published()) std::this_thread::yield();
-    require_none(check_allgather(*transport, 10, 1));
-  });
-  for (const size_t r : {size_t{0}, size_t{1}})
-    CHECK(says(errors[r], Status::kAborted, "rank 2 reported: enough"));
-  const int second = loopback::free_port();
-  const auto ended = on_ranks(3, [&](int rank) {
-    const auto transport = meet(meeting(second, rank, 3));
     if (rank == 2) return;
     int32_t got = 0;
     const ReceiveFrom receive{2, &got, 4};
     transport->exchange({}, {&receive, 1});
   });
   for (const size_t r : {size_t{0}, size_t{1}})
-    CHECK(says(ended[r], Status::kComm, "rank 2 has left"));
+    CHECK(says(errors[r], Status::kComm, "rank 2 has left"));
 }
 
 TEST_CASE("rendezvous: processes meet, and a killed one is noticed", "[unit][comm][rendezvous]") {

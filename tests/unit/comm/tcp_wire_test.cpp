@@ -8,12 +8,10 @@
 #include <limits>
 #include <thread>
 
-#include "api/handles.hpp"
 #include "comm/tcp/frame.hpp"
 #include "comm/tcp/inboxes.hpp"
 #include "comm/tcp/post_transport.hpp"
 #include "comm/tcp/tcp_post.hpp"
-#include "support/one_matrix.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
@@ -314,22 +312,6 @@ TEST_CASE("wire: a message of another size is a mismatch with both sizes, in pie
     const std::string words = outcome->message();
     CHECK(words.find(cat("rank 1 sent ", sent, " bytes, expected were ", expected)) !=
           std::string::npos);
-  }
-}
-
-TEST_CASE("wire: an error of status 0 creates no optimizer", "[unit][comm][rendezvous]") {
-  for (const int32_t status : {0, 1}) {
-    auto [mine, other] = ends_of(0);
-    muonrt_comm comm(transport_over(0, 2, std::move(mine)));
-    const ErrorHead error{status, -1};
-    const std::string content(reinterpret_cast<const char*>(&error), sizeof error);
-    const auto bytes = std::ssize(content);
-    say(other, {"", {0, 2, kChannel, 1, kToAll, bytes, 0, bytes, 0, 0}, content});
-    OneMatrix trainer;
-    CHECK(trainer.create(&comm) == MUONRT_ERROR_COMM);
-    CHECK(trainer.optimizer == nullptr);
-    const std::string words = muonrt_last_error();
-    CHECK(words.find(cat("rank 1 sent what makes no sense: status ", status)) != std::string::npos);
   }
 }
 

@@ -1,111 +1,90 @@
+// Without a GPU: settings, optimizers and communicators of one are refused by name.
+
 #include <catch2/catch.hpp>
 #include <string>
 
 #include "backend/cuda_device.hpp"
+#include "comm/host_comm.hpp"
+#include "comm/self_transport.hpp"
+#include "host/host_device.hpp"
 #include "muonrt/base.h"
 #include "muonrt/comm.h"
 #include "muonrt/nccl.h"
+#include "optimizer/optimizer.hpp"
 #include "support/one_matrix.hpp"
+#include "support/passing_comm.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
+using Catch::Contains;
 
 namespace {
 
-struct Created {
-  muonrt_status_t status;
-  std::string message;
-  bool is_null;
-};
-
-Created create_on_cuda(int32_t index) {
-  muonrt_comm_t* comm = nullptr;
-  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+/// The status and message of a creation with these options, on one rank.
+template <class Change>
+std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& change) {
   muonrt_optimizer_options_t options;
   muonrt_optimizer_options_init(&options);
-  options.device = MUONRT_DEVICE_CUDA;
-  options.device_index = index;
+  CHECK(options.graphs == 0);
+  CHECK(options.symmetric == MUONRT_SYMMETRIC_DEFAULT);
+  options.device = device;
+  change(options);
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
   OneMatrix trainer;
-  trainer.optimizer = reinterpret_cast<muonrt_optimizer_t*>(&options);
-  const muonrt_status_t status = trainer.create(comm, &options, MUONRT_ROLE_ADAMW);
-  const Created out{status, muonrt_last_error(), trainer.optimizer == nullptr};
+  const muonrt_status_t status = trainer.create(comm, &options);
+  const std::string message = status == MUONRT_OK ? "" : muonrt_last_error();
+  trainer.destroy();
   muonrt_comm_destroy(comm);
-  return out;
+  return {status, message};
 }
+
+/// A communicator whose operations fill SMs.
+class Filling final : public PassingComm {
+ public:
+  Filling() : PassingComm(std::make_unique<HostComm>(make_self_transport())) {}
+  int occupied_sms() const override { return 6; }
+};
 
 }  // namespace
 
 TEST_CASE("no GPU: a CUDA optimizer is refused with a status that says so", "[unit][cuda]") {
   if (cuda_device_count() > 0) return;  // the tests called gpu.* look at such machines
   for (const int32_t index : {0, 1, -1}) {
-    const Created got = create_on_cuda(index);
-    CHECK(got.status == MUONRT_ERROR_NOT_SUPPORTED);
-    CHECK(got.message.find("no CUDA device") != std::string::npos);
-    CHECK(got.message.find("MUONRT_DEVICE_HOST") != std::string::npos);
-    CHECK(got.is_null);
+    const auto [status, message] =
+        create(MUONRT_DEVICE_CUDA, [&](auto& options) { options.device_index = index; });
+    CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
+    CHECK_THAT(message, Contains("no CUDA device") && Contains("MUONRT_DEVICE_HOST"));
   }
 }
 
-TEST_CASE("no GPU: the door says so without an error", "[unit][cuda]") {
-  CHECK(cuda_device_count() >= 0);
-  if (!cuda_is_built()) CHECK(cuda_device_count() == 0);
-  if (cuda_device_count() > 0) return;
-  try {
-    make_cuda_device(0);
-    FAIL("made a device");
-  } catch (const Error& e) {
-    CHECK(e.status() == Status::kNotSupported);
-    CHECK(e.message().find("no CUDA device") != std::string::npos);
-  }
-}
-
-TEST_CASE("no GPU: communicators of GPU memory are refused on every rank, by name",
-          "[unit][cuda]") {
+TEST_CASE("no GPU: communicators of GPU memory are refused by name", "[unit][cuda]") {
   if (cuda_device_count() > 0) return;
   muonrt_comm_t* host = nullptr;
   REQUIRE(muonrt_comm_create_self(&host) == MUONRT_OK);
-  auto* comm = host;
-  CHECK(muonrt_comm_create_nccl(&comm, host, nullptr) == MUONRT_ERROR_NOT_SUPPORTED);
-  CHECK(std::string(muonrt_last_error()).find("no CUDA device") != std::string::npos);
-  CHECK(comm == nullptr);
-  comm = host;
-  CHECK(muonrt_comm_create_staged(&comm, host, 0) == MUONRT_ERROR_NOT_SUPPORTED);
-  CHECK(std::string(muonrt_last_error()).find("no CUDA device") != std::string::npos);
-  CHECK(comm == nullptr);
+  for (const bool staged : {false, true}) {
+    auto* comm = host;
+    CHECK((staged ? muonrt_comm_create_staged(&comm, host, 0)
+                  : muonrt_comm_create_nccl(&comm, host, nullptr)) == MUONRT_ERROR_NOT_SUPPORTED);
+    CHECK_THAT(muonrt_last_error(), Contains("no CUDA device"));
+    CHECK(comm == nullptr);
+  }
   muonrt_comm_destroy(host);
   int32_t version = -1;
   const muonrt_status_t status = muonrt_nccl_version(&version);
-  if (!cuda_is_built()) {
-    CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
-    CHECK(std::string(muonrt_last_error()).find("no CUDA device") != std::string::npos);
-  } else {
-    CHECK((status == MUONRT_ERROR_NOT_SUPPORTED || version >= 21900));
-  }
+  CHECK((status == MUONRT_ERROR_NOT_SUPPORTED || (cuda_is_built() && version >= 21900)));
 }
 
-TEST_CASE("no GPU: bad options of an NCCL communicator are told before anything is sent",
-          "[unit][cuda]") {
-  muonrt_comm_t *host = nullptr, *comm = nullptr;
-  REQUIRE(muonrt_comm_create_self(&host) == MUONRT_OK);
-  const auto refused = [&](const auto& change, const char* words) {
-    muonrt_nccl_options_t options;
-    muonrt_nccl_options_init(&options);
-    CHECK(options.max_ctas == 8);
-    change(options);
-    return muonrt_comm_create_nccl(&comm, host, &options) == MUONRT_ERROR_INVALID_ARGUMENT &&
-           std::string(muonrt_last_error()).find(words) != std::string::npos;
+TEST_CASE("no GPU: what is wrong with one rank's arguments is told on every rank", "[unit][cuda]") {
+  struct Bad {
+    const char* words;
+    void (*change)(muonrt_nccl_options_t&);  // null: a staged communicator, and no place for it
   };
-  CHECK(refused([](auto& o) { o.max_ctas = 12; }, "max_ctas is 12"));
-  CHECK(refused([](auto& o) { o.max_ctas = 0; }, "max_ctas is 0"));
-  CHECK(refused([](auto& o) { o.borrow = 1; }, "nccl_comm is null"));
-  CHECK(refused([](auto& o) { o.struct_size = 8; }, "struct_size is 8"));
-  CHECK(muonrt_comm_create_nccl(nullptr, host, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_comm_create_nccl(&comm, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  muonrt_comm_destroy(host);
-}
-
-TEST_CASE("nccl: what is wrong with one rank's arguments is told on every rank", "[unit][cuda]") {
-  for (const bool staged : {false, true}) {
+  for (const Bad& bad : {Bad{"max_ctas is 12", [](auto& o) { o.max_ctas = 12; }},
+                         Bad{"max_ctas is 0", [](auto& o) { o.max_ctas = 0; }},
+                         Bad{"nccl_comm is null", [](auto& o) { o.borrow = 1; }},
+                         Bad{"struct_size is 8", [](auto& o) { o.struct_size = 8; }},
+                         Bad{"comm is null", nullptr}}) {
     muonrt_thread_group_t* group = nullptr;
     REQUIRE(muonrt_thread_group_create(&group, 3) == MUONRT_OK);
     const auto errors = transport_test::on_ranks(3, [&](int rank) {
@@ -114,10 +93,10 @@ TEST_CASE("nccl: what is wrong with one rank's arguments is told on every rank",
       muonrt_comm_set_timeout(host, 20000);
       muonrt_nccl_options_t options;
       muonrt_nccl_options_init(&options);
-      if (rank == 1) options.max_ctas = 3;
-      muonrt_comm_t** const out = rank == 1 && staged ? nullptr : &comm;
-      const muonrt_status_t status = staged ? muonrt_comm_create_staged(out, host, 0)
-                                            : muonrt_comm_create_nccl(out, host, &options);
+      if (rank == 1 && bad.change) bad.change(options);
+      const muonrt_status_t status =
+          bad.change ? muonrt_comm_create_nccl(&comm, host, &options)
+                     : muonrt_comm_create_staged(rank == 1 ? nullptr : &comm, host, 0);
       const std::string text = muonrt_last_error();
       muonrt_comm_destroy(host);
       throw Error(static_cast<Status>(status), text);
@@ -125,8 +104,61 @@ TEST_CASE("nccl: what is wrong with one rank's arguments is told on every rank",
     muonrt_thread_group_destroy(group);
     for (const auto& error : errors) {
       CHECK(error->status() == Status::kInvalidArgument);
-      CHECK(error->message().find(staged ? "rank 1: muonrt_comm_create_staged: comm is null"
-                                         : "rank 1: muonrt_comm_create_nccl: max_ctas is 3") == 0);
+      CHECK_THAT(error->message(),
+                 Catch::StartsWith("rank 1: muonrt_comm_create_") && Contains(bad.words));
     }
   }
+}
+
+TEST_CASE("GPU settings: invalid values, and any on the host, are refused by name",
+          "[unit][cuda][abi]") {
+  using Options = muonrt_optimizer_options_t;
+  struct Bad {
+    int32_t device;
+    int32_t Options::*field;
+    int32_t value;
+    const char* words;
+  };
+  const auto host = MUONRT_DEVICE_HOST, cuda = MUONRT_DEVICE_CUDA;
+  CHECK(create(host, [](auto&) {}).first == MUONRT_OK);
+  for (const Bad& bad : {Bad{cuda, &Options::graphs, 2, "graphs is 2"},
+                         Bad{cuda, &Options::symmetric, 4, "symmetric is 4"},
+                         Bad{cuda, &Options::symmetric, -1, "symmetric is -1"},
+                         Bad{host, &Options::graphs, 1, "graphs is 1"},
+                         Bad{host, &Options::symmetric, MUONRT_SYMMETRIC_SM90, "symmetric is 3"}}) {
+    const auto [status, message] =
+        create(bad.device, [&](auto& options) { options.*bad.field = bad.value; });
+    INFO(message);
+    CHECK(status == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(message, Contains(bad.words) && Contains(bad.device == host ? "host" : ""));
+  }
+}
+
+TEST_CASE("GPU settings: as many SMs are reserved as the communicator fills", "[unit][pipeline]") {
+  const auto reserved = [](Comm& comm) {
+    OptimizerSettings settings;
+    settings.groups = {GroupSettings::defaults(Role::kMuon)};
+    float data[6] = {}, grad[6] = {};
+    ParamSettings p;
+    p.name = "w";
+    p.data = data;
+    p.grad = grad;
+    p.layout = Layout::from_placements(
+        std::make_shared<Mesh>(std::vector<int64_t>{1}, std::vector<std::string>{},
+                               std::vector<int32_t>{}),
+        {2, 3}, {Placement{}}, Reading::kLiteral);
+    settings.params = {p};
+    int seen = -1;
+    Optimizer::create(
+        comm, [&] { return settings; },
+        [&](const OptimizerSettings& s) {
+          seen = s.reserved_sms;
+          return host::make_host_device({.threads = 1, .portable_gemm = true});
+        });
+    return seen;
+  };
+  Filling filling;
+  HostComm quiet(make_self_transport());
+  CHECK(reserved(filling) == 6);
+  CHECK(reserved(quiet) == 0);
 }

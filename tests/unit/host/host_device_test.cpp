@@ -1,34 +1,30 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cfenv>
+#include <chrono>
+#include <clocale>
+#include <condition_variable>
+#include <functional>
 #include <limits>
+#include <locale>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
 
+#include "base/error.hpp"
+#include "host/thread_pool.hpp"
 #include "host_fixture.hpp"
+#include "muonrt/muonrt.h"
+#include "support/bits_cases.hpp"
 #include "support/faults/flush_to_zero.hpp"
 
 using namespace muonrt;
 using host_test::OnHost;
-
-namespace {
-
-/// Rounding and flushing as arithmetic shows them.
-struct Arithmetic {
-  bool rounds_to_nearest = false;
-  bool keeps_denormals = false;
-};
-
-Arithmetic observe() {
-  // Volatile: computed here and now, by the machine.
-  volatile float one = 1.0f, tiny = 0x1p-30f, least = 0x1p-126f, half = 0.5f, twice = 2.0f;
-  volatile float denormal = 0x1p-140f;
-  const float up = one + tiny, down = -one - tiny, made = least * half, read = denormal * twice;
-  return {up == 1.0f && down == -1.0f && std::fegetround() == FE_TONEAREST,
-          made > 0.0f && read > 0.0f};
-}
-
-}  // namespace
+using muonrt::host::ThreadPool;
 
 TEST_CASE("host device: memory is aligned to 256 bytes and counted", "[unit][host]") {
   const auto device = host::make_host_device({});
@@ -65,56 +61,6 @@ TEST_CASE("host device: refused memory and bad options are errors with their sta
   REQUIRE(status_of([] { host::make_host_device({.threads = 0}); }) == Status::kInvalidArgument);
 }
 
-TEST_CASE("host device: its description names the kind and the product kernel", "[unit][host]") {
-  const auto fast = host::make_host_device({});
-  const auto portable = host::make_host_device({.threads = 1, .portable_gemm = true});
-  REQUIRE(fast->describe().rfind("host ", 0) == 0);
-  REQUIRE(fast->describe() == host::make_host_device({.threads = 2})->describe());
-  REQUIRE(portable->describe().find("portable") != std::string::npos);
-}
-
-TEST_CASE("host device: the creator's rounding and flushing neither leak in nor change",
-          "[unit][host][tsan]") {
-  std::fenv_t before;
-  std::fegetenv(&before);
-  std::fesetround(FE_UPWARD);
-  fp_control::flush_to_zero();
-  const uint64_t control = fp_control::get();
-  Arithmetic seen[3];
-  std::vector<float> scaled(100000);
-  {
-    const auto device = host::make_host_device({.threads = 3});
-    const auto done = device->create_event();
-    int i = 0;
-    for (const StreamKind kind :
-         {StreamKind::kCompute, StreamKind::kComm, StreamKind::kCommOnCaller}) {
-      const auto stream = device->create_stream(kind);
-      Arithmetic* out = &seen[i++];
-      host::host_stream(*stream).enqueue(host::Task([out] { *out = observe(); }));
-      device->record(*done, *stream);
-      device->synchronize(*done, Deadline::in_ms(60000));
-    }
-    // Denormals through the pool's threads.
-    const auto stream = device->create_stream(StreamKind::kCompute);
-    const MatrixBatch batch{scaled.data(), DType::kF32, 400, 250, 250, 1, 0};
-    for (float& x : scaled) x = 0x1p-140f;
-    Findings findings;
-    device->ops().normalize(*stream, batch, batch, Normalization{1.0f}, &findings);
-    device->record(*done, *stream);
-    device->synchronize(*done, Deadline::in_ms(60000));
-  }
-  const int rounding = std::fegetround();
-  const uint64_t control_after = fp_control::get();
-  std::fesetenv(&before);
-  for (const Arithmetic& each : seen) {
-    CHECK(each.rounds_to_nearest);
-    CHECK(each.keeps_denormals);
-  }
-  for (const float x : scaled) REQUIRE(x == Approx(1.0 / std::sqrt(100000.0)).epsilon(1e-6));
-  CHECK(rounding == FE_UPWARD);
-  CHECK(control_after == control);
-}
-
 TEST_CASE("host device: its threads leave signals to the program, but not faults", "[unit][host]") {
   sigset_t before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
@@ -130,4 +76,207 @@ TEST_CASE("host device: its threads leave signals to the program, but not faults
     REQUIRE(sigismember(&after, signal) == sigismember(&before, signal));
     REQUIRE(sigismember(&inside, signal) == (signal == SIGSEGV || signal == SIGFPE ? 0 : 1));
   }
+}
+
+namespace {
+
+// Programs that embed muonrt bring their own floating-point environment and locale. Neither changes
+// a bit of ours, and both are as before after every call.
+constexpr int64_t kRows = 24, kCols = 40;
+
+// Values with many denormal products: what flush-to-zero would change.
+std::vector<float> filled(int64_t salt, float scale) {
+  std::vector<float> out(kRows * kCols);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = scale * world::value(salt, static_cast<int64_t>(i), 0);
+  }
+  return out;
+}
+
+struct Result {
+  std::vector<float> matrix, vector, momentum;
+  std::string plan;
+  bool operator==(const Result&) const = default;
+};
+
+void require(muonrt_status_t status) {
+  if (status != MUONRT_OK) FAIL(muonrt_last_error());
+}
+
+/// Made before a test changes the environment: the test's own arithmetic follows it.
+struct Inputs {
+  std::vector<float> matrix = filled(1, 1.0f), vector = filled(2, 1e-20f);
+  std::vector<float> grad = filled(3, 1e-37f), small = filled(4, 1e-21f);
+};
+
+Result run(const Inputs& inputs) {
+  Result out{inputs.matrix, inputs.vector, {}, {}};
+  const std::vector<float>&grad = inputs.grad, &small = inputs.small;
+  const int64_t shape[2] = {kRows, kCols}, length = kRows * kCols;
+  muonrt_comm_t* comm = nullptr;
+  require(muonrt_comm_create_self(&comm));
+  muonrt_group_t groups[2];
+  muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
+  muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
+  muonrt_param_t params[2];
+  for (int i = 0; i < 2; ++i) {
+    muonrt_param_init(&params[i]);
+    params[i].name = i == 0 ? "matrix" : "vector";
+    params[i].group = i;
+    params[i].ndim = i == 0 ? 2 : 1;
+    params[i].shape = i == 0 ? shape : &length;
+    params[i].data = i == 0 ? out.matrix.data() : out.vector.data();
+    params[i].grad = i == 0 ? grad.data() : small.data();
+  }
+  muonrt_optimizer_options_t options;
+  muonrt_optimizer_options_init(&options);
+  options.threads = 2;
+  options.transport_dtype = MUONRT_DTYPE_F32;
+  muonrt_optimizer_t* optimizer = nullptr;
+  require(muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2));
+  for (int step = 0; step < 3; ++step) {
+    muonrt_step_t args;
+    muonrt_step_init(&args);
+    args.lr = 1e-3 / 3;
+    require(muonrt_optimizer_step(optimizer, &args, nullptr));
+  }
+  muonrt_state_view_t view;
+  muonrt_state_view_init(&view);
+  require(muonrt_optimizer_state(optimizer, 0, MUONRT_STATE_MOMENTUM, &view));
+  const auto* values = static_cast<const float*>(view.data);
+  out.momentum.assign(values, values + view.numel);
+  int64_t needed = 0;
+  require(muonrt_optimizer_describe(optimizer, MUONRT_JSON, nullptr, 0, &needed));
+  out.plan.resize(static_cast<size_t>(needed) + 1);
+  require(muonrt_optimizer_describe(optimizer, MUONRT_JSON, out.plan.data(), needed + 1, nullptr));
+  muonrt_optimizer_destroy(optimizer);
+  muonrt_comm_destroy(comm);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("environment: a caller's rounding and flushing change no bit and are as before",
+          "[unit][abi]") {
+  const Inputs inputs;
+  const Result plain = run(inputs);
+  // The case is about denormals: without them it could not fail.
+  CHECK(std::any_of(plain.momentum.begin(), plain.momentum.end(),
+                    [](float m) { return std::fpclassify(m) == FP_SUBNORMAL; }));
+  const std::function<void()> settings[] = {
+      [] { fp_control::flush_to_zero(); }, [] { std::fesetround(FE_UPWARD); },
+      [] { std::fesetround(FE_DOWNWARD); }, [] { std::fesetround(FE_TOWARDZERO); }};
+  for (const auto& set : settings) {
+    std::fenv_t saved;
+    std::fegetenv(&saved);
+    set();
+    const uint64_t before = fp_control::get();
+    const Result result = run(inputs);
+    const uint64_t after = fp_control::get();
+    std::fesetenv(&saved);
+    CAPTURE(&set - settings);
+    CHECK(after == before);
+    CHECK(result == plain);
+  }
+}
+
+TEST_CASE("environment: a caller's locale changes no text and is as before", "[unit][abi]") {
+  const Inputs inputs;
+  const Result plain = run(inputs);
+  /// Decimal commas and grouped digits, whatever locales the machine has.
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const std::string c_before = std::setlocale(LC_ALL, nullptr);
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Comma));
+  const Result other = run(inputs);
+  const std::locale set = std::locale::global(before);
+  CHECK(other == plain);
+  CHECK(std::has_facet<std::numpunct<char>>(set));
+  CHECK(std::use_facet<std::numpunct<char>>(set).decimal_point() == ',');
+  CHECK(std::setlocale(LC_ALL, nullptr) == c_before);
+}
+
+TEST_CASE("thread pool: every index runs exactly once, in loop after loop", "[unit][threads]") {
+  for (const int threads : {1, 2, 3, 5}) {
+    ThreadPool pool(threads);
+    CHECK(pool.threads() == threads);
+    for (const int64_t count : {0, 1, 2, 3, 7, 1000}) {
+      for (int repeat = 0; repeat < 50; ++repeat) {
+        std::vector<int> runs(static_cast<size_t>(count), 0);
+        std::atomic<int> strangers{0};
+        pool.parallel_for(count, [&](int64_t index, int thread) {
+          ++runs[static_cast<size_t>(index)];
+          if (thread < 0 || thread >= threads) ++strangers;
+        });
+        CHECK(strangers == 0);
+        CHECK(runs == std::vector<int>(static_cast<size_t>(count), 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("thread pool: no two bodies run under one thread number at a time", "[unit][threads]") {
+  ThreadPool pool(4);
+  std::atomic<int> inside[4] = {};
+  std::atomic<int> clashes{0};
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    pool.parallel_for(200, [&](int64_t, int thread) {
+      if (inside[thread].fetch_add(1) != 0) ++clashes;
+      inside[thread].fetch_sub(1);
+    });
+  }
+  CHECK(clashes == 0);
+}
+
+TEST_CASE("thread pool: as many bodies run at the same time as there are threads",
+          "[unit][threads]") {
+  constexpr int kThreads = 3;
+  ThreadPool pool(kThreads);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::mutex mutex;
+    std::condition_variable met;
+    int arrived = 0;
+    std::atomic<int> alone{0};
+    pool.parallel_for(kThreads, [&](int64_t, int) {
+      std::unique_lock lock(mutex);
+      ++arrived;
+      met.notify_all();
+      if (!met.wait_for(lock, std::chrono::seconds(60), [&] { return arrived == kThreads; }))
+        ++alone;
+    });
+    REQUIRE(alone == 0);
+  }
+}
+
+TEST_CASE("thread pool: an exception ends the loop, reaches the caller and leaves the pool usable",
+          "[unit][threads]") {
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      std::atomic<int> inside{0};
+      const auto loop = [&] {
+        pool.parallel_for(1000, [&](int64_t index, int) {
+          ++inside;
+          if (index == 5) {
+            --inside;
+            throw std::runtime_error("five");
+          }
+          --inside;
+        });
+      };
+      CHECK_THROWS_WITH(loop(), "five");
+      CHECK(inside == 0);
+      std::atomic<int> sum{0};
+      pool.parallel_for(10, [&](int64_t index, int) { sum += static_cast<int>(index); });
+      CHECK(sum == 45);
+    }
+  }
+}
+
+TEST_CASE("thread pool: a pool of no threads is refused", "[unit][threads]") {
+  CHECK_THROWS_AS(ThreadPool(0), muonrt::Error);
+  CHECK_THROWS_AS(ThreadPool(-3), muonrt::Error);
 }

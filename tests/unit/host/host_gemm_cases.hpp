@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "host/gemm.hpp"
+#include "support/tolerances.hpp"
 #include "textbook/textbook.hpp"
 
 /// What the tests of the host's matrix products share: storage between red zones, kernels, one
@@ -132,14 +133,6 @@ inline void fill_uniform(Matrix& m, uint32_t seed) {
   }
 }
 
-/// Integers from -4 to 4: exact in every dtype, and so are their products and sums.
-inline void fill_integers(Matrix& m, uint32_t seed) {
-  std::mt19937 random(seed);
-  for (int64_t i = 0; i < m.rows(); ++i) {
-    for (int64_t j = 0; j < m.cols(); ++j) m.set(i, j, static_cast<int>(random() % 9) - 4);
-  }
-}
-
 inline void fill_symmetric(Matrix& m, uint32_t seed) {
   fill_uniform(m, seed);
   for (int64_t i = 0; i < m.rows(); ++i) {
@@ -187,70 +180,38 @@ inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads
   return memory.red_zones_untouched();
 }
 
-/// alpha A op(B) + beta D + gamma I at one place in float64, and the sum of the absolute terms.
-struct Exact {
-  double value = 0, size = 0;
-};
-
-class Problem {
- public:
-  Problem(Matrix& a, Matrix& b, Matrix* d, bool transpose_b, double alpha, double beta,
-          double gamma)
-      : depth_(a.cols()), d_(d), alpha_(alpha), beta_(beta), gamma_(gamma) {
-    for (int64_t i = 0; i < a.rows(); ++i) {
-      for (int64_t k = 0; k < depth_; ++k) rows_.push_back(a.at(i, k));
-    }
-    for (int64_t j = 0; j < (transpose_b ? b.rows() : b.cols()); ++j) {
-      for (int64_t k = 0; k < depth_; ++k) {
-        columns_.push_back(transpose_b ? b.at(j, k) : b.at(k, j));
-      }
-    }
-  }
-  int64_t depth() const { return depth_; }
-
-  Exact at(int64_t i, int64_t j) const {
-    Exact e;
-    const double *row = rows_.data() + i * depth_, *column = columns_.data() + j * depth_;
-    for (int64_t k = 0; k < depth_; ++k) {
-      e.value += row[k] * column[k];
-      e.size += std::fabs(row[k] * column[k]);
-    }
-    const double added = d_ != nullptr ? beta_ * d_->at(i, j) : 0.0;
-    const double diagonal = i == j ? gamma_ : 0.0;
-    e.value = alpha_ * e.value + added + diagonal;
-    e.size = std::fabs(alpha_) * e.size + std::fabs(added) + std::fabs(diagonal);
-    return e;
-  }
-
- private:
-  int64_t depth_;
-  Matrix* d_;
-  double alpha_, beta_, gamma_;
-  std::vector<double> rows_, columns_;  // of A and op(B), each one after the other
-};
-
-/// The largest error of a sum of k products in any order, with or without fused operations, in f32
-/// (Higham, Accuracy and Stability, section 3.1: gamma_n with one factor for each rounding a term
-/// goes through: k for the sum, one each for alpha, beta, the two additions), then one rounding to
-/// the dtype of C (unit roundoff 2^-8 for bf16, 2^-11 for f16, and half its smallest value). 2^-100
-/// stands for flushed denormals, which the bf16 instructions of x86 have.
-inline double bound(const Exact& exact, int64_t k, DType c) {
-  const double n = static_cast<double>(k + 4) * 0x1p-24, gamma_n = n / (1 - n);
-  const double sum = gamma_n * exact.size;
-  const double unit = c == DType::kBF16 ? 0x1p-8 : c == DType::kF16 ? 0x1p-11 : 0.0;
-  const double rounding =
-      unit * (std::fabs(exact.value) + sum) + (c == DType::kF16 ? 0x1p-25 : 0.0);
-  return sum + rounding + 0x1p-100;
+/// A matrix's values in float64, or their magnitudes.
+inline textbook::Matrix exact(Matrix& m, bool magnitudes) {
+  textbook::Matrix out(m.rows(), m.cols());
+  for (int64_t i = 0; i < m.rows(); ++i)
+    for (int64_t j = 0; j < m.cols(); ++j)
+      out(i, j) = magnitudes ? std::fabs(m.at(i, j)) : m.at(i, j);
+  return out;
 }
 
-/// Elements of C that lie outside the bound (a NaN does).
-inline int64_t count_wrong(const Problem& problem, Matrix& c, DType dtype) {
+/// Elements of C that are further from alpha A op(B) + beta D + gamma I than the rounding of the
+/// sum (a NaN is).
+/// @param args  its factors and flags count.
+/// @param d     null: none.
+inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d, Matrix& c) {
+  const auto product = [&](bool magnitudes) {
+    const textbook::Matrix right = exact(b, magnitudes);
+    return textbook::multiply(exact(a, magnitudes),
+                              args.transpose_b ? textbook::transpose(right) : right);
+  };
+  const textbook::Matrix sums = product(false), sizes = product(true);
+  const DType dtype = args.c.dtype;
+  const double alpha = args.alpha, beta = args.beta, gamma = args.gamma;
+  // Half the smallest f16; denormals, which the bf16 instructions of x86 flush.
+  const double least = dtype == DType::kF16 ? 0x1p-25 : 0x1p-100;
   int64_t wrong = 0;
   for (int64_t i = 0; i < c.rows(); ++i) {
     for (int64_t j = 0; j < c.cols(); ++j) {
-      const Exact exact = problem.at(i, j);
-      const double error = std::fabs(c.at(i, j) - exact.value);
-      if (!(error <= bound(exact, problem.depth(), dtype))) ++wrong;
+      const double added = d ? beta * d->at(i, j) : 0.0, diagonal = i == j ? gamma : 0.0;
+      const double expected = alpha * sums(i, j) + added + diagonal;
+      const double size = std::fabs(alpha) * sizes(i, j) + std::fabs(added) + std::fabs(diagonal);
+      const double bound = tolerance::product(a.cols(), size, expected, dtype) + least;
+      if (!(std::fabs(c.at(i, j) - expected) <= bound)) ++wrong;
     }
   }
   return wrong;

@@ -1,5 +1,7 @@
+#include <array>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <utility>
 
 #include "base/error.hpp"
 #include "unit/host/host_gemm_cases.hpp"
@@ -14,156 +16,61 @@ struct Size {
   int64_t m, n, k;
 };
 
-constexpr Size kSizes[] = {{1, 1, 1},      {1, 7, 1},      {1, 130, 9},    {130, 1, 9},
-                           {5, 3, 2},      {13, 11, 17},   {16, 16, 16},   {31, 33, 65},
-                           {64, 48, 128},  {97, 101, 103}, {127, 129, 70}, {128, 128, 8},
-                           {255, 257, 16}, {256, 256, 8},  {257, 255, 33}, {17, 300, 1},
-                           {3, 5, 4099},   {1, 1, 10007},  {2, 513, 3},    {513, 2, 64}};
+// Block boundaries, single rows and columns, short and long sums.
+constexpr Size kSizes[] = {{1, 1, 1},    {1, 130, 9},    {130, 1, 9},   {5, 3, 2},
+                           {31, 33, 65}, {97, 101, 103}, {256, 256, 8}, {257, 255, 33},
+                           {17, 300, 1}, {1, 1, 10007},  {2, 513, 3},   {513, 2, 64}};
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-/// One product of the given sizes and dtypes; the number of wrong elements of C.
+struct Factors {
+  float alpha, beta, gamma;
+};
+
+/// One product of the given sizes and dtypes; the number of wrong elements of C. A symmetric one is
+/// A A^T, and D's lower half is NaN: it must not be read.
 int64_t wrong_elements(const TileKernel& kernel, Size s, DType in, DType out, bool transpose_b,
-                       float alpha, float beta, float gamma) {
-  Matrix a(in, s.m, s.k), c(out, s.m, s.n), d(out, s.m, s.n);
+                       const Factors& f, bool symmetric = false) {
+  Matrix a(in, s.m, s.k), c(out, s.m, s.n), d(out, s.m, s.n), given(out, s.m, s.n);
   Matrix b(in, transpose_b ? s.n : s.k, transpose_b ? s.k : s.n);
   fill_uniform(a, 1);
-  fill_uniform(b, 2);
-  fill_uniform(d, 3);
-  const bool add = beta != 0.0f;
+  fill_uniform(b, symmetric ? 1 : 2);
+  symmetric ? fill_symmetric(d, 3) : fill_uniform(d, 3);
+  for (int64_t i = 0; i < s.m; ++i)
+    for (int64_t j = 0; j < s.n; ++j)
+      given.set(i, j, symmetric && j < i ? std::nan("") : d.at(i, j));
+  const bool add = f.beta != 0.0f;
   GemmArgs args{.a = a.ref(),
-                .b = b.ref(),
+                .b = symmetric ? a.ref() : b.ref(),
                 .d = {},
                 .c = c.ref(),
                 .transpose_b = transpose_b,
-                .alpha = alpha,
-                .beta = beta,
-                .gamma = gamma};
-  if (add) args.d = d.ref();
+                .symmetric = symmetric,
+                .alpha = f.alpha,
+                .beta = f.beta,
+                .gamma = f.gamma};
+  if (add) args.d = given.ref();
   REQUIRE(multiply(kernel, args, 2));
   CHECK(c.surroundings_untouched());
-  return count_wrong({a, b, add ? &d : nullptr, transpose_b, alpha, beta, gamma}, c, out);
+  if (symmetric) CHECK(c.symmetric_bits());
+  return count_wrong(args, a, b, add ? &d : nullptr, c);
 }
 
 }  // namespace
 
-TEST_CASE("host gemm: every shape is within the rounding of its sum", "[unit][gemm]") {
+TEST_CASE("host gemm: every shape is within the rounding of its sum, in every dtype",
+          "[unit][gemm]") {
   for (const TileKernel* kernel : kernels()) {
     for (const DType in : kDTypes) {
       for (const Size s : kSizes) {
         INFO(kernel->identity() << ", " << name_of(in) << ", " << s.m << " x " << s.n << " x "
                                 << s.k);
-        CHECK(wrong_elements(*kernel, s, in, DType::kF32, false, 1.0f, 0.0f, 0.0f) == 0);
-        CHECK(wrong_elements(*kernel, s, in, DType::kBF16, true, 1.0f, 0.0f, 0.0f) == 0);
+        CHECK(wrong_elements(*kernel, s, in, DType::kF32, false, {0.5f, 0.0f, 3.0f}) == 0);
+        CHECK(wrong_elements(*kernel, s, in, DType::kBF16, true, {-1.5f, 0.75f, 2.25f}) == 0);
+        CHECK(wrong_elements(*kernel, s, in, DType::kF16, false, {0.0f, 1.0f, -1.0f}) == 0);
       }
-    }
-  }
-}
-
-TEST_CASE("host gemm: alpha, beta and gamma each reach the result once", "[unit][gemm]") {
-  for (const TileKernel* kernel : kernels()) {
-    for (const DType in : kDTypes) {
-      for (const DType out : kDTypes) {
-        for (const Size s : {Size{37, 300, 19}, Size{300, 37, 19}, Size{260, 260, 5}}) {
-          INFO(kernel->identity() << ", " << name_of(in) << " to " << name_of(out) << ", " << s.m
-                                  << " x " << s.n);
-          CHECK(wrong_elements(*kernel, s, in, out, true, -1.5f, 0.75f, 2.25f) == 0);
-          CHECK(wrong_elements(*kernel, s, in, out, false, 0.0f, 1.0f, -1.0f) == 0);
-          CHECK(wrong_elements(*kernel, s, in, out, false, 0.5f, 0.0f, 3.0f) == 0);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("host gemm: integers come out exact, bf16 rounded once", "[unit][gemm]") {
-  for (const TileKernel* kernel : kernels()) {
-    for (const DType in : kDTypes) {
-      for (const DType out : kDTypes) {
-        const int64_t m = 20, n = 270, k = 1000;
-        Matrix a(in, m, k), b(in, n, k), c(out, m, n), d(out, m, n);
-        fill_integers(a, 4);
-        fill_integers(b, 5);
-        fill_integers(d, 6);
-        REQUIRE(multiply(*kernel, {.a = a.ref(),
-                                   .b = b.ref(),
-                                   .d = d.ref(),
-                                   .c = c.ref(),
-                                   .transpose_b = true,
-                                   .alpha = 2.0f,
-                                   .beta = -3.0f,
-                                   .gamma = 7.0f}));
-        int64_t wrong = 0;
-        const Problem problem{a, b, &d, true, 2.0, -3.0, 7.0};
-        for (int64_t i = 0; i < m; ++i) {
-          for (int64_t j = 0; j < n; ++j) {
-            const float exact = static_cast<float>(problem.at(i, j).value);
-            const double half = textbook::half_value(textbook::half_bits(problem.at(i, j).value));
-            wrong += c.value(i, j) != (out == DType::kF32    ? exact
-                                       : out == DType::kBF16 ? to_f32(muonrt::to_bf16(exact))
-                                                             : static_cast<float>(half));
-          }
-        }
-        INFO(kernel->identity() << ", " << name_of(in) << " to " << name_of(out));
-        CHECK(wrong == 0);
-      }
-    }
-  }
-}
-
-TEST_CASE(
-    "host gemm: A A^T declared symmetric is symmetric to the bit and reads D's upper half alone",
-    "[unit][gemm]") {
-  for (const TileKernel* kernel : kernels()) {
-    for (const DType dtype : kDTypes) {
-      for (const int64_t n : {1, 5, 17, 48, 255, 257, 530}) {
-        const int64_t k = 37;
-        Matrix a(dtype, n, k), c(dtype, n, n), d(dtype, n, n), upper(dtype, n, n);
-        fill_uniform(a, 7);
-        fill_symmetric(d, 8);
-        for (int64_t i = 0; i < n; ++i) {
-          for (int64_t j = 0; j < n; ++j) upper.set(i, j, j < i ? std::nan("") : d.at(i, j));
-        }
-        REQUIRE(multiply(*kernel,
-                         {.a = a.ref(),
-                          .b = a.ref(),
-                          .d = upper.ref(),
-                          .c = c.ref(),
-                          .transpose_b = true,
-                          .symmetric = true,
-                          .alpha = -1.5f,
-                          .beta = 0.75f,
-                          .gamma = 2.25f},
-                         2));
-        INFO(kernel->identity() << ", " << name_of(dtype) << ", n = " << n);
-        CHECK(c.symmetric_bits());
-        CHECK(count_wrong({a, a, &d, true, -1.5, 0.75, 2.25}, c, dtype) == 0);
-        CHECK(c.surroundings_untouched());
-      }
-    }
-  }
-}
-
-TEST_CASE("host gemm: D may be an operand of the product", "[unit][gemm]") {
-  const int64_t n = 270;
-  for (const TileKernel* kernel : kernels()) {
-    for (const DType dtype : kDTypes) {
-      INFO(kernel->identity() << ", " << name_of(dtype));
-      Matrix r(dtype, n, n), z(dtype, n, n), x(dtype, n, 40), y(dtype, n, 40);
-      fill_symmetric(r, 9);
-      fill_uniform(x, 10);
-      REQUIRE(multiply(*kernel, {.a = r.ref(),
-                                 .b = r.ref(),
-                                 .d = r.ref(),
-                                 .c = z.ref(),
-                                 .symmetric = true,
-                                 .alpha = 2.0f,
-                                 .beta = -4.5f}));
-      CHECK(z.symmetric_bits());
-      CHECK(count_wrong({r, r, &r, false, 2.0, -4.5, 0.0}, z, dtype) == 0);
-      REQUIRE(multiply(*kernel,
-                       {.a = z.ref(), .b = x.ref(), .d = x.ref(), .c = y.ref(), .beta = 3.5f}));
-      CHECK(count_wrong({z, x, &x, false, 1.0, 3.5, 0.0}, y, dtype) == 0);
+      for (const int64_t n : {5, 257, 530})
+        CHECK(wrong_elements(*kernel, {n, n, 37}, in, in, true, {-1.5f, 0.75f, 2.25f}, true) == 0);
     }
   }
 }
@@ -187,43 +94,129 @@ TEST_CASE("host gemm: preparing a shape leaves nothing to make when it runs", "[
 
 TEST_CASE("host gemm: bad arguments are refused and C is left alone", "[unit][gemm]") {
   Matrix a(DType::kF32, 6, 4), b(DType::kF32, 4, 5), c(DType::kF32, 6, 5), wide(DType::kF32, 8, 8);
-  fill_uniform(a, 15);
-  fill_uniform(b, 16);
-  fill_uniform(wide, 17);
   const GemmArgs good{.a = a.ref(), .b = b.ref(), .d = {}, .c = c.ref()};
-  const auto status_of = [&](const std::function<void(GemmArgs&)>& spoil) {
+  const std::pair<Status, std::function<void(GemmArgs&)>> cases[] = {
+      {Status::kInvalidArgument, [](GemmArgs& g) { g.a.cols = 3; }},
+      {Status::kInvalidArgument, [](GemmArgs& g) { g.transpose_b = true; }},
+      {Status::kInvalidArgument, [](GemmArgs& g) { g.symmetric = true; }},
+      {Status::kInvalidArgument, [](GemmArgs& g) { g.b.ld = 4; }},
+      {Status::kInvalidArgument, [](GemmArgs& g) { g.c.rows = -6; }},
+      {Status::kNotSupported, [](GemmArgs& g) { g.a.dtype = static_cast<DType>(9); }},
+      {Status::kInvalidArgument, [&](GemmArgs& g) { g.d = wide.ref(), g.beta = 1.0f; }},
+      {Status::kInvalidArgument, [&](GemmArgs& g) { g.a = g.b = g.c = wide.ref(); }}};
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    INFO("case " << i);
     GemmArgs args = good;
-    spoil(args);
+    cases[i].second(args);
+    Status status = Status::kOk;
     try {
       multiply(muonrt::host::default_kernel(), args);
     } catch (const Error& error) {
-      return error.status();
+      status = error.status();
     }
-    return Status::kOk;
-  };
-  CHECK(status_of([](GemmArgs& g) { g.a.cols = 3; }) == Status::kInvalidArgument);
-  CHECK(status_of([](GemmArgs& g) { g.transpose_b = true; }) == Status::kInvalidArgument);
-  CHECK(status_of([](GemmArgs& g) { g.symmetric = true; }) == Status::kInvalidArgument);
-  CHECK(status_of([](GemmArgs& g) { g.b.ld = 4; }) == Status::kInvalidArgument);
-  CHECK(status_of([](GemmArgs& g) { g.c.rows = -6; }) == Status::kInvalidArgument);
-  CHECK(status_of([](GemmArgs& g) { g.a.dtype = static_cast<DType>(9); }) == Status::kNotSupported);
-  CHECK(status_of([&](GemmArgs& g) {
-          g.d = wide.ref();
-          g.beta = 1.0f;
-        }) == Status::kInvalidArgument);
-  CHECK(status_of([&](GemmArgs& g) { g.a = wide.ref(), g.b = wide.ref(), g.c = wide.ref(); }) ==
-        Status::kInvalidArgument);
-
+    CHECK(status == cases[i].first);
+  }
   ThreadPool pool(1);
   GemmScratch scratch;
   const int64_t bytes = scratch.bytes_for(good, 1);
   std::vector<char> memory(static_cast<size_t>(bytes));
   scratch.lend(memory.data(), bytes - 1);
   CHECK_THROWS_AS(gemm(good, pool, scratch), Error);
-  for (int64_t i = 0; i < 6; ++i) {
+  for (int64_t i = 0; i < 6; ++i)
     for (int64_t j = 0; j < 5; ++j) CHECK(std::isnan(c.value(i, j)));
+}
+
+namespace {
+
+struct Variant {
+  const char* what;
+  int threads = 1;
+  int64_t offset = 0;    // of every base, in elements
+  int64_t widening = 0;  // added to every leading dimension
+  int64_t scratch_offset = 0;
+  int64_t packed = GemmScratch::kPackedBytes;
+};
+
+constexpr Variant kVariants[] = {
+    {.what = "three threads", .threads = 3},
+    {.what = "bases off by one element", .offset = 1},
+    {.what = "leading dimensions + 64", .widening = 64},
+    {.what = "scratch off by four bytes", .scratch_offset = 4},
+    {.what = "few panels at a time", .packed = 1},
+    {.what = "all at once", .threads = 3, .offset = 3, .widening = 5, .scratch_offset = 20},
+};
+
+struct Case {
+  int64_t m, n, k;
+  bool transpose_b, symmetric;
+};
+
+constexpr Case kCases[] = {{1, 77, 77, false, false},    {33, 64, 131, true, false},
+                           {100, 77, 213, false, false}, {270, 260, 24, true, false},
+                           {270, 270, 36, true, true},   {16, 16, 2100, true, true},
+                           {530, 1030, 6, false, false}, {10, 270, 270, false, false}};
+
+/// The result of one case, its operands filled with the same values wherever they lie.
+Matrix result(const TileKernel& kernel, const Case& s, DType dtype, const Variant& v) {
+  const auto matrix = [&](int64_t rows, int64_t cols) {
+    return std::make_unique<Matrix>(dtype, rows, cols, muonrt::host_ld(cols) + v.widening,
+                                    v.offset);
+  };
+  const auto a = matrix(s.m, s.k), d = matrix(s.m, s.n);
+  const auto b = s.transpose_b ? matrix(s.n, s.k) : matrix(s.k, s.n);
+  fill_uniform(*a, 1);
+  fill_uniform(*b, 2);
+  s.symmetric ? fill_symmetric(*d, 3) : fill_uniform(*d, 3);
+  Matrix c(dtype, s.m, s.n, muonrt::host_ld(s.n) + v.widening, v.offset);
+  REQUIRE(multiply(kernel,
+                   {.a = a->ref(),
+                    .b = s.symmetric ? a->ref() : b->ref(),
+                    .d = d->ref(),
+                    .c = c.ref(),
+                    .transpose_b = s.transpose_b,
+                    .symmetric = s.symmetric,
+                    .alpha = 0.7f,
+                    .beta = -0.3f,
+                    .gamma = 0.1f},
+                   v.threads, v.scratch_offset, v.packed));
+  return c;
+}
+
+void check_bits(DType dtype) {
+  for (const TileKernel* kernel : kernels()) {
+    for (const Case& s : kCases) {
+      Matrix expected = result(*kernel, s, dtype, {.what = "plain"});
+      for (const Variant& v : kVariants) {
+        Matrix c = result(*kernel, s, dtype, v);
+        INFO(kernel->identity() << ", " << s.m << " x " << s.n << " x " << s.k << ": " << v.what);
+        CHECK(c.same_bits(expected));
+      }
+    }
   }
-  scratch.lend(memory.data(), bytes);
-  gemm(good, pool, scratch);
-  CHECK(count_wrong({a, b, nullptr, false, 1.0, 0.0, 0.0}, c, DType::kF32) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("host gemm: bits follow from shape and values alone", "[unit][gemm][bits][nosan]") {
+  check_bits(DType::kF32);
+  check_bits(DType::kBF16);
+}
+
+TEST_CASE("host gemm: the portable kernel sums from first to last", "[unit][gemm][bits][nosan]") {
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{23, 300, 600}, {270, 9, 5}, {7, 8, 257}}) {
+    Matrix a(DType::kF32, m, k), b(DType::kF32, k, n), c(DType::kF32, m, n);
+    Matrix expected(DType::kF32, m, n);
+    fill_uniform(a, 6);
+    fill_uniform(b, 7);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        float sum = 0.0f;
+        for (int64_t l = 0; l < k; ++l) sum += a.value(i, l) * b.value(l, j);
+        expected.set(i, j, static_cast<double>(sum));
+      }
+    }
+    REQUIRE(multiply(muonrt::host::portable_kernel(),
+                     {.a = a.ref(), .b = b.ref(), .d = {}, .c = c.ref()}));
+    CHECK(c.same_bits(expected));
+  }
 }

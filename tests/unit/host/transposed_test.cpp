@@ -145,24 +145,6 @@ TEST_CASE("transposed: NorMuon's axes, row scaling and blocks count outputs as r
   }
 }
 
-TEST_CASE("transposed: the scale is that of outputs over inputs", "[unit][optimizer]") {
-  // 64 outputs of 4 inputs: sqrt(16); stored the other way it would be 1, or a quarter.
-  for (const auto& [rule, outputs, inputs, scale] : {std::tuple{ScaleRule::kOriginal, 64, 4, 4.0},
-                                                     {ScaleRule::kRatio, 64, 4, 4.0},
-                                                     {ScaleRule::kOriginal, 4, 64, 1.0},
-                                                     {ScaleRule::kRatio, 4, 64, 0.25}}) {
-    world::Case c;
-    c.settings.groups = world::default_groups();
-    c.settings.groups[0].scale_rule = rule;
-    c.params = {world::matrix("w", {inputs, outputs}, {})};
-    c.params[0].transposed = true;
-    world::on_ranks(1, [&, expected = scale](Comm& comm) {
-      world::Rank rank(c, comm);
-      CHECK(rank.optimizer().plan().problem().params[0].update_scale == expected);
-    });
-  }
-}
-
 TEST_CASE("transposed: matrices cut over four ranks follow the float64 textbook",
           "[unit][optimizer]") {
   world::Case c = world::on_mesh({2, 2});

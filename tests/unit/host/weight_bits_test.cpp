@@ -7,13 +7,16 @@
 
 using namespace muonrt;
 
-TEST_CASE("weight bits: a bf16 value and 16 more bits are every f32, bit for bit",
-          "[unit][backend][nosan]") {
+namespace {
+
+/// All values of the high half with every `stride`-th of the low half, the first and the last
+/// among them.
+void check_halves(uint32_t stride) {
   uint64_t wrong = 0, far = 0;
-  for (uint64_t high = 0; high < 1u << 16; ++high) {
+  for (uint32_t high = 0; high < 1u << 16; ++high) {
     uint32_t wrong_here = 0, far_here = 0;
-    for (uint32_t low = 0; low < 1u << 16; ++low) {
-      const uint32_t bits = static_cast<uint32_t>(high << 16) | low;
+    for (uint32_t low = 0; low < 1u << 16; low += stride) {
+      const uint32_t bits = high << 16 | low;
       const SplitWeight split = split_weight(std::bit_cast<float>(bits));
       wrong_here += std::bit_cast<uint32_t>(join_weight(split.high, split.low)) != bits;
       // Half a step of bf16 at most: the bits of neighbours of one sign are consecutive.
@@ -27,9 +30,25 @@ TEST_CASE("weight bits: a bf16 value and 16 more bits are every f32, bit for bit
   CHECK(far == 0);
 }
 
+}  // namespace
+
+TEST_CASE("weight bits: a bf16 value and 16 more bits are an f32, bit for bit",
+          "[unit][backend][nosan]") {
+  check_halves(257);  // 0, 257, ..., 65535
+  for (const uint32_t high : {0u, 0x3f80u, 0x7f7fu, 0x7f80u, 0x8000u, 0xffffu}) {
+    for (const uint32_t low : {0x7ffeu, 0x7fffu, 0x8000u, 0x8001u}) {
+      const uint32_t bits = high << 16 | low;
+      const SplitWeight split = split_weight(std::bit_cast<float>(bits));
+      CHECK(std::bit_cast<uint32_t>(join_weight(split.high, split.low)) == bits);
+    }
+  }
+}
+
+TEST_CASE("weight bits: every f32 is a bf16 value and 16 more bits", "[.full]") { check_halves(1); }
+
 TEST_CASE("weight bits: the bf16 half is the rounding of a master weight but for exact ties",
           "[unit][backend]") {
-  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 977) {
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 9973) {
     const auto x = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (!std::isfinite(x) || (bits & 0xffffu) == 0x8000u) continue;
     REQUIRE(split_weight(x).high == to_bf16(x).bits);

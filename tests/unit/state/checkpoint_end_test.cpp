@@ -306,20 +306,31 @@ TEST_CASE("checkpoint: moments that no load would take are not saved", "[unit][s
   const world::Case c = weights(MasterKind::kOwned);
   const test_support::Folder folder;
   resumed::save(c, 1, folder.path());
-  for (const auto& [kind, bad] : {std::pair{StateKind::kMomentum, std::nanf("")},
-                                  {StateKind::kVariance, -1.0f},
-                                  {StateKind::kVariance, HUGE_VALF}}) {
+  const auto put = [](StateKind kind, float bad) {
+    return [=](Optimizer& o) { std::memcpy(o.state(0, kind).data, &bad, sizeof bad); };
+  };
+  struct Row {
+    const char* words;
+    std::function<void(Optimizer&)> spoil;
+  };
+  for (const Row& row :
+       {Row{"element 0", put(StateKind::kMomentum, std::nanf(""))},
+        Row{"element 0", put(StateKind::kVariance, -1.0f)},
+        Row{"element 0", put(StateKind::kVariance, HUGE_VALF)},
+        Row{"but the checkpoint is of step 0", [](Optimizer& o) { o.set_steps(0); }}}) {
     std::string problem;
     world::on_ranks(1, [&](Comm& comm) {
       world::Rank rank(c, comm);
       resumed::run_steps(rank, 0, 2);
-      std::memcpy(rank.optimizer().state(0, kind).data, &bad, sizeof bad);
+      row.spoil(rank.optimizer());
       Files files;
       problem =
           resumed::problem_of([&] { save_state(rank.optimizer(), folder.path(), {}, files); });
     });
-    CHECK_THAT(problem, Catch::Contains("INVALID_STATE") && Catch::Contains("element 0"));
+    CHECK_THAT(problem, Catch::Contains("INVALID_STATE") && Catch::Contains(row.words));
     CHECK(parse_manifest(resumed::content(folder.path() + "/manifest.json"), "m").step == 1);
     CHECK(resumed::names_in(folder.path()).size() == 2);
   }
+  change_manifest(folder.path(), [](Manifest& m) { m.step = 0; });
+  CHECK_THAT(problem_of_load(c, folder.path()), Catch::Contains("but the checkpoint is of step 0"));
 }
