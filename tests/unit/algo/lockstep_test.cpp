@@ -5,12 +5,8 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-<<<<<<< HEAD
-=======
-#include "support/numerics/reference_ops.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
->>>>>>> w7
 #include "support/wrapped_device.hpp"
 #include "unit/algo/lockstep_cases.hpp"
 
