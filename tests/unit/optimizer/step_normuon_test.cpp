@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "plan/report/traffic.hpp"
+#include "state/pieces.hpp"
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
@@ -153,8 +154,10 @@ TEST_CASE("normuon: the owners' pieces hold every line once, and a step writes n
       if (lines[static_cast<size_t>(p)] == 0) continue;
       auto& seen = owners[static_cast<size_t>(p)];
       std::vector<float> moments = floats(rank.state(p, StateKind::kNormuon));
-      for (const StatePiece& piece : rank.optimizer().state_pieces(p, StateKind::kNormuon)) {
-        for (int64_t i = piece.begin; i < piece.begin + piece.numel; ++i) {
+      for (const LocalPiece& piece : local_pieces(rank.optimizer(), false)) {
+        if (piece.tensor.param != p) continue;
+        if (piece.tensor.kind != static_cast<int32_t>(StateKind::kNormuon)) continue;
+        for (int64_t i = piece.extent.begin; i < piece.extent.end; ++i) {
           const auto at = static_cast<size_t>(i);
           seen.at(at) += moments.at(at) > 0;
           moments[at] = 0;
