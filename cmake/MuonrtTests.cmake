@@ -18,7 +18,7 @@ set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test u
 # coefficients and numerical results, or replace operator new, which the sanitizers do themselves.
 set(muonrt_not_asan "/(coefficients.*|gpu_settings|grad_layout|host_gemm_bits|\
 layout_(blocks|examples|forms|forms_bits|mesh|placement|properties|runs)|lockstep|low_rank|method|\
-newton_schulz.*|out_of_memory|partial_plan|plan_.*|refused|replicas|restarts|routing|row_scaling|schedule|stated_memory|\
+newton_schulz.*|out_of_memory|plan_.*|refused|restarts|routing|row_scaling|schedule|stated_memory|\
 step_(clipping|health_bits|rules|textbook)|strategies|tables|textbook|\
 update_scale|verdict|weight_bits)_test[.]cpp$")
 

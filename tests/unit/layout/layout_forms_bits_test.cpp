@@ -12,48 +12,32 @@ using forms::kMatrices;
 using forms::make;
 using forms::rows;
 
-TEST_CASE("same bits: experts, parts, flat ranges, row bounds and owners on any mesh", "[bits]") {
+TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller's own exchanges",
+          "[bits][functions]") {
+  enum Owners { kPlanned, kGiven, kByCallback };
   const auto reference = forms::reference();
   CHECK(reference.reports[0].planned == kMatrices);
   CHECK(reference.reports[0].orthogonalized == kMatrices);
   const auto all = forms::all();
-  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 3, 2}, 3)) {
+  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 3, 3, 2}, 3)) {
     const forms::Form& form = all[static_cast<size_t>(row[0])];
     const auto commit = row[2] ? CommitMode::kEager : CommitMode::kAtomic;
+    const bool by_callback = row[5] == kByCallback;
     world::Case c = make(form, 1 + row[1], commit, row[3] ? 512 : 1 << 20);
-    c.settings.replicas = static_cast<Replicas>(row[4]);
-    if (row[5] == 1) forms::give_owners(c, form);
-    // An expert stack's conv sibling has no row of its own in some forms; all must still agree.
+    c.settings.replicas = by_callback ? Replicas::kOnce : static_cast<Replicas>(row[4]);
+    if (row[5] == kGiven) forms::give_owners(c, form);
+    world::Board board(c);
+    c.adjust = [&](OptimizerSettings& settings, int rank) {
+      settings.serial = row[6] == 1;
+      if (by_callback) board.serve(settings, rank);
+    };
     INFO(form.name << ", window " << 1 + row[1] << ", commit " << row[2] << ", replicas " << row[4]
-                   << ", owners given " << row[5]);
+                   << ", owners " << row[5] << ", serial " << row[6]);
     const world::Outcome outcome = world::run(c);
     CHECK(outcome.tensors == reference.tensors);
     for (const StepReport& r : outcome.reports) {
       if (c.settings.replicas == Replicas::kOnce) CHECK(r.planned == kMatrices);
       CHECK(r.orthogonalized == r.planned);
-    }
-  }
-}
-
-TEST_CASE("same bits: functions of the caller's carry every form, at every prefetch depth",
-          "[bits][functions]") {
-  const auto reference = forms::reference();
-  const auto all = forms::all();
-  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2}, 5)) {
-    const forms::Form& form = all[static_cast<size_t>(row[0])];
-    world::Case c = make(form, 1 + row[1], CommitMode::kAtomic, 512);
-    world::Board board(c);
-    const bool by_callback = row[2] == 1;
-    c.adjust = [&](OptimizerSettings& settings, int rank) {
-      settings.serial = row[3] == 1;
-      if (by_callback) board.serve(settings, rank);
-    };
-    INFO(form.name << ", window " << 1 + row[1] << ", by callback " << by_callback << ", serial "
-                   << row[3]);
-    const world::Outcome outcome = world::run(c);
-    CHECK(outcome.tensors == reference.tensors);
-    for (const StepReport& r : outcome.reports) {
-      CHECK(r.orthogonalized == kMatrices);
       if (by_callback) CHECK(r.bytes_sent == 0);
     }
     // A gather and a redistribution for each parameter, on every rank, in every step.
