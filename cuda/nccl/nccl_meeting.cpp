@@ -16,8 +16,7 @@ constexpr int64_t kPartingMs = 10'000;
 constexpr int kHeard = 3;  // another rank's error itself
 
 struct Card {
-  int32_t status, secondhand, nccl_version, library_version, max_ctas;
-  NcclOrigin origin;
+  int32_t status, secondhand, nccl_version, library_version, max_ctas, splits;
   NcclUniqueId id;
   char message[872];
 };
@@ -37,7 +36,7 @@ std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   card.nccl_version = mine.nccl_version;
   card.library_version = mine.library_version;
   card.max_ctas = mine.max_ctas;
-  card.origin = mine.origin;
+  card.splits = mine.splits;
   card.id = mine.id;
   if (mine.error) {
     card.status = static_cast<int32_t>(mine.error->status());
@@ -92,11 +91,6 @@ std::string library_text(int version) {
   return cat(version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
-std::string origin_text(NcclOrigin origin) {
-  if (origin == NcclOrigin::kNew) return "none";
-  return origin == NcclOrigin::kSplit ? "one to split" : "one to borrow";
-}
-
 }  // namespace
 
 NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& prepare) {
@@ -111,8 +105,7 @@ NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& p
       all, "versions of NCCL differ",
       [](const Card& c) { return nccl_version_text(c.nccl_version); }, load);
   require_equal(
-      all, "nccl_comm and borrow differ", [](const Card& c) { return origin_text(c.origin); },
-      give);
+      all, "nccl_comm differs", [](const Card& c) { return c.splits ? "given" : "null"; }, give);
   require_equal(
       all, "max_ctas differs", [](const Card& c) { return cat(c.max_ctas); }, give);
   return all[0].id;
