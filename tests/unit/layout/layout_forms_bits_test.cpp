@@ -70,27 +70,3 @@ TEST_CASE("parts: each part is what it would be as a parameter of its own", "[un
     CHECK(std::equal(gate_data.begin(), gate_data.end(), whole_data.begin()));
   });
 }
-
-TEST_CASE("parts: what does not tile the matrix is refused, naming the part", "[unit][optimizer]") {
-  const auto attempt = [](std::vector<PartSettings> parts) -> std::string {
-    world::Case c;
-    world::Param p;
-    p.name = "qkv";
-    p.shape = {8, 6};
-    p.parts = std::move(parts);
-    c.params = {p};
-    try {
-      world::run(c);
-    } catch (const Error& e) {
-      CHECK(e.status() == Status::kInvalidArgument);
-      return e.message();
-    }
-    return "";
-  };
-  using Catch::Contains;
-  CHECK_THAT(attempt({{"q", rows({{0, 4}}), whole(6), 1.0}}),
-             Contains("'qkv'") && Contains("24 of 48"));
-  CHECK_THAT(attempt({{"q", rows({{0, 5}}), whole(6), 1.0}, {"k", rows({{4, 8}}), whole(6), 1.0}}),
-             Contains("'q' and 'k' overlap"));
-  CHECK_THAT(attempt({{"q", rows({{0, 9}}), whole(6), 1.0}}), Contains("'q'") && Contains("8 x 6"));
-}

@@ -62,6 +62,18 @@ const Bad kBadProblems[] = {
      [](Problem& p) {
        reshape(p.params[0], {1LL << 31, 1LL << 31});
      }},
+    {{"'w'", "15 of 30"},
+     [](Problem& p) {
+       p.params[0].parts = {{"q", {{0, 3}}, whole(5)}};
+     }},
+    {{"'q' and 'k' overlap"},
+     [](Problem& p) {
+       p.params[0].parts = {{"q", {{0, 4}}, whole(5)}, {"k", {{3, 6}}, whole(5)}};
+     }},
+    {{"'q'", "6 x 5"},
+     [](Problem& p) {
+       p.params[0].parts = {{"q", {{0, 7}}, whole(5)}};
+     }},
     {{"63 bits"},
      [](Problem& p) {
        reshape(p.params[1], {1 << 20, 1 << 18, 1 << 18});
