@@ -11,6 +11,8 @@ using namespace muonrt;
 using forms::kMatrices;
 using forms::make;
 using forms::rows;
+using Names = std::vector<std::string>;
+using Sizes = std::vector<int64_t>;
 
 TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller's own exchanges",
           "[bits][functions]") {
@@ -42,6 +44,37 @@ TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller
     }
     // A gather and a redistribution for each parameter, on every rank, in every step.
     CHECK(board.calls() == (by_callback ? 2 * forms::kMuon * c.world * c.steps : 0));
+  }
+}
+
+TEST_CASE("same bits: groups of ranks that overlap never wait for each other in a circle",
+          "[bits]") {
+  // Groups {0, 1} and {0, 2} in turn, one matrix a chunk, all of rank 0. If each rank counted the
+  // window by its own chunks, rank 1 would wait in a gather for rank 0, and rank 0 for rank 2.
+  const auto make_groups = [](int ranks, int window) {
+    world::Case c = world::on_mesh({ranks});
+    c.settings.window = window;
+    c.settings.chunk_bytes = 1;
+    c.settings.timeout_ms = 5000;
+    c.steps = 2;
+    for (int i = 0; i < 8; ++i) {
+      world::Param p = world::matrix(cat("p", i), {4, 4}, {});
+      p.owner = 0;
+      p.make_layout = [i, ranks](auto mesh, auto shape) {
+        if (ranks == 1) return forms::whole_on_all(mesh, shape);
+        const std::vector<int32_t> group = {0, 1 + i % 2};
+        const Sizes two = {2};
+        return Layout::from_cuts(std::make_shared<const Mesh>(two, Names{}, group), shape,
+                                 {Cut{{0}, 0}});
+      };
+      c.params.push_back(std::move(p));
+    }
+    return c;
+  };
+  const auto expected = world::run(make_groups(1, 1)).tensors;
+  for (const int window : {1, 2, 3, 8}) {
+    INFO("window " << window);
+    CHECK(world::run(make_groups(3, window)).tensors == expected);
   }
 }
 
