@@ -38,9 +38,11 @@ class Mark {
 /// one group of sends and receives. The watch ends what does not end by itself.
 class NcclComm final : public Comm {
  public:
-  NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options)
+  /// @param borrowed  of the communicator that this one duplicates, if it borrows; else null.
+  NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options,
+           const std::shared_ptr<NcclShared>& borrowed)
       : api_(api), options_(options), bootstrap_(bootstrap()) {
-    nccl_begin(*bootstrap_, [&] { begin(); });
+    nccl_begin(*bootstrap_, [&] { begin(borrowed); });
   }
   /// Waits for no stream: what enqueued work uses outlives this.
   ~NcclComm() override {
@@ -120,7 +122,8 @@ class NcclComm final : public Comm {
   }
   std::unique_ptr<Comm> duplicate() override {
     return std::make_unique<NcclComm>(
-        api_, [&] { return bootstrap_->duplicate(); }, options_);
+        api_, [&] { return bootstrap_->duplicate(); }, options_,
+        options_.borrow ? shared_ : nullptr);
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
@@ -134,24 +137,26 @@ class NcclComm final : public Comm {
   int64_t exchanges() const override { return exchanges_; }
 
  private:
-  void begin() {
-    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(); });
+  void begin(const std::shared_ptr<NcclShared>& borrowed) {
+    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed); });
     // All that may be lacking on one rank alone is there before any rank waits inside NCCL.
     std::optional<DeviceGuard> guard;
     nccl_together(*bootstrap_, [&] {
       guard.emplace(options_.device_index);
-      shared_ = std::make_shared<NcclShared>(options_.device_index);
+      if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
       link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
       last_ = std::make_shared<CudaEvent>(options_.device_index);
       scratch(kFirstScratch);
+      if (options_.borrow) watch();
     });
-    make(id);
+    if (!options_.borrow) make(id);
   }
 
   /// The caller's communicator is looked at before any rank uses it: one that blocks would wait for
   /// a rank that has refused.
-  NcclGuest prepare() {
+  NcclGuest prepare(const std::shared_ptr<NcclShared>& borrowed) {
     NcclGuest out;
+    if (borrowed) borrowed->require_open();
     require_device(options_.device_index);
     const NcclApi& api = api_();
     const auto need = [&](NcclResult result, const char* call) {
@@ -161,10 +166,19 @@ class NcclComm final : public Comm {
     out.nccl_version = version_;
     out.library_version = options_.library_version;
     out.max_ctas = options_.max_ctas;
-    out.splits = options_.from != nullptr;
-    if (out.splits)
-      check_ranks(api, static_cast<NcclHandle>(options_.from), *bootstrap_, options_.device_index);
-    if (rank() == 0 && !out.splits) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
+    out.origin = !options_.from    ? NcclOrigin::kNew
+                 : options_.borrow ? NcclOrigin::kBorrowed
+                                   : NcclOrigin::kSplit;
+    const auto from = static_cast<NcclHandle>(options_.from);
+    if (from && options_.borrow)
+      shared_ = borrowed ? borrowed : NcclShared::of_borrowed(from, options_.device_index);
+    if (from && !borrowed) {
+      std::unique_lock<std::timed_mutex> lock;
+      // Where it is in use, the others hear of it before their own time is over.
+      if (shared_) lock = shared_->enter(bootstrap_->timeout_ms() / 2);
+      check_ranks(api, from, *bootstrap_, options_.device_index);
+    }
+    if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
     return out;
   }
 
@@ -318,7 +332,7 @@ class NcclComm final : public Comm {
 std::unique_ptr<Comm> make_nccl_comm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options) {
   return std::make_unique<NcclComm>(
-      api, [&] { return std::move(bootstrap); }, options);
+      api, [&] { return std::move(bootstrap); }, options, nullptr);
 }
 
 }  // namespace muonrt::cuda

@@ -29,10 +29,11 @@ Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const
 /// bootstrap and `device`; COMM.
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
 
-/// One communicator's way into an ncclComm_t of its own, that does not block. Threads: any.
+/// One communicator's way into an ncclComm_t of its own, that does not block, or a borrowed one.
+/// Threads: any.
 class NcclLink {
  public:
-  /// @param shared  new, for `make`.
+  /// @param shared  of_borrowed, which is ready then; or new, for `make`.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<NcclShared> shared);
   /// Makes a communicator, or splits one off `options.from`, once. Collective. Blocks up to the
   /// bootstrap's timeout, unless `from` blocks. `options.device_index` must be current.
@@ -64,7 +65,8 @@ class NcclLink {
   /// An error that NCCL reports of work that it has taken, or that a peer has published.
   std::optional<Error> look();
 
-  /// Ends everything; the first error counts. The abort has begun then, and is not waited for.
+  /// Ends everything; the first error counts, on all links over the handle. The abort has begun
+  /// then, and is not waited for.
   void end(const Error& error) noexcept;
   /// The same, and waits until NCCL has let go, kEndMs after the abort began at most.
   void close(const Error& error) noexcept;

@@ -16,7 +16,8 @@ constexpr int64_t kPartingMs = 10'000;
 constexpr int kHeard = 3;  // another rank's error itself
 
 struct Card {
-  int32_t status, secondhand, nccl_version, library_version, max_ctas, splits;
+  int32_t status, secondhand, nccl_version, library_version, max_ctas;
+  NcclOrigin origin;
   NcclUniqueId id;
   char message[872];
 };
@@ -36,7 +37,7 @@ std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   card.nccl_version = mine.nccl_version;
   card.library_version = mine.library_version;
   card.max_ctas = mine.max_ctas;
-  card.splits = mine.splits;
+  card.origin = mine.origin;
   card.id = mine.id;
   if (mine.error) {
     card.status = static_cast<int32_t>(mine.error->status());
@@ -91,6 +92,11 @@ std::string library_text(int version) {
   return cat(version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
+std::string origin_text(NcclOrigin origin) {
+  if (origin == NcclOrigin::kNew) return "none";
+  return origin == NcclOrigin::kSplit ? "one to split" : "one to borrow";
+}
+
 }  // namespace
 
 NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& prepare) {
@@ -105,7 +111,8 @@ NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& p
       all, "versions of NCCL differ",
       [](const Card& c) { return nccl_version_text(c.nccl_version); }, load);
   require_equal(
-      all, "nccl_comm differs", [](const Card& c) { return c.splits ? "given" : "null"; }, give);
+      all, "nccl_comm and borrow differ", [](const Card& c) { return origin_text(c.origin); },
+      give);
   require_equal(
       all, "max_ctas differs", [](const Card& c) { return cat(c.max_ctas); }, give);
   return all[0].id;

@@ -27,6 +27,9 @@ void nccl_begin(Bootstrap& bootstrap, Begin begin) {
   }
 }
 
+/// Where a rank's ncclComm_t comes from.
+enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
+
 /// What one rank brings to a meeting. NCCL gives each rank as many channels as its own max_ctas
 /// allows, and ranks with other numbers wait for one another.
 struct NcclGuest {
@@ -34,8 +37,8 @@ struct NcclGuest {
   int secondhand = 0;          // how likely another rank's error has caused it; the least counts
   int nccl_version = 0, library_version = 0;
   int max_ctas = 0;
-  bool splits = false;  // a communicator of the caller's
-  NcclUniqueId id{};    // rank 0's counts
+  NcclOrigin origin = NcclOrigin::kNew;
+  NcclUniqueId id{};  // rank 0's counts
 };
 
 /// Prepares, then compares with all ranks; the same outcome on each. Collective.

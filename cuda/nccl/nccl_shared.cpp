@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,23 @@ constexpr auto kStuck = std::chrono::milliseconds(1000);
 
 NcclShared::NcclShared(int device) : device_(device), closed_(device, sizeof(int32_t), true) {
   *closed_.as<int32_t>() = 0;
+}
+
+std::shared_ptr<NcclShared> NcclShared::of_borrowed(NcclHandle handle, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<NcclHandle, int>, std::weak_ptr<NcclShared>> known;
+  const std::lock_guard lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  const auto found = known.find({handle, device});
+  if (auto shared = found == known.end() ? nullptr : found->second.lock();
+      shared && !shared->gone()) {
+    shared->require_open();
+    return shared;
+  }
+  auto made = std::make_shared<NcclShared>(device);
+  made->handle = handle;
+  known[{handle, device}] = made;
+  return made;
 }
 
 bool NcclShared::fail(const Error& error) noexcept {
@@ -37,6 +55,20 @@ std::optional<Error> NcclShared::error() const {
 
 void NcclShared::require_open() const {
   if (const auto first = error()) throw *first;
+}
+
+std::unique_lock<std::timed_mutex> NcclShared::enter(int64_t timeout_ms) {
+  std::unique_lock lock(nccl, std::chrono::milliseconds(timeout_ms));
+  require_open();
+  MUONRT_REQUIRE(lock, Status::kTimeout,
+                 "nccl_comm is inside a call of another communicator that borrows it; wait until "
+                 "nothing is outstanding there");
+  return lock;
+}
+
+bool NcclShared::gone() const {
+  const std::lock_guard lock(end_mutex_);
+  return gone_;
 }
 
 void NcclShared::begin_end(Call call) noexcept {

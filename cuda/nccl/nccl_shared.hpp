@@ -18,16 +18,23 @@ namespace muonrt::cuda {
 /// of the caller's, for as long as that lasts.
 constexpr int64_t kEndMs = 3000;
 
-/// One ncclComm_t, and what outlives its link with it: NCCL sees one thread at a time, the first
-/// error counts, and NCCL is told so once. Always owned by shared pointers. Threads: any.
+/// One ncclComm_t, and what all links over it have in common: NCCL sees one thread at a time, one
+/// error ends them all, and NCCL is told so once. Always owned by shared pointers. Threads: any.
 class NcclShared : public std::enable_shared_from_this<NcclShared> {
  public:
   explicit NcclShared(int device);
+  /// That of all links over a handle of the caller's, also of communicators that know nothing of
+  /// each other. Once its abort has ended, what has its value is another one. Errors: the first one
+  /// of its links, as long as the abort is on its way.
+  static std::shared_ptr<NcclShared> of_borrowed(NcclHandle handle, int device);
 
   /// Remembers the first error and raises the flag. Whether it was the first.
   bool fail(const Error& error) noexcept;
   std::optional<Error> error() const;
   void require_open() const;
+  /// The lock of `nccl`, with nothing lost so far. Errors: the first error; TIMEOUT if another
+  /// thread's call lasts longer.
+  std::unique_lock<std::timed_mutex> enter(int64_t timeout_ms);
 
   /// Ends NCCL's work, once, after `fail`; all other calls are nothing. ncclCommAbort waits for
   /// what NCCL has enqueued, whose turn comes only when the streams before it are done, a caller's
@@ -62,6 +69,7 @@ class NcclShared : public std::enable_shared_from_this<NcclShared> {
 
  private:
   using Call = NcclResult (*)(NcclHandle);
+  bool gone() const;
   void begin_end(Call call) noexcept;
   void end(Call call) noexcept;
 

@@ -16,11 +16,14 @@ typedef struct muonrt_nccl_options {
   uint32_t struct_size;
   int32_t device_index; /* this rank's GPU; 0 */
   int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 8. The
-                           kernels of MUONRT_SYMMETRIC_SM90 leave as many SMs free */
-  int32_t reserved;
-  void* nccl_comm;  /* an ncclComm_t over the same ranks in the same order, of which muonrt
-                       takes splits (rules: below); NULL: new ones are made */
-  const char* name; /* for NCCL's own messages; NULL: "muonrt" */
+                           kernels of MUONRT_SYMMETRIC_SM90 leave as many SMs free. A borrowed
+                           communicator keeps the limit it was made with; tell it here */
+  int32_t borrow;       /* 1: use `nccl_comm` itself, which an error or a deadline then
+                           aborts (else work could wait for a lost peer forever); 0: ones
+                           split off it, which are muonrt's */
+  void* nccl_comm;      /* an ncclComm_t over the same ranks in the same order (rules:
+                           below); NULL: new ones are made */
+  const char* name;     /* for NCCL's own messages; NULL: "muonrt" */
 } muonrt_nccl_options_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
@@ -49,7 +52,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * come to. It is how many SMs the persistent products leave, and ranks compare the options alone.
  *
  * An `nccl_comm` is ready, with nothing outstanding on it. It is split here and again for each
- * optimizer made over the communicator, so it must be there then.
+ * optimizer made over the communicator, so it must be there then; borrowed, as long as they are.
  * - One that blocks, as NCCL's and PyTorch's do by default, knows no deadline while it is split: if
  *   that fails on one rank, this rank says why after ten seconds at most, and the others wait
  * inside NCCL until `nccl_comm` is aborted. NCCL_COMM_BLOCKING=1 makes all of them block, muonrt's
@@ -57,17 +60,23 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * - One made with splitShare = 1, or under NCCL_COMM_SPLIT_SHARE_RESOURCES=1, is aborted together
  *   with what was split off it: pass NULL instead.
  * - After a failure of this function its split may still be under way: abort it.
+ * - Communicators and optimizers that borrow it end together, by the first error of any. Use it
+ *   elsewhere only while no work of theirs is under way. Give it their max_ctas as maxCTAs, and a
+ *   cgaClusterSize of 2: products by muonrt's own kernels for sm_90a leave pairs of SMs free.
+ *   Larger clusters may not fit there, and an exchange then waits for the products to end; single
+ *   blocks may break pairs that the products want.
  *
  * An error or a deadline aborts what muonrt uses, once, by a thread of its own: ncclCommAbort waits
  * for what NCCL has enqueued, so that it does not return while a caller's stream hangs that a step
  * waits for. All calls, muonrt_comm_abort and destroying among them, wait three seconds for it at
  * most, and then leave the thread behind, with the ncclComm_t and the memory that its work uses,
- * until that stream goes on: neither this library nor NCCL may be unloaded before.
+ * until that stream goes on: neither this library nor NCCL may be unloaded before. A borrowed
+ * `nccl_comm` is that thread's from the error on: neither destroy nor abort it, nor use it.
  *
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
- * MISMATCH where versions of NCCL or of muonrt, max_ctas or whether there is an nccl_comm differ,
- * naming the ranks; INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE and COMM,
+ * MISMATCH where versions of NCCL or of muonrt, max_ctas, borrow or whether
+ * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE and COMM,
  * naming the rank, whose failure the others do not wait out (over a muonrt_transport_t where it has
  * `published`; else, and inside a split that blocks, they do); TIMEOUT. After what fails in NCCL
  * `host` serves on. Only a null `host` is told on its rank alone. */

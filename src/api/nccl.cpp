@@ -23,11 +23,16 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   const int32_t ctas = given.max_ctas;
   MUONRT_REQUIRE(ctas > 0 && ctas <= 64 && (ctas & (ctas - 1)) == 0, Status::kInvalidArgument,
                  kName, ": max_ctas is ", ctas, " (1, 2, 4 .. 64); correct it");
+  MUONRT_REQUIRE((given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
+                 Status::kInvalidArgument, kName, ": borrow is ", given.borrow,
+                 " and nccl_comm is ", given.nccl_comm ? "given" : "null",
+                 " (0, or 1 with an ncclComm_t to be borrowed); correct them");
   NcclOptions out;
   out.device_index = given.device_index;
   out.max_ctas = given.max_ctas;
   out.name = given.name ? given.name : "";
   out.from = given.nccl_comm;
+  out.borrow = given.borrow;
   out.library_version = muonrt_version();
   return out;
 }

@@ -14,7 +14,8 @@ struct NcclOptions {
   int device_index = 0;
   int max_ctas = 8;         // thread blocks (SMs) of an operation at most; power of two
   std::string name;         // for NCCL's messages; empty: "muonrt"
-  void* from = nullptr;     // the caller's ncclComm_t, over the bootstrap's ranks in order: split
+  void* from = nullptr;     // the caller's ncclComm_t, over the bootstrap's ranks in order
+  bool borrow = false;      // use `from` itself in place of one split off it; errors abort it
   int library_version = 0;  // of muonrt; must be equal
 };
 

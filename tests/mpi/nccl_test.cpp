@@ -96,9 +96,9 @@ TEST_CASE("mpi nccl: settings and versions that differ are named with their rank
   problem += unlike(
       met([](NcclGuest& guest) { guest.nccl_version = 22703; }),
       cat("versions of NCCL differ (2.27.3 on ranks ", last, "; 2.28.9 on ranks ", others, ")"));
-  problem +=
-      unlike(met([](NcclGuest& guest) { guest.splits = true; }),
-             cat("nccl_comm differs (given on ranks ", last, "; null on ranks ", others, ")"));
+  problem += unlike(met([](NcclGuest& guest) { guest.origin = NcclOrigin::kSplit; }),
+                    cat("nccl_comm and borrow differ (none on ranks ", others,
+                        "; one to split on ranks ", last, ")"));
   REQUIRE(on_all(problem) == "");
 }
 

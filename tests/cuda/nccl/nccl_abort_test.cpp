@@ -142,3 +142,31 @@ TEST_CASE("nccl abort: nobody gets a flag that enqueued work looks at", "[nccl]"
   CHECK(scene.machine.get_one(entered) == 0);  // as the flag of that communicator says, not theirs
   check_rules();
 }
+
+TEST_CASE("nccl abort: who shares a borrowed handle does not wait for the other's stream",
+          "[nccl]") {
+  Scene scene;
+  ThreadGroup group(1);
+  Theirs own(new_id(), 1, 0, true);
+  own.lost = true;
+  NcclOptions options;
+  options.from = own.handle();
+  options.borrow = true;
+  auto first = over_fake(group.transport(0), options);
+  auto second = first->duplicate();
+  scene.follow();
+  scene.sum(*second);
+  const Watch watch;
+  first->abort(Status::kAborted, "enough");
+  first.reset();
+  second->abort(Status::kTimeout, "late");
+  CHECK(says(second->error(), Status::kAborted, "enough"));
+  CHECK_THROWS_WITH(NcclShared::of_borrowed(own.handle(), 0), "enough");  // not gone yet
+  CHECK_FALSE(watch.over(cuda::kEndMs));
+  scene.go_on();
+  await_ends();
+  second->abort(Status::kAborted, "again");
+  second.reset();
+  CHECK(fake_nccl::counts().aborted == 1);
+  check_rules();
+}

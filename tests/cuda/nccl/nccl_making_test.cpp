@@ -1,5 +1,6 @@
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <future>
 #include <map>
 #include <optional>
 #include <thread>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int64_t kNever = 100'000'000;
 
-enum class From { kNothing, kSplit };  // of a communicator of the caller's
+enum class From { kNothing, kSplit, kBorrowed };  // of a communicator of the caller's
 
 /// Three ranks create a communicator; `plant` comes before that, on each rank.
 std::vector<std::optional<Error>> making(From from, bool blocking,
@@ -34,13 +35,14 @@ std::vector<std::optional<Error>> making(From from, bool blocking,
     if (from != From::kNothing) {
       theirs.emplace(id, 3, rank, blocking);
       options.from = theirs->handle();
+      options.borrow = from == From::kBorrowed;
     }
     auto transport = timed(group, rank, kNever);
     plant(rank, options);
     try {
       over_fake(std::move(transport), options);
     } catch (const Error&) {
-      if (theirs) theirs->lost = true;  // its split may be in progress
+      if (theirs) theirs->lost = from == From::kSplit;  // its split may be in progress
       throw;
     }
   });
@@ -138,28 +140,37 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
            {From::kSplit, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
             "rank 1: NCCL failed in ncclCommSplit", -1, -1},
            {From::kSplit, true, fail, Status::kComm, "rank 1: NCCL failed in work on nccl_comm", 3},
+           {From::kBorrowed, true, fail, Status::kComm, "rank 1: NCCL failed in work on nccl_comm",
+            3},
            {From::kNothing, false,
             [](int rank, Options&) { fake_nccl::set_version(rank == 1 ? 22703 : 22809); },
             Status::kMismatch, "2.27.3 on ranks [1]; 2.28.9 on ranks [0, 2]", 0},
-           {From::kNothing, false, [](int rank, Options&o) { o.device_index = rank == 1 ? 99 : 0; },
-            Status::kDevice, "rank 1: ", 0},
-           {From::kSplit, true, [](int rank, Options&o) { o.device_index = rank == 1; },
+           {From::kNothing, false,
+            [](int rank, Options& o) { o.device_index = rank == 1 ? 99 : 0; }, Status::kDevice,
+            "rank 1: ", 0},
+           {From::kSplit, true, [](int rank, Options& o) { o.device_index = rank == 1; },
             Status::kInvalidArgument, "rank 1: nccl_comm has rank 1 of 3 on CUDA device 0", 3},
-           {From::kSplit, false, [](int rank, Options&o) { o.max_ctas = rank == 0 ? 4 : 8; },
+           {From::kSplit, false, [](int rank, Options& o) { o.max_ctas = rank == 0 ? 4 : 8; },
             Status::kMismatch, "max_ctas differs (4 on ranks [0]; 8 on ranks [1, 2])", 3},
            {From::kSplit, false,
-            [](int rank, Options&o) {
+            [](int rank, Options& o) {
               if (rank == 0) o.from = nullptr;
             },
-            Status::kMismatch, "nccl_comm differs (given on ranks [1, 2]; null on ranks [0])", 3}})
+            Status::kMismatch,
+            "nccl_comm and borrow differ (none on ranks [0]; one to split on ranks [1, 2])", 3},
+           {From::kSplit, false, [](int rank, Options& o) { o.borrow = rank == 1; },
+            Status::kMismatch, "one to borrow on ranks [1]", 3}})
     check_row(row);
   // Memory is missing before any rank enters NCCL.
   for (const int allocation : {1, 2}) {  // pinned; of the GPU
     const auto plant = [&](int rank, Options&) {
       if (rank == 2) emulator::fail_allocation(allocation);
     };
-    for (const auto& [from, blocking] :
-         {std::pair{From::kNothing, false}, {From::kSplit, false}, {From::kSplit, true}}) {
+    for (const auto& [from, blocking] : {std::pair{From::kNothing, false},
+                                         {From::kSplit, false},
+                                         {From::kSplit, true},
+                                         {From::kBorrowed, false},
+                                         {From::kBorrowed, true}}) {
       CAPTURE(allocation, static_cast<int>(from), blocking);
       const NoneLeft none;
       check_row({from, blocking, plant, Status::kOutOfMemory,
@@ -274,4 +285,36 @@ TEST_CASE("nccl making: a rank whose split of a parent that blocks fails says wh
   });
   INFO(text_of(errors));
   for (const auto& e : errors) CHECK(says(e, Status::kComm, "NCCL failed in ncclCommSplit"));
+}
+
+TEST_CASE("nccl making: a borrowed communicator that is in use on one rank is told on all",
+          "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto id = new_id();
+  const auto errors = on_ranks(2, [&](int rank) {
+    Theirs theirs(id, 2, rank, true);
+    NcclOptions options;
+    options.from = theirs.handle();
+    options.borrow = true;
+    const auto shared = cuda::NcclShared::of_borrowed(theirs.handle(), 0);
+    std::promise<void> held, done;
+    std::thread user([&] {
+      std::unique_lock<std::timed_mutex> lock;
+      if (rank == 1) lock = shared->enter(kLong);
+      held.set_value();
+      done.get_future().wait();
+    });
+    held.get_future().wait();
+    std::optional<Error> error;
+    try {
+      over_fake(timed(group, rank, 3000), options);
+    } catch (const Error& e) {
+      error = e;
+    }
+    done.set_value();
+    user.join();
+    if (error) throw *error;
+  });
+  check_all(errors, Status::kTimeout, "rank 1: nccl_comm is inside a call");
 }

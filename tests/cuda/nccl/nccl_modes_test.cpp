@@ -11,8 +11,9 @@
 using namespace muonrt;
 using namespace cuda_test;
 
-TEST_CASE("nccl modes: a caller's communicator is split, and left alive", "[nccl]") {
-  for (const bool blocking : {false, true}) {
+TEST_CASE("nccl modes: a caller's communicator is split, or borrowed and left alive", "[nccl]") {
+  for (const auto& [borrow, blocking] :
+       {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
     fake_nccl::reset();
     ThreadGroup group(2);
     const auto id = new_id();
@@ -20,6 +21,7 @@ TEST_CASE("nccl modes: a caller's communicator is split, and left alive", "[nccl
       Theirs theirs(id, 2, rank, blocking);
       NcclOptions options;
       options.from = theirs.handle();
+      options.borrow = borrow;
       const auto comm = over_fake(timed(group, rank, kLong), options);
       const auto twin = comm->duplicate();
       Machine machine(world_device());
@@ -31,7 +33,7 @@ TEST_CASE("nccl modes: a caller's communicator is split, and left alive", "[nccl
     });
     CHECK(text_of(errors) == "");
     const auto counts = fake_nccl::counts();
-    CHECK(counts.made == 6);
+    CHECK(counts.made == (borrow ? 2 : 6));
     CHECK(counts.destroyed == counts.made);
     check_rules();
   }
@@ -78,7 +80,7 @@ TEST_CASE("nccl modes: a split that is given up finds memory when it ends at las
         cuda::NcclGuest guest;
         guest.nccl_version = 22809;
         guest.max_ctas = NcclOptions().max_ctas;
-        guest.splits = true;
+        guest.origin = cuda::NcclOrigin::kSplit;
         return guest;
       });
       cuda::nccl_together(*bootstrap, [] {});

@@ -97,6 +97,7 @@ TEST_CASE("no GPU: bad options of an NCCL communicator are told before anything 
   };
   CHECK(refused([](auto& o) { o.max_ctas = 12; }, "max_ctas is 12"));
   CHECK(refused([](auto& o) { o.max_ctas = 0; }, "max_ctas is 0"));
+  CHECK(refused([](auto& o) { o.borrow = 1; }, "nccl_comm is null"));
   CHECK(refused([](auto& o) { o.struct_size = 8; }, "struct_size is 8"));
   CHECK(muonrt_comm_create_nccl(nullptr, host, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_comm_create_nccl(&comm, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
