@@ -238,14 +238,6 @@ class Optimizer {
     check(muonrt_optimizer_state(get(), index, kind, &view));
     return view;
   }
-  /// What lies in that view where its place is not MUONRT_PLACE_LOCAL.
-  std::vector<muonrt_state_piece_t> state_pieces(int64_t index, int32_t kind) {
-    int64_t count = 0;
-    check(muonrt_optimizer_state_pieces(get(), index, kind, nullptr, 0, &count));
-    std::vector<muonrt_state_piece_t> out(static_cast<size_t>(count));
-    check(muonrt_optimizer_state_pieces(get(), index, kind, out.data(), count, &count));
-    return out;
-  }
   /// All state of this rank; valid until the next call.
   std::vector<muonrt_state_extent_t> state_extents() {
     int64_t count = 0;

@@ -10,7 +10,7 @@ extern "C" {
 
 /* Where state lies. Momentum and moments of a parameter whose gradients are addends, or cut in
  * another way than it is, are kept by those who own its matrices or slices (see
- * muonrt_optimizer_state_pieces): what a rank keeps lies piece after piece in its view. NorMuon's
+ * muonrt_optimizer_state_extents): what a rank keeps lies piece after piece in its view. NorMuon's
  * moments are with the owners of matrices. Master weights and remainders are always local. */
 typedef int32_t muonrt_state_place_t;
 enum muonrt_state_place {
@@ -31,14 +31,6 @@ typedef struct muonrt_state_view {
   int32_t reserved;
 } muonrt_state_view_t;
 
-/* A piece of such a view. Pieces lie one after the other; those of LINES lie where they begin. */
-typedef struct muonrt_state_piece {
-  int64_t index; /* MATRICES, LINES: number of the matrix, expert by expert, part by part;
-                    SLICES: -1 */
-  int64_t begin; /* SLICES: its first local element; LINES: its first line; MATRICES: 0 */
-  int64_t numel;
-} muonrt_state_piece_t;
-
 /* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t size);
 #define muonrt_state_view_init(view) \
@@ -52,16 +44,6 @@ MUONRT_API void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t
 MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
                                                   muonrt_state_kind_t kind,
                                                   muonrt_state_view_t* view);
-
-/* The pieces of that view where its place is not LOCAL; none where it is. Over all ranks they hold
- * each element, or line, once; where every replica orthogonalizes for itself (MUONRT_REPLICAS_EACH,
- * or AUTO that has chosen it) MATRICES and LINES are there once in every replica.
- * @param pieces    receives at most `capacity` of them; may be NULL if capacity is 0.
- * @param n_pieces  receives how many there are on this rank. Errors: as above. */
-MUONRT_API muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer,
-                                                         int64_t param, muonrt_state_kind_t kind,
-                                                         muonrt_state_piece_t* pieces,
-                                                         int64_t capacity, int64_t* n_pieces);
 
 /* A piece of state that lies on this rank. Of a tensor of `shape` (the parameter's, or a view of
  * it in which neighbouring dimensions are one) the elements of the product of index lists, one for
@@ -83,7 +65,10 @@ typedef struct muonrt_state_extent {
   int64_t first_written, end_written;
 } muonrt_state_extent_t;
 
-/* All state of this rank, parameter by parameter, none of it empty.
+/* All state of this rank, parameter by parameter, none of it empty. Where a view's place is not
+ * LOCAL, its extents hold each element, or line, once over all ranks; where every replica
+ * orthogonalizes for itself (MUONRT_REPLICAS_EACH, or AUTO that has chosen it) MATRICES and LINES
+ * are there once in every replica.
  * @param extents    receives at most `capacity` of them; may be NULL if capacity is 0. What they
  *                   point to is valid until the next call, or until the optimizer is destroyed.
  * @param n_extents  receives how many there are. Local. Errors: INVALID_ARGUMENT. */

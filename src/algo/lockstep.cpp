@@ -40,8 +40,4 @@ void run(Ops& ops, Stream& stream, std::span<const Call> calls) {
   }
 }
 
-void run_in_lockstep(Ops& ops, Stream& stream, std::span<const std::vector<Round>> iterations) {
-  run(ops, stream, in_lockstep(iterations));
-}
-
 }  // namespace muonrt

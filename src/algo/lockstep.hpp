@@ -29,6 +29,4 @@ std::vector<Call> in_lockstep(std::span<const std::vector<Round>> iterations);
 /// Enqueues calls; takes no memory.
 void run(Ops& ops, Stream& stream, std::span<const Call> calls);
 
-void run_in_lockstep(Ops& ops, Stream& stream, std::span<const std::vector<Round>> iterations);
-
 }  // namespace muonrt

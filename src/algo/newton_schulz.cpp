@@ -64,9 +64,9 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   return space;
 }
 
-/// The products of one batch, in a list that run_in_lockstep enqueues. Every symmetric product
-/// is written A B^T, which is A B because all m x m iterates are symmetric bit for bit; so a
-/// backend needs one symmetric kernel only.
+/// The products of one batch, in a list that in_lockstep merges with those of others. Every
+/// symmetric product is written A B^T, which is A B because all m x m iterates are symmetric bit
+/// for bit; so a backend needs one symmetric kernel only.
 class Products {
  public:
   /// @param watched  null, or where what `watch` is given is tallied.

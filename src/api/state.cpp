@@ -142,25 +142,6 @@ muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t pa
   });
 }
 
-muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int64_t param,
-                                              int32_t kind, muonrt_state_piece_t* pieces,
-                                              int64_t capacity, int64_t* n_pieces) {
-  return as_status([&] {
-    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_state_pieces");
-    require_pointer(n_pieces, "muonrt_optimizer_state_pieces", "n_pieces");
-    MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument,
-                   "muonrt_optimizer_state_pieces: capacity is ", capacity, " (>= 0); correct it");
-    if (capacity != 0) require_pointer(pieces, "muonrt_optimizer_state_pieces", "pieces");
-    const std::vector<StatePiece> found = o.state_pieces(param, static_cast<StateKind>(kind));
-    *n_pieces = std::ssize(found);
-    for (int64_t i = 0; i < std::min(capacity, *n_pieces); ++i) {
-      const StatePiece& piece = found[static_cast<size_t>(i)];
-      pieces[i] = {piece.index, piece.begin, piece.numel};
-    }
-    return Status::kOk;
-  });
-}
-
 muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
                                              int64_t* updates) {
   return as_status([&] {

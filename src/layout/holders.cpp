@@ -1,7 +1,5 @@
 #include "layout/holders.hpp"
 
-#include <algorithm>
-
 #include "base/error.hpp"
 
 namespace muonrt {
@@ -12,7 +10,6 @@ namespace {
 struct Submesh {
   int64_t base = 0;         // position of the fixed coordinates
   std::vector<bool> fixed;  // per mesh dim
-  int64_t index_there = 0;  // position of the matrix in the dim-0 list of its holders
   std::vector<int> shards;  // sharding dims that are not fixed, ascending
 };
 
@@ -24,7 +21,6 @@ Submesh submesh_of(const Layout& layout, int64_t index) {
   out.fixed.assign(static_cast<size_t>(layout.mesh().dims()), false);
   if (layout.dims() == 3) {
     const Layout::Spot spot = layout.locate(0, index);
-    out.index_there = spot.position;
     for (int k = 0; k < layout.mesh().dims(); ++k) {
       const int64_t c = spot.coords[static_cast<size_t>(k)];
       if (c < 0) continue;
@@ -49,21 +45,6 @@ std::vector<int64_t> offsets(const Mesh& mesh, const std::vector<int>& dims) {
       }
     }
     out.swap(next);
-  }
-  return out;
-}
-
-/// Flat ranges of one matrix of the stack, one for each shard of its shard group.
-std::vector<std::pair<int64_t, int64_t>> matrix_ranges(const Layout& stack, const Submesh& sub) {
-  std::vector<std::pair<int64_t, int64_t>> out;
-  for (const int64_t offset : offsets(stack.mesh(), sub.shards)) {
-    const int rank = stack.mesh().ranks()[static_cast<size_t>(sub.base + offset)];
-    const int64_t numel =
-        length(stack.runs_before_flat(rank, 1)) * length(stack.runs_before_flat(rank, 2));
-    const auto [begin, end] = stack.flat_range(rank);
-    const int64_t first = sub.index_there * numel;
-    const int64_t b = std::clamp(begin - first, int64_t{0}, numel);
-    out.emplace_back(b, std::max(b, std::min(end - first, numel)));
   }
   return out;
 }
@@ -93,56 +74,6 @@ MatrixHolders holders_of(const Layout& layout, int64_t matrix_index) {
 
 int64_t holder_class(const Layout& layout, int64_t matrix_index) {
   return submesh_of(layout, matrix_index).base;
-}
-
-Layout matrix_layout(const Layout& stack, int64_t e) {
-  MUONRT_REQUIRE(stack.dims() == 3, Status::kInvalidArgument, "layout of shape ", stack.shape(),
-                 " is no stack of matrices; give (count, rows, cols)");
-  const Submesh sub = submesh_of(stack, e);
-  const Mesh& mesh = stack.mesh();
-  std::vector<int> kept, place(static_cast<size_t>(mesh.dims()), -1);
-  std::vector<int64_t> sizes;
-  std::vector<std::string> names;
-  for (int k = 0; k < mesh.dims(); ++k) {
-    if (sub.fixed[static_cast<size_t>(k)]) continue;
-    place[static_cast<size_t>(k)] = static_cast<int>(kept.size());
-    kept.push_back(k);
-    sizes.push_back(mesh.shape()[static_cast<size_t>(k)]);
-    names.push_back(mesh.names()[static_cast<size_t>(k)]);
-  }
-  std::vector<int32_t> ranks;
-  for (const int64_t offset : offsets(mesh, kept)) {
-    ranks.push_back(mesh.ranks()[static_cast<size_t>(sub.base + offset)]);
-  }
-  const auto moved = [&](std::vector<int> dims) {
-    for (int& k : dims) k = place[static_cast<size_t>(k)];
-    return dims;
-  };
-  auto submesh = std::make_shared<const Mesh>(sizes, names, ranks);
-  const int first = stack.first_dim(1);  // of the matrix's own
-  const std::vector<int64_t> shape(stack.tensor_shape().begin() + first,
-                                   stack.tensor_shape().end());
-  const auto viewed = [&](const Layout& matrix) {
-    return matrix.viewed(0, stack.first_dim(2) - first);
-  };
-  std::vector<Cut> cuts;
-  for (const Cut& c : stack.cuts()) {
-    if (c.tensor_dim < first) continue;
-    cuts.push_back({moved(c.mesh_dims), c.tensor_dim - first, c.split_factor, c.unit});
-  }
-  const std::vector<int> partial = moved(stack.partial_dims());
-  if (stack.kind() == Layout::Kind::kRowBounds && stack.row_bounds().tensor_dim >= first) {
-    const RowBounds& r = stack.row_bounds();
-    return viewed(Layout::with_row_bounds(submesh, shape, cuts, moved(r.mesh_dims),
-                                          r.tensor_dim - first, r.bounds, partial));
-  }
-  if (stack.kind() == Layout::Kind::kFlat) {
-    std::vector<int> dims = moved(stack.flat().mesh_dims);
-    std::sort(dims.begin(), dims.end());  // as matrix_ranges numbers the shards
-    return viewed(
-        Layout::with_flat(submesh, shape, cuts, dims, matrix_ranges(stack, sub), partial));
-  }
-  return viewed(Layout::from_cuts(submesh, shape, cuts, partial));
 }
 
 }  // namespace muonrt

@@ -25,9 +25,4 @@ MatrixHolders holders_of(const Layout& layout, int64_t matrix_index);
 /// Equal for two matrices of one layout exactly if the same ranks hold both.
 int64_t holder_class(const Layout& layout, int64_t matrix_index);
 
-/// Matrix `e` of a 3-D stack as a layout of its own: dim-0 cuts consumed (the mesh keeps the ranks
-/// that hold `e`), the others carried over to one tensor dim less, with their split factors. Local
-/// offsets count from the matrix's own first local element. Errors: as holders_of.
-Layout matrix_layout(const Layout& stack, int64_t e);
-
 }  // namespace muonrt

@@ -158,9 +158,4 @@ StateView Optimizer::state(int64_t param, StateKind kind) const {
   return view_of(state_.at(param, kind, settings_.params[static_cast<size_t>(param)].name));
 }
 
-std::vector<StatePiece> Optimizer::state_pieces(int64_t param, StateKind kind) const {
-  require_param(settings_, param);
-  return state_.at(param, kind, settings_.params[static_cast<size_t>(param)].name).pieces;
-}
-
 }  // namespace muonrt

@@ -52,7 +52,6 @@ class Optimizer {
   void take_params(const std::vector<int64_t>& list);
   void set_group(int32_t index, const GroupSettings& group);
   StateView state(int64_t param, StateKind kind) const;
-  std::vector<StatePiece> state_pieces(int64_t param, StateKind kind) const;
   int64_t find(const std::string& name) const;
   int64_t steps() const { return record_.steps(); }
   /// (layer, head) that QK-clip acted on in the last committed step.

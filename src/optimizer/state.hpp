@@ -22,9 +22,12 @@ struct StateView {
   StatePlace place = StatePlace::kLocal;
 };
 
-/// A piece of a view whose place is not local; see muonrt_state_piece_t.
+/// A piece of a view whose place is not local. Pieces lie one after the other; those of kLines lie
+/// where they begin.
 struct StatePiece {
-  int64_t index, begin, numel;
+  int64_t index;  // kMatrices, kLines: of the matrix, expert by expert, part by part; kSlices: -1
+  int64_t begin;  // kSlices: its first local element; kLines: its first line; kMatrices: 0
+  int64_t numel;
 };
 
 /// One kind of state of a parameter. What this rank holds of it is set by State alone.

@@ -53,7 +53,7 @@ TEST_CASE("lockstep: products that are not symmetric go ahead, symmetric ones wa
   iterations[1].push_back(round_of(12, false));
   iterations[1].push_back(round_of(13, true));
   iterations[1].push_back(round_of(14, false));
-  run_in_lockstep(ops, *backend.stream, iterations);
+  run(ops, *backend.stream, in_lockstep(iterations));
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{11}, {12}, {1, 13}, {14}, {2}});
   CHECK(order == std::vector<int>{11, 1});
 }
@@ -65,7 +65,7 @@ TEST_CASE("lockstep: an alpha of zero makes no symmetric product", "[unit][newto
   iterations[0] = {round_of(1, true), round_of(2, true)};
   iterations[0][0].product.alpha = 0.0f;
   iterations[1] = {round_of(3, true)};
-  run_in_lockstep(ops, *backend.stream, iterations);
+  run(ops, *backend.stream, in_lockstep(iterations));
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{1}, {2, 3}});
 }
 

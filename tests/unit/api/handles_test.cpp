@@ -74,7 +74,6 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_set_group(o, 0, nullptr));
   note(muonrt_optimizer_find(o, "w", &number));
   note(muonrt_optimizer_state(o, 0, 0, nullptr));
-  note(muonrt_optimizer_state_pieces(o, 0, 0, nullptr, 0, &number));
   note(muonrt_optimizer_state_extents(o, nullptr, 0, &number));
   note(muonrt_optimizer_save(o, "state", nullptr));
   note(muonrt_optimizer_save_reserve(o, nullptr, nullptr));

@@ -1,49 +1,55 @@
 #include <catch2/catch.hpp>
 
-#include "base/error.hpp"
 #include "layout/blocks.hpp"
 #include "layout/holders.hpp"
 #include "layout/parse.hpp"
 
 using namespace muonrt;
 using Blocks = std::vector<Block>;  // each {row, col, rows, cols, local_offset, local_ld}
-using MeshPtr = std::shared_ptr<const Mesh>;
+using Sizes = std::vector<int64_t>;
 
 namespace {
 
-MeshPtr mesh(std::vector<int64_t> shape) { return std::make_shared<const Mesh>(std::move(shape)); }
+std::shared_ptr<const Mesh> mesh(Sizes shape) {
+  return std::make_shared<const Mesh>(std::move(shape));
+}
 
-Layout placed(std::vector<int64_t> mesh_shape, std::vector<int64_t> shape, const char* text) {
+Layout placed(Sizes mesh_shape, Sizes shape, const char* text) {
   return Layout::from_placements(mesh(std::move(mesh_shape)), std::move(shape),
                                  parse_placements(text), Reading::kLiteral);
 }
 
 }  // namespace
 
-TEST_CASE("blocks: a contiguous shard is one rectangle", "[unit][layout]") {
-  CHECK(blocks_of(placed({4}, {10, 6}, "S(0)"), 1) == Blocks{{3, 0, 3, 6, 0, 6}});
-  CHECK(blocks_of(placed({4}, {10, 6}, "S(0)"), 3) == Blocks{{9, 0, 1, 6, 0, 6}});
-  CHECK(blocks_of(placed({4}, {10, 6}, "S(1)"), 1) == Blocks{{0, 2, 10, 2, 0, 2}});
-  CHECK(blocks_of(placed({4}, {10, 6}, "S(1)"), 3).empty());
-  CHECK(blocks_of(placed({4}, {10, 6}, "R"), 2) == Blocks{{0, 0, 10, 6, 0, 6}});
-  CHECK(blocks_of(placed({2, 2}, {5, 6}, "S(0),S(1)"), 3) == Blocks{{3, 3, 2, 3, 0, 3}});
-}
-
-TEST_CASE("blocks: strided rows and columns give one rectangle for each pair of runs",
-          "[unit][layout]") {
-  CHECK(blocks_of(placed({2}, {8, 3}, "SS(0,2)"), 1) ==
-        Blocks{{2, 0, 2, 3, 0, 3}, {6, 0, 2, 3, 6, 3}});
-  // local 4 x 4: rows 0 1 4 5, columns 2 3 6 7
-  CHECK(blocks_of(placed({2, 2}, {8, 8}, "SS(0,2),SS(1,2)"), 1) ==
-        Blocks{{0, 2, 2, 2, 0, 4}, {0, 6, 2, 2, 2, 4}, {4, 2, 2, 2, 8, 4}, {4, 6, 2, 2, 10, 4}});
-}
-
-TEST_CASE("blocks: one-dim tensors are one row, scalars one element", "[unit][layout]") {
-  CHECK(blocks_of(placed({4}, {10}, "S(0)"), 3) == Blocks{{0, 9, 1, 1, 0, 1}});
-  CHECK(blocks_of(placed({2}, {8}, "SS(0,2)"), 0) ==
-        Blocks{{0, 0, 1, 2, 0, 2}, {0, 4, 1, 2, 2, 2}});
-  CHECK(blocks_of(placed({2}, {}, "R"), 1) == Blocks{{0, 0, 1, 1, 0, 1}});
-  CHECK(matrix_shape(placed({2}, {8}, "R")) == std::pair<int64_t, int64_t>{1, 8});
+TEST_CASE("blocks: a shard is one rectangle for each pair of its runs", "[unit][layout]") {
+  struct Row {
+    Sizes mesh, shape;
+    const char* placements;
+    int rank;
+    Blocks blocks;
+  };
+  for (const Row& row : {
+           Row{{4}, {10, 6}, "S(0)", 1, {{3, 0, 3, 6, 0, 6}}},
+           Row{{4}, {10, 6}, "S(0)", 3, {{9, 0, 1, 6, 0, 6}}},
+           Row{{4}, {10, 6}, "S(1)", 1, {{0, 2, 10, 2, 0, 2}}},
+           Row{{4}, {10, 6}, "S(1)", 3, {}},
+           Row{{4}, {10, 6}, "R", 2, {{0, 0, 10, 6, 0, 6}}},
+           Row{{2, 2}, {5, 6}, "S(0),S(1)", 3, {{3, 3, 2, 3, 0, 3}}},
+           Row{{2}, {8, 3}, "SS(0,2)", 1, {{2, 0, 2, 3, 0, 3}, {6, 0, 2, 3, 6, 3}}},
+           // local 4 x 4: rows 0 1 4 5, columns 2 3 6 7
+           Row{{2, 2},
+               {8, 8},
+               "SS(0,2),SS(1,2)",
+               1,
+               {{0, 2, 2, 2, 0, 4}, {0, 6, 2, 2, 2, 4}, {4, 2, 2, 2, 8, 4}, {4, 6, 2, 2, 10, 4}}},
+           // one dim: one row; a scalar: one element
+           Row{{4}, {10}, "S(0)", 3, {{0, 9, 1, 1, 0, 1}}},
+           Row{{2}, {8}, "SS(0,2)", 0, {{0, 0, 1, 2, 0, 2}, {0, 4, 1, 2, 2, 2}}},
+           Row{{2}, {}, "R", 1, {{0, 0, 1, 1, 0, 1}}},
+       }) {
+    INFO(row.placements << " on rank " << row.rank);
+    CHECK(blocks_of(placed(row.mesh, row.shape, row.placements), row.rank) == row.blocks);
+  }
 }
 
 TEST_CASE("blocks: a flat range is the rest of a row, whole rows, the start of a row",
@@ -59,21 +65,6 @@ TEST_CASE("blocks: a flat range is the rest of a row, whole rows, the start of a
   CHECK(flat(5, 8) == Blocks{{1, 1, 1, 3, 0, 3}});
   CHECK(flat(3, 5) == Blocks{{0, 3, 1, 1, 0, 1}, {1, 0, 1, 1, 1, 1}});
   CHECK(flat(7, 7).empty());
-}
-
-TEST_CASE("blocks: of experts with tensor and expert parallelism over replicas", "[unit][layout]") {
-  // replicate 2 x ep 2 x tp 2; 3 experts (2 on ep 0, 1 on ep 1), 4 rows over tp
-  const Layout l = placed({2, 2, 2}, {3, 4, 5}, "R,S(0),S(1)");
-  CHECK(holders_of(l, 0).replicas == std::vector<std::vector<int>>{{0, 1}, {4, 5}});
-  CHECK(holders_of(l, 2).replicas == std::vector<std::vector<int>>{{2, 3}, {6, 7}});
-  CHECK(blocks_of_matrix(l, 5, 1) == Blocks{{2, 0, 2, 5, 10, 5}});
-  CHECK(blocks_of_matrix(l, 7, 2) == Blocks{{2, 0, 2, 5, 0, 5}});
-  CHECK(blocks_of_matrix(l, 7, 1).empty());
-  CHECK(holder_class(l, 0) == holder_class(l, 1));
-  CHECK(holder_class(l, 0) != holder_class(l, 2));
-  const Layout m = matrix_layout(l, 2);
-  CHECK(m.mesh().ranks() == std::vector<int32_t>{2, 3, 6, 7});
-  CHECK(m.describe() == "S(0) over d2=2, R over d0=2");
 }
 
 TEST_CASE("blocks: sizes above 2^31 and meshes of 1024 ranks cost no more than small ones",

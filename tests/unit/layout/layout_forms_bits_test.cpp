@@ -11,53 +11,70 @@ using namespace muonrt;
 using forms::kMatrices;
 using forms::make;
 using forms::rows;
+using Names = std::vector<std::string>;
+using Sizes = std::vector<int64_t>;
 
-TEST_CASE("same bits: experts, parts, flat ranges, row bounds and owners on any mesh", "[bits]") {
+TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller's own exchanges",
+          "[bits][functions]") {
+  enum Owners { kPlanned, kGiven, kByCallback };
   const auto reference = forms::reference();
   CHECK(reference.reports[0].planned == kMatrices);
   CHECK(reference.reports[0].orthogonalized == kMatrices);
   const auto all = forms::all();
-  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 3, 2}, 3)) {
+  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 3, 3, 2}, 3)) {
     const forms::Form& form = all[static_cast<size_t>(row[0])];
     const auto commit = row[2] ? CommitMode::kEager : CommitMode::kAtomic;
+    const bool by_callback = row[5] == kByCallback;
     world::Case c = make(form, 1 + row[1], commit, row[3] ? 512 : 1 << 20);
-    c.settings.replicas = static_cast<Replicas>(row[4]);
-    if (row[5] == 1) forms::give_owners(c, form);
-    // An expert stack's conv sibling has no row of its own in some forms; all must still agree.
+    c.settings.replicas = by_callback ? Replicas::kOnce : static_cast<Replicas>(row[4]);
+    if (row[5] == kGiven) forms::give_owners(c, form);
+    world::Board board(c);
+    c.adjust = [&](OptimizerSettings& settings, int rank) {
+      settings.serial = row[6] == 1;
+      if (by_callback) board.serve(settings, rank);
+    };
     INFO(form.name << ", window " << 1 + row[1] << ", commit " << row[2] << ", replicas " << row[4]
-                   << ", owners given " << row[5]);
+                   << ", owners " << row[5] << ", serial " << row[6]);
     const world::Outcome outcome = world::run(c);
     CHECK(outcome.tensors == reference.tensors);
     for (const StepReport& r : outcome.reports) {
       if (c.settings.replicas == Replicas::kOnce) CHECK(r.planned == kMatrices);
       CHECK(r.orthogonalized == r.planned);
-    }
-  }
-}
-
-TEST_CASE("same bits: functions of the caller's carry every form, at every prefetch depth",
-          "[bits][functions]") {
-  const auto reference = forms::reference();
-  const auto all = forms::all();
-  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2}, 5)) {
-    const forms::Form& form = all[static_cast<size_t>(row[0])];
-    world::Case c = make(form, 1 + row[1], CommitMode::kAtomic, 512);
-    world::Board board(c);
-    const bool by_callback = row[2] == 1;
-    c.adjust = [&](OptimizerSettings& settings, int rank) {
-      settings.serial = row[3] == 1;
-      if (by_callback) board.serve(settings, rank);
-    };
-    INFO(form.name << ", window " << 1 + row[1] << ", by callback " << by_callback << ", serial "
-                   << row[3]);
-    const world::Outcome outcome = world::run(c);
-    CHECK(outcome.tensors == reference.tensors);
-    for (const StepReport& r : outcome.reports) {
-      CHECK(r.orthogonalized == kMatrices);
       if (by_callback) CHECK(r.bytes_sent == 0);
     }
     // A gather and a redistribution for each parameter, on every rank, in every step.
     CHECK(board.calls() == (by_callback ? 2 * forms::kMuon * c.world * c.steps : 0));
+  }
+}
+
+TEST_CASE("same bits: groups of ranks that overlap never wait for each other in a circle",
+          "[bits]") {
+  // Groups {0, 1} and {0, 2} in turn, one matrix a chunk, all of rank 0. If each rank counted the
+  // window by its own chunks, rank 1 would wait in a gather for rank 0, and rank 0 for rank 2.
+  const auto make_groups = [](int ranks, int window) {
+    world::Case c = world::on_mesh({ranks});
+    c.settings.window = window;
+    c.settings.chunk_bytes = 1;
+    c.settings.timeout_ms = 5000;
+    c.steps = 2;
+    for (int i = 0; i < 8; ++i) {
+      world::Param p = world::matrix(cat("p", i), {4, 4}, {});
+      p.owner = 0;
+      p.make_layout = [i, ranks](auto mesh, auto shape) {
+        if (ranks == 1) return forms::whole_on_all(mesh, shape);
+        const std::vector<int32_t> group = {0, 1 + i % 2};
+        const Sizes two = {2};
+        return Layout::from_cuts(std::make_shared<const Mesh>(two, Names{}, group), shape,
+                                 {Cut{{0}, 0}});
+      };
+      c.params.push_back(std::move(p));
+    }
+    return c;
+  };
+  const auto expected = world::run(make_groups(1, 1)).tensors;
+  for (const int window : {1, 2, 3, 8}) {
+    INFO("window " << window);
+    CHECK(world::run(make_groups(3, window)).tensors == expected);
   }
 }
 
@@ -85,28 +102,4 @@ TEST_CASE("parts: each part is what it would be as a parameter of its own", "[un
     const auto &whole_data = together.data(0), &gate_data = gate.data(0);
     CHECK(std::equal(gate_data.begin(), gate_data.end(), whole_data.begin()));
   });
-}
-
-TEST_CASE("parts: what does not tile the matrix is refused, naming the part", "[unit][optimizer]") {
-  const auto attempt = [](std::vector<PartSettings> parts) -> std::string {
-    world::Case c;
-    world::Param p;
-    p.name = "qkv";
-    p.shape = {8, 6};
-    p.parts = std::move(parts);
-    c.params = {p};
-    try {
-      world::run(c);
-    } catch (const Error& e) {
-      CHECK(e.status() == Status::kInvalidArgument);
-      return e.message();
-    }
-    return "";
-  };
-  using Catch::Contains;
-  CHECK_THAT(attempt({{"q", rows({{0, 4}}), whole(6), 1.0}}),
-             Contains("'qkv'") && Contains("24 of 48"));
-  CHECK_THAT(attempt({{"q", rows({{0, 5}}), whole(6), 1.0}, {"k", rows({{4, 8}}), whole(6), 1.0}}),
-             Contains("'q' and 'k' overlap"));
-  CHECK_THAT(attempt({{"q", rows({{0, 9}}), whole(6), 1.0}}), Contains("'q'") && Contains("8 x 6"));
 }

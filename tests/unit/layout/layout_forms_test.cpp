@@ -150,6 +150,5 @@ TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[
   CHECK_THROWS_WITH(blocks_of_matrix(l, 0, 4), Contains("no matrix 4"));
   CHECK_THROWS_WITH(holders_of(l, -1), Contains("no matrix -1"));
   CHECK_THROWS_WITH(holders_of(Layout::from_cuts(m, {1, 1, 1, 1}, {}), 0), Contains("neither"));
-  CHECK_THROWS_WITH(matrix_layout(Layout::from_cuts(m, {4, 4}, {}), 0), Contains("no stack"));
   CHECK_THROWS_WITH(blocks_of_matrix(Layout::from_cuts(m, {4, 4}, {}), 0, 0), Contains("no stack"));
 }

@@ -1,11 +1,11 @@
 #pragma once
 
-// A naive model of layouts: explicit index lists, cut one by one. It shares no code with src/layout
-// except the descriptions of what to cut, so the tests can compare the closed forms with it.
+// A naive model of layouts: explicit index lists, cut one by one. Of src/layout it uses only the
+// description of what to cut, so the tests can compare the closed forms with it.
 
-#include <algorithm>
 #include <cstdint>
-#include <string>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,59 +21,46 @@ inline List iota(int64_t n) {
   return out;
 }
 
-inline std::vector<List> chunk(const List& list, int64_t n) {
+/// `n` chunks of ceil size, the last ones short or empty.
+template <class Item>
+std::vector<std::vector<Item>> chunk(const std::vector<Item>& list, int64_t n) {
   const auto size = static_cast<int64_t>(list.size());
-  std::vector<List> out(static_cast<size_t>(n));
+  std::vector<std::vector<Item>> out(static_cast<size_t>(n));
   int64_t at = 0;
-  for (int64_t i = 0; i < n; ++i) {
+  for (auto& part : out) {
     const int64_t want = (size + n - 1) / n;
-    for (int64_t k = 0; k < want && at < size; ++k) {
-      out[static_cast<size_t>(i)].push_back(list[static_cast<size_t>(at++)]);
-    }
+    for (int64_t k = 0; k < want && at < size; ++k) part.push_back(list[static_cast<size_t>(at++)]);
   }
   return out;
 }
 
-inline List strided(const List& list, int64_t f, int64_t n, int64_t i) {
-  List out;
-  for (const List& piece : chunk(list, f)) {
-    const List part = chunk(piece, n)[static_cast<size_t>(i)];
-    out.insert(out.end(), part.begin(), part.end());
-  }
-  return out;
-}
-
-inline List strided_units(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit) {
+/// Part `i` of `n`: of each of `f` pieces the `i`-th chunk, counted in blocks of `unit` indices.
+inline List cut(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit) {
   std::vector<List> blocks;
   for (size_t p = 0; p < list.size(); ++p) {
     if (p % static_cast<size_t>(unit) == 0) blocks.emplace_back();
     blocks.back().push_back(list[p]);
   }
   List out;
-  for (const int64_t b : strided(iota(static_cast<int64_t>(blocks.size())), f, n, i)) {
-    const List& block = blocks[static_cast<size_t>(b)];
-    out.insert(out.end(), block.begin(), block.end());
+  for (const auto& piece : chunk(blocks, f)) {
+    for (const List& block : chunk(piece, n)[static_cast<size_t>(i)])
+      out.insert(out.end(), block.begin(), block.end());
   }
-  return out;
-}
-
-inline int64_t size_of(const List& shape) {
-  int64_t out = 1;
-  for (const int64_t n : shape) out *= n;
   return out;
 }
 
 /// Coordinates of every position of a mesh.
 inline std::vector<List> all_coords(const List& mesh) {
-  std::vector<List> out;
-  for (int64_t p = 0; p < size_of(mesh); ++p) {
-    List c(mesh.size());
-    int64_t rest = p;
-    for (size_t k = mesh.size(); k-- > 0;) {
-      c[k] = rest % mesh[k];
-      rest /= mesh[k];
+  std::vector<List> out = {{}};
+  for (const int64_t size : mesh) {
+    std::vector<List> next;
+    for (const List& outer : out) {
+      for (int64_t c = 0; c < size; ++c) {
+        next.push_back(outer);
+        next.back().push_back(c);
+      }
     }
-    out.push_back(c);
+    out = std::move(next);
   }
   return out;
 }
@@ -92,17 +79,6 @@ inline int64_t count_of(const List& mesh, const std::vector<int>& dims) {
   return out;
 }
 
-inline List indices(int64_t n, int dim, const List& mesh, const List& coords,
-                    const std::vector<muonrt::Cut>& cuts) {
-  List out = iota(n);
-  for (const muonrt::Cut& s : cuts) {
-    if (s.tensor_dim != dim) continue;
-    out = strided_units(out, s.split_factor, count_of(mesh, s.mesh_dims),
-                        index_of(mesh, coords, s.mesh_dims), s.unit);
-  }
-  return out;
-}
-
 /// Row-major global element numbers of a product of lists, in local order.
 inline List elements(const List& shape, const std::vector<List>& lists) {
   List out = {0};
@@ -113,6 +89,59 @@ inline List elements(const List& shape, const std::vector<List>& lists) {
     }
     out = std::move(next);
   }
+  return out;
+}
+
+template <class Number>
+List range(const List& list, Number begin, Number end) {
+  return List(list.begin() + begin, list.begin() + end);
+}
+
+/// What the rank at `coords` of the mesh holds of a layout that is not viewed in another way.
+inline List held_at(const muonrt::Layout& layout, const List& coords) {
+  using Kind = muonrt::Layout::Kind;
+  const List &mesh = layout.mesh().shape(), &shape = layout.shape();
+  std::vector<List> lists;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    List list = iota(shape[d]);
+    for (const muonrt::Cut& c : layout.cuts()) {
+      if (c.tensor_dim != static_cast<int>(d)) continue;
+      list = cut(list, c.split_factor, count_of(mesh, c.mesh_dims),
+                 index_of(mesh, coords, c.mesh_dims), c.unit);
+    }
+    if (layout.kind() == Kind::kRowBounds &&
+        layout.row_bounds().tensor_dim == static_cast<int>(d)) {
+      const auto shard = index_of(mesh, coords, layout.row_bounds().mesh_dims);
+      const int64_t* const bound = layout.row_bounds().bounds.data() + shard;
+      list = range(list, bound[0], bound[1]);
+    }
+    lists.push_back(std::move(list));
+  }
+  const List out = elements(shape, lists);
+  if (layout.kind() == Kind::kOwner) {
+    const muonrt::Owner& owner = layout.owner();
+    return index_of(mesh, coords, owner.mesh_dims) == owner.shard ? out : List{};
+  }
+  if (layout.kind() != Kind::kFlat) return out;
+  const muonrt::FlatRanges& flat = layout.flat();
+  std::vector<int> dims = flat.mesh_dims;
+  if (std::ssize(flat.ranges) != count_of(mesh, dims)) {
+    std::set<int> cutting(dims.begin(), dims.end());
+    for (const muonrt::Cut& c : layout.cuts())
+      cutting.insert(c.mesh_dims.begin(), c.mesh_dims.end());
+    dims.assign(cutting.begin(), cutting.end());
+  }
+  const auto [begin, end] = flat.ranges[static_cast<size_t>(index_of(mesh, coords, dims))];
+  return range(out, begin, end);
+}
+
+/// Row-major numbers of the elements that every rank of the mesh holds, in local order.
+using Held = std::map<int, List>;
+inline Held held(const muonrt::Layout& layout) {
+  Held out;
+  const std::vector<List> coords = all_coords(layout.mesh().shape());
+  for (size_t p = 0; p < coords.size(); ++p)
+    out[layout.mesh().ranks()[p]] = held_at(layout, coords[p]);
   return out;
 }
 

@@ -5,7 +5,6 @@
 #include "base/error.hpp"
 #include "layout/layout.hpp"
 #include "layout/parse.hpp"
-#include "unit/layout/layout_naive.hpp"
 
 using namespace muonrt;
 

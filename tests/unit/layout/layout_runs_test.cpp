@@ -1,7 +1,6 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "base/error.hpp"
 #include "layout/runs.hpp"
 #include "unit/layout/layout_naive.hpp"
 
@@ -17,7 +16,7 @@ TEST_CASE("runs: every small cut agrees with cutting an explicit list", "[unit][
         for (int64_t unit = 1; unit <= 4; ++unit) {
           for (int64_t i = 0; i < n; ++i) {
             INFO(to_text(list) << " f " << f << " n " << n << " unit " << unit << " part " << i);
-            const List want = naive::strided_units(explicit_list, f, n, i, unit);
+            const List want = naive::cut(explicit_list, f, n, i, unit);
             const Runs got = cut(list, n, i, f, unit);
             REQUIRE(naive::expand(got) == want);
             REQUIRE(cut_length(length(list), n, i, f, unit) == std::ssize(want));

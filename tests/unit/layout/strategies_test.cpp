@@ -5,73 +5,54 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "base/text.hpp"
 #include "layout/parse.hpp"
 #include "muonrt/muonrt.h"
-#include "support/world.hpp"
+#include "unit/layout/layout_naive.hpp"
 
 using namespace muonrt;
 using Catch::Contains;
+using naive::List;
 
 namespace {
 
-std::vector<int32_t> ranks_of(const muonrt_mesh_t& m) {
-  int64_t n = 1;
-  for (int32_t d = 0; d < m.ndim; ++d) n *= m.shape[d];
-  return {m.ranks, m.ranks + n};
-}
+/// A mesh that a function makes, with the memory for it.
+struct Made {
+  explicit Made(int32_t capacity = 12) {
+    muonrt_mesh_storage_init(&storage);
+    storage.ranks = memory;
+    storage.capacity = capacity;
+  }
+  std::vector<int32_t> ranks() const {
+    int64_t n = 1;
+    for (int32_t d = 0; d < mesh.ndim; ++d) n *= mesh.shape[d];
+    return {mesh.ranks, mesh.ranks + n};
+  }
+  std::string names() const {
+    std::string out;
+    for (int32_t d = 0; d < mesh.ndim; ++d) out += cat(mesh.names[d], "=", mesh.shape[d], " ");
+    return out;
+  }
+  int32_t memory[12];
+  muonrt_mesh_storage_t storage;
+  muonrt_mesh_t mesh;
+};
 
 /// The rows of `rank` of a tensor on a mesh, by the placements that its names say.
-std::vector<int64_t> rows_by_name(const std::vector<const char*>& names,
-                                  const std::vector<int64_t>& sizes,
-                                  const std::vector<int64_t>& shape, int32_t expert, int32_t rank,
-                                  const std::vector<int32_t>& flat = {}) {
-  muonrt_mesh_t mesh;
-  muonrt_mesh_init(&mesh);
-  mesh.ndim = static_cast<int32_t>(sizes.size());
-  mesh.shape = sizes.data();
-  mesh.names = names.data();
-  int32_t world = 1;
-  for (const int64_t n : sizes) world *= static_cast<int32_t>(n);
-  muonrt_placement_t placements[MUONRT_MAX_DIMS];
-  REQUIRE(muonrt_placements_by_name(placements, &mesh, world, expert ? -1 : 0, expert) ==
-          MUONRT_OK);
-  muonrt_layout_t layout;
-  muonrt_layout_init(&layout);
-  layout.reading = MUONRT_READING_ORDERED;
-  layout.mesh = &mesh;
-  layout.placements = placements;
-  layout.flat_dims = flat.empty() ? nullptr : flat.data();
-  layout.n_flat_dims = static_cast<int32_t>(flat.size());
-  muonrt_run_t runs[64];
-  int64_t n = 0;
-  REQUIRE(muonrt_layout_runs(runs, 64, &n, &layout, world, static_cast<int32_t>(shape.size()),
-                             shape.data(), rank, 0) == MUONRT_OK);
-  std::vector<int64_t> out;
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t row = runs[i].begin; row < runs[i].end; ++row) out.push_back(row);
-  }
-  return out;
+List rows_by_name(const std::vector<std::string>& names, const List& sizes, const List& shape,
+                  bool expert, int rank, const std::vector<int>& flat = {}) {
+  const auto mesh = std::make_shared<const Mesh>(sizes, names);
+  const auto placements = placements_by_name(*mesh, expert ? -1 : 0, expert);
+  return naive::expand(
+      Layout::from_placements(mesh, shape, placements, Reading::kOrdered, flat).runs(rank, 0));
 }
 
 /// `rows` rows cut in contiguous pieces over and over, each cut {pieces, which}, the first
 /// outermost.
-std::vector<int64_t> rows_of_cuts(int64_t rows,
-                                  const std::vector<std::pair<int64_t, int64_t>>& cuts) {
-  int64_t begin = 0, end = rows;
-  for (const auto& [pieces, which] : cuts) {
-    const int64_t width = (end - begin + pieces - 1) / pieces;
-    const int64_t first = std::min(begin + which * width, end);
-    end = std::min(first + width, end);
-    begin = first;
-  }
-  std::vector<int64_t> out;
-  for (int64_t row = begin; row < end; ++row) out.push_back(row);
-  return out;
-}
-
-std::string names_of(const muonrt_mesh_t& m) {
-  std::string out;
-  for (int32_t d = 0; d < m.ndim; ++d) out += cat(m.names[d], "=", m.shape[d], " ");
+List rows_of_cuts(int64_t rows, const std::vector<std::pair<int64_t, int64_t>>& cuts) {
+  List out = naive::iota(rows);
+  for (const auto& [pieces, which] : cuts)
+    out = naive::chunk(out, pieces)[static_cast<size_t>(which)];
   return out;
 }
 
@@ -81,51 +62,40 @@ TEST_CASE("strategies: sizes make a mesh, tensor parallelism innermost", "[unit]
   muonrt_process_sizes_t sizes;
   muonrt_process_sizes_init(&sizes);
   sizes.fsdp = 2, sizes.tp = 3, sizes.pp = 2;
-  int32_t ranks[12];
-  muonrt_mesh_storage_t storage;
-  muonrt_mesh_storage_init(&storage);
-  storage.ranks = ranks;
-  storage.capacity = 12;
-  muonrt_mesh_t mesh;
-  REQUIRE(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_OK);
-  CHECK(names_of(mesh) == "pp=2 fsdp=2 tp=3 ");
-  CHECK(ranks_of(mesh) == std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  Made all, stage;
+  const auto make = [&](int32_t world) {
+    return muonrt_mesh_from_sizes(&all.mesh, &all.storage, &sizes, world);
+  };
+  const auto refused = [&](int32_t world, const std::vector<const char*>& words) {
+    CHECK(make(world) == MUONRT_ERROR_INVALID_ARGUMENT);
+    for (const char* word : words) CHECK_THAT(muonrt_last_error(), Contains(word));
+  };
+  REQUIRE(make(12) == MUONRT_OK);
+  CHECK(all.names() == "pp=2 fsdp=2 tp=3 ");
+  CHECK(all.ranks() == std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   // The second stage alone.
-  int32_t stage_ranks[12];
-  muonrt_mesh_storage_t stage_storage;
-  muonrt_mesh_storage_init(&stage_storage);
-  stage_storage.ranks = stage_ranks;
-  stage_storage.capacity = 12;
-  muonrt_mesh_t stage;
-  REQUIRE(muonrt_mesh_select(&stage, &stage_storage, &mesh, 12, "pp", 1) == MUONRT_OK);
-  CHECK(names_of(stage) == "fsdp=2 tp=3 ");
-  CHECK(ranks_of(stage) == std::vector<int32_t>{6, 7, 8, 9, 10, 11});
+  REQUIRE(muonrt_mesh_select(&stage.mesh, &stage.storage, &all.mesh, 12, "pp", 1) == MUONRT_OK);
+  CHECK(stage.names() == "fsdp=2 tp=3 ");
+  CHECK(stage.ranks() == std::vector<int32_t>{6, 7, 8, 9, 10, 11});
   muonrt_placement_t placements[2];
-  REQUIRE(muonrt_placements_by_name(placements, &stage, 12, 1, 0) == MUONRT_OK);
+  REQUIRE(muonrt_placements_by_name(placements, &stage.mesh, 12, 1, 0) == MUONRT_OK);
   CHECK((placements[0].kind == MUONRT_PLACEMENT_SHARD && placements[0].dim == 0));
   CHECK((placements[1].kind == MUONRT_PLACEMENT_SHARD && placements[1].dim == 1));
-  CHECK(muonrt_placements_by_name(placements, &mesh, 12, 1, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_placements_by_name(placements, &all.mesh, 12, 1, 0) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("'pp'"));
   sizes.order = "tp,fsdp,pp,dp,cp,ep";
-  REQUIRE(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_OK);
-  CHECK(names_of(mesh) == "tp=3 fsdp=2 pp=2 ");
-  CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 13) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("12 ranks") && Contains("13"));
+  REQUIRE(make(12) == MUONRT_OK);
+  CHECK(all.names() == "tp=3 fsdp=2 pp=2 ");
+  refused(13, {"12 ranks", "13"});
   sizes.order = "tp,fsdp";
-  CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("pp is 2"));
+  refused(12, {"pp is 2"});
   sizes.order = nullptr;
+  all.storage.capacity = 11;
+  refused(12, {"11", "12"});
   sizes.fsdp = int64_t{1} << 62;
   sizes.tp = 8;
-  CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("fsdp 4611686018427387904") && Contains("tp 8") &&
-                                      Contains("more than 2^63 ranks"));
-  sizes.fsdp = 2;
-  sizes.tp = 3;
-  storage.capacity = 11;
-  sizes.order = nullptr;
-  CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("11") && Contains("12"));
+  refused(12, {"fsdp 4611686018427387904", "tp 8", "more than 2^63 ranks"});
 }
 
 TEST_CASE("strategies: by name, FSDP cuts the pieces that tensor and expert parallelism have cut",
@@ -134,28 +104,26 @@ TEST_CASE("strategies: by name, FSDP cuts the pieces that tensor and expert para
     for (const int64_t fsdp : {2, 3}) {
       for (const int64_t inner : {2, 3}) {
         INFO(rows << " rows, fsdp=" << fsdp << ", inner " << inner);
-        for (int32_t rank = 0; rank < fsdp * inner; ++rank) {
+        for (int rank = 0; rank < fsdp * inner; ++rank) {
           const auto expected = rows_of_cuts(rows, {{inner, rank % inner}, {fsdp, rank / inner}});
-          CHECK(rows_by_name({"fsdp", "tp"}, {fsdp, inner}, {rows, 4}, 0, rank) == expected);
-          CHECK(rows_by_name({"efsdp", "ep"}, {fsdp, inner}, {rows, 4, 4}, 1, rank) == expected);
+          CHECK(rows_by_name({"fsdp", "tp"}, {fsdp, inner}, {rows, 4}, false, rank) == expected);
+          CHECK(rows_by_name({"efsdp", "ep"}, {fsdp, inner}, {rows, 4, 4}, true, rank) == expected);
           // Tensor parallelism on the left was the outer cut in any case.
-          CHECK(rows_by_name({"tp", "dp.shard"}, {inner, fsdp}, {rows, 4}, 0, rank) ==
+          CHECK(rows_by_name({"tp", "dp.shard"}, {inner, fsdp}, {rows, 4}, false, rank) ==
                 rows_of_cuts(rows, {{inner, rank / fsdp}, {fsdp, rank % fsdp}}));
         }
       }
     }
-    for (int32_t rank = 0; rank < 24; ++rank) {
+    for (int rank = 0; rank < 24; ++rank) {
       INFO(rows << " rows, rank " << rank);
       const int64_t at[] = {rank / 12, rank / 6 % 2, rank / 2 % 3, rank % 2};
       // Two dimensions of FSDP: the chunks of chunks that the names say, or one cut of both.
-      CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, 0,
+      CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, false,
                          rank) == rows_of_cuts(rows, {{2, at[3]}, {2, at[1]}, {3, at[2]}}));
-      CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, 0, rank,
-                         {1, 2}) == rows_of_cuts(rows, {{2, at[3]}, {6, at[1] * 3 + at[2]}}));
+      CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, false,
+                         rank, {1, 2}) == rows_of_cuts(rows, {{2, at[3]}, {6, at[1] * 3 + at[2]}}));
     }
   }
-  CHECK(rows_by_name({"fsdp", "tp"}, {2, 2}, {8, 4}, 0, 1) == std::vector<int64_t>{4, 5});
-  CHECK(rows_by_name({"fsdp", "tp"}, {3, 2}, {7, 4}, 0, 5) == std::vector<int64_t>{6});
 }
 
 TEST_CASE("strategies: by name, a strided shard says what the cuts to its right leave",
@@ -180,25 +148,21 @@ TEST_CASE("strategies: one rank alone, or stages alone, is a mesh that replicate
           "[unit][strategies]") {
   muonrt_process_sizes_t sizes;
   muonrt_process_sizes_init(&sizes);
-  int32_t ranks[2], stage_ranks[2];
-  muonrt_mesh_storage_t storage, stage_storage;
-  muonrt_mesh_storage_init(&storage);
-  muonrt_mesh_storage_init(&stage_storage);
-  storage.ranks = ranks, stage_storage.ranks = stage_ranks;
-  storage.capacity = stage_storage.capacity = 2;
-  muonrt_mesh_t mesh, stage;
-  muonrt_placement_t placement;
-  REQUIRE(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 1) == MUONRT_OK);
-  CHECK(names_of(mesh) == "one=1 ");
-  REQUIRE(muonrt_placements_by_name(&placement, &mesh, 1, 1, 0) == MUONRT_OK);
-  CHECK(placement.kind == MUONRT_PLACEMENT_REPLICATE);
+  Made all, stage;
+  REQUIRE(muonrt_mesh_from_sizes(&all.mesh, &all.storage, &sizes, 1) == MUONRT_OK);
+  CHECK(all.names() == "one=1 ");
+  const auto replicates = [](const Made& made, int32_t world) {
+    muonrt_placement_t placement;
+    placement.kind = MUONRT_PLACEMENT_SHARD;
+    REQUIRE(muonrt_placements_by_name(&placement, &made.mesh, world, 1, 1) == MUONRT_OK);
+    return placement.kind == MUONRT_PLACEMENT_REPLICATE;
+  };
+  CHECK(replicates(all, 1));
   sizes.pp = 2;
-  REQUIRE(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 2) == MUONRT_OK);
-  REQUIRE(muonrt_mesh_select(&stage, &stage_storage, &mesh, 2, "pp", 1) == MUONRT_OK);
-  CHECK(ranks_of(stage) == std::vector<int32_t>{1});
-  placement.kind = MUONRT_PLACEMENT_SHARD;
-  REQUIRE(muonrt_placements_by_name(&placement, &stage, 2, 1, 1) == MUONRT_OK);
-  CHECK(placement.kind == MUONRT_PLACEMENT_REPLICATE);
+  REQUIRE(muonrt_mesh_from_sizes(&all.mesh, &all.storage, &sizes, 2) == MUONRT_OK);
+  REQUIRE(muonrt_mesh_select(&stage.mesh, &stage.storage, &all.mesh, 2, "pp", 1) == MUONRT_OK);
+  CHECK(stage.ranks() == std::vector<int32_t>{1});
+  CHECK(replicates(stage, 2));
 }
 
 TEST_CASE("strategies: process groups are the lines of the mesh", "[unit][strategies]") {
@@ -215,21 +179,19 @@ TEST_CASE("strategies: process groups are the lines of the mesh", "[unit][strate
   CHECK(mesh.shape() == std::vector<int64_t>{2, 3});
   CHECK(mesh.ranks() == std::vector<int32_t>{4, 0, 2, 5, 3, 1});
   CHECK(mesh.names() == std::vector<std::string>{"fsdp", "tp"});
-  auto wrong = all;
-  wrong[3][0] = {3, 0};  // the other order on one rank
-  CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp"}, wrong), Contains("must be equal"));
-  wrong = all;
-  for (GroupRanks& g : wrong) g[1].clear();  // tp is missing
-  CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp"}, wrong), Contains("a group is missing"));
-  wrong = all;
-  for (GroupRanks& g : wrong) g.push_back(g[0]);  // ep, cut out of fsdp
-  CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp", "ep"}, wrong), Contains("overlap"));
-  wrong = all;
-  wrong[2][1] = {4, 0};
-  CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp"}, wrong), Contains("equal groups"));
-  wrong = all;
-  wrong[0][0] = {4, 3};
-  CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp"}, wrong), Contains("not in its own"));
+  for (const auto& [rank, group, ranks, words] :
+       {std::tuple(3, 0, std::vector<int32_t>{3, 0}, "must be equal"),  // in the other order
+        std::tuple(2, 1, std::vector<int32_t>{4, 0}, "equal groups"),
+        std::tuple(0, 0, std::vector<int32_t>{4, 3}, "not in its own")}) {
+    auto wrong = all;
+    wrong[static_cast<size_t>(rank)][static_cast<size_t>(group)] = ranks;
+    CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp"}, wrong), Contains(words));
+  }
+  auto without = all, overlapping = all;
+  for (GroupRanks& g : without) g[1].clear();  // tp is missing
+  CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp"}, without), Contains("a group is missing"));
+  for (GroupRanks& g : overlapping) g.push_back(g[0]);  // ep, cut out of fsdp
+  CHECK_THROWS_WITH(mesh_from_groups({"fsdp", "tp", "ep"}, overlapping), Contains("overlap"));
 }
 
 TEST_CASE("strategies: groups through the C ABI, the same mesh on every rank",
@@ -247,18 +209,13 @@ TEST_CASE("strategies: groups through the C ABI, the same mesh on every rank",
       muonrt_process_groups_t groups;
       muonrt_process_groups_init(&groups);
       groups.fsdp = fsdp, groups.n_fsdp = 2, groups.tp = tp, groups.n_tp = 2;
-      int32_t ranks[4];
-      muonrt_mesh_storage_t storage;
-      muonrt_mesh_storage_init(&storage);
-      storage.ranks = ranks;
-      storage.capacity = 4;
-      muonrt_mesh_t mesh;
-      if (muonrt_mesh_from_groups(&mesh, &storage, comm, &groups) == MUONRT_OK) {
-        got[static_cast<size_t>(r)] = ranks_of(mesh);
-        names[static_cast<size_t>(r)] = names_of(mesh);
+      Made made;
+      if (muonrt_mesh_from_groups(&made.mesh, &made.storage, comm, &groups) == MUONRT_OK) {
+        got[static_cast<size_t>(r)] = made.ranks();
+        names[static_cast<size_t>(r)] = made.names();
       }
       if (r == 2) groups.n_tp = -1;  // bad on one rank: the error is everybody's
-      if (muonrt_mesh_from_groups(&mesh, &storage, comm, &groups) != MUONRT_OK)
+      if (muonrt_mesh_from_groups(&made.mesh, &made.storage, comm, &groups) != MUONRT_OK)
         errors[static_cast<size_t>(r)] = muonrt_last_error();
       muonrt_comm_destroy(comm);
     });
@@ -298,18 +255,17 @@ TEST_CASE("strategies: a layout on each rank's submesh becomes one over all",
     muonrt_layout_init(&layout);
     layout.mesh = &mesh;
     layout.placements = &shard;
-    int32_t ranks[6];
-    muonrt_mesh_storage_t storage;
-    muonrt_mesh_storage_init(&storage);
-    storage.ranks = ranks;
-    storage.capacity = 6;
+    Made whole(6);
     muonrt_placement_t placements[MUONRT_MAX_DIMS];
     muonrt_layout_t all;
-    muonrt_mesh_t whole;
-    REQUIRE(muonrt_layout_lift(&all, &whole, &storage, placements, &layout, columns[0].data(), 6) ==
-            MUONRT_OK);
-    CHECK(names_of(*all.mesh) == "dp=3 lines=2 ");
-    CHECK(ranks_of(*all.mesh) == std::vector<int32_t>{0, 4, 5, 2, 1, 3});
+    const auto lifted = [&](const int32_t* ranks_of_all) {
+      return muonrt_layout_lift(&all, &whole.mesh, &whole.storage, placements, &layout,
+                                ranks_of_all, 6);
+    };
+    REQUIRE(lifted(columns[0].data()) == MUONRT_OK);
+    CHECK(all.mesh == &whole.mesh);
+    CHECK(whole.names() == "dp=3 lines=2 ");
+    CHECK(whole.ranks() == std::vector<int32_t>{0, 4, 5, 2, 1, 3});
     for (int32_t other = 0; other < 6; ++other) {
       muonrt_run_t run;
       int64_t n = 0;
@@ -320,12 +276,10 @@ TEST_CASE("strategies: a layout on each rank's submesh becomes one over all",
     // Where all have one submesh, it is the mesh, whether it holds all ranks or not.
     std::array<std::array<int32_t, 3>, 6> same;
     same.fill(columns[static_cast<size_t>(r)]);
-    REQUIRE(muonrt_layout_lift(&all, &whole, &storage, placements, &layout, same[0].data(), 6) ==
-            MUONRT_OK);
-    CHECK(names_of(*all.mesh) == "dp=3 ");
+    REQUIRE(lifted(same[0].data()) == MUONRT_OK);
+    CHECK(whole.names() == "dp=3 ");
     layout.kind = MUONRT_LAYOUT_OWNER;
-    CHECK(muonrt_layout_lift(&all, &whole, &storage, placements, &layout, same[0].data(), 6) ==
-          MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK(lifted(same[0].data()) == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_last_error(), Contains("last_dims is null for kind 2"));
   }
 }

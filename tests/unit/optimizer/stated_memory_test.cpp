@@ -22,15 +22,15 @@ namespace {
 
 /// A plan of one rank with `count` matrices of each shape, in the standard form.
 Plan plan_of(const std::vector<std::pair<std::vector<int64_t>, int>>& shapes) {
-  plan_case::Case c;
+  Problem p;
   const auto on = plan_case::mesh({1});
   for (const auto& [shape, count] : shapes) {
     for (int i = 0; i < count; ++i) {
-      plan_case::add(c, plan_case::muon(cat(shape[0], "x", shape[1], ".", i), on, shape), {});
-      c.problem.params.back().form = FormChoice::kStandard;
+      plan_case::add(p, plan_case::muon(cat(shape[0], "x", shape[1], ".", i), on, shape));
+      p.params.back().form = FormChoice::kStandard;
     }
   }
-  return Plan(c.problem);
+  return Plan(p);
 }
 
 std::vector<NewtonSchulz> methods_in(DType iteration) {

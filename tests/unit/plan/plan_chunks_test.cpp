@@ -2,10 +2,11 @@
 #include <set>
 
 #include "plan/chunks.hpp"
+#include "plan/slices.hpp"
 #include "unit/plan/plan_cases.hpp"
 
 using namespace muonrt;
-using random_layout::pick;
+using plan_case::pick;
 
 namespace {
 
@@ -59,18 +60,6 @@ TEST_CASE("chunks: there are no more slots than the owner with the most bytes ne
   CHECK(cut_chunks(items, 1).slots == 5);
 }
 
-TEST_CASE("chunks: equal loads are cut into equal shares of every slot", "[unit][plan]") {
-  // 4 owners x 12 items, budget of 3: 4 slots in which every owner has 3.
-  std::vector<ChunkItem> items;
-  for (int i = 0; i < 48; ++i) items.push_back({i % 4, 0, 7, 10});
-  const Chunking chunks = cut_chunks(items, 30);
-  REQUIRE(chunks.slots == 4);
-  for (const auto& slot : uses(items, chunks)) {
-    REQUIRE(slot.size() == 4);
-    for (const auto& [owner, use] : slot) CHECK(use.items == 3);
-  }
-}
-
 TEST_CASE("chunks: shares of unlike owners are as near as their items allow", "[unit][plan]") {
   // Owner 0 has 8 of cost 6, owner 1 has 24 of cost 2 and few bytes, owner 2 one of cost 12 and
   // 12 of 3. Four slots by the bytes of owner 0: each should cost about 12.
@@ -113,7 +102,7 @@ TEST_CASE("chunks: equal batches of an owner stay together", "[unit][plan]") {
 TEST_CASE("plan: every matrix is in exactly one slot, and slots say what they hold",
           "[unit][plan][property]") {
   CHECK(rc::check("slots", [] {
-    const Plan plan(plan_case::random_case().problem);
+    const Plan plan(plan_case::random_problem());
     const PlanOptions& o = plan.problem().options;
     std::set<int32_t> seen;
     for (size_t s = 0; s < plan.slots().size(); ++s) {
@@ -134,4 +123,37 @@ TEST_CASE("plan: every matrix is in exactly one slot, and slots say what they ho
     }
     RC_ASSERT(seen.size() == plan.matrices().size());
   }));
+}
+
+TEST_CASE("priority: parameters of lower numbers go first", "[unit][plan]") {
+  Problem p;
+  for (const char* name : {"a", "b", "c", "d", "e"})
+    plan_case::add(p, plan_case::muon(name, plan_case::mesh({4}), {24, 10}));
+  const auto order = [](const Problem& of) {
+    const Plan plan(of);
+    std::vector<int32_t> slots;
+    for (const Matrix& m : plan.matrices()) slots.push_back(m.slot);
+    return slots;
+  };
+  CHECK(order(p) == std::vector<int32_t>{0, 0, 0, 0, 0});
+  const int32_t wanted[] = {3, 1, -2, 1, 0};
+  for (size_t i = 0; i < 5; ++i) p.params[i].priority = wanted[i];
+  CHECK(order(p) == std::vector<int32_t>{3, 2, 0, 2, 1});
+}
+
+TEST_CASE("slices: slices tile what a rank holds, whatever the numbers", "[unit][plan][partial]") {
+  for (const int64_t numel : {0, 1, 2, 7, 64, 1000}) {
+    for (const int32_t count : {1, 2, 5}) {
+      for (const int64_t members : {1, 3, 8}) {
+        std::vector<int> taken(static_cast<size_t>(numel), 0);
+        for (int32_t i = 0; i < count; ++i) {
+          for (int64_t m = 0; m < members; ++m) {
+            const auto [begin, end] = slice_of(numel, {0, i, count}, m, members);
+            for (int64_t e = begin; e < end; ++e) ++taken[static_cast<size_t>(e)];
+          }
+        }
+        CHECK(std::count(taken.begin(), taken.end(), 1) == numel);
+      }
+    }
+  }
 }

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <functional>
-#include <limits>
 
 #include "base/error.hpp"
 #include "unit/plan/plan_cases.hpp"
@@ -21,113 +21,79 @@ Problem good() {
   return out;
 }
 
-struct Bad {
-  const char* what;
-  std::function<void(Problem&)> spoil;
-  Status status;
-  std::vector<const char*> says;
-};
-
 void reshape(ParamSpec& spec, std::vector<int64_t> shape) {
   spec.layout = Layout::from_cuts(spec.layout.shared_mesh(), std::move(shape), {});
 }
 
-const std::vector<Bad>& bad_problems() {
-  static const std::vector<Bad> list = {
-      {"no ranks", [](Problem& p) { p.options.world = 0; }, Status::kInvalidArgument, {"world"}},
-      {"no budget",
-       [](Problem& p) { p.options.chunk_bytes = 0; },
-       Status::kInvalidArgument,
-       {"chunk budget", "0"}},
-      {"no window", [](Problem& p) { p.options.window = 0; }, Status::kInvalidArgument, {"window"}},
-      {"a mesh outside the world",
-       [](Problem& p) { p.options.world = 3; },
-       Status::kInvalidArgument,
-       {"'w'", "rank 3", "3 ranks"}},
-      {"no name", [](Problem& p) { p.params[1].name = ""; }, Status::kInvalidArgument, {"1"}},
-      {"two of one name",
-       [](Problem& p) { p.params[1].name = "w"; },
-       Status::kInvalidArgument,
-       {"'w'", "distinct"}},
-      {"1-D Muon",
-       [](Problem& p) { reshape(p.params[0], {6}); },
-       Status::kInvalidArgument,
-       {"'w'", "[6]", "AdamW"}},
-      {"4-D Muon",
-       [](Problem& p) {
-         reshape(p.params[0], {6, 5, 3, 3});
-       },
-       Status::kInvalidArgument,
-       {"'w'", "[6, 5, 3, 3]", "view"}},
-      {"3-D Muon that is no stack",
-       [](Problem& p) { p.params[1].stack = false; },
-       Status::kInvalidArgument,
-       {"'experts'", "[3, 4, 5]", "stack of 3"}},
-      {"a stack that is 2-D",
-       [](Problem& p) { p.params[0].stack = true; },
-       Status::kInvalidArgument,
-       {"'w'", "[6, 5]", "stack"}},
-      {"an owner outside the world",
-       [](Problem& p) { p.params[0].owner = 4; },
-       Status::kInvalidArgument,
-       {"'w'", "owner 4"}},
-      {"an owner that is no rank",
-       [](Problem& p) { p.params[0].owner = -2; },
-       Status::kInvalidArgument,
-       {"'w'", "owner -2"}},
-      {"an owner that holds only some experts",
-       [](Problem& p) { p.params[1].owner = 0; },
-       Status::kInvalidArgument,
-       {"'experts'", "owner 0", "matrix 2"}},
-      {"an owner of an AdamW parameter",
-       [](Problem& p) { p.params[2].owner = 0; },
-       Status::kInvalidArgument,
-       {"'bias'", "AdamW"}},
-      {"a scale that is no number",
-       [](Problem& p) { p.params[0].update_scale = std::numeric_limits<double>::quiet_NaN(); },
-       Status::kInvalidArgument,
-       {"'w'", "scale"}},
-      {"no steps",
-       [](Problem& p) { p.params[0].newton_schulz_steps = 0; },
-       Status::kInvalidArgument,
-       {"'w'", "steps"}},
-      {"restarts that do not ascend",
-       [](Problem& p) {
-         p.params[0].form = FormChoice::kGram;
-         p.params[0].gram_restarts = {2, 1};
-       },
-       Status::kInvalidArgument,
-       {"'w'", "[2, 1]"}},
-      {"a matrix beyond counting",
-       [](Problem& p) {
-         reshape(p.params[0], {int64_t{1} << 31, int64_t{1} << 31});
-       },
-       Status::kInvalidArgument,
-       {"'w'", "AdamW"}},
-      {"more work than can be counted",
-       [](Problem& p) {
-         reshape(p.params[1], {1 << 20, 1 << 18, 1 << 18});
-       },
-       Status::kInvalidArgument,
-       {"63 bits"}},
-  };
-  return list;
-}
+/// What is wrong is what the function spoils; the words are in the message.
+struct Bad {
+  std::vector<const char*> says;
+  std::function<void(Problem&)> spoil;
+};
+
+const Bad kBadProblems[] = {
+    {{"world"}, [](Problem& p) { p.options.world = 0; }},
+    {{"chunk budget", "0"}, [](Problem& p) { p.options.chunk_bytes = 0; }},
+    {{"window"}, [](Problem& p) { p.options.window = 0; }},
+    {{"max_peers is -1"}, [](Problem& p) { p.options.max_peers = -1; }},
+    {{"'w'", "rank 3", "3 ranks"}, [](Problem& p) { p.options.world = 3; }},
+    {{"1"}, [](Problem& p) { p.params[1].name = ""; }},
+    {{"'w'", "distinct"}, [](Problem& p) { p.params[1].name = "w"; }},
+    {{"'w'", "[6]", "AdamW"}, [](Problem& p) { reshape(p.params[0], {6}); }},
+    {{"'w'", "[6, 5, 3, 3]", "view"},
+     [](Problem& p) {
+       reshape(p.params[0], {6, 5, 3, 3});
+     }},
+    {{"'experts'", "[3, 4, 5]", "stack of 3"}, [](Problem& p) { p.params[1].stack = false; }},
+    {{"'w'", "[6, 5]", "stack"}, [](Problem& p) { p.params[0].stack = true; }},
+    {{"'w'", "owner 4"}, [](Problem& p) { p.params[0].owner = 4; }},
+    {{"'w'", "owner -2"}, [](Problem& p) { p.params[0].owner = -2; }},
+    // It holds only some of the experts.
+    {{"'experts'", "owner 0", "matrix 2"}, [](Problem& p) { p.params[1].owner = 0; }},
+    {{"'bias'", "AdamW"}, [](Problem& p) { p.params[2].owner = 0; }},
+    {{"'w'", "scale"}, [](Problem& p) { p.params[0].update_scale = std::nan(""); }},
+    {{"'w'", "steps"}, [](Problem& p) { p.params[0].newton_schulz_steps = 0; }},
+    {{"'w'", "[2, 1]"},
+     [](Problem& p) {
+       p.params[0].form = FormChoice::kGram;
+       p.params[0].gram_restarts = {2, 1};
+     }},
+    {{"'w'", "AdamW"},
+     [](Problem& p) {
+       reshape(p.params[0], {1LL << 31, 1LL << 31});
+     }},
+    {{"'w'", "15 of 30"},
+     [](Problem& p) {
+       p.params[0].parts = {{"q", {{0, 3}}, whole(5)}};
+     }},
+    {{"'q' and 'k' overlap"},
+     [](Problem& p) {
+       p.params[0].parts = {{"q", {{0, 4}}, whole(5)}, {"k", {{3, 6}}, whole(5)}};
+     }},
+    {{"'q'", "6 x 5"},
+     [](Problem& p) {
+       p.params[0].parts = {{"q", {{0, 7}}, whole(5)}};
+     }},
+    {{"63 bits"},
+     [](Problem& p) {
+       reshape(p.params[1], {1 << 20, 1 << 18, 1 << 18});
+     }},
+};
 
 }  // namespace
 
-TEST_CASE("plan: a bad problem is refused with its status, naming what is wrong", "[unit][plan]") {
+TEST_CASE("plan: a bad problem is refused, naming what is wrong", "[unit][plan]") {
   CHECK_NOTHROW(Plan(good()));
-  for (const Bad& bad : bad_problems()) {
+  for (const Bad& bad : kBadProblems) {
     Problem problem = good();
     bad.spoil(problem);
-    INFO(bad.what);
+    INFO(bad.says.back());
     try {
       const Plan plan(problem);
       FAIL_CHECK("was accepted");
     } catch (const Error& error) {
       INFO(error.message());
-      CHECK(error.status() == bad.status);
+      CHECK(error.status() == Status::kInvalidArgument);
       for (const char* word : bad.says) CHECK(error.message().find(word) != std::string::npos);
       CHECK(error.message().find("; ") != std::string::npos);  // what to do
     }

@@ -1,91 +1,52 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "base/json_value.hpp"
 #include "plan/report/report.hpp"
 #include "plan/report/traffic.hpp"
 #include "support/plan_memory.hpp"
 #include "unit/plan/plan_cases.hpp"
 
 using namespace muonrt;
-using plan_case::Case;
 using plan_case::mesh;
 using plan_case::muon;
+using plan_case::pick;
+using plan_case::placed;
 
 namespace {
 
-/// Reads JSON and throws if it is none; `numbers` collects the numbers found under each key.
-class JsonReader {
- public:
-  explicit JsonReader(const std::string& text) : text_(text) {
-    value("");
-    if (at_ != text_.size()) throw std::runtime_error("text after the value");
-  }
-  std::map<std::string, std::vector<double>> numbers;
-  std::map<std::string, std::vector<std::string>> strings;
+const Placement kR{PlacementKind::kReplicate, 0, 1}, kP{PlacementKind::kPartial, 0, 1};
 
- private:
-  char next() {
-    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
-    if (at_ == text_.size()) throw std::runtime_error("ends early");
-    return text_[at_];
-  }
-  void expect(char c) {
-    if (next() != c)
-      throw std::runtime_error(std::string("no ") + c + " at " + text_.substr(at_, 20));
-    ++at_;
-  }
-  std::string string() {
-    expect('"');
-    std::string out;
-    for (; text_.at(at_) != '"'; ++at_) {
-      if (static_cast<unsigned char>(text_[at_]) < 0x20)
-        throw std::runtime_error("control character");
-      if (text_[at_] == '\\') ++at_;
-      out += text_.at(at_);
-    }
-    ++at_;
-    return out;
-  }
-  void list(char close, const std::function<void()>& item) {
-    ++at_;
-    if (next() != close) {
-      item();
-      for (; next() == ','; item()) ++at_;
-    }
-    expect(close);
-  }
-  void value(const std::string& key) {
-    const char c = next();
-    if (c == '{') {
-      list('}', [&] {
-        const std::string name = string();
-        expect(':');
-        value(name);
-      });
-    } else if (c == '[') {
-      list(']', [&] { value(key); });
-    } else if (c == '"') {
-      strings[key].push_back(string());
-    } else {
-      size_t used = 0;
-      numbers[key].push_back(std::stod(text_.substr(at_), &used));
-      at_ += used;
-    }
-  }
-  const std::string& text_;
-  size_t at_ = 0;
-};
-
-Case example() {
-  Case c;
+Problem example() {
+  Problem p;
   const auto on = mesh({2, 2});
-  plan_case::add(c, muon("wide", on, {8, 64}, 1), {});
-  plan_case::add(c, muon("experts", on, {4, 32, 40}, 0), {});
-  plan_case::add(c, muon("gate", on, {12, 1}, 1), {});
-  plan_case::add(c, muon("bias", on, {10}, 1), {});
-  c.problem.params.back().role = Role::kAdamW;
-  c.problem.options.chunk_bytes = 2000;
-  return c;
+  plan_case::add(p, muon("wide", on, {8, 64}, 1));
+  plan_case::add(p, muon("experts", on, {4, 32, 40}, 0));
+  plan_case::add(p, muon("gate", on, {12, 1}, 1));
+  plan_case::add(p, muon("bias", on, {10}, 1));
+  p.params.back().role = Role::kAdamW;
+  p.options.chunk_bytes = 2000;
+  return p;
+}
+
+/// AdamW parameters and half precision among the others.
+Problem random_mix() {
+  Problem out = plan_case::random_problem(6, true);
+  for (ParamSpec& spec : out.params) {
+    if (pick(0, 3) == 0) spec.role = Role::kAdamW;
+    if (spec.role == Role::kMuon) spec.owner_bytes = 100 * pick(0, 2);
+    if (pick(0, 3) == 0) spec.dtype = DType::kBF16;
+    if (pick(0, 3) == 0) spec.grad_dtype = DType::kBF16;
+    spec.master = pick(0, 3) == 0;
+  }
+  return out;
+}
+
+int64_t bytes_to_others(int rank, std::initializer_list<const std::vector<Region>*> lists) {
+  int64_t out = 0;
+  for (const auto* list : lists)
+    for (const Region& region : *list) out += region.peer == rank ? 0 : region.bytes;
+  return out;
 }
 
 }  // namespace
@@ -93,25 +54,16 @@ Case example() {
 TEST_CASE("traffic: what is measured at once is the sum of the copy lists of every rank",
           "[unit][plan][property]") {
   CHECK(rc::check("random layouts", [] {
-    Case c = plan_case::random_case();
-    for (ParamSpec& spec : c.problem.params)
-      if (random_layout::pick(0, 4) == 0) spec.role = Role::kAdamW;
-    for (ParamSpec& spec : c.problem.params)
-      if (spec.role == Role::kMuon) spec.owner_bytes = 100 * random_layout::pick(0, 2);
-    c.problem.options.max_peers = static_cast<int>(random_layout::pick(0, 3));
-    const Plan plan(c.problem);
+    const Plan plan(random_mix());
     const PlanTraffic traffic = measure_traffic(plan);
-    int64_t all_sent = 0, moved = 0;
+    int64_t all_sent = 0;
     for (int r = 0; r < plan.problem().options.world; ++r) {
-      int64_t sent = 0, received = 0;
-      int32_t owned = 0;
+      int64_t sent = 0, received = 0, owned = 0;
       const auto slots = plan.rank_slots(r);
       for (const SlotPlan& s : slots) {
-        for (const auto* list : {&s.gather_sends, &s.return_sends, &s.relay_sends})
-          for (const Region& region : *list) sent += region.peer == r ? 0 : region.bytes;
-        for (const auto* list : {&s.gather_receives, &s.return_receives, &s.relay_receives})
-          for (const Region& region : *list) received += region.peer == r ? 0 : region.bytes;
-        owned += static_cast<int32_t>(s.owned.size());
+        sent += bytes_to_others(r, {&s.gather_sends, &s.return_sends, &s.relay_sends});
+        received += bytes_to_others(r, {&s.gather_receives, &s.return_receives, &s.relay_receives});
+        owned += std::ssize(s.owned);
       }
       const RankTraffic& got = traffic.ranks[static_cast<size_t>(r)];
       RC_ASSERT(got.sent == sent);
@@ -124,45 +76,73 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
       RC_ASSERT(got.memory.state_bytes == memory.state_bytes);
       all_sent += sent;
     }
-    for (const int64_t bytes : traffic.moved) moved += bytes;
+    RC_ASSERT(std::accumulate(traffic.moved.begin(), traffic.moved.end(), int64_t{0}) ==
+              traffic.moved_total);
     // What is forwarded has gaps between the messages that it consists of.
     const bool relayed = std::any_of(plan.slots().begin(), plan.slots().end(),
                                      [](const Slot& s) { return s.relay > 0; });
     if (relayed) RC_ASSERT(all_sent >= traffic.moved_total);
     if (!relayed) RC_ASSERT(all_sent == traffic.moved_total);
-    RC_ASSERT(moved == traffic.moved_total);
   }));
 }
 
 TEST_CASE("plan: memory is stated by kind, worked by hand", "[unit][plan]") {
   // Two ranks, two (8, 4) matrices cut in half, one at each owner; bf16. A rank sends 2 messages of
   // 4 x 4 x 2 = 32 bytes (64 with alignment) and receives as many; the same on the way back.
-  Case c;
+  Problem p;
   const auto on = mesh({2});
-  plan_case::add(c, muon("a", on, {8, 4}), {});
-  plan_case::add(c, muon("b", on, {8, 4}), {});
-  plan_case::add(c, muon("bias", on, {10}), {});
-  c.problem.params[2].role = Role::kAdamW;
-  MemoryPlan memory = measure_traffic(Plan(c.problem)).ranks[0].memory;
-  CHECK(memory.message_bytes == 3 * 128);  // gather out and in, return out; one slot
-  CHECK(memory.staged_bytes == 128);
-  CHECK(memory.state_bytes == 2 * 16 * 4 + 5 * 8);
-  c.problem.options.commit = CommitMode::kEager;
-  memory = measure_traffic(Plan(c.problem)).ranks[0].memory;
-  CHECK(memory.message_bytes == 4 * 128);
-  CHECK(memory.staged_bytes == 0);
+  for (const char* name : {"a", "b"}) plan_case::add(p, muon(name, on, {8, 4}));
+  plan_case::add(p, muon("bias", on, {10}));
+  p.params[2].role = Role::kAdamW;
+  const auto memory = [&](size_t rank) { return measure_traffic(Plan(p)).ranks[rank].memory; };
+  CHECK(memory(0).message_bytes == 3 * 128);  // gather out and in, return out; one slot
+  CHECK(memory(0).staged_bytes == 128);
+  CHECK(memory(0).state_bytes == 2 * 16 * 4 + 5 * 8);
+  p.options.commit = CommitMode::kEager;
+  CHECK(memory(0).message_bytes == 4 * 128);
+  CHECK(memory(0).staged_bytes == 0);
   // both at rank 0, one a slot: rank 1 only sends 64 and gets 64 back, two slots in flight
-  for (size_t p = 0; p < 2; ++p) c.problem.params[p].owner = 0;
-  c.problem.options.chunk_bytes = 1;
-  CHECK(measure_traffic(Plan(c.problem)).ranks[1].memory.message_bytes == 2 * (64 + 64));
-  CHECK(measure_traffic(Plan(c.problem)).ranks[0].memory.message_bytes ==
-        2 * (64 + 128 + 128 + 64));
-  c.problem.options.window = 1;
-  CHECK(measure_traffic(Plan(c.problem)).ranks[1].memory.message_bytes == 64 + 64);
+  for (size_t i = 0; i < 2; ++i) p.params[i].owner = 0;
+  p.options.chunk_bytes = 1;
+  CHECK(memory(1).message_bytes == 2 * (64 + 64));
+  CHECK(memory(0).message_bytes == 2 * (64 + 128 + 128 + 64));
+  p.options.window = 1;
+  CHECK(memory(1).message_bytes == 64 + 64);
+}
+
+TEST_CASE("partial: AdamW moments and work are spread over all holders", "[unit][plan][partial]") {
+  const auto on = mesh({2, 4});
+  Problem p;
+  plan_case::add(p, placed("embedding", on, {800, 10}, {kR, kP}, Role::kAdamW));
+  // Each rank sends its addend of the slices that its own replica owns, and its own new values to
+  // all the others.
+  for (const RankTraffic& r : measure_traffic(Plan(p)).ranks) {
+    CHECK(r.memory.state_bytes == 1000 * 8);
+    CHECK(r.sent == 3 * 4000 + 7 * 4000);
+  }
+}
+
+TEST_CASE("gradient layouts: ZeRO-1 keeps the moments once in the world", "[unit][plan]") {
+  const auto on = mesh({4});
+  Problem p;
+  plan_case::add(p, placed("embedding", on, {80, 10}, {kR}, Role::kAdamW));
+  const auto cut = [&](int dim) {
+    return placed("", on, {80, 10}, {{PlacementKind::kShard, dim, 1}}).layout;
+  };
+  p.params[0].grad_layout = cut(0);
+  const Plan plan(p);
+  CHECK(plan.describe().find("R over d0=4; gradient S(0) over d0=4") != std::string::npos);
+  for (const RankTraffic& rank : measure_traffic(plan).ranks) {
+    CHECK(rank.memory.state_bytes == 200 * 8);
+    // Slices are the gradient's own rows, so gradients stay; new values go to the three others.
+    CHECK(rank.sent == 3 * 200 * 4);
+  }
+  p.params[0].grad_layout = cut(1);
+  CHECK(Plan(p).hash() != plan.hash());
 }
 
 TEST_CASE("describe: the text holds a row for every parameter, slot and rank", "[unit][plan]") {
-  const Plan plan(example().problem);
+  const Plan plan(example());
   const std::string text = plan.describe();
   INFO(text);
   const auto lines_with = [&](const std::string& word) {
@@ -186,27 +166,35 @@ TEST_CASE("describe: the text holds a row for every parameter, slot and rank", "
 }
 
 TEST_CASE("describe: JSON is well formed and agrees with the plan", "[unit][plan]") {
-  Case c = example();
-  c.problem.params[0].name = "quote \" back \\ tab \t";
-  const Plan plan(c.problem);
-  const std::string text = plan.json();
-  JsonReader json(text);
-  CHECK(json.strings["hash"] == std::vector<std::string>{hash_text(plan)});
-  CHECK(json.strings["name"].size() == 4);
-  CHECK(json.strings["warnings"].size() >= 2);
-  CHECK(json.numbers["matrices"].front() == 6);
-  CHECK(json.numbers["rank"].size() == 4);
-  CHECK(json.numbers["slot"].size() == plan.slots().size());
-  std::vector<double> owners;
-  for (const Matrix& m : plan.matrices()) owners.push_back(m.owner);
-  CHECK(json.numbers["owners"].size() == owners.size() + plan.slots().size());
-  for (size_t i = 0; i < owners.size(); ++i) CHECK(json.numbers["owners"][i] == owners[i]);
-  CHECK(json.numbers["makespan_cost"].front() == plan.makespan());
-  CHECK(json.numbers["balance"].front() >= 1);
+  Problem p = example();
+  p.params[0].name = "quote \" back \\ tab \t";
+  const Plan plan(p);
+  const JsonValue json = parse_json(plan.json(), "the plan");
+  const auto list = [&](const char* key) { return *json.find(key)->as<JsonValue::List>(); };
+  const auto total = [&](const char* key) {
+    const JsonValue& value = *json.find("total")->find(key);
+    const int64_t* const whole = value.as<int64_t>();
+    return whole ? static_cast<double>(*whole) : *value.as<double>();
+  };
+  CHECK(*json.find("hash")->as<std::string>() == hash_text(plan));
+  CHECK(*list("params")[0].find("name")->as<std::string>() == p.params[0].name);
+  CHECK(list("params").size() == 4);
+  CHECK(list("ranks").size() == 4);
+  CHECK(list("slots").size() == plan.slots().size());
+  CHECK(list("warnings").size() >= 2);
+  CHECK(total("matrices") == 6);
+  CHECK(total("makespan_cost") == plan.makespan());
+  std::vector<int64_t> owners, expected;
+  for (const JsonValue& param : list("params")) {
+    for (const JsonValue& owner : *param.find("owners")->as<JsonValue::List>())
+      owners.push_back(*owner.as<int64_t>());
+  }
+  for (const Matrix& m : plan.matrices()) expected.push_back(m.owner);
+  CHECK(owners == expected);
 }
 
 TEST_CASE("plan: the hash covers whatever ranks must agree on", "[unit][plan]") {
-  const Problem good = example().problem;
+  const Problem good = example();
   const uint64_t hash = Plan(good).hash();
   CHECK(Plan(good).hash() == hash);
   const std::vector<std::function<void(Problem&)>> changes = {
@@ -224,6 +212,7 @@ TEST_CASE("plan: the hash covers whatever ranks must agree on", "[unit][plan]") 
       [](Problem& p) { p.params[0].gram_restarts = {1}; },
       [](Problem& p) { p.params[0].update_scale = 0.25; },
       [](Problem& p) { p.params[0].owner = 2; },
+      [](Problem& p) { p.params[0].priority = 4; },
       [](Problem& p) { p.params[0].role = Role::kAdamW; },
       [](Problem& p) {
         p.params[0].layout = muon("", mesh({2, 2}), {8, 65}, 1).layout;

@@ -1,37 +1,23 @@
 #include "plan/relay.hpp"
 
-#include <rapidcheck.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <set>
 
 #include "plan/report/traffic.hpp"
 #include "support/bits_cases.hpp"
-#include "support/passing_comm.hpp"
-#include "support/rank_check.hpp"
-#include "unit/plan/plan_simulation.hpp"
+#include "unit/plan/plan_cases.hpp"
 
 // Returns in two levels: owners return to few ranks, which forward to the equal holders of other
-// replicas.
+// replicas. And replicas that each do the work for themselves.
 
 using namespace muonrt;
+using plan_case::placed;
 
 namespace {
 
 const Placement kR{PlacementKind::kReplicate, 0, 1}, kS{PlacementKind::kShard, 0, 1},
     kP{PlacementKind::kPartial, 0, 1};
-
-ParamSpec spec(std::string name, std::vector<int64_t> mesh, std::vector<int64_t> shape,
-               const std::vector<Placement>& placements, Role role = Role::kMuon) {
-  ParamSpec out;
-  out.name = std::move(name);
-  out.role = role;
-  out.stack = shape.size() == 3;
-  out.layout = Layout::from_placements(std::make_shared<const Mesh>(std::move(mesh)),
-                                       std::move(shape), placements, Reading::kLiteral);
-  return out;
-}
 
 /// Other ranks in a list of regions.
 int64_t others(const std::vector<Region>& regions, int rank) {
@@ -55,43 +41,6 @@ int64_t most_peers(const Plan& plan) {
   }
   return out;
 }
-
-world::Case hybrid(std::vector<int64_t> mesh, std::vector<Placement> placements, int max_peers) {
-  world::Case c = world::on_mesh(std::move(mesh));
-  c.params = bits::params(false);
-  for (world::Param& p : c.params) p.placements = placements;
-  c.settings.chunk_bytes = 8192;
-  c.settings.max_peers = max_peers;
-  c.settings.poison = true;
-  c.steps = 2;
-  return c;
-}
-
-/// Passes everything on, but that in every `period`-th exchange, counted from `first`, messages to
-/// others carry zeros.
-class Stale : public PassingComm {
- public:
-  Stale(std::unique_ptr<Comm> inner, int64_t first, int64_t period)
-      : PassingComm(std::move(inner)), first_(first), period_(period), zeros_(1 << 16, 0) {}
-  void exchange(Stream& stream, std::span<const SendTo> sends,
-                std::span<const ReceiveFrom> receives) override {
-    if (count_++ % period_ != first_) return inner_->exchange(stream, sends, receives);
-    auto& kept =
-        lists_.emplace_back(std::make_unique<std::vector<SendTo>>(sends.begin(), sends.end()));
-    for (SendTo& s : *kept) {
-      if (s.peer != rank()) s.data = zeros_.data();
-    }
-    inner_->exchange(stream, *kept, receives);
-  }
-  std::unique_ptr<Comm> duplicate() override {
-    return std::make_unique<Stale>(inner_->duplicate(), first_, period_);
-  }
-
- private:
-  int64_t first_, period_, count_ = 0;
-  std::vector<char> zeros_;
-  std::vector<std::unique_ptr<std::vector<SendTo>>> lists_;
-};
 
 }  // namespace
 
@@ -129,15 +78,6 @@ TEST_CASE("relay: an owner's head in every block stands where it does", "[unit][
   }
 }
 
-TEST_CASE("relay: any mix of random layouts moves every value under any bound",
-          "[unit][plan][property][relay]") {
-  CHECK(rc::check("two levels", [] {
-    plan_case::Case c = plan_case::random_case();
-    c.problem.options.max_peers = static_cast<int>(random_layout::pick(1, 4));
-    RC_ASSERT(plan_simulation::run_step(c, Plan(c.problem)) == "");
-  }));
-}
-
 TEST_CASE("relay: no rank returns to more peers than the bound, where it can be kept",
           "[unit][plan][relay]") {
   struct Row {
@@ -152,15 +92,13 @@ TEST_CASE("relay: no rank returns to more peers than the bound, where it can be 
                          Row{{16}, {kR}, 3, true}, Row{{4, 2, 2}, {kR, kS, kR}, 7, true},
                          Row{{3, 3}, {kR, kP}, 2, true}, Row{{4, 2, 2}, {kR, kP, kS}, 5, true}}) {
     Problem p;
-    p.options.world = 1;
-    for (const int64_t n : row.mesh) p.options.world *= static_cast<int>(n);
     p.options.max_peers = row.bound;
     p.options.chunk_bytes = 40000;
+    const auto on = plan_case::mesh(row.mesh);
     for (const char* name : {"a", "b", "c", "d", "e"})
-      p.params.push_back(spec(name, row.mesh, {64, 24}, row.placements));
-    std::vector<Placement> stacked = row.placements;
-    p.params.push_back(spec("experts", row.mesh, {5, 12, 10}, stacked));
-    p.params.push_back(spec("bias", row.mesh, {211}, row.placements, Role::kAdamW));
+      plan_case::add(p, placed(name, on, {64, 24}, row.placements));
+    plan_case::add(p, placed("experts", on, {5, 12, 10}, row.placements));
+    plan_case::add(p, placed("bias", on, {211}, row.placements, Role::kAdamW));
     const Plan plan(p);
     INFO(plan.describe());
     CHECK(most_peers(plan) <= row.bound);
@@ -178,94 +116,128 @@ TEST_CASE("relay: no rank returns to more peers than the bound, where it can be 
   }
 }
 
-TEST_CASE("relay: a negative bound is refused", "[unit][plan][relay]") {
-  Problem p;
-  p.options.max_peers = -1;
-  CHECK_THROWS_WITH(Plan(p), Catch::Contains("max_peers is -1"));
-}
-
-TEST_CASE("relay: a copy list that forwards to the wrong rank is noticed", "[unit][plan][relay]") {
-  plan_case::Case c;
-  const auto on = plan_case::mesh({2, 2, 2});
-  for (const char* name : {"a", "b", "c"}) {
-    plan_case::Held held;
-    for (int r = 0; r < 8; ++r)
-      for (int64_t e = 0; e < 12; ++e) held[r].push_back(r % 2 * 12 + e);
-    ParamSpec s = plan_case::muon(name, on, {6, 4}, 2);
-    plan_case::add(c, s, held);
-  }
-  c.problem.options.max_peers = 3;
-  const Plan plan(c.problem);
-  REQUIRE(plan.slots().front().relay > 0);
-  auto slots = plan_case::all_slots(plan);
-  REQUIRE(plan_simulation::SlotRun<uint16_t>(c, plan, 0, slots).run() == "");
-  // Of two messages to forward each takes the other's way.
-  auto& sends = slots[0].front().relay_sends;
-  REQUIRE(!sends.empty());
-  sends.front().offset = 64;
-  CHECK(plan_simulation::SlotRun<uint16_t>(c, plan, 0, slots).run() != "");
-}
-
-TEST_CASE("same bits: returns in two levels, over meshes with replicas", "[bits][relay]") {
-  const auto expected = world::run(hybrid({1}, {kR}, 0)).tensors;
+TEST_CASE("same bits: returns in two levels, and each replica for itself", "[bits][relay][nosan]") {
   struct Row {
     std::vector<int64_t> mesh;
     std::vector<Placement> placements;
-    int bound;
+    int bound, replicas;
   };
+  const auto make = [](const Row& row, Replicas replicas, int turn) {
+    world::Case c = world::on_mesh(row.mesh);
+    c.params = bits::params(false);
+    for (world::Param& p : c.params) p.placements = row.placements;
+    c.settings.chunk_bytes = 8192;
+    c.settings.max_peers = row.bound;
+    c.settings.poison = true;
+    c.settings.replicas = replicas;
+    c.settings.commit = turn % 2 ? CommitMode::kEager : CommitMode::kAtomic;
+    c.settings.window = 1 + turn % 4;
+    c.steps = 2;
+    for (int r = c.world - 1; turn % 3 == 1 && r >= 0; --r)
+      c.rank_array.push_back((r + 1) % c.world);
+    return c;
+  };
+  constexpr int64_t kMatrices = 9;
+  const auto expected = world::run(make({{1}, {kR}, 0, 1}, Replicas::kOnce, 0)).tensors;
   int turn = 0;
   for (const Row& row :
-       {Row{{2, 2}, {kR, kS}, 1}, Row{{2, 2}, {kR, kS}, 2}, Row{{4, 2}, {kR, kS}, 3},
-        Row{{2, 2, 2}, {kR, kS, kR}, 3}, Row{{8}, {kR}, 3}, Row{{3, 2}, {kR, kS}, 2},
-        Row{{16}, {kR}, 3}, Row{{8, 2}, {kR, kS}, 7}, Row{{2, 4, 2}, {kR, kR, kS}, 4}}) {
-    for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
-      world::Case c = hybrid(row.mesh, row.placements, row.bound);
-      c.settings.commit = commit;
-      c.settings.window = 1 + turn % 4;
-      if (turn++ % 2 == 1) {
-        for (int r = c.world - 1; r >= 0; --r) c.rank_array.push_back((r + 1) % c.world);
-      }
-      INFO(c.describe() << " max_peers " << row.bound);
+       {Row{{2, 2}, {kR, kS}, 1, 2}, Row{{2, 2}, {kR, kS}, 2, 2}, Row{{4, 2}, {kR, kS}, 3, 4},
+        Row{{2, 2, 2}, {kR, kS, kR}, 3, 4}, Row{{8}, {kR}, 3, 8}, Row{{3, 2}, {kR, kS}, 2, 3},
+        Row{{16}, {kR}, 3, 16}, Row{{8, 2}, {kR, kS}, 7, 8}, Row{{2, 4, 2}, {kR, kR, kS}, 4, 8}}) {
+    for (const Replicas replicas : {Replicas::kOnce, Replicas::kEach, Replicas::kAuto}) {
+      const world::Case c = make(row, replicas, turn++);
+      INFO(c.describe() << " max_peers " << row.bound << " replicas "
+                        << static_cast<int>(replicas));
       const world::Outcome outcome = world::run(c);
       CHECK((outcome.tensors == expected));
-      for (const StepReport& r : outcome.reports) CHECK(r.orthogonalized == 9);
+      for (const StepReport& r : outcome.reports) {
+        CHECK(r.orthogonalized == r.planned);
+        if (replicas == Replicas::kOnce) CHECK(r.planned == kMatrices);
+        if (replicas == Replicas::kEach) CHECK(r.planned == kMatrices * row.replicas);
+      }
     }
   }
 }
 
-TEST_CASE("planted faults: a rank that forwards something else is noticed", "[bits][relay]") {
-  world::Case c = hybrid({2, 2}, {kR, kS}, 1);
-  c.settings.chunk_bytes = 1 << 20;  // one slot: gather, return, relay
-  const auto expected = world::run(hybrid({1}, {kR}, 0)).tensors;
-  for (const int64_t struck : {int64_t{2}, int64_t{1} << 30}) {
-    std::atomic<int> wrong = 0;
-    world::on_ranks(c.world, [&](Comm& comm) {
-      Stale stale(comm.duplicate(), struck, 3);
-      world::Rank rank(c, stale);
-      StepReport report;
-      for (int step = 0; step < c.steps; ++step) rank.step(step, report);
-      RANK_CHECK(rank.optimizer().comm().exchanges() == 3 * c.steps);
-      wrong += !(rank.tensors(expected) == expected);
-    });
-    CHECK(wrong == (struck == 2 ? 4 : 0));
+TEST_CASE("replicas: each for itself moves nothing between replicas", "[unit][plan][replicas]") {
+  Problem p;
+  p.options.replicas = Replicas::kEach;
+  const auto on = plan_case::mesh({2, 3});
+  plan_case::add(p, placed("a", on, {64, 64}, {kR, kS}));
+  plan_case::add(p, placed("b", on, {48, 48}, {kR, kS}));
+  const Plan plan(p);
+  REQUIRE(plan.matrices().size() == 4);
+  for (const Matrix& m : plan.matrices()) CHECK(m.owner / 3 == m.replica);
+  for (int rank = 0; rank < 6; ++rank) {
+    for (const SlotPlan& slot : plan.rank_slots(rank)) {
+      for (const auto* list : {&slot.gather_sends, &slot.return_sends, &slot.return_receives}) {
+        for (const Region& region : *list) CHECK(region.peer / 3 == rank / 3);
+      }
+    }
+  }
+  // The caller's owner stands for its counterparts in the other replicas.
+  p.params[0].owner = 4;
+  const Plan given(p);
+  CHECK(given.matrices()[0].owner == 1);
+  CHECK(given.matrices()[1].owner == 4);
+}
+
+TEST_CASE("replicas: auto takes what the model calls cheaper and says both",
+          "[unit][plan][replicas]") {
+  Problem p;
+  p.options.replicas = Replicas::kAuto;
+  const auto on = plan_case::mesh({2});
+  for (const char* name : {"a", "b"}) plan_case::add(p, placed(name, on, {64, 64}, {kR}));
+  // Products for nothing: to repeat them saves the messages.
+  p.options.rates = {1e30, 1e9, 1e-5};
+  const Plan each(p);
+  CHECK(each.each_replica());
+  CHECK(each.each_seconds() < each.once_seconds());
+  CHECK(each.describe().find("once in every replica (modelled: ") != std::string::npos);
+  // Messages for nothing.
+  p.options.rates = {1e6, 1e30, 0};
+  const Plan once(p);
+  CHECK_FALSE(once.each_replica());
+  CHECK(once.once_seconds() < once.each_seconds());
+  // By hand: one of two equal matrices each, one message with it to the other rank, none back.
+  p.options.rates = {1e9, 1e6, 1e-3};
+  const Plan counted(p);
+  const double cost = counted.matrices()[0].cost;
+  CHECK(counted.once_seconds() == Approx(cost / 1e9 + 64 * 64 * 2 / 1e6 + 1e-3));
+  CHECK(counted.each_seconds() == Approx(2 * cost / 1e9));
+}
+
+TEST_CASE("replicas: auto plans no copies that cannot pay, and copies beyond 63 bits say so",
+          "[unit][plan][replicas]") {
+  // About 10^15 FLOPs a copy, of which there are 16,384.
+  Problem p;
+  p.options.replicas = Replicas::kAuto;
+  p.options.rates = {1e15, 1e12, 1e-6};
+  const auto on = plan_case::mesh({1 << 12});
+  for (const char* name : {"a", "b", "c", "d"})
+    plan_case::add(p, placed(name, on, {32768, 32768}, {kR}));
+  const Plan plan(p);
+  CHECK_FALSE(plan.each_replica());
+  CHECK(plan.each_seconds() > plan.once_seconds());
+  p.options.replicas = Replicas::kEach;
+  try {
+    const Plan each(p);
+    FAIL("accepted");
+  } catch (const Error& e) {
+    INFO(e.message());
+    CHECK(e.status() == Status::kInvalidArgument);
+    CHECK(e.message().find("in every replica") != std::string::npos);
+    CHECK(e.message().find("replicas: once or auto") != std::string::npos);
   }
 }
 
 TEST_CASE("faults: a rank that dies while it forwards ends the step on all, with nothing changed",
           "[unit][optimizer][relay][tsan]") {
-  world::Case c;
-  c.mesh = {2, 2};
-  c.world = 4;
+  world::Case c = world::on_mesh({2, 2});
   c.settings.max_peers = 1;
   c.settings.timeout_ms = 300;
   c.settings.chunk_bytes = 2 * 6 * 5;
-  for (const char* name : {"a", "b"}) {
-    world::Param p;
-    p.name = name;
-    p.shape = {6, 5};
-    p.placements = {kR, kS};
-    c.params.push_back(p);
-  }
+  for (const char* name : {"a", "b"}) c.params.push_back(world::matrix(name, {6, 5}, {kR, kS}));
   int64_t exchanges = 0;
   world::on_ranks(c.world, [&](Comm& comm) {
     world::Rank rank(c, comm);

@@ -101,31 +101,32 @@ TEST_CASE("state: parameter and remainder make the f32 weight, as the header joi
   CHECK(wrong_side_by_side > kCount / 4);  // else the rule would not have been seen
 }
 
-TEST_CASE("state: the pieces of each kind are told, of one that is not kept refused",
+TEST_CASE("state: every kind that is kept has its extent, and one that is not kept is refused",
           "[unit][abi]") {
   Matrix m(MUONRT_MASTER_OWNED, MUONRT_NORMUON_ROWS);
-  const auto pieces = [&](int32_t kind, muonrt_state_piece_t* out, int64_t* n) {
-    return muonrt_optimizer_state_pieces(m.optimizer, 0, kind, out, 1, n);
-  };
-  muonrt_state_piece_t piece;
+  muonrt_state_extent_t extents[3];
+  muonrt_state_extent_init(&extents[0]);
   int64_t n = -1;
-  CHECK(pieces(MUONRT_STATE_NORMUON, &piece, &n) == MUONRT_OK);
-  REQUIRE(n == 1);
-  CHECK(piece.index == 0);
-  CHECK(piece.begin == 0);
-  CHECK(piece.numel == kRows);
+  REQUIRE(muonrt_optimizer_state_extents(m.optimizer, extents, 3, &n) == MUONRT_OK);
+  REQUIRE(n == 3);
   muonrt_state_view_t view;
   muonrt_state_view_init(&view);
-  REQUIRE(muonrt_optimizer_state(m.optimizer, 0, MUONRT_STATE_NORMUON, &view) == MUONRT_OK);
-  CHECK(view.place == MUONRT_PLACE_LINES);
-  CHECK(view.numel == kRows);
-  for (const int32_t local : {MUONRT_STATE_MOMENTUM, MUONRT_STATE_MASTER}) {
-    CHECK(pieces(local, &piece, &n) == MUONRT_OK);
-    CHECK(n == 0);
+  std::vector<int32_t> kinds;
+  for (const muonrt_state_extent_t& extent : extents) {
+    kinds.push_back(extent.kind);
+    REQUIRE(muonrt_optimizer_state(m.optimizer, 0, extent.kind, &view) == MUONRT_OK);
+    const bool lines = extent.kind == MUONRT_STATE_NORMUON;
+    CHECK(view.place == (lines ? MUONRT_PLACE_LINES : MUONRT_PLACE_LOCAL));
+    CHECK(view.numel == (lines ? kRows : kCount));
+    CHECK(extent.begin == 0);
+    CHECK(extent.end == view.numel);
+    CHECK(extent.data == view.data);
   }
+  CHECK(kinds ==
+        std::vector<int32_t>{MUONRT_STATE_MOMENTUM, MUONRT_STATE_MASTER, MUONRT_STATE_NORMUON});
   for (const int32_t absent : {MUONRT_STATE_VARIANCE, MUONRT_STATE_REMAINDER})
-    CHECK(pieces(absent, &piece, &n) == MUONRT_ERROR_INVALID_STATE);
-  CHECK(pieces(5, &piece, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK(muonrt_optimizer_state(m.optimizer, 0, absent, &view) == MUONRT_ERROR_INVALID_STATE);
+  CHECK(muonrt_optimizer_state(m.optimizer, 0, 5, &view) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("state kind is 5"));
   CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, MUONRT_STATE_NORMUON, nullptr, -1, &n) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
