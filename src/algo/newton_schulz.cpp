@@ -178,30 +178,6 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
 
 }  // namespace
 
-const char* name_of(Normalize normalize) {
-  switch (normalize) {
-    case Normalize::kPrescaled:
-      return "prescaled";
-    case Normalize::kAddEps:
-      return "add_eps";
-    case Normalize::kMaxEps:
-      return "max_eps";
-  }
-  return "unknown";
-}
-
-const char* name_of(RowScaling scaling) {
-  switch (scaling) {
-    case RowScaling::kNone:
-      return "none";
-    case RowScaling::kAol:
-      return "aol";
-    case RowScaling::kEquilibrate:
-      return "equilibrate";
-  }
-  return "unknown";
-}
-
 namespace {
 
 /// The caller's restarts. Errors: NOT_SUPPORTED where they leave Q unbounded.

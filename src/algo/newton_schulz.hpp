@@ -19,13 +19,11 @@ enum class Normalize : int32_t {
   kAddEps = 1,     // safety x norm + eps
   kMaxEps = 2,     // max(safety x norm, eps)
 };
-const char* name_of(Normalize normalize);
 
 /// Public values. AOL: row i divided by the root of sum_j |(X X^T)_ij|, which bounds the largest
 /// singular value by 1. Source: Turbo-Muon, arXiv 2512.04632. Equilibrate: rows of outputs scaled
 /// to one norm. Source: MuonEq, arXiv 2603.28254.
 enum class RowScaling : int32_t { kNone = 0, kAol = 1, kEquilibrate = 2 };
-const char* name_of(RowScaling scaling);
 
 /// How a group's matrices are orthogonalized; fixed at creation.
 struct NewtonSchulz {

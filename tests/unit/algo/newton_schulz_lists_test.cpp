@@ -270,7 +270,8 @@ TEST_CASE("aol: matrices far below eps stay bounded in every dtype", "[unit][new
           const CoefficientList& used = settings.list_of(Form::kStandard);
           const double most = image_range(used, 0, kReach).high;
           for (const double norm : {1.0, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8}) {
-            INFO(name_of(family) << ", " << name_of(dtype) << ", " << name_of(normalize) << ", eps "
+            INFO(name_of(family) << ", " << name_of(dtype) << ", "
+                                 << "normalization " << static_cast<int>(normalize) << ", eps "
                                  << eps << ", norm " << norm << " of it");
             Matrix x = textbook::gaussian(24, 40, 5);
             x = textbook::rounded(textbook::scale(norm * eps / textbook::frobenius(x), x),
