@@ -203,10 +203,12 @@ std::string OutputFolder::checked_state() const {
          " and is left as it is; give a new folder");
   };
   const Json marker = replaces_ ? marker_of(target_) : Json();
-  for (const auto& entry : fs::directory_iterator(target_))
-    if (marker.is_null())
+  if (marker.is_null()) {
+    for (const auto& entry : fs::directory_iterator(target_))
       refuse(entry.path().filename().string(),
              replaces_ ? ", which this command did not write," : ",");
+    return "";
+  }
   const Json held = files_of(target_), known = marker.value("files", Json::object());
   for (const auto& [file, content] : held.items()) {
     if (file == kMarker) continue;
