@@ -50,9 +50,8 @@ Workbench::Workbench(std::unique_ptr<Device> made)
       stream_(device_->create_stream(StreamKind::kCompute)),
       done_(device_->create_event()) {}
 
-Workbench::Workbench(const Provider& provider, const std::string& name, DeviceReport& report)
-    : Workbench(provider.make()) {
-  name_ = name;
+Workbench::Workbench(const Provider& provider, DeviceReport& report) : Workbench(provider.make()) {
+  name_ = provider.name;
   report_ = &report;
   if (report.device.empty()) report.device = device_->describe();
 }
@@ -146,15 +145,6 @@ double Workbench::time_once(const std::function<void()>& enqueue) {
   device_->timestamp(*stream_, clock.as<int64_t>() + 1);
   finish();
   return static_cast<double>(clock.as<int64_t>()[1] - clock.as<int64_t>()[0]) * 1e-6;
-}
-
-uint64_t Workbench::hash(const void* memory, int64_t bytes) {
-  const Buffer sum(*device_, int64_t{sizeof(uint64_t)});
-  ops().fill(*stream_, sum.data(), 0, sum.bytes());
-  ops().hash_memory(*stream_, memory, bytes, sum.as<uint64_t>());
-  uint64_t out = 0;
-  get(&out, sum.data(), sum.bytes());
-  return out;
 }
 
 }  // namespace muonrt::tool

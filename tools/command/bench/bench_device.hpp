@@ -57,10 +57,7 @@ class Workbench {
  public:
   explicit Workbench(std::unique_ptr<Device> made);
   /// If the provider's device does not answer in time, the report gives up.
-  /// @param name  of the provider in that message.
-  Workbench(const Provider& provider, const std::string& name, DeviceReport& report);
-  Workbench(const Provider& provider, DeviceReport& report)
-      : Workbench(provider, provider.name, report) {}
+  Workbench(const Provider& provider, DeviceReport& report);
   Device& device() { return *device_; }
   Ops& ops() { return device_->ops(); }
   Stream& stream() { return *stream_; }
@@ -84,8 +81,6 @@ class Workbench {
   int64_t not_finite(const MatrixBatch& m);
   /// Milliseconds of one run on the device's clock.
   double time_once(const std::function<void()>& enqueue);
-  /// A hash of memory's bytes, computed by the device.
-  uint64_t hash(const void* memory, int64_t bytes);
 
  private:
   /// Calls `move(offset, size)` for blocks that fit into the staging memory.

@@ -36,19 +36,20 @@ struct Measured {
 bool reference_is_mpi(const Arguments& a) { return under_launcher() && !a.where.cuda(); }
 
 Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes) {
-  ExchangeScene scene(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
+  const auto scene =
+      ExchangeScene::of(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
   const auto mpi = a.where.cuda() ? nullptr : MpiReference::of(comm.rank(), sizes, a.where.timeout);
   Measured out;
   int64_t wrong = 0;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
     const bool first = i == -std::max(1, a.warmup), last = i + 1 == a.iters;
-    if (first || last) scene.forget();
+    if (first || last) scene->forget();
     comm.barrier();
-    const double ours = scene.run();
-    if (first || last) wrong += scene.wrong();
+    const double ours = scene->run();
+    if (first || last) wrong += scene->wrong();
     comm.barrier();
     // Not a number if the bytes exceed MPI's counts.
-    const double other = mpi ? mpi->run() : reference_is_mpi(a) ? NAN : scene.copy();
+    const double other = mpi ? mpi->run() : reference_is_mpi(a) ? NAN : scene->copy();
     const auto slowest = [&](double of_rank) {
       std::vector<double> all(sizes.size());
       comm.allgather(&of_rank, all.data(), sizeof of_rank);
@@ -98,15 +99,14 @@ int bench(Comm& comm, Comm& between, const Arguments& a) {
   const char* const reference =
       reference_is_mpi(a) ? "MPI_Alltoallv" : "a copy of the bytes on the device";
   BenchReport report({a.json, false, comm.rank() != 0}, columns());
-  report.title =
-      fmt::format("Exchanges between {} ranks ({}), {} warm-up, {} measured; reference: {};",
-                  comm.size(), link, a.warmup, a.iters, reference);
-  report.notes =
-      "bytes: sent by each rank, including to itself; min, median, max ms: until all bytes have "
-      "arrived on\n"
-      "the slowest rank; GB/s: bytes by median; bus: without the bytes that ranks send to "
-      "themselves\n"
-      "(busbw of nccl-tests); ratio: median of the reference divided by ours; #wrong: wrong bytes";
+  report.title = fmt::format("Exchanges between {} ranks ({}), {} warm-up, {} measured,",
+                             comm.size(), link, a.warmup, a.iters);
+  report.notes = fmt::format(
+      "bytes: sent by each rank, including to itself; ms: until all bytes have arrived on the\n"
+      "slowest rank; GB/s: bytes by median; bus: without the bytes that ranks send to themselves\n"
+      "(busbw of nccl-tests); reference: {}; ratio: its median divided by ours;\n"
+      "#wrong: received bytes that differ from the sent ones",
+      reference);
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
                    {"link", json_text(link)},

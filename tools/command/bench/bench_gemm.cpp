@@ -243,16 +243,12 @@ int run(const Arguments& a) {
                                  ? "ALL ZEROS (no measure of speed: less power than random values)"
                                  : "random values");
   report.notes =
-      "TFLOP/s as if no symmetric half were saved; #wrong: elements that are not finite, and of "
+      "TFLOP/s as if no symmetric half were saved; #wrong: elements that are not finite, and of\n"
       "about 400 samples those beyond their rounding errors";
   if (a.device == "cuda")
-    report.notes +=
-        "\ncublaslt: as muonrt uses it, one algorithm for a shape, then the mirror; cublaslt-best: "
-        "the fastest algorithm for this batch, in full";
-  report.fields = {{"dtype", json_text(a.dtype)},
-                   {"values", json_text(a.values)},
-                   {"steady_s", fmt::format("{}", a.steady)},
-                   {"tune", json_text(fmt::format("{}", fmt::join(a.tune, ",")))}};
+    report.notes += "; cublaslt-best: the fastest algorithm for this batch, without the mirror";
+  report.fields = product_fields(a);
+  report.fields.emplace_back("values", json_text(a.values));
   return report.run([&] {
     const auto list = present_providers(report, true);
     Workbench common(list.front(), report);

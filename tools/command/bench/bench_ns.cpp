@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "algo/newton_schulz.hpp"
-#include "backend/recorder.hpp"
 #include "command/bench/bench_ns_check.hpp"
 #include "command/bench/bench_timer.hpp"
 #include "command/bench/bench_values.hpp"
@@ -17,8 +16,7 @@ namespace {
 
 struct Arguments : DeviceArguments {
   bool together = false;
-  std::vector<std::string> eager;  // providers without graphs
-  // A fault for tests of the check: "nan", in each eager result; "matrix" or "tile", a copy of its
+  // A fault for tests of the check: "nan" in each result; "matrix" or "tile", a copy of its
   // neighbor in results that are compared with others.
   std::string plant;
 };
@@ -27,8 +25,20 @@ struct Arguments : DeviceArguments {
 struct Job {
   std::vector<BenchShape> shapes;
   std::vector<Method> methods;  // by shape
-  bool gram = false;            // for the shapes for which it pays
+  bool gram = false;            // whether one of them is the Gram form
 
+  /// @param if_it_pays  the Gram form for wide matrices.
+  Job(const std::vector<BenchShape>& batches, const NewtonSchulz& settings, bool if_it_pays)
+      : shapes(batches) {
+    const auto steps = static_cast<int>(settings.list.steps.size());
+    const bool restarts_pay = settings.gram_restarts.size() + 1 < settings.gram_list.steps.size();
+    for (const BenchShape& s : shapes) {
+      const bool takes_gram = if_it_pays && restarts_pay && s.cols >= 2 * s.rows;
+      methods.push_back(takes_gram ? Method{Form::kGram, steps, settings.gram_restarts}
+                                   : Method{Form::kStandard, steps, {}});
+      gram = gram || takes_gram;
+    }
+  }
   /// In the standard form, with every product in full.
   double flops() const {
     double sum = 0;
@@ -67,12 +77,10 @@ struct Scene {
   std::vector<int64_t> workspace_bytes;
   Findings* findings = nullptr;
   std::vector<MatrixBatch> results;
-  std::unique_ptr<Recording> recording;
 
-  /// @param name  of the provider, in errors.
-  Scene(const Provider& from, const std::string& name, DeviceReport& report,
-        const NewtonSchulz& settings, const Job& job, const Inputs& inputs)
-      : provider(from), bench(from, name, report) {
+  Scene(const Provider& from, DeviceReport& report, const NewtonSchulz& settings, const Job& job,
+        const Inputs& inputs)
+      : provider(from), bench(from, report) {
     for (size_t i = 0; i < job.shapes.size(); ++i) {
       const BenchShape& s = job.shapes[i];
       const Method& method = job.methods[i];
@@ -85,35 +93,12 @@ struct Scene {
     findings = bench.put(std::vector<Findings>(1));
   }
   void enqueue() { results = orthogonalize(bench.ops(), bench.stream(), batches, findings); }
-  /// Records the work at the first call, which an `enqueue` must precede.
-  void replay() {
-    Recorder& recorder = *recorder_of(bench.device());
-    if (!recording) recording = record_work(recorder, bench.stream(), [this] { enqueue(); });
-    recorder.replay(bench.stream(), *recording);
-  }
-  /// Fills all workspaces, and so the results, with NaN.
-  void clear() {
+  /// Runs once more, after all workspaces, and so the results, are filled with NaN.
+  void run_from_nan() {
     for (size_t i = 0; i < batches.size(); ++i)
       bench.ops().fill(bench.stream(), batches[i].workspace, 0xff, workspace_bytes[i]);
-  }
-  std::vector<uint64_t> hashes() {
-    bench.finish();
-    std::vector<uint64_t> out;
-    for (const MatrixBatch& o : results)
-      out.push_back(bench.hash(o.data, o.count * o.stride * size_of(o.dtype)));
-    return out;
-  }
-  /// Batches whose bytes differ after a replay.
-  int64_t replayed_differently() {
-    clear();
     enqueue();
-    const std::vector<uint64_t> expected = hashes();
-    clear();
-    replay();
-    const std::vector<uint64_t> got = hashes();
-    int64_t out = 0;
-    for (size_t i = 0; i < got.size(); ++i) out += got[i] != expected[i];
-    return out;
+    bench.finish();
   }
   /// Plants a fault. @param compared  whether the check compares the result with another one.
   void plant(const std::string& fault, bool compared) {
@@ -135,134 +120,92 @@ struct Scene {
   }
 };
 
-class NsBench {
- public:
-  NsBench(const Arguments& arguments, const NewtonSchulz& settings, DeviceReport& report)
-      : a_(arguments),
-        settings_(settings),
-        report_(report),
-        list_(present_providers(report)),
-        common_(list_.front(), report),
-        filler_(common_) {}
+std::vector<Table::Column> columns() {
+  return joined<Table::Column>({{{"provider", "provider", Table::Align::kLeft, 9},
+                                 {"rows", "rows", Table::Align::kRight, 5},
+                                 {"cols", "cols", Table::Align::kRight, 5},
+                                 {"count", "count"},
+                                 {"form", "form", Table::Align::kLeft, 8}},
+                                time_columns(),
+                                {{"tflops", "TFLOP/s", Table::Align::kRight, 8}}});
+}
 
-  void run(const std::vector<BenchShape>& shapes) {
-    std::vector<std::vector<BenchShape>> groups;
-    for (const BenchShape& s : shapes) groups.push_back({s});
-    if (a_.together && shapes.size() > 1) groups.push_back(shapes);
-    // Graphs come last, so that one that fails or hangs costs no other row.
-    for (const bool graph : {false, true})
-      for (const auto& group : groups) {
-        if (graph && !recorder_of(common_.device())) continue;
-        const Inputs inputs(common_, group, a_.dtype == "f32" ? DType::kF32 : DType::kBF16);
-        measure(job_of(group, false), inputs, graph);
-        if (std::any_of(group.begin(), group.end(),
-                        [&](const BenchShape& s) { return takes_gram(s); }))
-          measure(job_of(group, true), inputs, graph);
-      }
-  }
+void add_row(DeviceReport& report, const std::string& provider, const Job& job, const Times& times,
+             int64_t bad) {
+  const bool one = job.shapes.size() == 1;
+  int64_t count = 0;
+  for (const BenchShape& s : job.shapes) count += s.count;
+  report.add(
+      joined<Cell>({{cell::word(provider), one ? cell::count(job.shapes[0].rows) : cell::nothing(),
+                     one ? cell::count(job.shapes[0].cols) : cell::nothing(), cell::count(count),
+                     cell::word(job.gram ? "gram" : "standard")},
+                    time_cells(times),
+                    {cell::number(job.flops() / median_of(times.ms) * 1e-9, 3)}}),
+      bad);
+}
 
- private:
-  bool takes_gram(const BenchShape& s) const {
-    return s.cols >= 2 * s.rows &&
-           settings_.gram_restarts.size() + 1 < settings_.gram_list.steps.size();
+/// All providers, alternately.
+void measure(DeviceReport& report, const std::vector<Provider>& list, const Filler& filler,
+             const NewtonSchulz& settings, const Inputs& inputs, const Job& job,
+             const std::string& fault) {
+  std::vector<std::unique_ptr<Scene>> scenes;
+  std::vector<TimedWork> works;
+  for (const Provider& p : list) {
+    if (p.plain && job.flops() > kMostPlainFlops) continue;
+    on_behalf_of(p.name, [&] {
+      scenes.push_back(std::make_unique<Scene>(p, report, settings, job, inputs));
+    });
+    works.emplace_back(
+        scenes.back()->bench, filler, [&s = *scenes.back()](int64_t) { s.enqueue(); }, p.name,
+        p.plain);
   }
-  Job job_of(const std::vector<BenchShape>& shapes, bool gram) const {
-    const auto steps = static_cast<int>(settings_.list.steps.size());
-    Job job{shapes, {}, gram};
-    for (const BenchShape& s : shapes)
-      job.methods.push_back(gram && takes_gram(s)
-                                ? Method{Form::kGram, steps, settings_.gram_restarts}
-                                : Method{Form::kStandard, steps, {}});
-    return job;
-  }
-  /// All providers, alternately.
-  void measure(const Job& job, const Inputs& inputs, bool graph) {
-    const auto named = [&](const Provider& p) { return p.name + (graph ? " graph" : ""); };
-    std::vector<std::unique_ptr<Scene>> scenes;
-    std::vector<TimedWork> works;
-    for (const Provider& p : list_) {
-      if (p.plain && job.flops() > kMostPlainFlops) continue;
-      if (graph && std::count(a_.eager.begin(), a_.eager.end(), p.name) > 0) continue;
-      on_behalf_of(named(p), [&] {
-        scenes.push_back(std::make_unique<Scene>(p, named(p), report_, settings_, job, inputs));
-        if (graph) scenes.back()->enqueue();  // allocates what products need
+  if (scenes.empty()) return;
+  time_in_turns(report.arguments, filler, works);
+  // Results are compared with those of portable loops, or else of the first provider.
+  NsCheck check;
+  std::vector<int64_t> bad(scenes.size());
+  for (const bool plain : {true, false})
+    for (size_t i = 0; i < scenes.size(); ++i) {
+      Scene& scene = *scenes[i];
+      if (scene.provider.plain != plain) continue;
+      bad[i] = on_behalf_of(scene.provider.name, [&] {
+        scene.run_from_nan();
+        scene.plant(fault, check.has_seen());
+        return check.wrong(scene.bench, scene.results);
       });
-      Scene& scene = *scenes.back();
-      works.emplace_back(
-          scene.bench, filler_,
-          [&scene, graph](int64_t) { graph ? scene.replay() : scene.enqueue(); }, named(p),
-          p.plain);
     }
-    if (scenes.empty()) return;
-    time_in_turns(a_, filler_, works);
-    // Results are compared with those of portable loops or else of the first provider; those of a
-    // graph with its own.
-    NsCheck check;
-    std::vector<int64_t> bad(scenes.size());
-    for (const bool plain : {true, false})
-      for (size_t i = 0; i < scenes.size(); ++i)
-        if (scenes[i]->provider.plain == plain)
-          bad[i] = on_behalf_of(named(scenes[i]->provider), [&] {
-            return graph ? scenes[i]->replayed_differently() : wrong(*scenes[i], check);
-          });
-    for (size_t i = 0; i < scenes.size(); ++i)
-      add_row(scenes[i]->provider.name, graph ? "graph" : "eager", job, works[i].times(), bad[i]);
-  }
-  /// Checks one more run, from workspaces of NaN.
-  int64_t wrong(Scene& scene, NsCheck& check) const {
-    scene.clear();
-    scene.enqueue();
-    scene.bench.finish();
-    scene.plant(a_.plant, check.has_seen());
-    return check.wrong(scene.bench, scene.results);
-  }
-  void add_row(const std::string& provider, const std::string& mode, const Job& job,
-               const Times& times, int64_t bad) {
-    const bool one = job.shapes.size() == 1;
-    int64_t count = 0;
-    for (const BenchShape& s : job.shapes) count += s.count;
-    report_.add(joined<Cell>({{cell::word(provider), cell::word(mode),
-                               one ? cell::count(job.shapes[0].rows) : cell::nothing(),
-                               one ? cell::count(job.shapes[0].cols) : cell::nothing(),
-                               cell::count(count), cell::word(job.gram ? "gram" : "standard")},
-                              time_cells(times),
-                              {cell::number(job.flops() / median_of(times.ms) * 1e-9, 3)}}),
-                bad);
-  }
-
-  const Arguments& a_;
-  const NewtonSchulz& settings_;
-  DeviceReport& report_;
-  std::vector<Provider> list_;
-  Workbench common_;
-  Filler filler_;
-};
+  for (size_t i = 0; i < scenes.size(); ++i)
+    add_row(report, scenes[i]->provider.name, job, works[i].times(), bad[i]);
+}
 
 int run(const Arguments& a) {
   const auto shapes = bench_shapes(a.shapes);
   if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   const NewtonSchulz settings = make_newton_schulz(CoefficientFamily::kPolarExpress,
                                                    CoefficientSettings(), dtype_named(a.dtype));
-  DeviceReport report(a, joined<Table::Column>({{{"provider", "provider", Table::Align::kLeft, 9},
-                                                 {"mode", "mode", Table::Align::kLeft, 5},
-                                                 {"rows", "rows", Table::Align::kRight, 5},
-                                                 {"cols", "cols", Table::Align::kRight, 5},
-                                                 {"count", "count"},
-                                                 {"form", "form", Table::Align::kLeft, 8}},
-                                                time_columns(),
-                                                {{"tflops", "TFLOP/s", Table::Align::kRight, 8}}}));
+  DeviceReport report(a, columns());
   report.title = fmt::format("Newton-Schulz, {} steps, {},", settings.list.steps.size(), a.dtype);
   report.notes =
-      "TFLOP/s as if all products were computed in full in the standard form; #wrong: elements "
-      "that "
-      "are not finite, matrices that are not nearly orthogonal, groups of 32 rows or columns that "
-      "differ from those of portable loops or else of the first provider, and batches whose graph "
-      "differs from the eager run";
+      "TFLOP/s as if all products were computed in full in the standard form; #wrong: elements\n"
+      "that are not finite, matrices that are not nearly orthogonal, and groups of 32 columns\n"
+      "that differ from those of portable loops or else of the first provider";
   if (a.together) report.notes += "\nRows without a shape: all shapes in lockstep";
-  report.fields = {{"dtype", json_text(a.dtype)},
-                   {"steady_s", fmt::format("{}", a.steady)},
-                   {"tune", json_text(fmt::format("{}", fmt::join(a.tune, ",")))}};
-  return report.run([&] { NsBench(a, settings, report).run(shapes); });
+  report.fields = product_fields(a);
+  std::vector<std::vector<BenchShape>> groups;
+  for (const BenchShape& s : shapes) groups.push_back({s});
+  if (a.together && shapes.size() > 1) groups.push_back(shapes);
+  return report.run([&] {
+    const auto list = present_providers(report);
+    Workbench common(list.front(), report);
+    const Filler filler(common);
+    for (const auto& group : groups) {
+      const Inputs inputs(common, group, a.dtype == "f32" ? DType::kF32 : DType::kBF16);
+      for (const bool gram : {false, true}) {
+        const Job job(group, settings, gram);
+        if (job.gram == gram) measure(report, list, filler, settings, inputs, job, a.plant);
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -274,8 +217,6 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   add_product_options(*command, *a);
   command->add_flag("--together", a->together,
                     "then all shapes at once, in lockstep, as the shapes of a chunk");
-  command->add_option("--eager", a->eager, "providers that are not measured as graphs")
-      ->delimiter(',');
   command->add_option("--plant", a->plant)->group("");
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");

@@ -1,46 +1,16 @@
 #include "command/bench/bench_options.hpp"
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdio>
-#include <map>
+#include <fmt/format.h>
 
-#include "command/plan/models.hpp"
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "command/table.hpp"
 #include "command/validators.hpp"
 
 namespace muonrt::tool {
 
 namespace {
-
-constexpr int64_t kMostElements = int64_t{1} << 28;
-constexpr const char* kShapesHelp =
-    "rows x columns [x how many], short side first; or a model's name, for its distinct matrices";
-
-/// Counts the matrices of a tensor by shape: those of its parts, or of its stack, or itself.
-void add(std::map<std::pair<int64_t, int64_t>, int64_t>& counts, const ModelTensor& t) {
-  if (!t.muon || t.shape.size() < 2) return;
-  const int64_t matrices = t.stack() ? t.shape[0] : 1, rows = t.shape[t.stack() ? 1 : 0];
-  const int64_t cols = t.elements() / matrices / rows;
-  std::vector<int64_t> heights;
-  for (const RowBlock& part : t.parts) {
-    heights.push_back(0);
-    for (const auto& [begin, end] : part.rows) heights.back() += end - begin;
-  }
-  if (heights.empty()) heights = {rows};
-  for (const int64_t height : heights)
-    if (height > 0) counts[std::minmax(height, cols)] += matrices;
-}
-
-std::vector<BenchShape> shapes_of_model(const std::string& name) {
-  std::map<std::pair<int64_t, int64_t>, int64_t> counts;
-  for (const ModelTensor& tensor : model_tensors(name)) add(counts, tensor);
-  std::vector<BenchShape> out;
-  for (const auto& [shape, count] : counts) {
-    const int64_t most = std::max<int64_t>(1, kMostElements / (shape.first * shape.second));
-    out.push_back({shape.first, shape.second, std::min(count, most)});
-  }
-  return out;
-}
 
 BenchShape parse(const std::string& text) {
   char rest = 0;
@@ -48,7 +18,8 @@ BenchShape parse(const std::string& text) {
   const int two = std::sscanf(text.c_str(), "%ldx%ld%c", &rows, &cols, &rest);
   const int three = std::sscanf(text.c_str(), "%ldx%ldx%ld%c", &rows, &cols, &count, &rest);
   if ((two != 2 && three != 3) || rows < 1 || cols < rows || count < 1)
-    throw CLI::ValidationError("--shapes", text + " is not " + kShapesHelp);
+    throw CLI::ValidationError(
+        "--shapes", text + " is not rows x columns [x how many] with the short side first");
   return {rows, cols, count};
 }
 
@@ -86,7 +57,9 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
 }
 
 void add_product_options(CLI::App& command, DeviceArguments& a) {
-  command.add_option("--shapes", a.shapes, kShapesHelp)->delimiter(',')->capture_default_str();
+  command.add_option("--shapes", a.shapes, "rows x columns [x how many], short side first")
+      ->delimiter(',')
+      ->capture_default_str();
   command
       .add_option("--dtype", a.dtype,
                   "of the products: bf16, f16 or f32 (the input of ns in f16 is bf16)")
@@ -107,21 +80,19 @@ void add_product_options(CLI::App& command, DeviceArguments& a) {
                   "SMs that persistent grids leave free, as for a communicator (8 over NCCL)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command
-      .add_option("--tune", a.tune,
-                  "how sm90 is launched: pairs=0|1, early=0|1, tiles=large|medium|small|wide, "
-                  "slices=1|2|4, raster=ROWS")
+  command.add_option("--tune", a.tune, std::string("how sm90 is launched: ") + kTuneHelp)
       ->delimiter(',');
+}
+
+std::vector<std::pair<std::string, std::string>> product_fields(const DeviceArguments& a) {
+  return {{"dtype", json_text(a.dtype)},
+          {"steady_s", fmt::format("{}", a.steady)},
+          {"tune", json_text(fmt::format("{}", fmt::join(a.tune, ",")))}};
 }
 
 std::vector<BenchShape> bench_shapes(const std::vector<std::string>& words) {
   std::vector<BenchShape> out;
-  const auto models = model_names();
-  for (const std::string& word : words) {
-    const bool model = std::find(models.begin(), models.end(), word) != models.end();
-    const auto some = model ? shapes_of_model(word) : std::vector<BenchShape>{parse(word)};
-    out.insert(out.end(), some.begin(), some.end());
-  }
+  for (const std::string& word : words) out.push_back(parse(word));
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace CLI {
@@ -27,16 +28,20 @@ struct DeviceArguments {
   int reserved_sms = 0;
   std::vector<std::string> shapes, providers, tune;  // no providers: all
 };
+/// The words of --tune.
+constexpr const char* kTuneHelp =
+    "pairs=0|1, early=0|1, tiles=large|medium|small|wide, slices=1|2|4, raster=1 to 1024";
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
 /// Those of products in addition.
 void add_product_options(CLI::App& command, DeviceArguments& arguments);
+/// Those of their values that JSON contains: name, JSON text.
+std::vector<std::pair<std::string, std::string>> product_fields(const DeviceArguments& arguments);
 
 /// `count` matrices, short side first.
 struct BenchShape {
   int64_t rows = 0, cols = 0, count = 1;
 };
-/// The shapes of --shapes. A model has as many of each as in the model, but no more than 2^28
-/// elements hold. Throws CLI::ValidationError.
+/// Reads --shapes. Throws CLI::ValidationError.
 std::vector<BenchShape> bench_shapes(const std::vector<std::string>& words);
 
 }  // namespace muonrt::tool

@@ -14,38 +14,32 @@ namespace muonrt::tool {
 
 namespace {
 
-const std::map<std::string, void (*)(Sm90Tuning&)>& tuning_words() {
-  static const std::map<std::string, void (*)(Sm90Tuning&)> words = {
-      {"pairs=0", [](Sm90Tuning& t) { t.pairs = false; }},
-      {"pairs=1", [](Sm90Tuning& t) { t.pairs = true; }},
-      {"early=0", [](Sm90Tuning& t) { t.early = false; }},
-      {"early=1", [](Sm90Tuning& t) { t.early = true; }},
-      {"tiles=large", [](Sm90Tuning& t) { t.tiles = Tiles::kLarge; }},
-      {"tiles=medium", [](Sm90Tuning& t) { t.tiles = Tiles::kMedium; }},
-      {"tiles=small", [](Sm90Tuning& t) { t.tiles = Tiles::kSmall; }},
-      {"tiles=wide", [](Sm90Tuning& t) { t.tiles = Tiles::kSmallWide; }},
-      {"slices=1", [](Sm90Tuning& t) { t.slices = 1; }},
-      {"slices=2", [](Sm90Tuning& t) { t.slices = 2; }},
-      {"slices=4", [](Sm90Tuning& t) { t.slices = 4; }}};
-  return words;
-}
-
 Sm90Tuning read_tuning(const std::vector<std::string>& words) {
+  static const std::map<std::string, Tiles> all_tiles = {{"tiles=large", Tiles::kLarge},
+                                                         {"tiles=medium", Tiles::kMedium},
+                                                         {"tiles=small", Tiles::kSmall},
+                                                         {"tiles=wide", Tiles::kSmallWide}};
   Sm90Tuning out;
   for (const std::string& word : words) {
-    const auto known = tuning_words().find(word);
-    long rows = 0;
+    int value = 0;
     char rest = 0;
-    if (known != tuning_words().end()) {
-      known->second(out);
-    } else if (std::sscanf(word.c_str(), "raster=%ld%c", &rows, &rest) == 1 && rows >= 1 &&
-               rows <= 1024) {
-      out.raster = rows;
+    const auto number = [&](const char* format, int least, int most) {
+      return std::sscanf(word.c_str(), format, &value, &rest) == 1 && value >= least &&
+             value <= most;
+    };
+    const auto tiles = all_tiles.find(word);
+    if (tiles != all_tiles.end()) {
+      out.tiles = tiles->second;
+    } else if (number("pairs=%d%c", 0, 1)) {
+      out.pairs = value == 1;
+    } else if (number("early=%d%c", 0, 1)) {
+      out.early = value == 1;
+    } else if (number("slices=%d%c", 1, 4) && value != 3) {
+      out.slices = value;
+    } else if (number("raster=%d%c", 1, 1024)) {
+      out.raster = value;
     } else {
-      std::string names;
-      for (const auto& [name, set] : tuning_words()) names += name + ", ";
-      throw CLI::ValidationError(
-          "--tune", "there is no " + word + "; there are " + names + "raster=1 to raster=1024");
+      throw CLI::ValidationError("--tune", word + " is not one of " + kTuneHelp);
     }
   }
   return out;
@@ -58,9 +52,7 @@ std::vector<Provider> all_providers(const DeviceArguments& a, bool best) {
     };
     return {{"onednn", with(false)}, {"portable", with(true), true}};
   }
-  // Devices that can record graphs enqueue everything else as any device.
   const auto with = [reserved = a.reserved_sms](CudaSettings settings) {
-    settings.graphs = true;
     settings.reserved_sms = reserved;
     return [=] { return make_cuda_device(0, settings); };
   };

@@ -86,19 +86,13 @@ Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
 }
 
 enum Part { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kPartCount };
-using Sample = std::array<double, kPartCount>;  // milliseconds
-
-Sample sample_of(const muonrt_report_t& r) {
-  Sample out = {r.seconds,         r.local_seconds,    r.gemm_seconds,
-                r.exposed_seconds, r.exchange_seconds, r.enqueue_seconds};
-  for (double& part : out) part *= 1e3;
-  return out;
-}
+using Sample = std::array<double, kPartCount>;  // seconds
 
 struct Counts {
   int64_t sent = 0, memory = 0, wrong = 0;
 };
 
+/// In milliseconds.
 struct Measured {
   std::vector<double> step;                          // by iteration: of the slowest rank
   std::array<std::vector<double>, kPartCount> mean;  // by iteration: the mean over ranks
@@ -112,9 +106,9 @@ struct Measured {
       slowest = std::max(slowest, rank[kStep]);
       for (size_t part = 0; part < kPartCount; ++part) sum[part] += rank[part];
     }
-    step.push_back(slowest);
+    step.push_back(1e3 * slowest);
     for (size_t part = 0; part < kPartCount; ++part)
-      mean[part].push_back(sum[part] / static_cast<double>(ranks.size()));
+      mean[part].push_back(1e3 * sum[part] / static_cast<double>(ranks.size()));
   }
 };
 
@@ -151,7 +145,8 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
     const std::string at = i < 0 ? "warm-up" : fmt::format("{} of {}", i + 1, a.iters);
     progress.show(fmt::format("bench step {}: {}", group.name, at));
     if (i < 0) continue;
-    const Sample sample = sample_of(report);
+    const Sample sample = {report.seconds,         report.local_seconds,    report.gemm_seconds,
+                           report.exposed_seconds, report.exchange_seconds, report.enqueue_seconds};
     std::vector<Sample> ranks(static_cast<size_t>(comm.size()));
     comm.allgather(&sample, ranks.data(), sizeof sample);
     out.add(ranks);
@@ -210,13 +205,9 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
       "Steps of {} ranks, mesh {}, {} threads a rank, commit {}, {} warm-up, {} measured,",
       comm.size(), words.mesh, a.threads, a.commit, a.warmup, a.iters);
   report.notes =
-      "min, median, max ms: of the slowest rank; local (packs, unpacks, commits), gemm, exposed "
-      "(the\n"
-      "rest: waiting for exchanges), exchange (hidden or not), enqueue (until the host only "
-      "waits):\n"
-      "mean over ranks; GFLOP/s of all ranks, with every product in full; sent, memory: of the "
-      "rank\n"
-      "with most; #wrong: elements that differ from those of a single rank";
+      "ms: of the slowest rank; local (packs, unpacks, commits) to enqueue: mean over ranks;\n"
+      "exposed: the rest, waiting for exchanges; GFLOP/s: of all ranks, all products in full;\n"
+      "sent, memory: of the rank with most; #wrong: elements that differ from those of one rank";
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
                    {"link", json_text(a.where.cuda() ? a.where.link : "host")},

@@ -15,13 +15,11 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr unsigned char kNothing = 0xff;
-
 int64_t sum_of(const std::vector<int64_t>& list) {
   return std::accumulate(list.begin(), list.end(), int64_t{0});
 }
 
-/// What rank `from` sends to rank `to`, at `at`.
+/// Writes what rank `from` sends to rank `to`.
 void fill(unsigned char* at, int64_t bytes, size_t from, size_t to) {
   const uint64_t seed = static_cast<uint64_t>(from) << 32 | to;
   for (int64_t i = 0; i < bytes; i += 8) {
@@ -32,8 +30,76 @@ void fill(unsigned char* at, int64_t bytes, size_t from, size_t to) {
 
 std::unique_ptr<Device> device_of(int gpu) {
   if (gpu < 0) return host::make_host_device({});
-  return make_cuda_device(gpu, {.naive_products = true});  // copies alone
+  return make_cuda_device(gpu, {.naive_products = true});  // only for copies
 }
+
+class Scene final : public ExchangeScene {
+ public:
+  Scene(Comm& comm, int gpu, const ExchangeSizes& sizes)
+      : comm_(comm),
+        bench_(device_of(gpu)),
+        stream_(bench_.device().create_stream(comm.stream_kind())),
+        done_(bench_.device().create_event()) {
+    const auto me = static_cast<size_t>(comm.rank());
+    std::vector<unsigned char> sent(static_cast<size_t>(sum_of(sizes[me])));
+    int64_t received = 0;
+    for (const auto& row : sizes) received += row[me];
+    expected_.resize(static_cast<size_t>(received));
+    out_ = static_cast<unsigned char*>(bench_.take(std::ssize(sent)));
+    copied_ = static_cast<unsigned char*>(bench_.take(std::ssize(sent)));
+    in_ = static_cast<unsigned char*>(bench_.take(received));
+    int64_t from_here = 0, to_here = 0;
+    for (size_t peer = 0; peer < sizes.size(); ++peer) {
+      const auto number = static_cast<int32_t>(peer);
+      const int64_t going = sizes[me][peer], coming = sizes[peer][me];
+      fill(sent.data() + from_here, going, me, peer);
+      fill(expected_.data() + to_here, coming, peer, me);
+      if (going > 0) sends_.push_back({number, out_ + from_here, going});
+      if (coming > 0) receives_.push_back({number, in_ + to_here, coming});
+      from_here += going;
+      to_here += coming;
+    }
+    sent_bytes_ = from_here;
+    bench_.put(out_, sent.data(), sent_bytes_);
+  }
+
+  double run() override {
+    const auto start = std::chrono::steady_clock::now();
+    comm_.exchange(*stream_, sends_, receives_);
+    bench_.device().record(*done_, *stream_);
+    bench_.device().synchronize(*done_, Deadline::in_ms(600'000));
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    if (const auto error = bench_.device().error()) throw Error(*error);
+    if (const auto error = comm_.error()) throw Error(*error);
+    return took.count();
+  }
+  double copy() override {
+    return bench_.time_once(
+        [&] { bench_.ops().copy(bench_.stream(), copied_, out_, sent_bytes_); });
+  }
+  void forget() override {
+    const std::vector<unsigned char> nothing(expected_.size(), 0xff);
+    bench_.put(in_, nothing.data(), std::ssize(nothing));
+  }
+  int64_t wrong() override {
+    std::vector<unsigned char> got(expected_.size());
+    bench_.get(got.data(), in_, std::ssize(got));
+    int64_t out = 0;
+    for (size_t k = 0; k < got.size(); ++k) out += got[k] != expected_[k];
+    return out;
+  }
+
+ private:
+  Comm& comm_;
+  Workbench bench_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> done_;
+  int64_t sent_bytes_ = 0;
+  unsigned char *out_ = nullptr, *copied_ = nullptr, *in_ = nullptr;
+  std::vector<SendTo> sends_;
+  std::vector<ReceiveFrom> receives_;
+  std::vector<unsigned char> expected_;
+};
 
 }  // namespace
 
@@ -44,80 +110,9 @@ ExchangeSizes exchange_sizes(int ranks, int64_t bytes) {
   return ExchangeSizes(static_cast<size_t>(ranks), shares);
 }
 
-struct ExchangeScene::Inside {
-  Inside(Comm& over, int gpu) : comm(over), bench(device_of(gpu)) {}
-  Comm& comm;
-  Workbench bench;
-  std::unique_ptr<Stream> stream;
-  std::unique_ptr<Event> done;
-  int64_t sent_bytes = 0, received_bytes = 0;
-  unsigned char *out = nullptr, *copied = nullptr, *in = nullptr;
-  std::vector<SendTo> sends;
-  std::vector<ReceiveFrom> receives;
-  std::vector<unsigned char> expected;
-};
-
-ExchangeScene::ExchangeScene(muonrt_comm* comm, int gpu, const ExchangeSizes& sizes)
-    : inside_(new Inside(comm->body->for_optimizer(), gpu)) {
-  Inside& i = *inside_;
-  const auto me = static_cast<size_t>(i.comm.rank());
-  i.stream = i.bench.device().create_stream(i.comm.stream_kind());
-  i.done = i.bench.device().create_event();
-  i.sent_bytes = sum_of(sizes[me]);
-  for (const auto& row : sizes) i.received_bytes += row[me];
-  i.out = static_cast<unsigned char*>(i.bench.take(i.sent_bytes));
-  i.copied = static_cast<unsigned char*>(i.bench.take(i.sent_bytes));
-  i.in = static_cast<unsigned char*>(i.bench.take(i.received_bytes));
-  i.expected.resize(static_cast<size_t>(i.received_bytes));
-  std::vector<unsigned char> sent(static_cast<size_t>(i.sent_bytes));
-  int64_t from_here = 0, to_here = 0;
-  for (size_t peer = 0; peer < sizes.size(); ++peer) {
-    const auto number = static_cast<int32_t>(peer);
-    const int64_t going = sizes[me][peer], coming = sizes[peer][me];
-    fill(sent.data() + from_here, going, me, peer);
-    fill(i.expected.data() + to_here, coming, peer, me);
-    if (going > 0) i.sends.push_back({number, i.out + from_here, going});
-    if (coming > 0) i.receives.push_back({number, i.in + to_here, coming});
-    from_here += going;
-    to_here += coming;
-  }
-  i.bench.put(i.out, sent.data(), i.sent_bytes);
-}
-
-ExchangeScene::~ExchangeScene() = default;
-
-double ExchangeScene::run() {
-  Inside& i = *inside_;
-  Device& device = i.bench.device();
-  const auto start = std::chrono::steady_clock::now();
-  i.comm.exchange(*i.stream, i.sends, i.receives);
-  device.record(*i.done, *i.stream);
-  device.synchronize(*i.done, Deadline::in_ms(600'000));
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  if (const auto error = device.error()) throw Error(*error);
-  if (const auto error = i.comm.error()) throw Error(*error);
-  return took.count();
-}
-
-double ExchangeScene::copy() {
-  Inside& i = *inside_;
-  return i.bench.time_once(
-      [&] { i.bench.ops().copy(i.bench.stream(), i.copied, i.out, i.sent_bytes); });
-}
-
-void ExchangeScene::forget() {
-  Inside& i = *inside_;
-  const std::vector<unsigned char> nothing(i.expected.size(), kNothing);
-  i.bench.put(i.in, nothing.data(), i.received_bytes);
-}
-
-int64_t ExchangeScene::wrong() {
-  Inside& i = *inside_;
-  std::vector<unsigned char> got(i.expected.size());
-  i.bench.get(got.data(), i.in, i.received_bytes);
-  int64_t out = 0;
-  for (size_t k = 0; k < got.size(); ++k) out += got[k] != i.expected[k];
-  return out;
+std::unique_ptr<ExchangeScene> ExchangeScene::of(muonrt_comm* comm, int gpu,
+                                                 const ExchangeSizes& sizes) {
+  return std::make_unique<Scene>(comm->body->for_optimizer(), gpu, sizes);
 }
 
 }  // namespace muonrt::tool

@@ -14,27 +14,23 @@ using ExchangeSizes = std::vector<std::vector<int64_t>>;
 /// Every rank sends `bytes` in equal shares; the first ones are a byte larger if there is a rest.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
-/// A rank's part of one all-to-all-v, over what carries the exchanges of an optimizer, and memory
-/// that holds what it sends and receives. Every byte follows from sender, receiver and place.
+/// A rank's part of one all-to-all-v, over the communicator of an optimizer's exchanges, and the
+/// memory that it sends from and receives into. Sender, receiver and position determine each byte.
 class ExchangeScene {
  public:
-  /// @param comm   of this rank. @param gpu  its index; the host's memory where that is negative.
-  /// Throws Error where there is no such device.
-  ExchangeScene(muonrt_comm* comm, int gpu, const ExchangeSizes& sizes);
-  ~ExchangeScene();
+  /// @param comm   of this rank. @param gpu  its index; the host's memory if it is negative.
+  /// Throws Error if there is no such device.
+  static std::unique_ptr<ExchangeScene> of(muonrt_comm* comm, int gpu, const ExchangeSizes& sizes);
+  virtual ~ExchangeScene() = default;
 
-  /// Milliseconds until all has arrived on this rank. Collective.
-  double run();
-  /// Milliseconds of a copy of what this rank sends, on its device.
-  double copy();
-  /// As if nothing had arrived.
-  void forget();
-  /// Bytes that have not arrived, since then, as they were sent.
-  int64_t wrong();
-
- private:
-  struct Inside;
-  std::unique_ptr<Inside> inside_;
+  /// Milliseconds until all bytes have arrived on this rank. Collective.
+  virtual double run() = 0;
+  /// Milliseconds of a copy of the bytes that this rank sends, on its device.
+  virtual double copy() = 0;
+  /// Overwrites the received bytes.
+  virtual void forget() = 0;
+  /// Received bytes that differ from the sent ones.
+  virtual int64_t wrong() = 0;
 };
 
 }  // namespace muonrt::tool

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -22,12 +23,12 @@ using namespace cuda;
 
 namespace {
 
-constexpr int kProposals = 8;  // that are timed, of the batch and of single matrices
-constexpr int kRounds = 3;     // the best of which counts
+constexpr int kProposals = 8;  // for the batch, and for its matrices one by one
+constexpr int kRounds = 3;     // the best round counts
 constexpr double kRegionMs = 0.3;
 constexpr int64_t kMostRepeats = 20;
 constexpr int64_t kFlushBytes = int64_t{64} << 20;  // more than an L2 of 50 MiB
-constexpr int64_t kMostWaitMs = 20'000;             // for one time that is taken
+constexpr int64_t kMostWaitMs = 20'000;             // for one time
 
 /// A way to compute a batch: in one launch, or its matrices one by one.
 struct Way {
@@ -42,11 +43,6 @@ struct BatchShape {
   ProductShape shape;
   int64_t count, a_stride, b_stride, c_stride, d_stride;
   auto operator<=>(const BatchShape&) const = default;
-};
-
-struct Recipe {
-  ProductWords words;
-  Way way;
 };
 
 class FastestProducts final : public VendorProducts {
@@ -68,13 +64,13 @@ class FastestProducts final : public VendorProducts {
   void multiply(const Product& p, cudaStream_t stream) override {
     const BatchShape batch{product_shape_of(p), p.c.count,  p.a.stride,
                            p.b.stride,          p.c.stride, addend_of(p).stride};
-    auto found = recipes_.find(batch);
-    if (found == recipes_.end()) {
+    auto found = known_.find(batch);
+    if (found == known_.end()) {
       ProductWords words = words_of(batch.shape);
       const Way way = fastest(words, p, stream);
-      found = recipes_.emplace(batch, Recipe{std::move(words), way}).first;
+      found = known_.emplace(batch, std::pair(std::move(words), way)).first;
     }
-    launch(found->second.words, found->second.way, p, stream);
+    launch(found->second.first, found->second.second, p, stream);
   }
 
  private:
@@ -85,7 +81,8 @@ class FastestProducts final : public VendorProducts {
       library_.launch(words, way.algorithm, p, i, stream);
   }
 
-  /// Of one run, its operands out of L2; the host enqueues runs behind memsets, which last longer.
+  /// Milliseconds of one run with its operands out of L2. The host enqueues the runs during the
+  /// memsets, which take longer.
   double ms_of(const ProductWords& words, const Way& way, const Product& p, cudaStream_t stream) {
     auto* const times = clock_.as<int64_t>();
     for (int64_t i = 0; i < way.repeats; ++i) {
@@ -94,36 +91,26 @@ class FastestProducts final : public VendorProducts {
       launch(words, way, p, stream);
       write_clock(times + 2 * i + 1, stream);
     }
-    finish(stream);
+    const auto done = device_.create_event();
+    MUONRT_CUDA(cudaEventRecord(handle_of(*done), stream));
+    device_.synchronize(*done, Deadline::in_ms(kMostWaitMs));
+    if (const auto error = device_.error()) throw Error(*error);
     double sum = 0;
     for (int64_t i = 0; i < way.repeats; ++i)
       sum += static_cast<double>(times[2 * i + 1] - times[2 * i]) * 1e-6;
     return sum / static_cast<double>(way.repeats);
   }
 
-  /// Errors: TIMEOUT; what the work failed of.
-  void finish(cudaStream_t stream) {
-    const auto done = device_.create_event();
-    MUONRT_CUDA(cudaEventRecord(handle_of(*done), stream));
-    device_.synchronize(*done, Deadline::in_ms(kMostWaitMs));
-    if (const auto error = device_.error()) throw Error(*error);
-  }
-
-  std::vector<Way> ways_of(const ProductWords& words, const Product& p) const {
-    std::vector<Way> out;
+  /// Times all proposals alternately on the operands of `p`; one that fails is left out.
+  /// Errors: NOT_SUPPORTED with the last reason if all fail; TIMEOUT.
+  Way fastest(const ProductWords& words, const Product& p, cudaStream_t stream) {
+    std::vector<Way> ways;
     for (const int64_t together : {p.c.count, int64_t{1}}) {
       set_batches(words, p, together);
       for (const auto& algorithm : library_.proposed(words, Depth::kInParts, kProposals))
-        out.push_back({algorithm, together});
+        ways.push_back({algorithm, together});
       if (p.c.count == 1) break;
     }
-    return out;
-  }
-
-  /// All in turns, on the operands that there are; one that fails is none.
-  /// Errors: NOT_SUPPORTED if none is left, with the last one's reason; TIMEOUT.
-  Way fastest(const ProductWords& words, const Product& p, cudaStream_t stream) {
-    std::vector<Way> ways = ways_of(words, p);
     std::string reason = "it proposes none";
     for (int round = -1; round < kRounds; ++round)
       for (Way& way : ways) try {
@@ -136,7 +123,7 @@ class FastestProducts final : public VendorProducts {
             way.ms = std::min(way.ms, ms_of(words, way, p, stream));
           }
         } catch (const Error& error) {
-          if (error.status() == Status::kTimeout) throw;  // the GPU is busy with it still
+          if (error.status() == Status::kTimeout) throw;  // it still occupies the GPU
           reason = error.message();
           way.repeats = 0;
           way.ms = INFINITY;
@@ -152,7 +139,7 @@ class FastestProducts final : public VendorProducts {
   Device& device_;
   const CublasLibrary library_;
   const Buffer clock_, flush_;
-  std::map<BatchShape, Recipe> recipes_;
+  std::map<BatchShape, std::pair<ProductWords, Way>> known_;
 };
 
 }  // namespace
