@@ -78,12 +78,12 @@ TEST_CASE("train gradients: every parameter's gradient has the derivatives of th
       const double tolerance = 1e-5 * size + 1e-7;
       CHECK(size > 0.0);
       // The gradient's own direction shows an error of its scale, a random one any other.
-      for (const Direction& along : {unit(gradient), random_direction(gradient.size(), random)}) {
-        const double expected = derivative(config, exact, p, along, tokens);
-        CHECK(std::fabs(dot(gradient, along) - expected) < tolerance);
-        CHECK(std::fabs(1.0001 * size - derivative(config, exact, p, unit(gradient), tokens)) >
-              tolerance);
-      }
+      const double own = derivative(config, exact, p, unit(gradient), tokens);
+      CHECK(std::fabs(size - own) < tolerance);
+      CHECK(std::fabs(1.0001 * size - own) > tolerance);
+      const Direction other = random_direction(gradient.size(), random);
+      CHECK(std::fabs(dot(gradient, other) - derivative(config, exact, p, other, tokens)) <
+            tolerance);
     }
   }
 }

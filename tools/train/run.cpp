@@ -96,6 +96,7 @@ class Trainer {
   CurvePoint advance(int64_t step, RunResult& result, Times& times, tool::HealthLog& health);
   std::unique_ptr<Progress> progress(std::FILE* out) const;
   double rate(int64_t step) const;
+  void set_groups(int64_t step);
   muonrt_report_t step_optimizer(int64_t step);
   void load();
   void save(int64_t steps);
@@ -201,13 +202,17 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   return Sum::of(loss / tokens);
 }
 
-muonrt_report_t Trainer::step_optimizer(int64_t step) {
-  if (!settings_.constant()) {
-    const auto groups = settings_.groups(step);
-    for (size_t g = 0; g < groups.size(); ++g) {
-      optimizer_->set_group(static_cast<int32_t>(g), groups[g]);
-    }
+/// A scheduled momentum is another at each step.
+void Trainer::set_groups(int64_t step) {
+  if (settings_.constant()) return;
+  const auto groups = settings_.groups(step);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    optimizer_->set_group(static_cast<int32_t>(g), groups[g]);
   }
+}
+
+muonrt_report_t Trainer::step_optimizer(int64_t step) {
+  set_groups(step);
   muonrt_step_t args = step_args();
   args.lr = rate(step);
   args.grad_scale_inv = settings_.config().grad_scale_inv.value_or(1.0);
@@ -233,6 +238,7 @@ void Trainer::load() {
   optimizer_->load(options_.resume);
   if (memory_) memory_->get(local_, far_);
   first_step_ = optimizer_->steps();
+  set_groups(std::max<int64_t>(first_step_ - 1, 0));  // as saved, for a copy of a run that is done
 }
 
 void Trainer::save(int64_t steps) {
@@ -319,7 +325,7 @@ RunResult Trainer::run(std::FILE* out) {
   for (const ParamSpec& spec : gpt_.params()) names.push_back(spec.name);
   tool::HealthLog health(names);
   result.first_step = result.steps = first_step_;
-  // A scheduled momentum is another at each step, and no difference.
+  // The note on a scheduled momentum would be wrong.
   if (rank_ == 0 && out && settings_.constant()) std::fputs(optimizer_->load_notes().c_str(), out);
   result.val_loss = validate();
   result.curve.points.push_back(
