@@ -3,7 +3,7 @@
 import atexit as _atexit
 import socket as _socket
 
-from . import _core
+from . import _core, _errors
 from ._core import (
     Comm,
     Group,
@@ -18,32 +18,13 @@ from ._core import (
     ThreadGroup,
     route,
 )
-from ._errors import (
-    AbortedError,
-    CallbackError,
-    CommError,
-    CorruptError,
-    DeviceError,
-    Error,
-    InternalError,
-    InvalidArgumentError,
-    InvalidStateError,
-    IoError,
-    MismatchError,
-    NotSupportedError,
-    OutOfMemoryError,
-    TimeoutError,
-    TornError,
-    UndecidedError,
-)
+from ._errors import *  # noqa: F403
 
 __all__ = [
-    "AbortedError", "CallbackError", "Comm", "CommError", "CorruptError", "DeviceError", "Error",
-    "Group", "InternalError", "InvalidArgumentError", "InvalidStateError", "IoError", "Layout",
-    "Mesh", "MismatchError", "NotSupportedError", "Optimizer", "OutOfMemoryError", "Param",
-    "Part", "QkClip", "Report", "StateExtent", "ThreadGroup", "TimeoutError", "TornError", "UndecidedError", "build_info",
-    "free_address", "route", "version",
+    "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param", "Part", "QkClip", "Report",
+    "StateExtent", "ThreadGroup", "build_info", "free_address", "route", "version",
 ]
+__all__ += _errors.__all__
 
 # Rank 0 says goodbye before its process ends, or the others may miss what they have yet to hear.
 _atexit.register(_core._close_all)

@@ -11,6 +11,7 @@ import torch.distributed as dist  # noqa: E402
 
 import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
+from torch_models import inject, train  # noqa: E402
 from torch_ranks import on_gloo  # noqa: E402
 
 RUNS = torch.cuda.is_available() and muonrt.build_info()["cuda"]
@@ -44,13 +45,6 @@ class Model(torch.nn.Module):
         return self.out(torch.tanh(self.norm(self.down(self.embed(tokens)))))
 
 
-def inject(m, step):
-    """Gradients that follow from the step alone, the same on every device."""
-    generator = torch.Generator().manual_seed(step)
-    for p in m.parameters():
-        p.grad = torch.randn(p.shape, generator=generator).to(device=p.device, dtype=p.dtype)
-
-
 def optimizer(m, muon=None, **settings):
     settings = dict(lr=LR, adamw_lr=3e-3, timeout_ms=20000) | settings
     return muonrt.torch.Muon(m.named_parameters(), muon=muon, **settings)
@@ -63,9 +57,7 @@ def weights(one):
 
 def on_the_gpu(m, steps=3, **settings):
     one = optimizer(m, **settings)
-    for step in range(steps):
-        inject(m, step)
-        one.step()
+    train(m, range(steps), one)
     return one
 
 
@@ -81,11 +73,9 @@ def test_updates_are_the_hosts(dtype, iteration):
     pair = [optimizer(there, iteration_dtype=iteration, **exact),
             optimizer(here, iteration_dtype="float32", **exact)]
     for step in range(20):
-        inject(there, step)
-        inject(here, step)
         before = [weights(one) for one in pair]
-        for one in pair:
-            one.step()
+        for m, one in zip((there, here), pair):
+            train(m, [step], one)
         after = [weights(one) for one in pair]
         for name, a, b, c, d in zip(pair[0]._names, before[0], after[0], before[1], after[1]):
             if name in ("down.weight", "out.weight"):
@@ -154,10 +144,8 @@ def test_the_state_continues_to_the_last_bit(dtype):
     others = [optimizer(twin, muon=muon, lr=0.7) for twin in twins]
     for other, from_where in zip(others, saved):
         other.load_state_dict(from_where)
-    for step in range(3, 5):
-        for x, each in zip((m, *twins), (one, *others)):
-            inject(x, step)
-            each.step()
+    for x, each in zip((m, *twins), (one, *others)):
+        train(x, range(3, 5), each)
     assert bits(twins[0]) == bits(m) and bits(twins[1]) == bits(m)
     assert bits(m) != bits(Model(dtype))
     assert others[0].last_report.step == 5 and others[0].param_groups[0]["lr"] == LR
@@ -177,10 +165,8 @@ def test_a_folder_holds_what_the_current_stream_has_written(tmp_path, dtype):
         m.down.weight.copy_(real)
         one.save(tmp_path, with_params=True)
     assert other.load(tmp_path) == [] and bits(twin) == bits(m)
-    for step in range(3, 5):
-        for x, each in zip((m, twin), (one, other)):
-            inject(x, step)
-            each.step()
+    for x, each in zip((m, twin), (one, other)):
+        train(x, range(3, 5), each)
     assert bits(twin) == bits(m) and other.last_report.step == 5
 
 
