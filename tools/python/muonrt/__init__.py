@@ -1,7 +1,6 @@
 """muonrt: sharded Muon and AdamW on the arrays that are there. See README.md."""
 
 import atexit as _atexit
-import socket as _socket
 
 from . import _core, _errors
 from ._core import (
@@ -22,7 +21,7 @@ from ._errors import *  # noqa: F403
 
 __all__ = [
     "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param", "Part", "QkClip", "Report",
-    "StateExtent", "ThreadGroup", "build_info", "free_address", "route", "version",
+    "StateExtent", "ThreadGroup", "build_info", "route", "version",
 ]
 __all__ += _errors.__all__
 
@@ -41,15 +40,3 @@ def build_info() -> dict:
     import json
 
     return json.loads(_core.build_info())
-
-
-def free_address(host: str = "127.0.0.1") -> str:
-    """"host:port" with a port that is free now, for rank 0 to tell the others.
-
-    Another program may take it before Comm.tcp does, which then raises CommError.
-    """
-    family = _socket.AF_INET6 if ":" in host else _socket.AF_INET
-    with _socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port = probe.getsockname()[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -4,13 +4,12 @@ import contextlib
 import io
 import os
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-import muonrt
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -44,7 +43,8 @@ def over_ranks(name, ranks, *arguments):
     pytest.importorskip("torch")
     from torch_ranks import on_gloo
 
-    port = int(muonrt.free_address().rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     return on_gloo(ranks, example, name, port, arguments)[0]
 
 
