@@ -19,14 +19,6 @@ pytestmark = pytest.mark.skipif(not RUNS, reason="no CUDA device, or a library w
 LR = 0.02
 # A fifth of a second and more on any GPU: what does not wait is early.
 LONG = 500_000_000
-# Newton-Schulz of five steps, an entry against float64 (tests/support/tolerances.hpp): in float32
-# two roundings of 2^-24 times a gain of at most 1000; in bfloat16 0.3 / sqrt(rows). Two results:
-# twice.
-F32 = 2 * 2 * 2**-24 * 1000
-
-
-def bf16(rows):
-    return 2 * 0.3 / rows**0.5
 
 
 class Model(torch.nn.Module):
@@ -50,11 +42,6 @@ def optimizer(m, muon=None, **settings):
     return muonrt.torch.Muon(m.named_parameters(), muon=muon, **settings)
 
 
-def weights(one):
-    """What a step updates, in float32 on the host: masters where there are any."""
-    return [one.state[p].get("master", p).detach().float().cpu().clone() for p in one._params]
-
-
 def on_the_gpu(m, steps=3, **settings):
     one = optimizer(m, **settings)
     train(m, range(steps), one)
@@ -63,30 +50,6 @@ def on_the_gpu(m, steps=3, **settings):
 
 def bits(m):
     return [p.detach().float().cpu().numpy().tobytes() for p in m.parameters()]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("iteration", ["float32", "bfloat16"])
-def test_updates_are_the_hosts(dtype, iteration):
-    there, here = Model(dtype), Model(dtype, "cpu")
-    exact = {"transport_dtype": "float32", "muon": {"scale_rule": "none"}}
-    pair = [optimizer(there, iteration_dtype=iteration, **exact),
-            optimizer(here, iteration_dtype="float32", **exact)]
-    for step in range(20):
-        before = [weights(one) for one in pair]
-        for m, one in zip((there, here), pair):
-            train(m, [step], one)
-        after = [weights(one) for one in pair]
-        for name, a, b, c, d in zip(pair[0]._names, before[0], after[0], before[1], after[1]):
-            if name in ("down.weight", "out.weight"):
-                room = LR * (F32 if iteration == "float32" else bf16(min(a.shape)))
-                # Weights part by `room` a step, decay takes a share of that, and each is rounded.
-                room += LR * 0.1 * (step + 1) * room + 4 * 2**-24 * float(d.abs().max())
-                assert float(((b - a) - (d - c)).abs().max()) <= room, (name, step)
-                assert float((d - c).abs().max()) > 2 * room, name  # so that zeros would be seen
-            else:
-                assert torch.equal(b, d), (name, step)  # elementwise passes have the host's bits
-    assert pair[0].last_report.step == 20
 
 
 def test_a_step_sees_what_the_current_stream_writes():
@@ -218,11 +181,15 @@ def test_fsdp2_over_nccl(tmp_path):
 
 def test_the_core_alone():
     """muonrt.Optimizer on CUDA arrays, without the adapter."""
-    w = torch.ones(4, 6, device="cuda")
+    w, on_host = torch.ones(4, 6, device="cuda"), torch.ones(4, 6)
     grad = torch.randn(4, 6, device="cuda")
     torch.cuda.synchronize()
-    one = muonrt.Optimizer([muonrt.Param("w", w, grad)], [muonrt.Group("muon", momentum=0.5)])
-    assert one.step(0.1).step == 1 and not torch.equal(w, torch.ones_like(w))
+    one, other = (muonrt.Optimizer([muonrt.Param("w", x, g)], [muonrt.Group("muon", momentum=0.5)],
+                                   iteration_dtype="float32", transport_dtype="float32")
+                  for x, g in ((w, grad), (on_host, grad.cpu())))
+    other.step(0.1)
+    # Newton-Schulz in float32 amplifies two roundings of 2^-24 at most 1000 times, on each side.
+    assert one.step(0.1).step == 1 and torch.allclose(w.cpu(), on_host, rtol=0, atol=2e-5)
     momentum = torch.from_dlpack(one.state("w", "momentum"))
     assert momentum.device == w.device and torch.equal(momentum, grad * 0.5)
     with pytest.raises(muonrt.InvalidArgumentError, match="found_inf is True.*on cuda:0"):

@@ -49,9 +49,9 @@ def over_ranks(name, ranks, *arguments):
 
 
 @pytest.mark.parametrize("name, ranks, says", [
-    ("torch_single.py", 1, "loss"), ("torch_fsdp2.py", 1, "1 ranks: loss"),
-    ("hf_model.py", 1, "loss"), ("torch_ddp.py", 2, "2 ranks: loss"),
-    ("torch_fsdp2.py", 2, "2 ranks: loss"), ("torch_moe.py", 4, "4 ranks: loss")])
+    ("torch_single.py", 1, "loss"), ("hf_model.py", 1, "loss"),
+    ("torch_fsdp2.py", 1, "1 ranks: loss"), ("torch_fsdp2.py", 2, "2 ranks: loss"),
+    ("torch_moe.py", 4, "4 ranks: loss")])
 def test_torch(name, ranks, says):
     if name == "hf_model.py":
         pytest.importorskip("transformers")
