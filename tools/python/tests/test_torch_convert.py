@@ -1,6 +1,6 @@
 """muonrt.convert: from torch's optimizers training goes on with equal updates; from states named as
 MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4 (dion/muon.py,
-scalar_opts.py) name them, every tensor and setting goes to muonrt and back."""
+scalar_opts.py) name them, every tensor and setting goes to muonrt."""
 
 import copy
 import subprocess
@@ -92,9 +92,8 @@ def dions(matrices, rest):
         both | dict(params=[2, 3], algorithm="adamw", mu=0.95, beta1=0.8, beta2=0.9, epsilon=1e-6)]}
 
 
-@pytest.mark.parametrize("source, name, preset", [(moonlights, "moonlight", "moonlight"),
-                                                  (dions, "dion", "dion_muon")])
-def test_states_of_other_repositories_go_to_muonrt_and_back(source, name, preset, tmp_path):
+@pytest.mark.parametrize("source, preset", [(moonlights, "moonlight"), (dions, "dion_muon")])
+def test_states_of_other_repositories_go_to_muonrt(source, preset, tmp_path):
     m = two_layers()
     matrices, rest = ([drawn(i, *p.shape) for i, (_, p) in enumerate(named)] for named in parts(m))
     theirs = source(matrices, rest)
@@ -112,16 +111,6 @@ def test_states_of_other_repositories_go_to_muonrt_and_back(source, name, preset
     assert of_muon["lr"] == of_adamw["lr"] == 3e-3
     assert of_muon["weight_decay"] == of_adamw["weight_decay"] == 0.3 and of_muon["momentum"] == 0.85
     assert of_adamw["betas"] == (0.8, 0.9) and of_adamw["eps"] == 1e-6
-    torch.save(one.state_dict(), tmp_path / "back.pt")
-    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", name) == 0
-    got = torch.load(tmp_path / "theirs.pt")["optimizer"]
-    for key, entry in theirs["state"].items():
-        assert got["state"][key].keys() == entry.keys()
-        assert all(torch.equal(torch.as_tensor(got["state"][key][k]), torch.as_tensor(v))
-                   for k, v in entry.items()), key
-    for group, want in zip(got["param_groups"], theirs["param_groups"], strict=True):
-        group.pop("param_names")
-        assert group == want
 
 
 def torchs_file(tmp_path, monkeypatch):
@@ -252,7 +241,7 @@ def state_of(entry=None, **group):
     (state_of(entry={"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2), "step": 2},
               role="adamw", lr=1, step=3), [], "param 'w' is at step 2 and at 3"),
     (state_of(entry={"momentum_buffer": torch.zeros(2, 2, 2)}, lr=1, momentum=0.9),
-     ["--to", "moonlight"], "param 'w' has 3 dimensions"),
+     ["--to", "torch"], "param 'w' has 3 dimensions"),
 ])
 def test_what_is_refused(state, options, text, tmp_path, capsys):
     torch.save(state, tmp_path / "in.pt")
