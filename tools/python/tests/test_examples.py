@@ -58,11 +58,6 @@ def test_torch(name, ranks, says):
     assert says in over_ranks(name, ranks)
 
 
-def test_torch_resume_over_other_ranks(tmp_path):
-    assert "2 ranks: steps 0 to 20" in over_ranks("resume_dcp.py", 2, str(tmp_path))
-    assert "3 ranks: steps 20 to 40" in over_ranks("resume_dcp.py", 3, str(tmp_path))
-
-
 def test_torch_program_of_the_readme():
     torch = pytest.importorskip("torch")
     readme = (EXAMPLES.parents[2] / "README.md").read_text()
