@@ -86,8 +86,3 @@ optimizer.step()
 (torch.ones(64, 64) @ torch.ones(64, 64)).sum()
 assert torch.get_num_threads() == threads
 print(optimizer.last_report.step)""") == "1\n"
-
-
-def test_each_is_under_80_lines():
-    for path in EXAMPLES.glob("*.py"):
-        assert len(path.read_text().splitlines()) < 80, path.name
