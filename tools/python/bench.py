@@ -184,7 +184,7 @@ def binding(args) -> float:
     return 1e3 * min(outside)
 
 
-def process(args, rank: int, ranks: int, store: str, queue) -> None:
+def process(rank: int, args, ranks: int, store: str, queue) -> None:
     torch.set_num_threads(max(1, os.cpu_count() // ranks))
     if ranks > 1:
         dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
@@ -197,21 +197,12 @@ def process(args, rank: int, ranks: int, store: str, queue) -> None:
 
 
 def on_ranks(args, ranks: int):
-    context = multiprocessing.get_context("fork")  # this process does nothing with torch itself
-    queue = context.Queue()
+    queue = multiprocessing.get_context("fork").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        started = [context.Process(target=process, args=(args, r, ranks, f"{folder}/store", queue))
-                   for r in range(ranks)]
-        for p in started:
-            p.start()
-        while queue.empty() and all(p.exitcode in (None, 0) for p in started):
-            time.sleep(0.05)
-        if queue.empty():
-            raise SystemExit("a process has failed")
-        result = queue.get()
-        for p in started:
-            p.join()
-    return result
+        # This process does nothing with torch itself, so it may fork.
+        torch.multiprocessing.start_processes(process, (args, ranks, f"{folder}/store", queue),
+                                              nprocs=ranks, start_method="fork")
+    return queue.get()
 
 
 def main() -> None:

@@ -4,8 +4,8 @@
 """
 
 import multiprocessing
-import secrets
 import sys
+import tempfile
 
 import numpy as np
 
@@ -59,17 +59,12 @@ def train(comm):
     assert loss < first / 20
 
 
-def process(rank, size, address, secret):
-    with muonrt.Comm.tcp(rank, size, address, secret) as comm:
+def process(rank, size, folder):
+    with muonrt.Comm.folder(rank, size, folder, "run") as comm:
         train(comm)
 
 
 if __name__ == "__main__":
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-    meeting = (size, muonrt.free_address(), secrets.token_bytes(16))
-    ranks = [multiprocessing.Process(target=process, args=(r, *meeting)) for r in range(size)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    sys.exit(max(rank.exitcode or 0 for rank in ranks))
+    with tempfile.TemporaryDirectory() as folder, multiprocessing.Pool(size) as ranks:
+        ranks.starmap(process, [(rank, size, folder) for rank in range(size)], chunksize=1)

@@ -1,9 +1,8 @@
 """muonrt: sharded Muon and AdamW on the arrays that are there. See README.md."""
 
 import atexit as _atexit
-import socket as _socket
 
-from . import _core
+from . import _core, _errors
 from ._core import (
     Comm,
     Group,
@@ -18,32 +17,13 @@ from ._core import (
     ThreadGroup,
     route,
 )
-from ._errors import (
-    AbortedError,
-    CallbackError,
-    CommError,
-    CorruptError,
-    DeviceError,
-    Error,
-    InternalError,
-    InvalidArgumentError,
-    InvalidStateError,
-    IoError,
-    MismatchError,
-    NotSupportedError,
-    OutOfMemoryError,
-    TimeoutError,
-    TornError,
-    UndecidedError,
-)
+from ._errors import *  # noqa: F403
 
 __all__ = [
-    "AbortedError", "CallbackError", "Comm", "CommError", "CorruptError", "DeviceError", "Error",
-    "Group", "InternalError", "InvalidArgumentError", "InvalidStateError", "IoError", "Layout",
-    "Mesh", "MismatchError", "NotSupportedError", "Optimizer", "OutOfMemoryError", "Param",
-    "Part", "QkClip", "Report", "StateExtent", "ThreadGroup", "TimeoutError", "TornError", "UndecidedError", "build_info",
-    "free_address", "route", "version",
+    "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param", "Part", "QkClip", "Report",
+    "StateExtent", "ThreadGroup", "build_info", "route", "version",
 ]
+__all__ += _errors.__all__
 
 # Rank 0 says goodbye before its process ends, or the others may miss what they have yet to hear.
 _atexit.register(_core._close_all)
@@ -60,15 +40,3 @@ def build_info() -> dict:
     import json
 
     return json.loads(_core.build_info())
-
-
-def free_address(host: str = "127.0.0.1") -> str:
-    """"host:port" with a port that is free now, for rank 0 to tell the others.
-
-    Another program may take it before Comm.tcp does, which then raises CommError.
-    """
-    family = _socket.AF_INET6 if ":" in host else _socket.AF_INET
-    with _socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port = probe.getsockname()[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,5 +1,11 @@
 """An exception class for every status of muonrt/base.h; the text is the library's."""
 
+__all__ = [
+    "AbortedError", "CallbackError", "CommError", "CorruptError", "DeviceError", "Error",
+    "InternalError", "InvalidArgumentError", "InvalidStateError", "IoError", "MismatchError",
+    "NotSupportedError", "OutOfMemoryError", "TimeoutError", "TornError", "UndecidedError",
+]
+
 
 class Error(RuntimeError):
     """Base of all; `status` is the number of muonrt/base.h."""

@@ -137,12 +137,11 @@ class State:
         if sizes != saved_sizes:
             raise muonrt.InvalidArgumentError(
                 f"the state has groups of {saved_sizes} parameters, the optimizer of {sizes}")
-        updates, steps, counted = [], 0, True
+        updates, steps = [], 0
         with torch.no_grad():
             for group, other in zip(groups, saved):
                 factor = 1.0
                 steps = max(steps, other.get("steps", 0))
-                counted = counted and ("steps" in other or "role" not in other)
                 if group["role"] == "muon":
                     ours = group["momentum_kind"]
                     theirs = other.get("momentum_kind", ours if "role" in other else "ema")
@@ -159,8 +158,7 @@ class State:
         ranks.settle(self._optimizer._device)  # the next step may be given another stream
         steps = max([steps, *(int(n) for n in updates if n is not None)])
         self._optimizer._core.steps = steps
-        if counted:  # an older state of ours has the optimizer's steps alone
-            self._optimizer._core.updates = [steps if n is None else int(n) for n in updates]
+        self._optimizer._core.updates = [steps if n is None else int(n) for n in updates]
         self.note_steps()
 
     @staticmethod

@@ -14,42 +14,34 @@ from test_use import ones, optimizer
 GRAD = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def over_functions(box, rank, size):
-    """A communicator over Python functions: messages in a dictionary, between two barriers."""
-    meet = box["barrier"]
-
-    def exchange(sends, receives, timeout):
-        for peer, view in sends:
-            box[rank, peer] = bytes(view)
-        meet.wait(timeout)
-        for peer, view in receives:
-            view[:] = box[peer, rank]
-        meet.wait(timeout)
-
-    def allgather(mine, everything, timeout):
-        box[rank] = bytes(mine)
-        meet.wait(timeout)
-        everything[:] = b"".join(box[r] for r in range(size))
-        meet.wait(timeout)
-
-    return muonrt.Comm.functions(rank, size, exchange, allgather, name="dictionary")
-
-
 def test_a_communicator_of_python_functions():
-    box = {"barrier": threading.Barrier(2)}
-    whole = ones()
-    optimizer(whole, GRAD).step(0.1)
+    boxes = {(sender, to): queue.Queue() for sender in range(2) for to in range(2)}
+
+    def over_functions(rank):
+        def exchange(sends, receives, timeout):
+            for peer, view in sends:
+                boxes[rank, peer].put(bytes(view))
+            for peer, view in receives:
+                view[:] = boxes[peer, rank].get(timeout=timeout)
+
+        def allgather(mine, everything, timeout):
+            for peer in range(2):
+                boxes[rank, peer].put(bytes(mine))
+            everything[:] = b"".join(boxes[peer, rank].get(timeout=timeout) for peer in range(2))
+
+        return muonrt.Comm.functions(rank, 2, exchange, allgather, name="queues")
 
     def work(comm):
         assert comm.allgather(bytes([comm.rank])) == [b"\0", b"\1"]
         w = ones()
-        one = optimizer(w, GRAD, comm=comm, replicas="each")
+        one = optimizer(w, GRAD, comm=comm)
         one.step(0.1)
         one.close()
         return w.tobytes()
 
-    got = on_threads(2, work, lambda rank: over_functions(box, rank, 2))
-    assert got == [whole.tobytes()] * 2
+    whole = ones()
+    optimizer(whole, GRAD).step(0.1)
+    assert on_threads(2, work, over_functions) == [whole.tobytes()] * 2
 
 
 def test_an_exception_in_a_function_is_told():

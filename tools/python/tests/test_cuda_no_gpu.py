@@ -1,6 +1,7 @@
 """CUDA arrays without a GPU: what is refused, which stream a step and which communicator ranks get."""
 
 import contextlib
+import ctypes
 import types
 
 import numpy as np
@@ -10,8 +11,81 @@ torch = pytest.importorskip("torch")
 
 import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
-from fake_cuda import OnCuda  # noqa: E402
-from test_cuda import RUNS, Model, inject, optimizer  # noqa: E402
+from test_cuda import RUNS, Model, optimizer  # noqa: E402
+from torch_models import train  # noqa: E402
+
+
+class Managed(ctypes.Structure):
+    """DLPack's DLManagedTensor."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
+                ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p)]
+
+
+capsule = ctypes.pythonapi.PyCapsule_New
+capsule.restype = ctypes.py_object
+capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+kept = []  # what capsules point to
+
+
+class On:
+    """A float32 array that says by DLPack that it lies on `cuda:index`."""
+
+    def __init__(self, index, *shape, device_type=2):
+        self.array, self.device = np.ones(shape, np.float32), (device_type, index)
+
+    def __dlpack__(self, **asked):
+        shape = (ctypes.c_int64 * self.array.ndim)(*self.array.shape)
+        managed = Managed(self.array.ctypes.data, *self.device, self.array.ndim, 2, 32, 1,
+                          ctypes.addressof(shape), None, 0, None, None)
+        kept.append((self.array, shape, managed))
+        return capsule(ctypes.addressof(managed), b"dltensor", None)
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+HOST = np.ones(3, np.float32)
+
+
+def adamw(*arrays, **settings):
+    return muonrt.Optimizer([muonrt.Param(name, *pair) for name, pair in zip("ab", arrays)],
+                            [muonrt.Group("adamw")], **settings)
+
+
+@pytest.mark.skipif(RUNS, reason="a CUDA device is there")
+@pytest.mark.parametrize("make", [
+    lambda: adamw([On(0, 3), On(0, 3)]), lambda: adamw([On(0, 3)], comm=muonrt.Comm.self()),
+    lambda: muonrt.Comm.nccl(muonrt.Comm.self()), lambda: muonrt.Comm.staged(muonrt.Comm.self()),
+    lambda: adamw([On(1, 3)], device="cuda")])  # `device` alone takes the arrays' index
+def test_without_cuda_the_library_says_so(make):
+    with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
+        make()
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda: adamw([On(0, 3)], [HOST]), "'b': data is on the host, but param 'a': data on cuda:0"),
+    (lambda: adamw([On(0, 3)], [On(1, 3)]), "'b': data is on cuda:1, but param 'a': data on cuda:0"),
+    (lambda: adamw([On(0, 3), HOST]), "'a': grad is on the host.*on cuda:0"),
+    (lambda: adamw([On(0, 3)], device="host"), "on cuda:0, but the optimizer's .* on the host"),
+    (lambda: adamw([On(0, 3)], device_index=2), "on cuda:0, but the optimizer's .* on cuda:2"),
+    (lambda: adamw([HOST]).set_grad("a", On(0, 3)), "'a': grad is on cuda:0.*on the host"),
+    (lambda: adamw([HOST]).step(0.1, [0], stream=8), "stream is given on the host"),
+    (lambda: adamw([HOST]).step(0.1, found_inf=np.zeros(2, np.float32)),
+     r"found_inf has shape \(2,\)"),
+    (lambda: adamw([HOST]).step(0.1, grad_scale_inv="x"), "grad_scale_inv is 'x'")])
+def test_what_is_refused_by_name(make, words):
+    with pytest.raises(muonrt.InvalidArgumentError, match=words):
+        make()
+
+
+def test_a_device_of_another_kind_is_refused():
+    with pytest.raises(muonrt.NotSupportedError, match="'a': data is on a device .* type 7"):
+        muonrt.Param("a", On(0, 3, device_type=7))
 
 
 class NoTruth:
@@ -19,59 +93,14 @@ class NoTruth:
         raise ValueError("no truth value")
 
 
-def on(index, *shape):
-    return OnCuda(np.ones(shape, np.float32), index)
-
-
-@pytest.mark.skipif(RUNS, reason="a CUDA device is there")
-def test_without_cuda_the_library_says_so():
-    params = [muonrt.Param("w", on(0, 4, 3), on(0, 4, 3))]
-    for comm in (None, muonrt.Comm.self()):
-        with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
-            muonrt.Optimizer(params, [muonrt.Group("muon")], comm)
-    for make in (muonrt.Comm.nccl, muonrt.Comm.staged):
-        with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
-            make(muonrt.Comm.self())
-    # `device` alone takes the arrays' index.
-    with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
-        muonrt.Optimizer([muonrt.Param("w", on(1, 4, 3))], [muonrt.Group("muon")], device="cuda")
-
-
-def test_arrays_of_two_devices_are_refused_by_name():
-    host = np.ones(3, np.float32)
-    for second, words in ((host, "'b': data is on the host, but param 'a': data on cuda:0"),
-                          (on(1, 3), "'b': data is on cuda:1, but param 'a': data on cuda:0")):
-        params = [muonrt.Param("a", on(0, 3)), muonrt.Param("b", second)]
-        with pytest.raises(muonrt.InvalidArgumentError, match=words):
-            muonrt.Optimizer(params, [muonrt.Group("adamw")])
-    with pytest.raises(muonrt.InvalidArgumentError, match="'a': grad is on the host.*on cuda:0"):
-        muonrt.Optimizer([muonrt.Param("a", on(0, 3), host)], [muonrt.Group("adamw")])
-    for settings, words in ((dict(device="host"), "on cuda:0, but the optimizer's .* on the host"),
-                            (dict(device_index=2), "on cuda:0, but the optimizer's .* on cuda:2")):
-        with pytest.raises(muonrt.InvalidArgumentError, match=words):
-            muonrt.Optimizer([muonrt.Param("a", on(0, 3))], [muonrt.Group("adamw")], **settings)
-    with pytest.raises(muonrt.NotSupportedError, match="'a': data is on a device .* type 7"):
-        muonrt.Param("a", OnCuda(host, 0, 7))
-    one = muonrt.Optimizer([muonrt.Param("a", host)], [muonrt.Group("adamw")])
-    with pytest.raises(muonrt.InvalidArgumentError, match="'a': grad is on cuda:0.*on the host"):
-        one.set_grad("a", on(0, 3))
-    with pytest.raises(muonrt.InvalidArgumentError, match="stream is given on the host"):
-        one.step(0.1, [0], stream=8)
-
-
 def test_scalars_may_be_arrays():
-    w, grad = np.ones(3, np.float32), np.full(3, 4.0, np.float32)
-    one = muonrt.Optimizer([muonrt.Param("a", w, grad)], [muonrt.Group("adamw")])
+    one = adamw([HOST.copy(), 4 * HOST])
     assert one.step(0.1, found_inf=np.ones(1, np.float32)).skipped
     with pytest.raises(ValueError, match="truth value"):
         one.step(0.1, found_inf=NoTruth())
     assert not one.step(0.1, found_inf=np.zeros((), np.float32),
                         grad_scale_inv=np.full(1, 0.25, np.float32)).skipped
     assert one.state("a", "momentum")[0] == pytest.approx(0.1)  # 4 / 4, times 1 - beta1
-    with pytest.raises(muonrt.InvalidArgumentError, match=r"found_inf has shape \(2,\)"):
-        one.step(0.1, found_inf=np.zeros(2, np.float32))
-    with pytest.raises(muonrt.InvalidArgumentError, match="grad_scale_inv is 'x'"):
-        one.step(0.1, grad_scale_inv="x")
 
 
 class Recorder:
@@ -92,8 +121,7 @@ def test_a_step_is_given_the_current_stream(monkeypatch):
     m = Model(device="cpu")
     one = optimizer(m)
     one._core = recorder = Recorder(one._core)
-    inject(m, 0)
-    one.step()
+    train(m, [0], one)
     one._device = torch.device("cuda", 1)
     streams = {torch.device("cuda", 1): types.SimpleNamespace(cuda_stream=77)}
     entered = []

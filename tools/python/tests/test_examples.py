@@ -4,13 +4,12 @@ import contextlib
 import io
 import os
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-import muonrt
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -44,23 +43,19 @@ def over_ranks(name, ranks, *arguments):
     pytest.importorskip("torch")
     from torch_ranks import on_gloo
 
-    port = int(muonrt.free_address().rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     return on_gloo(ranks, example, name, port, arguments)[0]
 
 
 @pytest.mark.parametrize("name, ranks, says", [
-    ("torch_single.py", 1, "loss"), ("torch_fsdp2.py", 1, "1 ranks: loss"),
-    ("hf_model.py", 1, "loss"), ("torch_ddp.py", 2, "2 ranks: loss"),
-    ("torch_fsdp2.py", 2, "2 ranks: loss"), ("torch_moe.py", 4, "4 ranks: loss")])
+    ("torch_single.py", 1, "loss"), ("hf_model.py", 1, "loss"),
+    ("torch_fsdp2.py", 1, "1 ranks: loss"), ("torch_fsdp2.py", 2, "2 ranks: loss"),
+    ("torch_moe.py", 4, "4 ranks: loss")])
 def test_torch(name, ranks, says):
     if name == "hf_model.py":
         pytest.importorskip("transformers")
     assert says in over_ranks(name, ranks)
-
-
-def test_torch_resume_over_other_ranks(tmp_path):
-    assert "2 ranks: steps 0 to 20" in over_ranks("resume_dcp.py", 2, str(tmp_path))
-    assert "3 ranks: steps 20 to 40" in over_ranks("resume_dcp.py", 3, str(tmp_path))
 
 
 def test_torch_program_of_the_readme():
@@ -91,8 +86,3 @@ optimizer.step()
 (torch.ones(64, 64) @ torch.ones(64, 64)).sum()
 assert torch.get_num_threads() == threads
 print(optimizer.last_report.step)""") == "1\n"
-
-
-def test_each_is_under_80_lines():
-    for path in EXAMPLES.glob("*.py"):
-        assert len(path.read_text().splitlines()) < 80, path.name

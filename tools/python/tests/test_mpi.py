@@ -1,12 +1,15 @@
-"""Comm.mpi over ranks of mpirun, where there are mpirun and mpi4py."""
+"""Comm.mpi over ranks of mpirun, if there are mpirun and mpi4py; run as a program, this is one rank."""
 
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+import time
 
 import pytest
+
+import muonrt
+from test_numpy import MATRIX, cut, one_rank, train
 
 pytest.importorskip("mpi4py")
 if shutil.which("mpirun") is None:
@@ -18,17 +21,72 @@ ENV = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFI
                     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 
 
+def mpirun(ranks, *words):
+    return subprocess.run(["mpirun", "-n", ranks, sys.executable, *words], text=True,
+                          capture_output=True, timeout=120, env=ENV)
+
+
+def steps(world):
+    rank, size = world.Get_rank(), world.Get_size()
+    layout = muonrt.Layout(muonrt.Mesh((size,)), "S(0)")
+    with muonrt.Comm.mpi(world) as comm:
+        assert (comm.rank, comm.size) == (rank, size)
+        assert comm.allgather(bytes([rank])) == [bytes([r]) for r in range(size)]
+        w, v = train(comm, layout)
+    want_w, want_v = one_rank()
+    assert w.tobytes() == cut(layout, want_w.reshape(MATRIX), rank, size).tobytes()
+    assert v.tobytes() == want_v.tobytes()
+
+
+def fails(world, timeout, error, words, act):
+    comm = muonrt.Comm.mpi(world)
+    comm.set_timeout(timeout)
+    with pytest.raises(error, match=words):
+        act(comm)
+    comm.close()
+    world.Barrier()  # a communicator that failed has left the caller's alone
+
+
+def abort(comm):
+    if comm.rank == 1:
+        time.sleep(0.2)
+        comm.abort("enough of it" + "\1" * 900)
+    comm.barrier()
+
+
+def late(comm):
+    time.sleep(comm.rank)
+    comm.barrier()
+
+
+def sizes(comm):
+    mine = bytearray(4 - comm.rank)  # one is sent less than it expects, the other more
+    comm.exchange([(1 - comm.rank, mine)], [(1 - comm.rank, mine.copy())])
+
+
+def run_a_rank():
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    steps(world)
+    fails(world, 20, muonrt.AbortedError, "enough of it", abort)
+    fails(world, 0.3, muonrt.TimeoutError, "rank", late)
+    fails(world, 5, muonrt.MismatchError, "another size than the", sizes)
+    for comm in (MPI.COMM_NULL, "world"):
+        with pytest.raises(muonrt.InvalidArgumentError, match="mpi4py"):
+            muonrt.Comm.mpi(comm)
+    sys.stdout.write(f"OK {world.Get_rank()}\n")
+
+
 def test_ranks_of_mpirun():
-    script = Path(__file__).with_name("mpi_ranks.py")
     # By its module, mpi4py ends the job where one rank raises.
-    done = subprocess.run(["mpirun", "-n", "2", sys.executable, "-m", "mpi4py", str(script)],
-                          text=True, capture_output=True, timeout=120, env=ENV)
+    done = mpirun("2", "-m", "mpi4py", __file__)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line) == ["OK 0", "OK 1"]
 
 
 def test_too_low_a_thread_level_is_refused():
-    program = """import mpi4py
+    done = mpirun("1", "-c", """import mpi4py
 mpi4py.rc.thread_level = "funneled"
 from mpi4py import MPI
 import muonrt
@@ -37,7 +95,9 @@ try:
 except muonrt.InvalidStateError as error:
     print(error)
 else:
-    print("an MPI that gives more", MPI.Query_thread() > MPI.THREAD_FUNNELED)"""
-    done = subprocess.run(["mpirun", "-n", "1", sys.executable, "-c", program], text=True,
-                          capture_output=True, timeout=120, env=ENV)
-    assert "MPI_THREAD_SERIALIZED" in done.stdout or "more True" in done.stdout, done.stdout + done.stderr
+    print("an MPI that gives more", MPI.Query_thread() > MPI.THREAD_FUNNELED)""")
+    assert "MPI_THREAD_SERIALIZED" in done.stdout or "more True" in done.stdout, done.stderr
+
+
+if __name__ == "__main__":
+    run_a_rank()

@@ -56,20 +56,18 @@ def test_as_torch_optim_muon_and_adamw(monkeypatch):
     assert one.last_report.step == 20
 
 
-def test_it_trains_with_a_closure():
+def test_a_step_calls_the_closure_and_returns_its_loss():
     m = two_layers()
-    one = muon(m, lr=0.02, adamw_lr=1e-2, weight_decay=0.0)
-    x = torch.randn(64, 12)
-    y = x[:, :6] * x[:, 6:]
+    one = muon(m)
 
     def closure():
         one.zero_grad()
-        loss = ((m(x) - y) ** 2).mean()
+        loss = m(torch.ones(4, 12)).square().mean()
         loss.backward()
         return loss
 
-    losses = [one.step(closure).item() for _ in range(150)]
-    assert losses[-1] < losses[0] / 5, losses[::30]
+    losses = [one.step(closure).item() for _ in range(8)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
 
 
 def test_schedulers_change_the_rate_of_each_group():

@@ -1,6 +1,6 @@
 """muonrt.convert: from torch's optimizers training goes on with equal updates; from states named as
 MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4 (dion/muon.py,
-scalar_opts.py) name them, every tensor and setting goes to muonrt and back."""
+scalar_opts.py) name them, every tensor and setting goes to muonrt."""
 
 import copy
 import subprocess
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from test_torch import AS_TORCH, torch_muon_in_float32  # noqa: E402
 from torch.distributed.checkpoint import state_dict as of_model  # noqa: E402
-from torch_models import drawn, inject, train, two_layers  # noqa: E402
+from torch_models import drawn, train, two_layers  # noqa: E402
 
 import muonrt.torch  # noqa: E402
 from muonrt import _safetensors, convert  # noqa: E402
@@ -92,9 +92,8 @@ def dions(matrices, rest):
         both | dict(params=[2, 3], algorithm="adamw", mu=0.95, beta1=0.8, beta2=0.9, epsilon=1e-6)]}
 
 
-@pytest.mark.parametrize("source, name, preset", [(moonlights, "moonlight", "moonlight"),
-                                                  (dions, "dion", "dion_muon")])
-def test_states_of_other_repositories_go_to_muonrt_and_back(source, name, preset, tmp_path):
+@pytest.mark.parametrize("source, preset", [(moonlights, "moonlight"), (dions, "dion_muon")])
+def test_states_of_other_repositories_go_to_muonrt(source, preset, tmp_path):
     m = two_layers()
     matrices, rest = ([drawn(i, *p.shape) for i, (_, p) in enumerate(named)] for named in parts(m))
     theirs = source(matrices, rest)
@@ -112,16 +111,6 @@ def test_states_of_other_repositories_go_to_muonrt_and_back(source, name, preset
     assert of_muon["lr"] == of_adamw["lr"] == 3e-3
     assert of_muon["weight_decay"] == of_adamw["weight_decay"] == 0.3 and of_muon["momentum"] == 0.85
     assert of_adamw["betas"] == (0.8, 0.9) and of_adamw["eps"] == 1e-6
-    torch.save(one.state_dict(), tmp_path / "back.pt")
-    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", name) == 0
-    got = torch.load(tmp_path / "theirs.pt")["optimizer"]
-    for key, entry in theirs["state"].items():
-        assert got["state"][key].keys() == entry.keys()
-        assert all(torch.equal(torch.as_tensor(got["state"][key][k]), torch.as_tensor(v))
-                   for k, v in entry.items()), key
-    for group, want in zip(got["param_groups"], theirs["param_groups"], strict=True):
-        group.pop("param_names")
-        assert group == want
 
 
 def torchs_file(tmp_path, monkeypatch):
@@ -154,40 +143,23 @@ def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="the muonrt command is not built")
-def test_the_command_goes_on_from_a_file(tmp_path, monkeypatch):
+def test_the_command_imports_a_file_and_exports_it(tmp_path, monkeypatch):
     m, theirs = torchs_file(tmp_path, monkeypatch)
-    inject(m, 3)
-    for file, tensors in (("params", {n: p.detach() for n, p in m.named_parameters()}),
-                          ("grads", {n: p.grad for n, p in m.named_parameters()})):
-        _safetensors.write(tmp_path / f"{file}.safetensors", tensors, {})
-    (tmp_path / "opt.json").write_text("""{"rules": [
-        {"name": "*.weight", "role": "matrix", "lr": 0.02, "weight_decay": 0.1, "momentum": 0.9,
-         "coefficients": "keller_jordan", "normalize": "max_eps", "scale": "original"},
-        {"name": "*", "role": "adamw", "lr": 3e-3, "weight_decay": 0.02, "betas": [0.9, 0.999]}]}""")
-
-    def command(*words):
-        done = subprocess.run([COMMAND, *map(str, words)], text=True, capture_output=True, timeout=60)
+    params, state = tmp_path / "params.safetensors", tmp_path / "state.safetensors"
+    _safetensors.write(params, {n: p.detach() for n, p in m.named_parameters()}, {})
+    for words in (["import", state, "--from", "muonrt", "--params", params, "--step", 3,
+                   "--to", tmp_path / "checkpoint"],
+                  ["export", tmp_path / "checkpoint", "--state", "--to", tmp_path / "next"]):
+        done = subprocess.run([COMMAND, "state", *map(str, words)], text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
-
-    params = tmp_path / "params.safetensors"
-    command("state", "import", tmp_path / "state.safetensors", "--from", "muonrt", "--params", params, "--step", 3,
-            "--to", tmp_path / "checkpoint")
-    command("step", "--params", params, "--grads", tmp_path / "grads.safetensors", "--config", tmp_path / "opt.json",
-            "--state-in", tmp_path / "checkpoint", "--state-out", "--out", tmp_path / "out")
-    command("state", "export", tmp_path / "out" / "state", "--state", "--to", tmp_path / "next")
-    for optimizer in theirs:
-        optimizer.step()
-    after = _safetensors.read(tmp_path / "out" / "model-00001-of-00001.safetensors")[0]
-    for n, p in m.named_parameters():
-        assert torch.allclose(after[n], p, rtol=0, atol=1e-4), n  # it sends bf16: 0.02 / 256
-    # Its own file says neither rate nor momentum.
+    # Its own file has neither rate nor momentum.
     state = tmp_path / "next" / "state-00001-of-00001.safetensors"
     assert run(state, tmp_path / "out.pt", "--to", "torch") == 1
     assert run(state, tmp_path / "out.pt", "--to", "torch", "--set",
                "lr=0.02", "--set", "momentum=0.9", "--set", "adamw.lr=3e-3") == 0
     back = torch.load(tmp_path / "out.pt")["muon"]
-    assert torch.allclose(back["state"][0]["momentum_buffer"],
-                          theirs[0].state[m[0].weight]["momentum_buffer"], atol=1e-6)
+    assert torch.equal(back["state"][0]["momentum_buffer"],
+                       theirs[0].state[m[0].weight]["momentum_buffer"])
 
 
 def test_dcp_folders(tmp_path, monkeypatch):
@@ -269,7 +241,7 @@ def state_of(entry=None, **group):
     (state_of(entry={"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2), "step": 2},
               role="adamw", lr=1, step=3), [], "param 'w' is at step 2 and at 3"),
     (state_of(entry={"momentum_buffer": torch.zeros(2, 2, 2)}, lr=1, momentum=0.9),
-     ["--to", "moonlight"], "param 'w' has 3 dimensions"),
+     ["--to", "torch"], "param 'w' has 3 dimensions"),
 ])
 def test_what_is_refused(state, options, text, tmp_path, capsys):
     torch.save(state, tmp_path / "in.pt")

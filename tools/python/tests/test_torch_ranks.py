@@ -11,6 +11,7 @@ from torch_models import (  # noqa: E402
     Model,
     drawn,
     fsdp,
+    full,
     inject,
     one_rank,
     optimizer,
@@ -198,3 +199,49 @@ def all_of(rank, size, whole, whole_experts, whole_plain):
 def test_bits_of_one_rank(size):
     everything = slice(None)
     on_gloo(size, all_of, one_rank(), one_rank(Experts), two_steps(everything, everything))
+
+
+TOKENS = torch.arange(44) % 11
+
+
+def losses_of(m, steps=30):
+    one = optimizer(m)
+    losses = []
+    for _ in range(steps):
+        one.zero_grad()
+        loss = torch.nn.functional.cross_entropy(m(TOKENS).float(), TOKENS % 3)
+        loss.backward()
+        one.step()
+        losses.append(loss.item())
+    return losses, one
+
+
+def policies(rank, size):
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    frozen = Model()
+    frozen.embed.weight.requires_grad_(False)
+    before = full(frozen.embed.weight)
+    for name, m, policy, least in (
+            ("mixed precision", Model(), {"mp_policy": mixed}, 2),
+            ("bfloat16 shards", Model().bfloat16(), {}, 2),
+            ("offload", Model(), {"offload_policy": CPUOffloadPolicy(pin_memory=False)}, 2),
+            ("frozen", frozen, {}, 1.2)):
+        dtype = m.up.weight.dtype
+        losses, one = losses_of(fsdp(m, **policy))
+        assert losses[-1] < losses[0] / least, (name, losses[::10])
+        assert m.up.weight.dtype == dtype, name
+        assert (dtype == torch.bfloat16) == ("master" in one.state[m.up.weight]), name
+    assert all(p is not frozen.embed.weight for p in one._params)
+    assert (full(frozen.embed.weight) == before).all()
+
+
+def test_policies_of_fsdp2():
+    on_gloo(2, policies)
+
+
+def test_compile():
+    plain, compiled = losses_of(Model(), 8), losses_of(torch.compile(Model(), backend="aot_eager"), 8)
+    assert plain[0][-1] < plain[0][0]
+    assert plain[0] == pytest.approx(compiled[0], rel=1e-4)  # parameters change under the graph

@@ -1,13 +1,7 @@
-"""What is refused and how it is said, lifetimes, Ctrl-C, what can be asked."""
+"""What is refused and how it is said, lifetimes, what can be asked."""
 
 import gc
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 import weakref
 
 import numpy as np
@@ -119,37 +113,6 @@ def test_arrays_live_as_long_as_the_optimizer():
     del state
     gc.collect()
     assert w_there() is None
-
-
-def test_ctrl_c_ends_a_step_that_waits_for_a_peer():
-    program = textwrap.dedent("""
-        import threading, time, numpy as np, muonrt
-        group = muonrt.ThreadGroup(2)
-        made, kept = threading.Barrier(2), []
-        def make(rank):
-            w = np.ones((4, 3), np.float32)
-            one = muonrt.Optimizer([muonrt.Param("w", w, w.copy())], [muonrt.Group("muon")],
-                                   group.comm(rank))
-            kept.append(one)
-            made.wait()
-            return one
-        peer = threading.Thread(target=make, args=(1,))
-        peer.start()
-        one = make(0)
-        print("ready", flush=True)
-        try:
-            one.step(0.1)  # rank 1 never comes
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
-    """)
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(0.5)
-    os.kill(child.pid, signal.SIGINT)
-    begin = time.monotonic()
-    output, _ = child.communicate(timeout=60)
-    assert output == "interrupted\n" and child.returncode == 0
-    assert time.monotonic() - begin < 20
 
 
 def test_what_can_be_asked():

@@ -56,9 +56,9 @@ def drawn(seed, *shape):
 
 
 def inject(m, step):
-    """Sets gradients that depend only on the step; that of a DTensor is cut as the parameter is."""
+    """Sets gradients that depend only on the step, not on the device or the mesh."""
     for index, p in enumerate(m.parameters()):
-        whole = drawn(1000 * step + index, *p.shape).to(p.dtype)
+        whole = drawn(1000 * step + index, *p.shape).to(device=p.device, dtype=p.dtype)
         p.grad = whole
         if isinstance(p, dist.tensor.DTensor):
             p.grad = dist.tensor.DTensor.from_local(
