@@ -176,10 +176,6 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
   std::swap(s.x, s.x_next);
 }
 
-}  // namespace
-
-namespace {
-
 /// The caller's restarts. Errors: NOT_SUPPORTED where they leave Q unbounded.
 void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   const RestartSearch search = restart_search(out.gram_list, out.gram_iteration);
