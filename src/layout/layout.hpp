@@ -98,7 +98,8 @@ class Layout {
   const std::shared_ptr<const Mesh>& shared_mesh() const { return mesh_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int dims() const { return static_cast<int>(shape_.size()); }
-  /// Which dim of the tensor, which cuts count by, a dim of the view begins with.
+  /// The tensor's own, which cuts count by; and which of them a dim of the view begins with.
+  const std::vector<int64_t>& tensor_shape() const { return tensor_shape_; }
   int first_dim(int dim) const { return first_[static_cast<size_t>(dim)]; }
   int64_t numel() const { return numel_; }
 

@@ -164,16 +164,40 @@ class Simulation {
       }
     }
   }
-  /// The same of an owner's piece: use(id, packed offset, place in the matrix).
+  /// The owner's side: a rectangle of a matrix of the plan in a message.
+  struct Rectangle {
+    int32_t matrix;
+    int64_t rows, cols, row, col, packed_offset;
+  };
+  static Rectangle rectangle(const SlotPlan& s, const MatrixPiece& p) {
+    return {s.owned[static_cast<size_t>(p.matrix)].matrix,
+            p.rows,
+            p.cols,
+            p.row,
+            p.col,
+            p.packed_offset};
+  }
+  /// What the owner finds in a gather: matrices, or their addends one after the other.
+  static std::vector<Rectangle> arrivals(const SlotPlan& s) {
+    std::vector<Rectangle> out;
+    if (s.kind == muonrt::SlotKind::kDirections) {
+      for (const MatrixPiece& p : s.gather_matrix_pieces) out.push_back(rectangle(s, p));
+    }
+    for (const auto& addend : s.addends) {
+      for (const Piece& p : addend)
+        out.push_back({p.matrix, p.rows, p.cols, p.global_row, p.global_col, p.packed_offset});
+    }
+    return out;
+  }
+  /// Calls use(id, packed offset, place in the matrix) for its elements.
   template <class Use>
-  void for_each(const SlotPlan& s, const MatrixPiece& p, const Use& use) const {
-    const muonrt::Owned& o = s.owned[static_cast<size_t>(p.matrix)];
-    const muonrt::Matrix& m = matrix(o.matrix);
-    for (int64_t i = 0; i < p.rows; ++i) {
-      for (int64_t j = 0; j < p.cols; ++j) {
-        const int64_t place = (p.row + i) * o.cols + p.col + j;
+  void for_each(const Rectangle& r, const Use& use) const {
+    const muonrt::Matrix& m = matrix(r.matrix);
+    for (int64_t i = 0; i < r.rows; ++i) {
+      for (int64_t j = 0; j < r.cols; ++j) {
+        const int64_t place = (r.row + i) * m.cols + r.col + j;
         use(id(m.param, m.index * m.rows * m.cols + place),
-            static_cast<size_t>(p.packed_offset + i * p.cols + j), place);
+            static_cast<size_t>(r.packed_offset + i * r.cols + j), place);
       }
     }
   }
@@ -190,19 +214,18 @@ class Simulation {
          &SlotPlan::gather_receives);
     for (const auto& [rank, slot] : here_) {
       std::map<std::pair<int32_t, int64_t>, int> filled;
-      for (const MatrixPiece& p : slot->gather_matrix_pieces) {
-        for_each(*slot, p, [&](int64_t id, size_t at, int64_t place) {
+      for (const Rectangle& r : arrivals(*slot)) {
+        for_each(r, [&](int64_t id, size_t at, int64_t place) {
           expect(received.at(rank).at(at) == id, "element ", place, " arrived wrong at ", rank);
-          ++filled[{p.matrix, place}];
+          ++filled[{r.matrix, place}];
         });
       }
-      for (int32_t i = 0; i < static_cast<int32_t>(slot->owned.size()); ++i) {
-        const muonrt::Owned& o = slot->owned[static_cast<size_t>(i)];
+      for (const muonrt::Owned& o : slot->owned) {
         const auto param = static_cast<size_t>(matrix(o.matrix).param);
         const int64_t addends = grad_layout(plan_.problem().params[param]).addends();
         for (int64_t place = 0; place < o.rows * o.cols; ++place)
-          expect(filled[{i, place}] == addends, "matrix ", o.matrix, ": element ", place,
-                 " arrived ", filled[{i, place}], " times");
+          expect(filled[{o.matrix, place}] == addends, "matrix ", o.matrix, ": element ", place,
+                 " arrived ", filled[{o.matrix, place}], " times");
       }
     }
   }
@@ -212,7 +235,8 @@ class Simulation {
             received = buffers(&SlotPlan::return_receive_bytes, &SlotPlan::return_dtype);
     for (const auto& [rank, slot] : here_) {
       for (const MatrixPiece& p : slot->return_matrix_pieces)
-        for_each(*slot, p, [&](int64_t id, size_t at, int64_t) { sent.at(rank).at(at) = id; });
+        for_each(rectangle(*slot, p),
+                 [&](int64_t id, size_t at, int64_t) { sent.at(rank).at(at) = id; });
     }
     move(sent, received, &SlotPlan::return_dtype, &SlotPlan::return_sends,
          &SlotPlan::return_receives);
