@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "textbook/textbook.hpp"
@@ -40,10 +41,7 @@ T choice(const Json& words, const char* key, const char* otherwise,
 
 Decay decay_of(const Json& words) {
   return choice<Decay>(words, "weight_decay_kind", "decoupled",
-                       {{"decoupled", Decay::kDecoupled},
-                        {"independent", Decay::kIndependent},
-                        {"lr_squared", Decay::kLrSquared},
-                        {"cautious", Decay::kCautious}});
+                       {{"decoupled", Decay::kDecoupled}, {"cautious", Decay::kCautious}});
 }
 
 List divided(List list, double s) {
@@ -53,37 +51,22 @@ List divided(List list, double s) {
 
 void take_list(const Json& words, textbook::Muon& how) {
   using namespace textbook::lists;
-  double safety = words.value("safety", 0.0);
-  int steps = words.value("steps", 0);
-  const Json given = words.value("coefficients", Json(how.aol ? "" : "polar_express"));
+  const Json given = words.value("coefficients", Json(how.aol ? "aol" : "polar_express"));
   if (given.is_array()) {
     for (const Json& t : given) how.list.push_back({t.at(0), t.at(1), t.at(2)});
-    return;
-  }
-  const std::string name = given;
-  if (name.empty()) {
-    how.list = kAolFlash;
-  } else if (name == "polar_express") {
+  } else if (given == "polar_express") {
     const std::string mode = words.value("safety_mode", "auto");
-    if (safety == 0) safety = 1.02;
-    how.list = textbook::polar_express(words.value("lower_bound", 1e-3), steps == 0 ? 5 : steps,
+    how.safety = words.value("safety", 1.02);
+    how.list = textbook::polar_express(words.value("lower_bound", 1e-3), words.value("steps", 5),
                                        words.value("cushion", 0.02),
-                                       mode == "inner" || mode == "auto" ? safety : 1);
-    if (mode == "all") how.list = divided(how.list, safety);
-    how.safety = mode == "all" ? 1 : safety;
-  } else if (name == "cans") {
-    how.list = textbook::polar_express(words.value("lower_bound", 1e-3), steps, 0, 1);
-    how.safety = safety == 0 ? 1.02 : safety;
-  } else if (name == "cubic") {
-    how.list = kCubic;
-    how.safety = safety == 0 ? 1.02 : safety;
-  } else if (name == "classical") {
-    how.list.assign(steps == 0 ? 10 : static_cast<size_t>(steps), {15.0 / 8, -10.0 / 8, 3.0 / 8});
+                                       mode == "inner" || mode == "auto" ? how.safety : 1);
+    if (mode == "all") how.list = divided(how.list, std::exchange(how.safety, 1));
   } else {
-    how.list =
-        std::map<std::string, List>{
-            {"keller_jordan", kKellerJordan}, {"you", kYouJiacheng}, {"deepseek_v4", kDeepSeekV4}}
-            .at(name);
+    how.list = std::map<std::string, List>{{"keller_jordan", kKellerJordan},
+                                           {"you", kYouJiacheng},
+                                           {"deepseek_v4", kDeepSeekV4},
+                                           {"aol", kAolFlash}}
+                   .at(given);
   }
 }
 
