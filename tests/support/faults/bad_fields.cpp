@@ -10,7 +10,7 @@ using namespace muonrt;
 
 // Values that each kind of rule rejects.
 std::vector<double> rejected_by(const Number& rule) {
-  return {kNan, rule.low - 1, rule.open ? rule.high : 2 * rule.high};
+  return {kNan, rule.or_zero ? rule.low / 2 : rule.low - 1, rule.open ? rule.high : 2 * rule.high};
 }
 std::vector<double> rejected_by(const Decay&) { return {kNan, -1, 1, 0.99999999}; }
 std::vector<double> rejected_by(const NumberOrNone&) { return {kNan, -1, 1e-31, 2e30}; }

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "backend/update_rules.hpp"
 #include "host/host_stream.hpp"

@@ -65,17 +65,6 @@ std::vector<Rule> rules() {
   return out;
 }
 
-/// A matrix of rank 0 alone, or a matrix and two vectors over four ranks.
-world::Case small(bool alone) {
-  world::Case c = world::on_mesh({alone ? 1 : 4});
-  const std::vector<Placement> rows = {{PlacementKind::kShard, 0, 1}};
-  c.params = {world::matrix("matrix", {24, 60}, rows)};
-  c.settings.groups = world::default_groups();
-  if (!alone) c.params.push_back(world::matrix("bias", {19}, rows));
-  if (!alone) c.params.back().role = Role::kAdamW;
-  return c;
-}
-
 }  // namespace
 
 TEST_CASE("step rules: forms of weights, decay, NorMuon and clipping have the same bits on meshes",
@@ -103,7 +92,9 @@ TEST_CASE("step rules: forms of weights, decay, NorMuon and clipping have the sa
 }
 
 TEST_CASE("step rules: cautious decay acts if the update is zero", "[unit][optimizer][rules]") {
-  world::Case c = small(true);
+  world::Case c = world::on_mesh({1});
+  world::add(c, "matrix", {24, 60}, {});
+  c.settings.groups = world::default_groups();
   c.settings.groups[0].weight_decay_kind = WeightDecayKind::kCautious;
   world::on_each(c, [&](world::Rank& rank, Comm&) {
     StepReport report;
@@ -119,7 +110,10 @@ TEST_CASE("step rules: cautious decay acts if the update is zero", "[unit][optim
 
 TEST_CASE("step rules: a gradient that is not read at this step may be missing",
           "[unit][optimizer][rules]") {
-  world::Case c = small(false);
+  world::Case c = world::on_mesh({4});
+  world::add(c, "matrix", {24, 60}, {{PlacementKind::kShard, 0, 1}});
+  world::add(c, "bias", {19}, {{PlacementKind::kShard, 0, 1}});
+  c.settings.groups = world::default_groups();
   c.settings.groups[1].update_every = 2;
   world::on_each(c, [&](world::Rank& rank, Comm&) {
     StepReport report;
