@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/descriptor.hpp"
 #include "base/error.hpp"
 
 namespace muonrt {
@@ -18,29 +19,18 @@ namespace {
   throw Error(Status::kIo, cat(path, ": ", what, ": ", std::generic_category().message(reason)));
 }
 
-/// A descriptor that is closed.
-struct Descriptor {
-  explicit Descriptor(int n) : number(n) {}
-  ~Descriptor() {
-    if (number >= 0) close(number);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  const int number;
-};
-
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) {
   // Without waiting for a writer, where it is a pipe.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.number < 0) fail_to_map(path, "cannot be opened", errno);
+  const Descriptor file([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+  if (!file) fail_to_map(path, "cannot be opened", errno);
   struct stat info;
-  if (fstat(file.number, &info) != 0) fail_to_map(path, "cannot be read", errno);
+  if (fstat(file.fd(), &info) != 0) fail_to_map(path, "cannot be read", errno);
   MUONRT_REQUIRE(S_ISREG(info.st_mode), Status::kIo, path, ": is no regular file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
-  void* const data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
+  void* const data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (data == MAP_FAILED) fail_to_map(path, "cannot be read", errno);
   data_ = data;
 }
