@@ -17,9 +17,9 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kFarewellMs = 1000;  // for frames that nobody waits for
-constexpr int kPatienceMs = 1000;  // for memory, while other messages are waited for
-constexpr int kLookMs = 20;        // at most, between two looks for memory
+constexpr int kFarewellMs = 1000;        // for frames that nobody waits for
+constexpr int kMemoryPatienceMs = 1000;  // for memory, while other messages are waited for
+constexpr int kLookMs = 20;              // at most, between two looks for memory
 
 /// A peer's words, without what a terminal would act on; none where there is no memory for them.
 std::string words_in(const char* text, int64_t bytes) noexcept {
@@ -165,7 +165,7 @@ class TcpPost final : public Post {
   /// has ended.
   template <class Work>
   bool with_memory(uint64_t channel, const Work& work) {
-    Deadline patience = Deadline::in_ms(kPatienceMs);
+    Deadline patience = Deadline::in_ms(kMemoryPatienceMs);
     for (int ms = 1;; ms = std::min(2 * ms, kLookMs)) {
       try {
         work();
@@ -173,7 +173,7 @@ class TcpPost final : public Post {
       } catch (const std::bad_alloc&) {
       }
       if (!inboxes_.waits() && !line_->waits()) {
-        patience = Deadline::in_ms(kPatienceMs);
+        patience = Deadline::in_ms(kMemoryPatienceMs);
       } else if (patience.passed() && !try_to_end(channel)) {
         return false;
       }
