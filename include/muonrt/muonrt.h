@@ -1,9 +1,9 @@
 /* muonrt/muonrt.h - everything but what needs a foreign header's types (muonrt/mpi.h), and
  * muonrt/dlpack.h.
  *
- * After fork() the child must call no function on what its parent made, not even destroy: threads,
- * connections and locks stayed with the parent, and a call may wait for ever or speak on the
- * parent's connections. exec, or make everything anew in the child before the parent makes any. */
+ * After fork() the parent's handles are of no use in the child: their threads and connections stay
+ * with the parent. Calls return INVALID_STATE, and destroy frees nothing and removes nothing. Create
+ * communicators and optimizers of the child's own instead. */
 #ifndef MUONRT_MUONRT_H
 #define MUONRT_MUONRT_H
 
