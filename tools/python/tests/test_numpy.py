@@ -250,38 +250,3 @@ def test_weights_written_late_are_taken_when_asked():
     optimizer.take_params(["w"])
     assert (optimizer.state("w", "master") == 2.0).all()
     assert not optimizer.step(0.02).skipped
-
-
-def test_an_array_that_moves_is_bound_anew():
-    (w, _), (gw, _) = weights(), gradients(0)
-    optimizer = muonrt.Optimizer([muonrt.Param("w", w, gw)], groups()[:1])
-    left, before, w = w, w.tobytes(), w.copy()
-    optimizer.set_data("w", w)
-    frozen = w.copy()
-    frozen.flags.writeable = False
-    for bad, words in ((w.T.copy(), r"\(10, 13\), not \(13, 10\)"), (frozen, "read-only"),
-                       (gw, "grad")):
-        with pytest.raises(muonrt.InvalidArgumentError, match=f"param 'w': data.*{words}"):
-            optimizer.set_data("w", bad)
-    optimizer.step(0.02)
-    assert left.tobytes() == before != w.tobytes()
-
-
-def test_state_moves_to_another_optimizer():
-    pairs = [weights(), weights()]
-    first, second = (muonrt.Optimizer([muonrt.Param("w", w), muonrt.Param("v", v, group=1)],
-                                      groups()) for w, v in pairs)
-    for step in range(2):
-        first.set_grads(gradients(step))
-        first.step(0.02, without_grad=[1] if step == 0 else [])
-    assert first.updates == [2, 1]
-    for name, kind in (("w", "momentum"), ("v", "momentum"), ("v", "variance")):
-        second.state(name, kind)[...] = first.state(name, kind)
-    for from_array, to in zip(*pairs):
-        to[...] = from_array
-    second.steps = first.steps
-    second.updates = first.updates
-    for optimizer in (first, second):
-        optimizer.set_grads(gradients(2))
-        optimizer.step(0.02)
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(*pairs))
