@@ -47,8 +47,10 @@ def shapes(args, tiny: bool = False) -> dict[str, tuple]:
     return {name: tuple(2 for _ in shape) for name, shape in out.items()} if tiny else out
 
 
-def is_matrix(name: str, shape) -> bool:
-    return muonrt.route(name, len(shape))[0] == "muon"
+def split(named) -> list[list]:
+    """The parameters that get Muon, and those that get AdamW."""
+    return [[p for name, p in named if muonrt.route(name, p.ndim)[0] == role]
+            for role in ("muon", "adamw")]
 
 
 def newton_schulz(x: torch.Tensor, *_) -> torch.Tensor:
@@ -68,8 +70,7 @@ class Torch:
 
     def __init__(self, named):
         _muon._zeropower_via_newtonschulz = newton_schulz
-        matrices = [p for n, p in named if is_matrix(n, p.shape)]
-        rest = [p for n, p in named if not is_matrix(n, p.shape)]
+        matrices, rest = split(named)
         self.optimizers = [torch.optim.Muon(matrices, **SETTINGS),
                            torch.optim.AdamW(rest, **ADAMW)]
 
@@ -82,9 +83,9 @@ class AllGather:
     """A step that every rank makes by gathering and orthogonalizing every matrix."""
 
     def __init__(self, named):
-        self.matrices = [p for n, p in named if is_matrix(n, p.shape)]
+        self.matrices, rest = split(named)
         self.momenta = [torch.zeros_like(p) for p in self.matrices]
-        self.adamw = torch.optim.AdamW([p for n, p in named if not is_matrix(n, p.shape)], **ADAMW)
+        self.adamw = torch.optim.AdamW(rest, **ADAMW)
 
     @torch.no_grad()
     def step(self):

@@ -33,6 +33,14 @@ def torchs(m, monkeypatch):
             torch.optim.AdamW(rest, lr=3e-3, weight_decay=0.02)]
 
 
+def trained(monkeypatch):
+    """A model, and torch's optimizers after three steps."""
+    m = two_layers()
+    theirs = torchs(m, monkeypatch)
+    train(m, range(3), *theirs)
+    return m, theirs
+
+
 IN_F32 = dict(AS_TORCH, iteration_dtype="float32")
 HEAVY_BALL = dict(IN_F32, muon=dict(AS_TORCH["muon"], momentum_kind="heavy_ball"))
 
@@ -53,9 +61,7 @@ def run(*arguments):
 
 @pytest.mark.parametrize("settings", [IN_F32, HEAVY_BALL])
 def test_training_goes_on_in_muonrt_and_back_in_torch(settings, tmp_path, monkeypatch):
-    m = two_layers()
-    theirs = torchs(m, monkeypatch)
-    train(m, range(3), *theirs)
+    m, theirs = trained(monkeypatch)
     torch.save({"deep": [o.state_dict() for o in theirs]}, tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
     twin = copy.deepcopy(m)
@@ -115,9 +121,7 @@ def test_states_of_other_repositories_go_to_muonrt(source, preset, tmp_path):
 
 def torchs_file(tmp_path, monkeypatch):
     """A model, torch's optimizers after three steps, and their state in state.safetensors."""
-    m = two_layers()
-    theirs = torchs(m, monkeypatch)
-    train(m, range(3), *theirs)
+    m, theirs = trained(monkeypatch)
     torch.save([o.state_dict() for o in theirs], tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "state.safetensors") == 0
     return m, theirs
@@ -163,9 +167,7 @@ def test_the_command_imports_a_file_and_exports_it(tmp_path, monkeypatch):
 
 
 def test_dcp_folders(tmp_path, monkeypatch):
-    m = two_layers()
-    theirs = torchs(m, monkeypatch)
-    train(m, range(3), *theirs)
+    m, theirs = trained(monkeypatch)
     state = {"trainer": {"optimizer": of_model.get_optimizer_state_dict(m, theirs), "epoch": 2}}
     dcp.save(state, checkpoint_id=tmp_path / "in", no_dist=True)
     assert run(tmp_path / "in", tmp_path / "out") == 0

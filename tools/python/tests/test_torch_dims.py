@@ -1,5 +1,4 @@
-"""How muonrt.torch.Muon reads tensors: stored (in, out), stacks, several dimensions for the rows,
-parts of fused matrices."""
+"""How muonrt.torch.Muon reads tensors: (in, out), stacks, rows of several dimensions, parts."""
 
 import warnings
 

@@ -61,6 +61,8 @@ BAD = muonrt.InvalidArgumentError
     (lambda: muonrt.Group("muon", steps="five"), BAD, "steps is 'five'"),
     (lambda: optimizer(fast=True), TypeError, "no setting 'fast'"),
     (lambda: optimizer().set_group(0, momentum=2.0), BAD, "momentum"),
+    (lambda: optimizer().set_data("w1", read_only()), BAD, "param 'w1': data is read-only"),
+    (lambda: optimizer().set_data("w1", ones(3, 4)), BAD, "'w1': data.*.3, 4., not .4, 3."),
     (lambda: optimizer().step([0.25, 0.25]), BAD, "n_group_lrs is 2"),
     (lambda: optimizer().step(0.1, qk_logits=np.zeros(3, np.float32)), BAD, "qk_logits"),
     (lambda: optimizer().step(0.1, qk_logits=np.zeros(2)), BAD, "qk_logits has dtype float64"),
