@@ -164,11 +164,15 @@ void OutputFolder::fail(const std::string& problem) const {
 /// @return  whether a run that was killed has left the lock file, and perhaps the work folder.
 bool OutputFolder::lock() {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-  int file = open(lock_path_.c_str(), kFlags | O_EXCL, kFileMode);
-  const bool was_there = file < 0 && errno == EEXIST;
-  if (was_there) file = open(lock_path_.c_str(), kFlags, kFileMode);
-  if (file < 0) fail(lock_path_ + " cannot be written: " + reason());
-  lock_ = FileLock(file);
+  const auto open_with = [&](int flags) {
+    return Descriptor([&] { return open(lock_path_.c_str(), flags, kFileMode); });
+  };
+  Descriptor opened = open_with(kFlags | O_EXCL);
+  const bool was_there = !opened && errno == EEXIST;
+  if (was_there) opened = open_with(kFlags);
+  if (!opened) fail(lock_path_ + " cannot be written: " + reason());
+  const int file = opened.fd();
+  lock_ = FileLock(std::move(opened));
   const bool locked = flock(file, LOCK_EX | LOCK_NB) == 0;
   if ((!locked && errno == EWOULDBLOCK) || !has_name(file, lock_path_))
     fail(target_.string() + " is being written by another run (" + run_of(lock_path_) +

@@ -59,7 +59,9 @@ std::string curves_svg(const std::vector<Curve>& curves, const std::string& titl
   std::vector<tool::Chart::Line> validations;  // above the others
   for (size_t i = 0; i < curves.size(); ++i) {
     const std::string colour = tool::line_colour(i);
-    chart.lines.push_back({{colour, 1, 0.3}, losses(curves[i], &CurvePoint::train_loss)});
+    tool::Chart::Line& training = chart.lines.emplace_back();
+    training.style = {colour, 1, 0.3};
+    training.points = losses(curves[i], &CurvePoint::train_loss);
     const tool::Style strong{colour, 2};
     const Points points = losses(curves[i], &CurvePoint::val_loss);
     if (points.empty()) continue;

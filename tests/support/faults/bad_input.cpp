@@ -60,7 +60,6 @@ std::vector<BadCase> create_cases() {
          a.groups[0].coefficients = MUONRT_COEFFICIENTS_CUSTOM;
        }},
       {{"device_index is 1"}, [](A& a) { a.options.device_index = 1; }},
-      {{"group 1", "reserved is 7"}, [](A& a) { a.groups[1].reserved = 7; }},
       {{"param 'wq'", "[-6, 4]"}, [](A& a) { a.shapes[0][0] = -6; }},
       {{"param 'wq'"}, [](A& a) { a.shapes[0][0] = a.shapes[0][1] = int64_t{1} << 62; }},
       {{"param 'wq'", "[0, 4]"},

@@ -39,7 +39,7 @@ std::vector<SocketAddress> list(const std::vector<std::string>& of) {
 /// A socket that calls the very port it was given, as the system may choose for whoever calls a
 /// port of its range of which nobody listens.
 Socket own_caller(int port, const std::string& host) {
-  Socket out(socket(AF_INET, SOCK_STREAM, 0));
+  Socket out([&] { return socket(AF_INET, SOCK_STREAM, 0); });
   const sockaddr_in here = loopback::address(port);
   const SocketAddress to = resolve(cat(host, ':', port))[0];
   const bool good = bind(out.fd(), reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0 &&
@@ -116,7 +116,7 @@ TEST_CASE("socket: one that has met itself is told, and leaves its port to rank 
     reset_when_closed(own);
     own = Socket();
     // Without SO_REUSEADDR: not even the wait after a close is left.
-    const Socket next(socket(AF_INET, SOCK_STREAM, 0));
+    const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
     const sockaddr_in here = loopback::address(port);
     CHECK(bind(next.fd(), reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0);
   }

@@ -146,7 +146,7 @@ TEST_CASE("reception: where rank 0 may not open so many files, those who come la
   const pid_t child = fork();  // the limit is a process's
   REQUIRE(child >= 0);
   if (child == 0) {
-    const Socket next(open("/dev/null", O_RDONLY));
+    const Socket next([&] { return open("/dev/null", O_RDONLY); });
     const rlimit few{static_cast<rlim_t>(next.fd() + 12), static_cast<rlim_t>(next.fd() + 12)};
     setrlimit(RLIMIT_NOFILE, &few);
     try {
@@ -196,7 +196,7 @@ TEST_CASE("reception: a rank that is turned away without an answer comes again",
   int claims = 0;
   std::thread rank_0([&] {
     while (claims < 3 && wait_for(door.fd(), POLLIN, Deadline::in_ms(kLong))) {
-      const Socket line(accept(door.fd(), nullptr, nullptr));
+      const Socket line([&] { return accept(door.fd(), nullptr, nullptr); });
       const Greeting greeting{kGreeting, fresh_nonce()};
       Claim claim{};
       tell(line, greeting);
@@ -240,7 +240,7 @@ std::optional<Error> rank_1_hears(const std::function<void(Answer&)>& change, in
   const std::vector<Socket> doors = listen_at(resolve(loopback::at_port(port)), 4);
   std::thread rank_0([&] {
     if (!wait_for(doors[0].fd(), POLLIN, Deadline::in_ms(kLong))) return;
-    const Socket line(accept(doors[0].fd(), nullptr, nullptr));
+    const Socket line([&] { return accept(doors[0].fd(), nullptr, nullptr); });
     const Greeting greeting{kGreeting, fresh_nonce()};
     Claim claim{};
     tell(line, greeting);

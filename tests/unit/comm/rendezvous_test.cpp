@@ -134,7 +134,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
     getsockname(door.fd(), reinterpret_cast<sockaddr*>(&at), &length);
     std::thread server([&] {
       wait_for(door.fd(), 1 /* POLLIN */, Deadline::in_ms(kLong));
-      const Socket line(accept(door.fd(), nullptr, nullptr));
+      const Socket line([&] { return accept(door.fd(), nullptr, nullptr); });
       send(line.fd(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
       Claim claim{};
       recv(line.fd(), &claim, sizeof claim, 0);

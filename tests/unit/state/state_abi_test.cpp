@@ -128,7 +128,7 @@ TEST_CASE("state: every kind that is kept has its extent, and one that is not ke
     CHECK(muonrt_optimizer_state(m.optimizer, 0, absent, &view) == MUONRT_ERROR_INVALID_STATE);
   CHECK(muonrt_optimizer_state(m.optimizer, 0, 5, &view) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("state kind is 5"));
-  CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, MUONRT_STATE_NORMUON, nullptr, -1, &n) ==
+  CHECK(muonrt_optimizer_state_extents(m.optimizer, nullptr, -1, &n) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("capacity is -1"));
 }
