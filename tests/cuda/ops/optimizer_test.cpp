@@ -103,16 +103,16 @@ class Rig {
 };
 
 std::unique_ptr<Device> cuda_device() { return make_device(); }
-std::unique_ptr<Device> host() { return make_host(); }
+std::unique_ptr<Device> host_device() { return make_host(); }
 
 }  // namespace
 
 TEST_CASE("cuda step: the same as on the host, products aside", "[cuda]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
-    Machine cuda_memory(cuda_device()), host_memory(host());
+    Machine cuda_memory(cuda_device()), host_memory(host_device());
     SelfComm cuda_comm, host_comm;
     Rig on_cuda(cuda_memory, cuda_device, commit, cuda_comm);
-    Rig on_host(host_memory, host, commit, host_comm);
+    Rig on_host(host_memory, host_device, commit, host_comm);
     for (uint64_t step = 0; step < 3; ++step) {
       CHECK(on_cuda.step(step) == Status::kOk);
       CHECK(on_host.step(step) == Status::kOk);

@@ -134,7 +134,8 @@ TEST_CASE("lists: robust inputs give finite results of the right size", "[unit][
           for (const auto& [m, n] :
                {std::pair<int64_t, int64_t>{1, 1}, {1, 40}, {16, 40}, {24, 24}}) {
             for (const auto& [what, in] : inputs(m, n)) {
-              INFO(made.name << ", " << name_of(dtype) << ", " << name_of(scaling)
+              INFO(made.name << ", " << name_of(dtype) << ", "
+                             << "row scaling " << static_cast<int>(scaling)
                              << (form == Form::kGram ? ", gram, " : ", standard, ") << what << ", "
                              << m << " x " << n);
               const Matrix o =

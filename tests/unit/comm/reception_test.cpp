@@ -37,7 +37,7 @@ struct Visitor {
   Greeting greeting{};
   Claim claim{};
 
-  explicit Visitor(int port) : socket(loopback::connect_to(port)) {
+  explicit Visitor(int port) : socket([&] { return loopback::connect_to(port); }) {
     const timeval patience{kLong / 1000, 0};
     setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   }
