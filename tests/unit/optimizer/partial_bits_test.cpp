@@ -3,6 +3,7 @@
 #include <limits>
 #include <map>
 
+#include "plan/report/traffic.hpp"
 #include "support/attempts.hpp"
 #include "support/check_same.hpp"
 #include "support/covering.hpp"
@@ -229,4 +230,25 @@ TEST_CASE("partial: with eager commit an infinity born in the sum is told as tor
     return world::attempt_only(rank, 0);
   });
   for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);
+}
+
+TEST_CASE("partial: state lies with the owners, and its views have the bytes that the plan states",
+          "[unit][partial]") {
+  for (const MeshCase& m : meshes()) {
+    const world::Case c = make(m, {});
+    INFO(m.name);
+    world::on_each(c, [&](world::Rank& rank, Comm& comm) {
+      int64_t kept = 0;
+      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
+        const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
+        const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
+        kept += view.numel * (adamw ? 8 : 4);
+        const bool summed = p + 1 < std::ssize(c.params);  // the last has whole gradients
+        const StatePlace of_sums = adamw ? StatePlace::kSlices : StatePlace::kMatrices;
+        RANK_CHECK(view.place == (summed ? of_sums : StatePlace::kLocal));
+      }
+      const PlanTraffic stated = measure_traffic(rank.optimizer().plan());
+      RANK_CHECK(kept == stated.ranks[static_cast<size_t>(comm.rank())].memory.state_bytes);
+    });
+  }
 }
