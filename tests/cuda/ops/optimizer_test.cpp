@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "comm/host_comm.hpp"
+#include "comm/self_transport.hpp"
 #include "cuda/machine.hpp"
 #include "cuda/nccl/self_comm.hpp"
 
@@ -103,16 +105,16 @@ class Rig {
 };
 
 std::unique_ptr<Device> cuda_device() { return make_device(); }
-std::unique_ptr<Device> host() { return make_host(); }
+std::unique_ptr<Device> host_device() { return make_host(); }
 
 }  // namespace
 
 TEST_CASE("cuda step: the same as on the host, products aside", "[cuda]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
-    Machine cuda_memory(cuda_device()), host_memory(host());
+    Machine cuda_memory(cuda_device()), host_memory(host_device());
     SelfComm cuda_comm, host_comm;
     Rig on_cuda(cuda_memory, cuda_device, commit, cuda_comm);
-    Rig on_host(host_memory, host, commit, host_comm);
+    Rig on_host(host_memory, host_device, commit, host_comm);
     for (uint64_t step = 0; step < 3; ++step) {
       CHECK(on_cuda.step(step) == Status::kOk);
       CHECK(on_host.step(step) == Status::kOk);
@@ -195,5 +197,17 @@ TEST_CASE("cuda step: none allocates memory or makes an object, the first one in
     CHECK(slow_calls() == slow);
     CHECK(device.allocations() == allocations);
     CHECK(device.objects() == objects);
+  }
+}
+
+TEST_CASE("cuda step: a communicator of host memory is refused at creation", "[cuda]") {
+  Machine memory(cuda_device());
+  HostComm comm(make_self_transport());
+  try {
+    Rig(memory, cuda_device, CommitMode::kAtomic, comm);
+    FAIL("created");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kNotSupported);
+    CHECK_THAT(e.message(), Catch::Contains("works on host memory"));
   }
 }
