@@ -86,7 +86,7 @@ TEST_CASE(
                 const double got = static_cast<double>(
                     reference::load(batch.data, dtype, k * stride + i * ld + j));
                 const double size = std::fabs(want(i, j));
-                // f16 below its normal numbers.
+                // The distance of f16 numbers below its normal ones.
                 const double unit = dtype == DType::kF16 && size < 0x1p-14 ? 0x1p-24 : 0;
                 worst = std::fmax(worst, (std::fabs(got - want(i, j)) - unit) / (size + 1e-4));
               }

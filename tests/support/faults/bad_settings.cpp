@@ -41,8 +41,7 @@ std::vector<BadCase> setting_cases() {
          a.groups[0].restarts = restarts;
          a.groups[0].n_restarts = 2;
        }},
-      // Bounds as they are documented, which the rules of bad_fields.cpp could get wrong
-      // themselves.
+      // Documented bounds as literals: bad_fields.cpp takes its own from the table under test.
       {{"group 0", "block_period is 0"}, [](A& a) { a.groups[0].block_period = 0; }},
       {{"group 0", "block_cols is 0"}, [](A& a) { a.groups[0].block_cols = 0; }},
       {{"group 0", "lr_factor is -1"}, [](A& a) { a.groups[0].lr_factor = -1; }},
