@@ -42,11 +42,15 @@ int main(void) {
   muonrt_optimizer_t* optimizer = NULL;
   muonrt_optimizer_options_t options;
   muonrt_group_t groups[2];
-  muonrt_param_t param;
+  muonrt_param_t params[2];
+  muonrt_step_t step;
+  muonrt_report_t report;
+  const char* const names[2] = {"a", "b"};
   const int64_t shape[2] = {2, 3};
-  float data[6] = {1, 2, 3, 4, 5, 6};
-  const float grad[6] = {1, 0, 2, 0, 3, 1};
+  float data[2][6] = {{1, 2, 3, 4, 5, 6}, {6, 5, 4, 3, 2, 1}};
+  const float grad[2][6] = {{1, 0, 2, 0, 3, 1}, {3, 1, 0, 2, 1, 0}};
   muonrt_status_t status;
+  int i;
 
   fill_all();
 #ifdef __cplusplus
@@ -57,23 +61,33 @@ int main(void) {
   muonrt_optimizer_options_init(&options);
   muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
   muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
-  muonrt_param_init(&param);
-  param.name = "w";
-  param.group = 1; /* found at the stride of the caller's groups */
-  param.ndim = 2;
-  param.shape = shape;
-  param.data = data;
-  param.grad = grad;
-  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, &param, 1);
+  for (i = 0; i < 2; ++i) { /* the second ones are found at the stride of the caller's structs */
+    muonrt_param_init(&params[i]);
+    params[i].name = names[i];
+    params[i].group = i;
+    params[i].ndim = 2;
+    params[i].shape = shape;
+    params[i].data = data[i];
+    params[i].grad = grad[i];
+  }
+  muonrt_step_init(&step);
+  step.lr = 0.1;
+  muonrt_report_init(&report);
+  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2);
 #ifdef OLDER
   /* Before version 1.0 a struct that has grown is refused in its older sizes. */
   EXPECT(status == MUONRT_ERROR_INVALID_ARGUMENT);
   EXPECT(strstr(muonrt_last_error(), "struct_size") != NULL);
 #else
   EXPECT(status == MUONRT_OK);
+  EXPECT(muonrt_optimizer_step(optimizer, &step, &report) == MUONRT_OK);
+  EXPECT(report.step == 1 && report.added == 0 && data[0][0] != 1.0f && data[1][0] != 6.0f);
+  step.added = 1; /* what the library does not know is not ignored */
+  EXPECT(muonrt_optimizer_step(optimizer, &step, &report) == MUONRT_ERROR_INVALID_ARGUMENT);
+  EXPECT(strstr(muonrt_last_error(), "newer library") != NULL);
   muonrt_optimizer_destroy(optimizer);
-  groups[1].added = 1; /* what the library does not know is not ignored */
-  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, &param, 1);
+  groups[1].added = 1;
+  status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2);
   EXPECT(status == MUONRT_ERROR_INVALID_ARGUMENT);
   EXPECT(strstr(muonrt_last_error(), "newer library") != NULL);
 #endif

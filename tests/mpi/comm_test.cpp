@@ -83,6 +83,17 @@ TEST_CASE("mpi transport: is over the ranks of the communicator it was given", "
   REQUIRE(on_all(problems + thrown) == "");
 }
 
+TEST_CASE("mpi transport: ranks may destroy parent and duplicates in different orders",
+          "[mpi][comm]") {
+  auto parent = connect();
+  const auto first = parent->duplicate();
+  auto second = first->duplicate();
+  rank() % 2 ? parent.reset() : second.reset();
+  std::string problems;
+  const std::string thrown = attempt([&] { problems = check_allgather(*first, 10, 1); });
+  REQUIRE(on_all(problems + thrown) == "");
+}
+
 TEST_CASE("mpi transport: leaves the caller's communicator as it was", "[mpi][comm]") {
   MPI_Errhandler before = MPI_ERRHANDLER_NULL, after = MPI_ERRHANDLER_NULL;
   MPI_Comm_get_errhandler(world(), &before);

@@ -22,6 +22,7 @@ void add_pieces(Fixture& fixture, int32_t param, const std::vector<int64_t>& row
       piece.decay_scale = 0.5f + 0.25f * static_cast<float>(fixture.pieces.size() % 3);
       piece.tensor_ld = ld + 5;
       piece.tensor_index = (rows[r] + 3) * piece.tensor_ld + cols[c] + 2;
+      if (param % 8 == 0) piece.tensor_index += int64_t{1} << 33;  // no row of these has a factor
       piece.update_scale = 0.2f + 0.1f * static_cast<float>(fixture.pieces.size() % 7);
       fixture.pieces.push_back(piece);
       fixture.message_elements += gap + piece.rows * piece.cols;

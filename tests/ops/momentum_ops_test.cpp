@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/backends.hpp"
+#include "textbook/textbook.hpp"
 
 // How momentum and moments decay on a backend: to exactly zero without gradients, and without bias
 // when they are stored as bf16.
@@ -242,6 +243,37 @@ void moments_come_to_rest(backends::Backend& backend) {
   }
 }
 
+/// What is stored is the f32 value, rounded by bits that follow from the seed, the step, the
+/// parameter's key and the element in the tensor, and that are not those of a weight there.
+void momentum_is_rounded_by_place(backends::Backend& backend) {
+  for_each_kind(backend, [&](Param& param, DType dtype) {
+    if (dtype == DType::kF32) return;
+    const MuonScalars s = param.muon();
+    param.view().key = 3;
+    for (int64_t i = 0; i < Param::kN; ++i)
+      param.grad[i] = std::sin(static_cast<float>(i)) * (i % 7 ? 1.0f : 1e-30f);
+    for (uint64_t step = 0; step < 3; ++step) {
+      std::vector<float> next(Param::kN);
+      for (int64_t i = 0; i < Param::kN; ++i)
+        next[static_cast<size_t>(i)] =
+            0.95f * param.momentum(i) + (s.heavy_ball ? 1.0f : 1.0f - 0.95f) * param.grad[i];
+      param.commit_momentum();
+      int64_t as_weights = 0;
+      for (int64_t i = 0; i < Param::kN; ++i) {
+        const auto rounded = [&](uint64_t seed) {
+          return textbook::rounded_at_random(
+              static_cast<double>(next[static_cast<size_t>(i)]),
+              textbook::random_bits(seed, step, 3, static_cast<uint64_t>(Param::element_of(i))));
+        };
+        const auto stored = static_cast<double>(param.momentum(i));
+        REQUIRE(stored == rounded(99 ^ textbook::kMomentumSeed));
+        as_weights += stored == rounded(99);
+      }
+      REQUIRE(as_weights < Param::kN);
+    }
+  });
+}
+
 /// Momentum that has settled on gradients of 1 turns to gradients of -1. The exact value after k
 /// steps is 2 mu^k - 1. Each rounding errs by less than a step of bf16 below 1 (2^-8), on average
 /// by nothing, with a variance of a quarter of its square at most; errors decay by mu. So the mean
@@ -282,6 +314,11 @@ TEST_CASE("momentum: without gradients momentum and moments become exactly zero"
 
 TEST_CASE("momentum: gradients below the normal numbers move momentum", "[ops][momentum]") {
   for (auto& backend : backends::all()) small_gradients_move(backend);
+}
+
+TEST_CASE("momentum: bf16 momentum is rounded at random by its place in the tensor",
+          "[ops][momentum]") {
+  for (auto& backend : backends::all()) momentum_is_rounded_by_place(backend);
 }
 
 TEST_CASE("momentum: bf16 momentum has no bias after its gradients have turned",

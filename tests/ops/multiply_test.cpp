@@ -293,3 +293,20 @@ TEST_CASE("add_identity: the diagonals are rounded once, everything else is unch
     }
   }
 }
+
+TEST_CASE("multiply: a row of NaN is one in the result, and its mirror image a column", "[ops]") {
+  for (const Subject& subject : product_subjects()) {
+    const Case c{130, 130, 20, 1, true, true};
+    Machine machine(subject.make());
+    Operands o(machine, c, DType::kBF16, DType::kBF16);
+    set_value(o.in_a, DType::kBF16, 3 * o.p.a.ld + 4, std::nanf(""));
+    o.p.a.data = o.p.b.data = machine.put(o.in_a);
+    const Bytes got = o.product();
+    int64_t unlike = 0;
+    for (int64_t r = 0; r < c.m; ++r)
+      for (int64_t j = 0; j < c.n; ++j)
+        unlike += std::isnan(at(got, o.p.c, 0, r, j)) != (r == 3 || j == 3);
+    CAPTURE(subject.name);
+    CHECK(unlike == 0);
+  }
+}

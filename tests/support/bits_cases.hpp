@@ -108,7 +108,7 @@ struct Factors {
   int variant = 0;  // of orthogonalization
 };
 
-constexpr int kVariants = 6;
+constexpr int kVariants = 7, kScaledLines = 6;
 
 /// Other ways to orthogonalize than the default.
 inline void set_variant(muonrt::GroupSettings& g, int variant) {
@@ -141,6 +141,11 @@ inline void set_variant(muonrt::GroupSettings& g, int variant) {
       g.normalize = muonrt::Normalize::kMaxEps;
       g.blocks = {3, 4, 1, 2.0};
       break;
+    case kScaledLines:
+      take(Family::kPolarExpress, kGram, muonrt::DType::kF16);
+      g.row_scaling = muonrt::RowScaling::kEquilibrate;
+      g.renormalize = true;
+      break;
     default:
       break;
   }
@@ -154,6 +159,8 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.rank_array = m.ranks;
   c.params = params(half);
   for (size_t i = 0; i < c.params.size(); ++i) {
+    // Its rows, which are scaled to one norm, lie as columns.
+    if (f.variant == kScaledLines && c.params[i].name == "tall") c.params[i].transposed = true;
     c.params[i].placements = placements(f.scheme, i, m.mesh.size(), c.params[i].shape, m.mesh);
   }
   static constexpr int64_t kChunks[] = {2048, 8192, 1 << 20};

@@ -81,6 +81,16 @@ TEST_CASE("train text: a file is taken as it is", "[unit][train]") {
   CHECK_THROWS_WITH(load_text("/tmp"), Catch::Contains("'/tmp' cannot be read"));
 }
 
+TEST_CASE("train text: with neither a file nor the reader the error says what to install",
+          "[unit][train]") {
+  const char* const path = std::getenv("PATH");
+  const std::string before = path ? path : "";
+  setenv("PATH", "/nowhere", 1);
+  CHECK_THROWS_WITH(load_text(""), Catch::Contains("no text to train on") &&
+                                       Catch::Contains("install bible-kjv or give a file"));
+  setenv("PATH", before.c_str(), 1);
+}
+
 TEST_CASE("train text: with no file it is the King James text", "[unit][train]") {
   if (std::system("command -v bible > /dev/null") != 0) return;
   const Text text = load_text("");

@@ -2,7 +2,9 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/error.hpp"
 #include "control.hpp"
+#include "cuda/kernels/items.hpp"
 #include "cuda/symmetric/symmetric_cases.hpp"
 #include "unit/algo/lockstep_cases.hpp"
 
@@ -59,4 +61,20 @@ TEST_CASE("lockstep launches: more shapes than a launch takes go out in two", "[
   jobs.insert(jobs.end(), more.begin(), more.begin() + 2);
   // Seven in the first three steps, three in the last two.
   CHECK(launches_of(SymmetricProvider::kSm90, jobs).early == 2 * (3 * 2 + 2));
+}
+
+TEST_CASE("launch items: a matrix that is not stored as its plan says is an internal error",
+          "[emulated]") {
+  const std::vector<Owned> owned = {{0, 100, 30}};
+  MatrixBatch stored = {nullptr, DType::kBF16, 30, 100, 128, 1, 0};
+  const std::vector<MatrixPiece> pieces = {
+      {.matrix = 0, .rows = 20, .cols = 10, .row = 5, .col = 7, .packed_offset = 0}};
+  CHECK(cuda::items_of(pieces, owned, &stored).items.size() == 1);
+  stored.rows = 31;
+  try {
+    cuda::items_of(pieces, owned, &stored);
+    FAIL("accepted");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kInternal);
+  }
 }

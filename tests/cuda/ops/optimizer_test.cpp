@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "comm/host_comm.hpp"
+#include "comm/self_transport.hpp"
 #include "cuda/machine.hpp"
 #include "cuda/nccl/self_comm.hpp"
 
@@ -195,5 +197,17 @@ TEST_CASE("cuda step: none allocates memory or makes an object, the first one in
     CHECK(slow_calls() == slow);
     CHECK(device.allocations() == allocations);
     CHECK(device.objects() == objects);
+  }
+}
+
+TEST_CASE("cuda step: a communicator of host memory is refused at creation", "[cuda]") {
+  Machine memory(cuda_device());
+  HostComm comm(make_self_transport());
+  try {
+    Rig(memory, cuda_device, CommitMode::kAtomic, comm);
+    FAIL("created");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kNotSupported);
+    CHECK_THAT(e.message(), Catch::Contains("works on host memory"));
   }
 }

@@ -32,9 +32,10 @@ enum class Fault {
   kHalfForOne,          // a pair's half of B goes to one block alone
   kNoLastMeeting,       // a block ends while the other still copies into it
   // Of the small tiles.
-  kDOverSums,   // D comes to where the sums of slices lie
-  kNoMeeting,   // sums of slices are read before the blocks have met
-  kSumsTooSoon  // a block writes its sums over a stage that its products read
+  kDOverSums,    // D comes to where the sums of slices lie
+  kReusedEarly,  // a block writes over its sums when it has read what it needs itself
+  kNoMeeting,    // sums of slices are read before the blocks have met
+  kSumsTooSoon   // a block writes its sums over a stage that its products read
 };
 
 /// A tile as the ring sees it. Slices add up their own parts of the depth.
@@ -277,9 +278,9 @@ class SmallBlock {
       pieces.add((fault_ == Fault::kDOverSums ? 1 : 2) - square, {rank_, -2, square});
     return pieces;
   }
-  static Pieces sums(int rank) {
+  static Pieces sums(int rank, int depth = -3) {
     Pieces pieces;
-    for (int u = 0; u < 2; ++u) pieces.add(u, {rank, -3, u});
+    for (int u = 0; u < 2; ++u) pieces.add(u, {rank, depth, u});
     return pieces;
   }
 
@@ -328,6 +329,7 @@ class SmallBlock {
     w.write_first_stage(sums(rank_));
     meet(w);
     for (int slice = 0; slice < tile_.slices; ++slice) w.read_first_stage(1u << slice, sums(slice));
+    if (w.has(Fault::kReusedEarly)) w.write_first_stage(sums(rank_, -4));
   }
 
   Program consume() const {

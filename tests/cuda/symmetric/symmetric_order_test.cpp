@@ -250,6 +250,12 @@ TEST_CASE("symmetric order: slices follow from the shape, are equal parts of sta
   CHECK(slices_of_sm90(384, 1023) == 1);
   CHECK(slices_of_sm90(385, 16384) == 1);
   int64_t wrong = 0;
+  for (int64_t n = 1; n <= 4096; n += 37) {
+    for (int64_t k = 1; k <= 40000; k += 501) {
+      const int slices = slices_of(n, k);
+      wrong += slices < 1 || slices > 8 || (slices > 1 && k / slices < 512);
+    }
+  }
   for (int64_t k = 1024; k <= 20000; k += 7) {
     const int slices = slices_of_sm90(100, k), stages = stages_of(k);
     wrong += slice_begin(stages, 0, slices) != 0 || slice_begin(stages, slices, slices) != stages;

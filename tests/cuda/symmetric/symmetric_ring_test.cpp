@@ -183,7 +183,7 @@ TEST_CASE("symmetric ring: each fault planted in the ring of small tiles is foun
   for (const Fault fault :
        {Fault::kOneStage, Fault::kNoEmptyWait, Fault::kEarlyRelease, Fault::kUnfinishedRelease,
         Fault::kWrongParity, Fault::kNoFullWait, Fault::kNoLastMeeting, Fault::kDOverSums,
-        Fault::kNoMeeting, Fault::kSumsTooSoon}) {
+        Fault::kReusedEarly, Fault::kNoMeeting, Fault::kSumsTooSoon}) {
     CAPTURE(static_cast<int>(fault));
     CHECK(small(fault, kRunsWithFault) != "");
   }

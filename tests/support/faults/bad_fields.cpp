@@ -57,4 +57,15 @@ std::vector<BadCase> field_cases() {
   return out;
 }
 
+std::vector<std::string> unchecked_fields() {
+  std::vector<std::string> out;
+  const auto note = [&](const auto& field) {
+    if constexpr (requires { field.rule; })
+      if (rejected_by(field.rule).empty()) out.push_back(field.name);
+  };
+  visit_option_fields(note);
+  visit_group_fields(note);
+  return out;
+}
+
 }  // namespace bad_input

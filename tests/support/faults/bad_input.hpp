@@ -107,6 +107,8 @@ std::vector<BadCase> create_cases();
 std::vector<BadCase> setting_cases();
 /// At creation: each plain setting with the values that its rule rejects (fields.hpp).
 std::vector<BadCase> field_cases();
+/// The plain settings without a case, because no rule rejects a value of them.
+std::vector<std::string> unchecked_fields();
 /// In a step.
 std::vector<BadCase> step_cases();
 

@@ -41,6 +41,16 @@ std::vector<BadCase> setting_cases() {
          a.groups[0].restarts = restarts;
          a.groups[0].n_restarts = 2;
        }},
+      // Documented bounds as literals: bad_fields.cpp takes its own from the table under test.
+      {{"group 0", "block_period is 0"}, [](A& a) { a.groups[0].block_period = 0; }},
+      {{"group 0", "block_cols is 0"}, [](A& a) { a.groups[0].block_cols = 0; }},
+      {{"group 0", "lr_factor is -1"}, [](A& a) { a.groups[0].lr_factor = -1; }},
+      {{"group 0", "steps is 33"}, [](A& a) { a.groups[0].steps = 33; }},
+      {{"group 1", "update_every is 0"}, [](A& a) { a.groups[1].update_every = 0; }},
+      {{"options: timeout_ms is 0 (must lie in [1, 31622400000])"},
+       [](A& a) { a.options.timeout_ms = 0; }},
+      {{"options: window is 0"}, [](A& a) { a.options.window = 0; }},
+      {{"options: window is 65"}, [](A& a) { a.options.window = 65; }},
       {{"n_restarts is 2", "null"}, [](A& a) { a.groups[0].n_restarts = 2; }},
       {{"param 'wk'", "transposed is 7"}, [](A& a) { a.params[1].transposed = 7; }},
       {{"param 'wk'", "batch_dims is -1"}, [](A& a) { a.params[1].batch_dims = -1; }},

@@ -34,9 +34,15 @@ std::vector<BadCase> step_cases() {
        }},
       {{"grad_scale_inv is 0"}, [](A& a) { a.step.grad_scale_inv = 0; }},
       {{"n_without_grad is 2"}, [](A& a) { a.step.n_without_grad = 2; }},
-      {{"param index is 3"},
+      {{"step: without_grad: param index is 3"},
        [](A& a) {
          a.without[0] = 3;
+         a.step.without_grad = a.without;
+         a.step.n_without_grad = 1;
+       }},
+      {{"step: without_grad: param index is -1"},
+       [](A& a) {
+         a.without[0] = -1;
          a.step.without_grad = a.without;
          a.step.n_without_grad = 1;
        }},

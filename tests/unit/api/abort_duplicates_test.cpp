@@ -233,4 +233,7 @@ TEST_CASE("abort: an optimizer that is gone is told nothing, and its communicato
   CHECK(trainer.step() == MUONRT_OK);
   muonrt_comm_destroy(comm);
   CHECK(trainer.step() == MUONRT_OK);
+  ok(muonrt_comm_create_self(&comm));
+  CHECK(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, nullptr) == MUONRT_OK);  // without a message
+  muonrt_comm_destroy(comm);
 }

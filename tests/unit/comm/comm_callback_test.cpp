@@ -176,7 +176,11 @@ TEST_CASE("transport table: what cannot be used is refused with the reason", "[u
   muonrt_transport_init(nullptr);
   REQUIRE_THAT(refusal(nullptr), Contains("null"));
 
-  muonrt_transport_t table = minimal();
+  muonrt_transport_t table;
+  std::memset(static_cast<void*>(&table), 0xff, sizeof table);
+  muonrt_transport_init(&table);
+  REQUIRE((table.rank == -1 && table.size == 0 && !table.exchange && !table.allgather));
+  table = minimal();
   REQUIRE(refusal(&table) == "accepted");
   for (const uint32_t size : {0u, 4u, static_cast<uint32_t>(sizeof table) - 1, 1u << 30}) {
     table = minimal();

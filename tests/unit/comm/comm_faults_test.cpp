@@ -77,6 +77,32 @@ TEST_CASE("timeout: the message names operation, rank, missing peers and the las
   REQUIRE_THAT(errors[2]->message(), Contains("killed"));
 }
 
+TEST_CASE("timeout: a collective names the rank that does not join it", "[unit][comm]") {
+  ThreadGroup group(3);
+  std::atomic<int> ended = 0;
+  const auto errors = on_group(group, kShort, [&](Transport& t) {
+    if (t.rank() == 1) {  // stays until the others have given up
+      while (ended < 2) std::this_thread::yield();
+      return;
+    }
+    const int64_t one = 1;
+    int64_t sum = 0;
+    try {
+      t.reduce_sum(&one, &sum, 1);
+    } catch (...) {
+      ++ended;
+      throw;
+    }
+    ++ended;
+  });
+  INFO(text_of(errors));
+  for (const size_t rank : {0, 2}) {
+    REQUIRE(status_of(errors[rank]) == Status::kTimeout);
+    REQUIRE_THAT(errors[rank]->message(),
+                 Contains("reduce_sum #0") && Contains("rank 1 did not take"));
+  }
+}
+
 TEST_CASE("timeout: it must be between a millisecond and 366 days", "[unit][comm]") {
   ThreadGroup group(1);
   const auto t = group.transport(0);

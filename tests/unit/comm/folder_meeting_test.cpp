@@ -96,6 +96,42 @@ TEST_CASE("folder meeting: ranks that come before rank 0 wait, and the file is t
   CHECK(text_of(errors) == "");
 }
 
+TEST_CASE("folder meeting: two runs in one folder at the same time do not mix",
+          "[unit][comm][folder]") {
+  const loopback::Folder folder;
+  const auto errors = on_ranks(4, [&](int rank) {
+    FolderMeeting m = meeting(folder, rank / 2, 2, kSecret);
+    m.run_id = rank % 2 == 0 ? "run-1" : "run-2";
+    const auto t = make_post_transport(make_folder_post(m, kLong));
+    const int32_t mine = rank;
+    int32_t all[2] = {};
+    t->allgather(&mine, all, sizeof mine);
+    if (all[0] != rank % 2 || all[1] != rank % 2 + 2) throw Error(Status::kInternal, "mixed");
+  });
+  CHECK(text_of(errors) == "");
+}
+
+TEST_CASE(
+    "folder meeting: a size or version that differs is told to all ranks, and nothing is left",
+    "[unit][comm][folder]") {
+  const auto with_rank_1 = [](const std::function<void(FolderMeeting&)>& change) {
+    const loopback::Folder folder;
+    auto errors = on_ranks(2, [&](int rank) {
+      FolderMeeting m = meeting(folder, rank, 2);
+      if (rank == 1) change(m);
+      meet(m);
+    });
+    CHECK(is_empty(folder));
+    return errors;
+  };
+  const auto size = with_rank_1([](FolderMeeting& m) { m.size = 3; });
+  const auto version = with_rank_1([](FolderMeeting& m) { m.version = 7; });
+  for (const size_t r : {size_t{0}, size_t{1}}) {
+    CHECK(says(size[r], Status::kMismatch, "rank 1 believes in 3 ranks, rank 0 in 2"));
+    CHECK(says(version[r], Status::kMismatch, "rank 1 runs version 7 of muonrt, rank 0 100"));
+  }
+}
+
 TEST_CASE("folder meeting: missing ranks, missing folders and bad ids are named",
           "[unit][comm][folder]") {
   const loopback::Folder folder;

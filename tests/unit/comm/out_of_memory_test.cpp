@@ -12,6 +12,7 @@
 #include "base/text.hpp"
 #include "comm/host_comm.hpp"
 #include "comm/tcp/frame.hpp"
+#include "comm/tcp/post_transport.hpp"
 #include "comm/tcp/tcp_post.hpp"
 #include "support/bits_cases.hpp"
 #include "support/faults/refusal.hpp"
@@ -240,37 +241,130 @@ TEST_CASE("out of memory: a step that is voted down for another reason tells it"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE(
+    "out of memory: over TCP a message that comes before the one awaited ends all ranks, which "
+    "name the rank without memory",
+    "[unit][tcp]") {
+  std::vector<Socket> hub(3), ends(3);
+  for (size_t r = 1; r < 3; ++r) std::tie(hub[r], ends[r]) = socket_pair();
+  std::vector<std::unique_ptr<Transport>> ranks;
+  for (int r = 0; r < 3; ++r) {
+    std::vector<Socket> mine;
+    if (r > 0) mine.push_back(std::move(ends[static_cast<size_t>(r)]));
+    ranks.push_back(
+        make_post_transport(make_post_over(r, 3, r == 0 ? std::move(hub) : std::move(mine))));
+    ranks.back()->set_timeout_ms(20'000);
+  }
+  refusal.disarm();
+  Refusal::mark(false);
+  refusal.begin_drought();
+  const auto errors = transport_test::on_ranks(3, [&](int r) {
+    Refusal::mark(false);
+    Transport& mine = *ranks[static_cast<size_t>(r)];
+    char byte = 0, all[3];
+    const SendTo send{1, &byte, 1}, call{0, &byte, 1};
+    const ReceiveFrom first{0, &byte, 1}, second{2, &byte, 1};
+    // Rank 0 sends when rank 2 has called it, whose message to rank 1 has then gone before.
+    if (r == 2) mine.exchange({&send, 1}, {});
+    if (r == 2) mine.exchange({&call, 1}, {});
+    if (r == 0) mine.exchange({}, {&second, 1});
+    if (r == 0) mine.exchange({&send, 1}, {});
+    if (r == 1) mine.exchange({}, {&first, 1});
+    if (r == 1) mine.exchange({}, {&second, 1});
+    mine.allgather(&byte, all, 1);
+  });
+  refusal.disarm();
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK(error->status() == Status::kOutOfMemory);
+  }
+  CHECK_THAT(errors[1]->message(),
+             Catch::Contains("rank 1 has no memory for messages that come before it takes them"));
+  for (const size_t other : {0, 2}) CHECK(errors[other]->rank() == 1);
+  ranks.clear();
+}
+
+namespace {
+
+constexpr uint64_t kAwaited = 1, kEarly = 2, kMark = 3;
+
+/// Rank 1 of three, which has entered two channels, and rank 0's end of its connection.
+struct Rank1 {
+  Socket hub;
+  std::shared_ptr<Post> post;
+  Rank1() {
+    refusal.disarm();
+    Refusal::mark(false);
+    auto [mine, end] = socket_pair();
+    hub = std::move(mine);
+    std::vector<Socket> line(1);
+    line[0] = std::move(end);
+    post = make_post_over(1, 3, std::move(line));
+    for (const uint64_t channel : {kAwaited, kMark}) post->enter(channel);
+  }
+  ~Rank1() { refusal.disarm(); }
+  void put(const FrameHead& head, const void* content) const {
+    const auto bytes = static_cast<size_t>(head.piece_bytes);
+    REQUIRE(send(hub.fd(), &head, sizeof head, 0) == ssize_t{sizeof head});
+    REQUIRE((bytes == 0 || send(hub.fd(), content, bytes, 0) == head.piece_bytes));
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
     "out of memory: over TCP what comes early ends its own channel alone, or all where it "
     "was not entered",
     "[unit][tcp]") {
-  constexpr uint64_t kAwaited = 1, kEarly = 2;
   for (const bool entered : {true, false}) {
-    refusal.disarm();
-    Refusal::mark(false);
-    // Rank 1 of three, and rank 0's end of its connection.
-    auto [hub, end] = socket_pair();
-    std::vector<Socket> line;
-    line.push_back(std::move(end));
-    const auto post = make_post_over(1, 3, std::move(line));
-    post->enter(kAwaited);
-    if (entered) post->enter(kEarly);
+    const Rank1 rank;
+    if (entered) rank.post->enter(kEarly);
     refusal.begin_drought();
     char sent = 7, got = 0;
-    for (const uint64_t channel : {kEarly, kAwaited}) {
-      const FrameHead head = message_frame(channel, 0, 1, &sent, 1, 0);
-      REQUIRE(send(hub.fd(), &head, sizeof head, 0) == ssize_t{sizeof head});
-      REQUIRE(send(hub.fd(), &sent, 1, 0) == 1);
-    }
+    rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
+    rank.put(message_frame(kAwaited, 0, 1, &sent, 1, 0), &sent);
     const auto outcome = transport_test::on_ranks(1, [&](int) {
       Refusal::mark(false);
-      post->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
+      rank.post->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
     })[0];
-    const auto error = entered ? post->published(kEarly) : outcome;
-    refusal.disarm();
     CHECK(!outcome == entered);
+    const auto error = entered ? rank.post->published(kEarly) : outcome;
     REQUIRE(error);
     CHECK(error->status() == Status::kOutOfMemory);
     CHECK_THAT(error->message(), Catch::Contains("rank 1 has no memory"));
   }
+}
+
+TEST_CASE("out of memory: over TCP a sender goes on whose room comes behind an early message",
+          "[unit][tcp]") {
+  const Rank1 rank;
+  rank.post->enter(kEarly);
+  rank.put(control_frame(FrameKind::kFull, 0, 2, 1), nullptr);
+  const ErrorHead stop{static_cast<int32_t>(Status::kAborted), -1};
+  rank.put(control_frame(FrameKind::kError, kMark, 0, kToAll, &stop, sizeof stop), &stop);
+  while (!rank.post->published(kMark)) std::this_thread::yield();  // all before it has been read
+  refusal.begin_drought();
+  char byte = 7;
+  rank.put(message_frame(kEarly, 0, 1, &byte, 1, 0), &byte);
+  rank.put(control_frame(FrameKind::kRoom, 0, 2, 1), nullptr);
+  rank.post->send(kAwaited, 2, &byte, 1, Deadline::in_ms(20'000));
+  CHECK(rank.post->published(kEarly)->status() == Status::kOutOfMemory);
+}
+
+TEST_CASE("out of memory: over TCP messages for a channel that was left take no memory",
+          "[unit][tcp]") {
+  const Rank1 rank;
+  rank.post->enter(kEarly);
+  rank.post->leave(kEarly);
+  refusal.begin_drought();
+  char sent = 7, got = 0;
+  rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
+  rank.put(message_frame(kAwaited, 0, 1, &sent, 1, 0), &sent);
+  CHECK(transport_test::text_of(transport_test::on_ranks(1, [&](int) {
+          Refusal::mark(false);
+          rank.post->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
+        })) == "");
+  CHECK(got == sent);
+  const auto left = rank.post->published(kEarly);
+  CHECK((left && left->status() == Status::kInvalidState));
 }
 #endif

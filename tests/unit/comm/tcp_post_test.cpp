@@ -8,11 +8,14 @@
 #include <cstring>
 
 #include "comm/tcp/frame.hpp"
+#include "support/faults/refusal.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
 using namespace transport_test;
+using support::Refusal;
+using support::refusal;
 
 namespace {
 
@@ -188,3 +191,37 @@ TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rende
         })) == "");
   CHECK(std::ssize(heads) == bytes / kPieceLimit);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("tcp: a hub without memory stops its senders, and goes on when it has some again",
+          "[unit][comm][rendezvous]") {
+  Socket silent;
+  std::shared_ptr<Post> zero, one;
+  meet_three(zero, one, silent);
+  for (Post* post : {zero.get(), one.get()}) post->enter(kOne);
+  Refusal::mark(false);
+  refusal.begin_drought();
+  const auto stuck = on_ranks(1, [&](int) {
+    Refusal::mark(false);
+    const std::vector<char> much(80 << 20);
+    one->send(kTwo, 2, much.data(), std::ssize(much), in_ms(1500));
+  });
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          Refusal::mark(false);
+          char byte = 0;
+          if (rank == 1) one->receive(kOne, 0, &byte, 1, in_ms(5000));
+          if (rank == 1) silent = Socket();  // the hub drops what it holds for rank 2
+          for (int i = 0; i < 2; ++i) {
+            if (rank == 0) zero->send(kOne, 1, &byte, 1, in_ms(kLong));
+            if (rank == 0) zero->receive(kOne, 1, &byte, 1, in_ms(kLong));
+            byte = 7;
+            if (rank == 1) one->send(kOne, 0, &byte, 1, in_ms(5000));
+          }
+          if (rank == 1) one->receive(kOne, 0, &byte, 1, in_ms(5000));
+        })) == "");
+  refusal.disarm();
+  REQUIRE(stuck[0]);
+  CHECK(stuck[0]->status() == Status::kTimeout);
+  CHECK_THAT(stuck[0]->message(), Catch::Contains("rank 2 takes no more messages"));
+}
+#endif

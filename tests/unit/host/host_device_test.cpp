@@ -13,6 +13,7 @@
 #include <locale>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
@@ -279,4 +280,45 @@ TEST_CASE("thread pool: an exception ends the loop, reaches the caller and leave
 TEST_CASE("thread pool: a pool of no threads is refused", "[unit][threads]") {
   CHECK_THROWS_AS(ThreadPool(0), muonrt::Error);
   CHECK_THROWS_AS(ThreadPool(-3), muonrt::Error);
+}
+
+namespace {
+
+/// Whether this thread rounds to nearest and keeps denormals.
+bool computes_plainly() {
+  const volatile float smallest = 0x1p-126f;
+  const volatile float denormal = smallest * 0.5f;
+  return std::fegetround() == FE_TONEAREST && denormal != 0.0f;
+}
+
+}  // namespace
+
+TEST_CASE("environment: threads of a pool and tasks of a stream inherit nothing from their creator",
+          "[unit][threads]") {
+  constexpr int kThreads = 3;
+  const StreamKind kinds[] = {StreamKind::kCompute, StreamKind::kComm, StreamKind::kCommOnCaller};
+  std::atomic<int> plain{0}, arrived{0};
+  std::fenv_t before;
+  std::fegetenv(&before);
+  std::fesetround(FE_DOWNWARD);
+  fp_control::flush_to_zero();
+  ThreadPool pool(kThreads);
+  const auto device = host::make_host_device({});
+  for (const StreamKind kind : kinds) {
+    const auto stream = device->create_stream(kind);
+    const auto done = device->create_event();
+    auto* const count = &plain;
+    host::host_stream(*stream).enqueue(host::Task([=] { *count += computes_plainly(); }));
+    device->record(*done, *stream);
+    device->synchronize(*done, Deadline::in_ms(60000));
+  }
+  std::fesetenv(&before);
+  CHECK(plain == 3);
+  pool.parallel_for(kThreads, [&](int64_t, int) {
+    if (computes_plainly()) ++plain;
+    ++arrived;  // each thread takes one index: it waits for the others
+    const Deadline deadline = Deadline::in_ms(60000);
+    while (arrived < kThreads && !deadline.passed()) std::this_thread::yield();
+  });
+  CHECK(plain == 3 + kThreads);
 }

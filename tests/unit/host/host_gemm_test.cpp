@@ -202,6 +202,49 @@ TEST_CASE("host gemm: bits follow from shape and values alone", "[unit][gemm][bi
   check_bits(DType::kBF16);
 }
 
+TEST_CASE("host gemm: what a scratch served before changes no bit", "[unit][gemm][bits]") {
+  struct Shape {
+    int64_t m, n, k, widening;
+    DType dtype;
+    bool transpose_b, symmetric;
+  };
+  // Each differs from an earlier one in little that a cache of shapes might overlook.
+  const Shape shapes[] = {
+      {140, 140, 140, 0, DType::kF32, false, false}, {140, 140, 140, 0, DType::kF32, true, false},
+      {140, 140, 140, 0, DType::kF32, true, true},   {140, 140, 140, 8, DType::kF32, true, false},
+      {140, 140, 140, 0, DType::kBF16, true, false}, {140, 140, 44, 0, DType::kF32, false, false},
+      {140, 44, 140, 0, DType::kF32, false, false},  {44, 140, 140, 0, DType::kF32, false, false},
+      {530, 530, 9, 0, DType::kF32, true, false},    {530, 530, 9, 0, DType::kF32, true, true}};
+  for (const TileKernel* kernel : kernels()) {
+    ThreadPool pool(2);
+    GemmScratch shared(*kernel);
+    RedZoned memory(int64_t{1} << 21, 0);
+    shared.lend(memory.data(), int64_t{1} << 21);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      for (const Shape& s : shapes) {
+        const int64_t rows = s.transpose_b ? s.n : s.k, cols = s.transpose_b ? s.k : s.n;
+        Matrix a(s.dtype, s.m, s.k, muonrt::host_ld(s.k) + s.widening);
+        Matrix b(s.dtype, rows, cols, muonrt::host_ld(cols) + s.widening);
+        Matrix c(s.dtype, s.m, s.n), expected(s.dtype, s.m, s.n);
+        fill_uniform(a, 10);
+        fill_uniform(b, 11);
+        GemmArgs args{.a = a.ref(),
+                      .b = s.symmetric ? a.ref() : b.ref(),
+                      .d = {},
+                      .c = expected.ref(),
+                      .transpose_b = s.transpose_b,
+                      .symmetric = s.symmetric};
+        REQUIRE(multiply(*kernel, args));
+        args.c = c.ref();
+        gemm(args, pool, shared);
+        INFO(kernel->identity() << ", " << s.m << " x " << s.n << " x " << s.k);
+        CHECK(c.same_bits(expected));
+      }
+    }
+    CHECK(memory.red_zones_untouched());
+  }
+}
+
 TEST_CASE("host gemm: the portable kernel sums from first to last", "[unit][gemm][bits][nosan]") {
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{23, 300, 600}, {270, 9, 5}, {7, 8, 257}}) {
     Matrix a(DType::kF32, m, k), b(DType::kF32, k, n), c(DType::kF32, m, n);

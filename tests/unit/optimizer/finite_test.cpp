@@ -218,6 +218,26 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
   }
 }
 
+TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[unit][optimizer]") {
+  world::Case c = case_of(kForms[0], 2);
+  c.settings.transport = DType::kF32;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
+  c.settings.groups[0].nesterov = false;  // the direction is the momentum
+  world::on_each(c, [](world::Rank& rank, Comm& comm) {
+    StepReport report;
+    rank.fill_gradients(0);
+    const float above = 3.4e38f;  // a finite f32; bf16 ends at 3.3895e38
+    if (comm.rank() == 1) std::memcpy(rank.grad(0).data(), &above, 4);
+    RANK_CHECK(rank.step_only(0, report) == Status::kOk);
+    uint16_t stored = 0;
+    std::memcpy(&stored, rank.optimizer().state(0, StateKind::kMomentum).data, 2);
+    RANK_CHECK(comm.rank() != 1 || stored == 0x7f7f);
+    RANK_CHECK(rank.step(1, report) == Status::kOk);
+  });
+}
+
 TEST_CASE("skip: a direction that only the transport's dtype makes infinite is told from NaN",
           "[unit][optimizer]") {
   constexpr float kAbove = 3.4e38f;

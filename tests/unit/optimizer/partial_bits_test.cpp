@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
 
+#include "plan/report/traffic.hpp"
 #include "support/attempts.hpp"
 #include "support/check_same.hpp"
 #include "support/covering.hpp"
@@ -229,4 +232,52 @@ TEST_CASE("partial: with eager commit an infinity born in the sum is told as tor
     return world::attempt_only(rank, 0);
   });
   for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);
+}
+
+TEST_CASE("partial: state lies with the owners, and its views have the bytes that the plan states",
+          "[unit][partial]") {
+  for (const MeshCase& m : meshes()) {
+    const world::Case c = make(m, {});
+    INFO(m.name);
+    world::on_each(c, [&](world::Rank& rank, Comm& comm) {
+      int64_t kept = 0;
+      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
+        const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
+        const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
+        kept += view.numel * (adamw ? 8 : 4);
+        const bool summed = p + 1 < std::ssize(c.params);  // the last has whole gradients
+        const StatePlace of_sums = adamw ? StatePlace::kSlices : StatePlace::kMatrices;
+        RANK_CHECK(view.place == (summed ? of_sums : StatePlace::kLocal));
+      }
+      const PlanTraffic stated = measure_traffic(rank.optimizer().plan());
+      RANK_CHECK(kept == stated.ranks[static_cast<size_t>(comm.rank())].memory.state_bytes);
+    });
+  }
+}
+
+TEST_CASE("partial: a matrix without gradients comes to rest where owners keep its momentum",
+          "[unit][optimizer][partial]") {
+  for (const DType momentum : {DType::kF32, DType::kBF16}) {
+    world::Case c = world::on_mesh({2});
+    c.settings.groups = world::default_groups();
+    c.settings.groups[0].momentum = 0.1;
+    c.settings.groups[0].momentum_dtype = momentum;
+    c.settings.groups[0].weight_decay = 0;
+    world::add(c, "expert", {6, 10}, {kP}).addends = 2;
+    // From below 2 to below 2^-126, rounded up by 2^-7 of itself at most in each step.
+    const auto most = static_cast<int64_t>(std::ceil(127 * std::log(2.0) / -std::log(0.101))) + 2;
+    INFO(name_of(momentum));
+    world::on_each(c, [&](world::Rank& rank, Comm&) {
+      StepReport report;
+      RANK_CHECK(rank.step(0, report) == Status::kOk && report.zero_matrices == 0);
+      std::fill(rank.grad(0).begin(), rank.grad(0).end(), static_cast<unsigned char>(0));
+      int64_t step = 1;
+      while (report.zero_matrices == 0 && step < most)
+        RANK_CHECK(rank.step_only(step++, report) == Status::kOk);
+      const auto at_rest = rank.data(0);
+      RANK_CHECK(rank.step_only(step, report) == Status::kOk);
+      RANK_CHECK(report.zero_matrices == 1 && rank.data(0) == at_rest);
+      for (const unsigned char byte : rank.state(0, StateKind::kMomentum)) RANK_CHECK(byte == 0);
+    });
+  }
 }

@@ -4,6 +4,11 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "pipeline/trace.hpp"
+#include "support/attempts.hpp"
+#include "support/rank_check.hpp"
+#include "support/wrapped_device.hpp"
+
 using namespace muonrt;
 
 TEST_CASE("schedule: the order of stages is the printed one", "[unit][pipeline]") {
@@ -60,4 +65,55 @@ TEST_CASE("schedule: every slot is gathered, orthogonalized and committed once, 
       }
     }
   }
+}
+
+namespace {
+
+/// The host, on which a step is rehearsed at creation, as on GPUs.
+class Rehearsing : public wrapped::Device {
+ public:
+  using wrapped::Device::Device;
+  bool wants_rehearsal() const override { return true; }
+};
+
+std::unique_ptr<Device> rehearsing(const OptimizerSettings& settings) {
+  return std::make_unique<Rehearsing>(world::host_device(settings), [](Ops& ops) {
+    return std::unique_ptr<Ops>(std::make_unique<wrapped::Ops>(ops));
+  });
+}
+
+int64_t count(const std::string& text, const std::string& word) {
+  int64_t found = 0;
+  for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("trace: the times of a step's stages are kept, those of the rehearsal are not",
+          "[unit][pipeline]") {
+  world::Case c = world::on_mesh({2});
+  const Placement rows{PlacementKind::kShard, 0, 1};
+  world::add(c, "wide", {6, 20}, {rows}).owner = 0;
+  world::add(c, "tall", {24, 5}, {rows}).owner = 1;
+  world::add(c, "bias", {7}, {rows});
+  world::on_each(
+      c,
+      [](world::Rank& rank, Comm& comm) {
+        const Pipeline& pipeline = rank.optimizer().pipeline();
+        for (const Span& span : pipeline.spans()) RANK_CHECK(span.begin == 0 && span.end == 0);
+        RANK_CHECK(pipeline.resident_peak() == 0);
+        StepReport report;
+        RANK_CHECK(rank.step(0, report) == Status::kOk);
+        int64_t ran = 0;
+        for (const Span& span : pipeline.spans()) {
+          RANK_CHECK(span.end >= span.begin);
+          ran += span.end > 0;
+        }
+        const std::string trace = chrome_trace(pipeline.spans(), comm.rank());
+        RANK_CHECK(count(trace, "\"X\"") == ran);
+        RANK_CHECK(count(trace, "\"vote\"") == 1 && count(trace, "\"adamw\"") == 1);
+        RANK_CHECK(count(trace, "\"newton-schulz ") > 0);
+      },
+      rehearsing);
 }

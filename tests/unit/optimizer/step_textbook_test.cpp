@@ -73,6 +73,13 @@ std::vector<Row> rows() {
     row.muon.normuon_beta2 = row.how.normuon_beta2 = 0.9;
   }
   add("blocks").muon.blocks = {3, 2, 3, 0.25};
+  for (const auto& [equilibrate, renormalize] :
+       {std::pair{true, false}, {false, true}, {true, true}}) {
+    Row& row = add(cat("equilibrated ", equilibrate, ", renormalized ", renormalize));
+    row.muon.row_scaling = equilibrate ? RowScaling::kEquilibrate : RowScaling::kNone;
+    row.muon.renormalize = row.how.renormalize = renormalize;
+    row.how.equilibrate = equilibrate;
+  }
   for (const auto& [folded, every] : {std::pair{true, 1}, {false, 3}, {true, 3}}) {
     Row& row = add(cat(folded ? "folded" : "plain", " AdamW at every step ", every));
     row.adamw.adam_form = folded ? AdamForm::kFolded : AdamForm::kTorch;
@@ -94,7 +101,10 @@ double lr_of(Role role, int64_t step) {
   return role == Role::kMuon ? 0.02 / static_cast<double>(step + 1) : 0.05;
 }
 
-/// Wide, tall, square and single vectors of all placements, two of them with their own rates.
+bool scales_lines(const Row& row) { return row.how.equilibrate || row.how.renormalize; }
+
+/// Wide, tall, square and single vectors of all placements, two of them with their own rates; where
+/// lines are scaled, also a transposed matrix and one in parts, whose lines are others.
 world::Case case_of(const Row& row) {
   world::Case c = world::on_mesh({2, 2});
   c.steps = kSteps;
@@ -114,6 +124,11 @@ world::Case case_of(const Row& row) {
   c.params[1].lr_factor = 0.25;
   c.params[5].role = c.params[6].role = Role::kAdamW;
   c.params[6].lr_factor = 3.0;
+  if (!scales_lines(row)) return c;
+  c.params.push_back(world::matrix("stored inputs x outputs", {24, 61}, {s0, s1}));
+  c.params.back().transposed = true;
+  c.params.push_back(world::matrix("two parts", {30, 20}, {s1, s0}));
+  c.params.back().parts = {{"top", {{0, 15}}, whole(20)}, {"bottom", {{15, 30}}, whole(20)}};
   return c;
 }
 
@@ -122,13 +137,13 @@ struct Expected {
 };
 
 Expected expected_of(const Row& row, const world::Param& p, int64_t index) {
-  const int64_t rows = p.shape[0], cols = p.shape.size() > 1 ? p.shape[1] : 1;
   const auto values = [&](int64_t step) {
-    textbook::Matrix out(rows, cols);
-    for (int64_t e = 0; e < rows * cols; ++e)
+    textbook::Matrix out(p.shape[0], p.shape.size() > 1 ? p.shape[1] : 1);
+    for (int64_t e = 0; e < out.rows * out.cols; ++e)
       out.v[static_cast<size_t>(e)] = static_cast<double>(world::value(index, e, step));
-    return out;
+    return p.transposed ? textbook::transpose(out) : out;
   };
+  const int64_t rows = values(-1).rows, cols = values(-1).cols;
   Expected out = {values(-1), textbook::Matrix(rows, cols), textbook::Matrix(rows, cols)};
   std::vector<double> moments;
   for (int step = 0; step < kSteps; ++step) {
@@ -148,17 +163,24 @@ Expected expected_of(const Row& row, const world::Param& p, int64_t index) {
         axis == NormuonAxis::kColumns || (axis == NormuonAxis::kLonger && cols > rows);
     // A single vector is left as it is.
     how.normuon = axis != NormuonAxis::kOff && (how.normuon_columns ? cols : rows) > 1;
-    if (step % row.muon.blocks.period == 0) {
+    const bool in_blocks = step % row.muon.blocks.period != 0;
+    if (!in_blocks && p.parts.empty()) {
       textbook::muon_step(how, out.w, out.m, g, &moments);
       continue;
     }
-    // Each block is its own matrix; its rate is on the update, not on the decay.
-    how.scale_times = row.muon.blocks.lr_factor;
+    // Each block or part is its own matrix; a block's rate is on the update, not on the decay.
+    const textbook::Part whole = textbook::whole_matrix(rows, cols);
+    if (in_blocks) how.scale_times = row.muon.blocks.lr_factor;
     std::vector<std::vector<double>> none;
-    textbook::muon_step(how,
-                        textbook::cut_into({textbook::whole_matrix(rows, cols)},
-                                           row.muon.blocks.rows, row.muon.blocks.cols),
-                        out.w, out.m, g, none);
+    textbook::muon_step(
+        how,
+        in_blocks ? textbook::cut_into({whole}, row.muon.blocks.rows, row.muon.blocks.cols)
+                  : textbook::cut_into({whole}, std::ssize(p.parts), 1),
+        out.w, out.m, g, none);
+  }
+  if (p.transposed) {
+    out.w = textbook::transpose(out.w);
+    out.m = textbook::transpose(out.m);
   }
   return out;
 }
@@ -193,10 +215,12 @@ TEST_CASE(
       if (c.params[i].role == Role::kAdamW)
         CHECK(relative_error(expected.v, outcome.tensors.variance[i]) < row.variance_tolerance);
     }
-    // Five whole matrices; of blocks 2 x 3 of three of them, 1 x 3 of the row, 2 x 1 of the column.
+    // Five whole matrices, and three more where lines are scaled; of blocks 2 x 3 of three of them,
+    // 1 x 3 of the row, 2 x 1 of the column.
+    const int64_t whole = scales_lines(row) ? 8 : 5;
     for (int step = 0; step < kSteps; ++step) {
       const StepReport& report = outcome.reports[static_cast<size_t>(step)];
-      CHECK(report.planned == (step % row.muon.blocks.period == 0 ? 5 : 23));
+      CHECK(report.planned == (step % row.muon.blocks.period == 0 ? whole : 23));
       CHECK(report.orthogonalized == report.planned);
     }
   }
