@@ -150,9 +150,9 @@ typedef struct muonrt_group {
                                     stored, so that its mean is exact (options: seed); fixed */
   muonrt_normuon_t normuon; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is
                       left as it is. With block_period > 1: NOT_SUPPORTED. */
-  int32_t renormalize;      /* Muon: 1: after the iteration each matrix is scaled to the Frobenius
-                               norm sqrt(min(rows, cols)) (Muon+, arXiv 2602.21545); 0; fixed */
-  double normuon_beta2;     /* 0.95; range: as momentum's */
+  int32_t renormalize;  /* Muon: 0; 1: after the iteration each matrix is scaled to the Frobenius
+                           norm sqrt(min(rows, cols)); fixed (Muon+, arXiv 2602.21545) */
+  double normuon_beta2; /* 0.95; range: as momentum's */
 } muonrt_group_t;
 
 /* Sets every field to its default; see muonrt/base.h. `role` is MUONRT_ROLE_MUON or _ADAMW. */

@@ -2,8 +2,8 @@
  * muonrt/dlpack.h.
  *
  * After fork() the parent's handles are of no use in the child: their threads and connections stay
- * with the parent. Calls return INVALID_STATE, and destroy frees nothing and removes nothing. Create
- * communicators and optimizers of the child's own instead. */
+ * with the parent. Calls return INVALID_STATE, and destroy frees nothing and removes nothing.
+ * Create communicators and optimizers of the child's own instead. */
 #ifndef MUONRT_MUONRT_H
 #define MUONRT_MUONRT_H
 

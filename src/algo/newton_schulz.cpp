@@ -193,8 +193,8 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 // AOL squares how far rows are apart, and f16 ends at 2^-24: the Gram matrix of a row 2^-12 as long
 // as X would vanish, and with it what holds the row's factor down. So an X that is kept in f16 has
 // a norm of up to 2^7 until its rows are scaled, which undoes it: then its Gram matrix stays below
-// 2^14, and loses 2^-38 of it at the most. Equilibration has the same norm, so that short rows are
-// no subnormal numbers, and then takes the lift back.
+// 2^14, and loses 2^-38 of it at the most. Equilibration has the same norm, so that short rows do
+// not become subnormal, and then undoes the lift.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {

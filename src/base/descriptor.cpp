@@ -22,6 +22,16 @@ class Descriptors {
     if (d) link(d);
   }
 
+  void open(std::pair<Descriptor, Descriptor>& both, FunctionRef<bool(int (&)[2])> open) {
+    const std::lock_guard lock(mutex_);
+    int fds[2] = {-1, -1};
+    if (!open(fds)) return;
+    both.first.fd_ = fds[0];
+    both.second.fd_ = fds[1];
+    link(both.first);
+    link(both.second);
+  }
+
   void swap(Descriptor& a, Descriptor& b) {
     const std::lock_guard lock(mutex_);
     for (Descriptor* d : {&a, &b})
@@ -71,6 +81,12 @@ class Descriptors {
 };
 
 Descriptor::Descriptor(FunctionRef<int()> open) { Descriptors::all().open(*this, open); }
+
+std::pair<Descriptor, Descriptor> Descriptor::pair(FunctionRef<bool(int (&)[2])> open) {
+  std::pair<Descriptor, Descriptor> out;
+  Descriptors::all().open(out, open);
+  return out;
+}
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (*this || other) Descriptors::all().swap(*this, other);

@@ -15,6 +15,9 @@ class Descriptor {
   /// Takes what `open` returns; -1 leaves the object empty, with errno as `open` set it. The
   /// process cannot fork during the call, so `open` must not block.
   explicit Descriptor(FunctionRef<int()> open);
+  /// Both that `open` writes, without a fork in between; where it returns false, two that are
+  /// empty.
+  static std::pair<Descriptor, Descriptor> pair(FunctionRef<bool(int (&)[2])> open);
   Descriptor(Descriptor&& other) noexcept { *this = std::move(other); }
   Descriptor& operator=(Descriptor&& other) noexcept;
   Descriptor(const Descriptor&) = delete;

@@ -53,6 +53,7 @@ void take_list(const Json& words, textbook::Muon& how) {
   using namespace textbook::lists;
   const Json given = words.value("coefficients", Json(how.aol ? "aol" : "polar_express"));
   if (given.is_array()) {
+    how.safety = words.value("safety", 1.0);
     for (const Json& t : given) how.list.push_back({t.at(0), t.at(1), t.at(2)});
   } else if (given == "polar_express") {
     const std::string mode = words.value("safety_mode", "auto");
@@ -126,6 +127,8 @@ class Muon : public Param {
                                         {"max_eps", Normalize::kMaxEps}});
     how_.eps = words.value("eps", 0.0);
     how_.aol = words.value("row_scaling", "none") == "aol";
+    how_.equilibrate = words.value("row_scaling", "none") == "equilibrate";
+    how_.renormalize = words.value("renormalize", false);
     take_list(words, how_);
     const Json momentum = words.value("momentum", Json(how_.momentum));
     momenta_ = momentum.is_array() ? momentum.get<Values>() : Values{momentum};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "support/folder.hpp"
@@ -97,4 +98,17 @@ TEST_CASE("train text: with no file it is the King James text", "[unit][train]")
   CHECK(text.bytes.size() == 4404412);
   CHECK(std::string(text.bytes.begin(), text.bytes.begin() + 60) ==
         "Ge1:1 In the beginning God created the heaven and the earth.");
+}
+
+TEST_CASE("train text: without the reader of the King James text it is a licence text",
+          "[unit][train]") {
+  const std::string licence = "/usr/share/common-licenses/GPL-3";
+  if (!std::filesystem::is_regular_file(licence)) return;
+  const char* found = std::getenv("PATH");
+  const std::string path = found ? found : "";
+  setenv("PATH", "/nonexistent", 1);
+  const Text text = load_text("");
+  setenv("PATH", path.c_str(), 1);
+  CHECK(text.bytes == load_text(licence).bytes);
+  CHECK_THAT(text.name, Catch::Contains("GPL"));
 }

@@ -181,9 +181,16 @@ bool OutputFolder::lock() {
     fail(lock_path_ + " is of another run (" + run_of(lock_path_) +
          "), and the file system cannot lock it, so that run may still write; remove it if that "
          "run has ended");
-  if (ftruncate(file, 0) != 0 || pwrite(file, run_.data(), run_.size(), 0) != std::ssize(run_))
-    fail(lock_path_ + " cannot be written: " + reason());
-  return was_there;
+  // An empty lock file is of a run that ended before it made a work folder.
+  const bool was_left = was_there && fs::file_size(lock_path_) > 0;
+  const bool written = pwrite(file, run_.data(), run_.size(), 0) == std::ssize(run_) &&
+                       ftruncate(file, std::ssize(run_)) == 0;
+  if (!written) {
+    const std::string why = reason();
+    if (!was_left) unlink(lock_path_.c_str());
+    fail(lock_path_ + " cannot be written: " + why);
+  }
+  return was_left;
 }
 
 /// Fails if the target is no folder, or one that can never be exchanged.

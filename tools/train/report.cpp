@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "show/table.hpp"
+#include "train/optimizer.hpp"
 #include "train/sample.hpp"
 
 namespace muonrt::train {
@@ -41,11 +42,13 @@ std::string clipping(const Options& o, const Outcome& outcome) {
     const RunResult& r = outcome.results[i];
     if (r.max_logits.empty() || (o.qk_clip == 0 && r.clipped_heads == 0)) continue;
     const float most = *std::max_element(r.max_logits.begin(), r.max_logits.end());
+    const std::string& name = outcome.plans[i].optimizer;
+    const bool clips = !TrainOptimizer(name, preset(o.preset), o.qk_clip).clipped_layers().empty();
     out += fmt::format(
-        "QK-clip ({}): {} heads clipped in {} steps; largest attention logit {:.3f}, at the end "
+        "QK-clip ({}): {}{} heads clipped in {} steps; largest attention logit {:.3f}, at the end "
         "{:.3f}\n",
-        outcome.plans[i].optimizer, r.clipped_heads, r.max_logits.size(), most,
-        r.max_logits.back());
+        name, clips ? "" : "Muon steps no query or key matrix, so nothing is clipped; ",
+        r.clipped_heads, r.max_logits.size(), most, r.max_logits.back());
   }
   return out;
 }

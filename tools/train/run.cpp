@@ -202,7 +202,7 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   return Sum::of(loss / tokens);
 }
 
-/// A scheduled momentum is another at each step.
+/// A scheduled momentum differs at each step.
 void Trainer::set_groups(int64_t step) {
   if (settings_.constant()) return;
   const auto groups = settings_.groups(step);

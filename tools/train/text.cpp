@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 constexpr const char* kBibleCommand = "bible -f 'gen1:1-rev22:21' 2>/dev/null </dev/null";
 constexpr size_t kBibleLeast = 4'000'000;  // version 4.38 prints 4,404,412 bytes
 constexpr size_t kBibleMost = 5'000'000;
+constexpr const char* kLicence = "/usr/share/common-licenses/GPL-3";  // on every Debian
 
 struct ClosePipe {
   void operator()(std::FILE* pipe) const { pclose(pipe); }
@@ -53,6 +54,9 @@ Text load_text(const std::string& path) {
   if (!path.empty()) return read_file(path);
   Text bible{"King James Version (bible-kjv)", output_of(kBibleCommand)};
   if (bible.bytes.size() >= kBibleLeast && bible.bytes.size() <= kBibleMost) return bible;
+  std::error_code error;
+  if (fs::is_regular_file(kLicence, error))
+    return {"GNU GPL 3 (for want of bible-kjv)", read_file(kLicence).bytes};
   throw std::runtime_error(
       "no text to train on (the `bible` reader is not installed); install bible-kjv or give a file "
       "with --data");

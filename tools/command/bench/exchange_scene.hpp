@@ -11,7 +11,8 @@ namespace muonrt::tool {
 /// Bytes that each rank sends to each, itself included: [from][to].
 using ExchangeSizes = std::vector<std::vector<int64_t>>;
 
-/// Every rank sends `bytes` in equal shares; the first ones are a byte larger if there is a rest.
+/// Every rank sends `bytes` in equal shares; the first ones are a byte larger if there is a
+/// remainder.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
 /// A rank's part of one all-to-all-v, over the communicator of an optimizer's exchanges, and the

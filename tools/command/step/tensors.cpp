@@ -187,6 +187,9 @@ std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, c
       }
     }
   }
+  if (const auto gap = std::find(placed.begin(), placed.end(), false); gap != placed.end())
+    throw std::runtime_error("param " + shown(tensor.entry->name) + ": no rank holds element " +
+                             std::to_string(gap - placed.begin()));
   return whole;
 }
 

@@ -53,6 +53,9 @@ def _settings(rule: dict) -> dict:
             out["eps"] = value
         elif key == "betas":
             out["betas"] = tuple(value)
+        elif key == "coefficients" and isinstance(value, list):
+            custom = [number for triple in value for number in triple]
+            out |= {"coefficients": "custom", "custom": custom, "steps": len(value)}
         else:
             word = DTYPES.get(value, value) if key.endswith("_dtype") else value
             out[RENAMED.get(key, key)] = word

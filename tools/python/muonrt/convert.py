@@ -1,4 +1,4 @@
-"""Converts optimizer checkpoints of torch, Moonlight and microsoft/dion to muonrt's, and muonrt's to torch's.
+"""Converts optimizer checkpoints between muonrt, torch, Moonlight and microsoft/dion.
 
   python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
 
@@ -230,34 +230,64 @@ def write_dict(ck: Checkpoint, form: str, groups: list[Group], by_name: bool) ->
     for group in groups:
         keys = group.names if by_name else \
             list(range(len(out["state"]), len(out["state"]) + len(group.names)))
+        settings = {} if form == "moonlight" else dict(RULES[form][group.role])
         said = PUBLISHED[group.role] | group.settings
-        settings = RULES[form][group.role] | {
-            key: said[ours] for key, ours in SETTINGS[form][group.role].items()}
+        settings |= {key: said[ours] for key, ours in SETTINGS[form][group.role].items()}
         settings |= {"params": keys, "param_names": group.names}
         if form == "muonrt.torch":
             settings |= {"role": group.role, "steps": ck.step}
+        if form == "dion":
+            settings["beta1"], settings["beta2"] = settings.pop("betas")
+            settings |= {"algorithm": group.role, "step": one_step(ck, group)}
         out["param_groups"].append(settings)
         for key, name in zip(keys, group.names):
             out["state"][key] = write_entry(ck, form, group.role, name)
+    if form == "moonlight":
+        out["param_groups"] = [one_group(out["param_groups"])]
     return out
 
 
 def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
     have = dict(ck.state[name])
-    if form == "torch" and role == "muon" and have["momentum"].ndim != 2:
+    if form in ("torch", "moonlight") and role == "muon" and have["momentum"].ndim != 2:
         raise ValueError(f"param '{name}' has {have['momentum'].ndim} dimensions; "
-                         "torch.optim.Muon takes matrices alone")
-    if form == "torch":
-        have.pop("master", None)  # torch goes on from the parameter
-    out = {}
+                         f"Muon of {form} takes matrices alone")
+    if form != "muonrt.torch":
+        have.pop("master", None)  # they go on from the parameter
+    number = ck.updates_of(name) if form == "moonlight" else torch.tensor(float(ck.updates_of(name)))
+    out = {"use_muon": role == "muon"} if form == "moonlight" else {}
     for key, kind in KINDS[form][role].items():
         if kind == "step":
-            out[key] = torch.tensor(float(ck.updates_of(name)))
+            out[key] = number
         elif kind in have:
             out[key] = have.pop(kind)
     if have:
         raise ValueError(f"param '{name}': {form} has no place for state {sorted(have)}")
     return out
+
+
+def one_step(ck: Checkpoint, group: Group) -> int:
+    """Dion's: one count for a group."""
+    if group.role == "muon":
+        return ck.step
+    counts = {ck.updates_of(name): name for name in group.names}
+    if len(counts) > 1:
+        said = ", ".join(f"'{name}' took part in {n} steps" for n, name in counts.items())
+        raise ValueError(f"{said}: Dion has one count for the parameters of a group")
+    return next(iter(counts))
+
+
+def one_group(groups: list[dict]) -> dict:
+    """Moonlight's: one for all parameters, those of Muon first."""
+    out: dict = {}
+    for group in sorted(groups, key=lambda g: "momentum" not in g):
+        for key, value in group.items():
+            if key in ("params", "param_names"):
+                out[key] = out.get(key, []) + value
+            elif out.setdefault(key, value) != value:
+                raise ValueError(f"Moonlight has one {key} for all parameters, the state {out[key]} "
+                                 f"and {value}; make them equal by --set")
+    return RULES["moonlight"]["muon"] | RULES["moonlight"]["adamw"] | out
 
 
 def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
@@ -300,9 +330,10 @@ def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path
     ck.change(told or {})
     if model:
         take_model(ck, model, is_file)
-    for group in ck.groups:
-        if form == "torch" and group.role == "muon":
-            ck.set_kind(group, "ema")
+    if form != "muonrt.torch":
+        for group in ck.groups:
+            if group.role == "muon":
+                ck.set_kind(group, "ema" if form == "torch" else "heavy_ball")
     by_name = output.suffix not in (".pt", ".pth")
     if form == "torch" and not by_name:
         whole = {role: write_dict(ck, form, found, by_name) for role in ("muon", "adamw")
@@ -326,8 +357,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m muonrt.convert", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path, metavar="IN... OUT")
-    parser.add_argument("--to", choices=["muonrt.torch", "torch"],
-                        help="muonrt.torch unless told; not of a file")
+    parser.add_argument("--to", choices=sorted(KINDS), help="muonrt.torch unless told; not of a file")
     parser.add_argument("--names", type=Path, help="of parameters in the optimizers' order, a line "
                         "each, where the state has none (they were not made of named_parameters)")
     parser.add_argument("--model", type=Path, help="the model's checkpoint: shapes are compared; "

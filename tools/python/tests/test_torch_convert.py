@@ -1,6 +1,6 @@
 """muonrt.convert: from torch's optimizers training goes on with equal updates; from states named as
 MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4 (dion/muon.py,
-scalar_opts.py) name them, every tensor and setting goes to muonrt."""
+scalar_opts.py) name them, every tensor and setting goes to muonrt and back."""
 
 import copy
 import subprocess
@@ -98,8 +98,9 @@ def dions(matrices, rest):
         both | dict(params=[2, 3], algorithm="adamw", mu=0.95, beta1=0.8, beta2=0.9, epsilon=1e-6)]}
 
 
-@pytest.mark.parametrize("source, preset", [(moonlights, "moonlight"), (dions, "dion_muon")])
-def test_states_of_other_repositories_go_to_muonrt(source, preset, tmp_path):
+@pytest.mark.parametrize("source, form, preset", [(moonlights, "moonlight", "moonlight"),
+                                                  (dions, "dion", "dion_muon")])
+def test_states_of_other_repositories_go_to_muonrt_and_back(source, form, preset, tmp_path):
     m = two_layers()
     matrices, rest = ([drawn(i, *p.shape) for i, (_, p) in enumerate(named)] for named in parts(m))
     theirs = source(matrices, rest)
@@ -117,6 +118,35 @@ def test_states_of_other_repositories_go_to_muonrt(source, preset, tmp_path):
     assert of_muon["lr"] == of_adamw["lr"] == 3e-3
     assert of_muon["weight_decay"] == of_adamw["weight_decay"] == 0.3 and of_muon["momentum"] == 0.85
     assert of_adamw["betas"] == (0.8, 0.9) and of_adamw["eps"] == 1e-6
+    torch.save(one.state_dict(), tmp_path / "ours.pt")
+    assert run(tmp_path / "ours.pt", tmp_path / "back.pt", "--to", form) == 0
+    back = torch.load(tmp_path / "back.pt")["optimizer"]
+    assert len(back["param_groups"]) == len(theirs["param_groups"])
+    for group, want in zip(back["param_groups"], theirs["param_groups"]):
+        assert {key: group[key] for key in want} == want
+    for key, entry in theirs["state"].items():
+        assert set(back["state"][key]) == set(entry)
+        for name, value in entry.items():
+            same = torch.equal if isinstance(value, torch.Tensor) else lambda a, b: a == b
+            assert same(back["state"][key][name], value), (key, name)
+
+
+def ours(role, counts=(3,), **settings):
+    """A state of muonrt.torch, of one group."""
+    keys = ("momentum_buffer",) if role == "muon" else ("exp_avg", "exp_avg_sq")
+    state = {i: {"step": n} | {key: torch.zeros(2, 2) for key in keys} for i, n in enumerate(counts)}
+    group = {"role": role, "params": list(state), "param_names": [f"{role}{i}" for i in state]}
+    return {"state": state, "param_groups": [group | settings]}
+
+
+@pytest.mark.parametrize("states, form, text", [
+    ([ours("adamw", (2, 3), lr=1)], "dion", "Dion has one count for the parameters of a group"),
+    ([ours("muon", lr=1, momentum=0.9), ours("adamw", lr=2)], "moonlight",
+     "Moonlight has one lr for all parameters")])
+def test_what_other_repositories_cannot_hold_is_refused(states, form, text, tmp_path, capsys):
+    torch.save(states, tmp_path / "in.pt")
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--to", form) == 1
+    assert text in capsys.readouterr().err
 
 
 def torchs_file(tmp_path, monkeypatch):

@@ -1,7 +1,13 @@
-"""What is refused and how it is said, lifetimes, what can be asked."""
+"""What is refused and how it is said, lifetimes, what can be asked, Ctrl-C."""
 
 import gc
 import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
 import weakref
 
 import numpy as np
@@ -131,3 +137,33 @@ def test_what_can_be_asked():
     assert "plan" in one.describe() and one.names == ["w1"] and one.find("w1") == 0
     assert one.counters()["orthogonalized"] == 1
     assert muonrt.version().count(".") == 2 and isinstance(muonrt.build_info(), dict)
+
+
+def test_ctrl_c_ends_a_step_that_waits_for_a_peer():
+    program = textwrap.dedent("""
+        import signal, threading, numpy as np, muonrt
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
+        group = muonrt.ThreadGroup(2)
+        made = {}
+        def make(rank):
+            w = np.ones((4, 3), np.float32)
+            made[rank] = muonrt.Optimizer([muonrt.Param("w", w, w.copy())], [muonrt.Group("muon")],
+                                          group.comm(rank))
+        peer = threading.Thread(target=make, args=(1,))
+        peer.start()
+        make(0)
+        peer.join()
+        print("ready", flush=True)
+        try:
+            made[0].step(0.1)  # rank 1 never comes
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """)
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    begin = time.monotonic()
+    os.kill(child.pid, signal.SIGINT)
+    output, _ = child.communicate(timeout=60)
+    assert output == "interrupted\n" and child.returncode == 0
+    assert time.monotonic() - begin < 20
