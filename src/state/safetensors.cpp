@@ -208,7 +208,6 @@ TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                                const std::string& file) {
   // Tensor by tensor: a value takes many times its text in a JsonValue.
   constexpr JsonLimits kLimits{3, 20000000, 1 << 22};
-  if (!header.starts_with('{')) refuse(file, "its header is no JSON object from its first byte");
   TensorTable table;
   parse_json_parts(header, file + ": header", kLimits,
                    {.member = [&](const std::string& name, JsonValue value) {
@@ -219,6 +218,7 @@ TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                        table.entries.push_back(read_entry(name, value, where));
                      }
                    }});
+  if (header[0] != '{') refuse(file, "its header is no JSON object from its first byte");
   std::sort(table.entries.begin(), table.entries.end(),
             [](const TensorEntry& a, const TensorEntry& b) {
               return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

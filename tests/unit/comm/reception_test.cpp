@@ -37,7 +37,9 @@ struct Visitor {
   Greeting greeting{};
   Claim claim{};
 
-  explicit Visitor(int port) : socket([&] { return loopback::connect_to(port); }) {
+  explicit Visitor(int port) {
+    const int connected = loopback::connect_to(port);  // waits until rank 0 listens
+    socket = Socket([&] { return connected; });
     const timeval patience{kLong / 1000, 0};
     setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   }

@@ -34,14 +34,17 @@ Function* next(const char* name) {
 
 }  // namespace
 
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
-                              void* (*body)(void*), void* argument) {
+// Visible to other libraries, whose calls they take.
+#define MUONRT_EXPORTED __attribute__((visibility("default")))
+
+extern "C" MUONRT_EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                                              void* (*body)(void*), void* argument) {
   if (marked && threads_left.fetch_sub(1) <= 0) return EAGAIN;
   return next<decltype(pthread_create)>("pthread_create")(thread, attributes, body, argument);
 }
 
-extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
-                           addrinfo** result) {
+extern "C" MUONRT_EXPORTED int getaddrinfo(const char* name, const char* service,
+                                           const addrinfo* hints, addrinfo** result) {
   errno = name_errno;
   if (name_error != 0) return name_error;
   return next<decltype(getaddrinfo)>("getaddrinfo")(name, service, hints, result);

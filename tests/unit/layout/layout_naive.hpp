@@ -43,7 +43,8 @@ inline List cut(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit)
   }
   List out;
   for (const auto& piece : chunk(blocks, f)) {
-    for (const List& block : chunk(piece, n)[static_cast<size_t>(i)])
+    const auto parts = chunk(piece, n);
+    for (const List& block : parts[static_cast<size_t>(i)])
       out.insert(out.end(), block.begin(), block.end());
   }
   return out;

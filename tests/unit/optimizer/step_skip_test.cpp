@@ -137,6 +137,7 @@ TEST_CASE("step: after the first it takes no memory, and W chunks are resident a
       world::Case c = small_case(commit);
       c.settings.threads = 2;
       c.settings.window = window;
+      c.settings.chunk_bytes = 1;  // a chunk for each matrix of an owner
       world::on_each(c, [&](world::Rank& rank, Comm&) {
         StepReport report;
         rank.step(0, report);
