@@ -138,6 +138,8 @@ TEST_CASE("step: after the first it takes no memory, and W chunks are resident a
       c.settings.threads = 2;
       c.settings.window = window;
       c.settings.chunk_bytes = 1;  // a chunk for each matrix of an owner
+      for (const char* name : {"e", "f", "g", "h", "i", "j"})
+        world::add(c, name, {4, 6}, {{PlacementKind::kShard, 0, 1}});
       world::on_each(c, [&](world::Rank& rank, Comm&) {
         StepReport report;
         rank.step(0, report);
