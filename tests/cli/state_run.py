@@ -1,5 +1,6 @@
 """Runs of `muonrt state` on checkpoints that muonrt_checkpoints makes, for its tests."""
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +23,13 @@ def make(name, *arguments):
     return folder
 
 
-def state(*words, code=0):
-    """What the command prints; its exit code must be `code`."""
-    done = subprocess.run([MUONRT, "state", *map(str, words)], capture_output=True, text=True)
+def state(*words, code=0, seconds=600, bytes_of_memory=None):
+    """What the command prints; its exit code must be `code`. Under these limits, if given."""
+    def limit():
+        if bytes_of_memory:
+            resource.setrlimit(resource.RLIMIT_AS, (bytes_of_memory, bytes_of_memory))
+    done = subprocess.run([MUONRT, "state", *map(str, words)], capture_output=True, text=True,
+                          timeout=seconds, preexec_fn=limit)
     check(done.returncode == code, f"{words}: exit code {done.returncode}: {done.stderr or done.stdout}")
     return done.stdout + done.stderr
 
