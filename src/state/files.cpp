@@ -126,7 +126,8 @@ void Files::remove(const std::string& path) noexcept {
   }
 }
 
-// Closing it is not enough: a child that was forked during `open` can have a copy of its own.
+// Closing the file is not enough: a child that was created without the handlers of fork (vfork,
+// clone) can still have a copy.
 FileLock::~FileLock() {
   if (file_) flock(file_.fd(), LOCK_UN);
 }
