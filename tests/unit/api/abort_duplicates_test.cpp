@@ -209,10 +209,13 @@ TEST_CASE("abort: of a communicator ends the step of an optimizer that was made 
       if (error) throw *error;
     });
     INFO(text_of(errors));
-    for (const auto& error : errors) {
-      REQUIRE(error);
-      CHECK(error->status() == told);
-      CHECK(error->message().find("the data has ended") != std::string::npos);
+    for (size_t r = 0; r < kRanks; ++r) {
+      REQUIRE(errors[r]);
+      // Only rank 0 owns a matrix, so the others may have voted before the abort reaches them. A
+      // rank that has voted cannot know whether its peers have committed.
+      const bool voted = r != 1 && errors[r]->status() == Status::kUndecided;
+      if (!voted) CHECK(errors[r]->status() == told);
+      CHECK(errors[r]->message().find("the data has ended") != std::string::npos);
     }
   }
 }
