@@ -1,4 +1,4 @@
-# Writes build_info.hpp: what this build is, for `muonrt_version`, `muonrt info` and the hash that
+# Writes build_info.hpp: what this build is, for `muonrt_get_version`, `muonrt info` and the hash that
 # ranks compare. Nothing of the checkout, the machine or the clock goes in.
 set(muonrt_build_type ${CMAKE_BUILD_TYPE})
 if(NOT muonrt_build_type)

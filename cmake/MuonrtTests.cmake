@@ -18,9 +18,9 @@ set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test u
 # coefficients and numerical results, or replace operator new, which the sanitizers do themselves.
 set(muonrt_not_asan "/(coefficients|grad_layout|\
 layout_(blocks|examples|forms|forms_bits|mesh|placement|properties|runs)|lockstep|method|\
-momentum_ops|newton_schulz.*|normalize_ranges|out_of_memory|plan_.*|refused|restarts|routing|schedule|stated_memory|\
-step_(clipping|rules|textbook)|strategies|tables|textbook|\
-update_scale|verdict|weight_bits)_test[.]cpp$")
+momentum_ops|newton_schulz.*|normalize_ranges|out_of_memory|plan_.*|rejected|restarts|routing|schedule|stated_memory|\
+step_(clipping|rules|reference)|strategies|param_tables|reference|\
+update_scale|step_outcome|weight_bits)_test[.]cpp$")
 
 # muonrt_keep_tagged(list tag): of a list of files with tests, those with cases of this tag.
 function(muonrt_keep_tagged list tag)

@@ -3,10 +3,10 @@
 #include <chrono>
 
 #include "base/backoff.hpp"
-#include "cuda/device/graphs.hpp"
+#include "cuda/device/cuda_graph.hpp"
 #include "cuda/device/guard.hpp"
 #include "cuda/device/launch.hpp"
-#include "cuda/device/ranges.hpp"
+#include "cuda/device/nvtx_ranges.hpp"
 
 namespace muonrt::cuda {
 
@@ -132,7 +132,7 @@ CudaDevice::CudaDevice(int index, const CudaSettings& settings)
                                 : settings_.make_products ? settings_.make_products(*this, index_)
                                                           : make_vendor_products(*this, index_),
                                 settings_);
-  load_deliveries();
+  load_guarded_copies();
   load_tallies();
 }
 
@@ -148,7 +148,7 @@ void* CudaDevice::raw_allocate(int64_t bytes, bool shared) {
     MUONRT_CUDA(cudaHostAlloc(&memory, static_cast<size_t>(bytes),
                               cudaHostAllocPortable | cudaHostAllocMapped));
   } else {
-    memory = memory_->take(bytes);
+    memory = memory_->allocate(bytes);
   }
   MUONRT_CHECK_INTERNAL(reinterpret_cast<uintptr_t>(memory) % kMemoryAlignment == 0,
                         "memory at a multiple of ", kMemoryAlignment);
@@ -200,7 +200,7 @@ void CudaDevice::release(void* memory) noexcept {
     if (block.shared) {
       cudaFreeHost(memory);
     } else {
-      memory_->give(memory, block.bytes);
+      memory_->release(memory, block.bytes);
     }
   } catch (const Error&) {  // with its context the memory is gone
   }
@@ -262,7 +262,7 @@ void CudaDevice::wait(Stream& stream, const Event& event) {
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), handle_of(event), 0));
 }
 
-void CudaDevice::join(Stream& stream, void* callers_stream, const char* what) {
+void CudaDevice::wait_caller_stream(Stream& stream, void* callers_stream, const char* what) {
   const DeviceGuard guard(index_);
   const auto theirs = static_cast<cudaStream_t>(callers_stream);
   if (theirs == nullptr || theirs == cudaStreamLegacy) {  // never captured itself
@@ -301,7 +301,7 @@ void CudaDevice::synchronize(const Event& event, Deadline deadline) {
                  " did not end before the deadline; look for a rank that is late or gone");
 }
 
-void CudaDevice::synchronize_joined(Deadline deadline) {
+void CudaDevice::synchronize_caller_stream(Deadline deadline) {
   MUONRT_REQUIRE(ends(*joined_, deadline), Status::kTimeout,
                  "step: the work on the caller's stream, which the step waits for, did not end on "
                  "CUDA device ",
@@ -340,20 +340,20 @@ void CudaDevice::clear_error() {
   error_.reset();
 }
 
-void CudaDevice::begin_recording(Stream& stream) {
+void CudaDevice::begin_graph_capture(Stream& stream) {
   const DeviceGuard guard(index_);
   begin_capture(handle_of(stream));
   is_recording_ = true;
 }
 
-std::unique_ptr<Recording> CudaDevice::end_recording(Stream& stream) {
+std::unique_ptr<DeviceGraph> CudaDevice::end_graph_capture(Stream& stream) {
   is_recording_ = false;
   const DeviceGuard guard(index_);
   ++objects_;
-  return std::make_unique<GraphRecording>(index_, handle_of(stream));
+  return std::make_unique<CudaGraph>(index_, handle_of(stream));
 }
 
-void CudaDevice::drop_recording(Stream& stream) noexcept {
+void CudaDevice::abort_graph_capture(Stream& stream) noexcept {
   is_recording_ = false;
   try {
     const DeviceGuard guard(index_);
@@ -362,9 +362,9 @@ void CudaDevice::drop_recording(Stream& stream) noexcept {
   }
 }
 
-void CudaDevice::replay(Stream& stream, const Recording& recording) {
+void CudaDevice::launch_graph(Stream& stream, const DeviceGraph& recording) {
   const DeviceGuard guard(index_);
-  cast_or_throw<const GraphRecording>(recording).launch(handle_of(stream));
+  cast_or_throw<const CudaGraph>(recording).launch(handle_of(stream));
 }
 
 void CudaDevice::begin_range(const char* name, int64_t number) { push_range(name, number); }

@@ -66,7 +66,7 @@ cudaEvent_t handle_of(const Event& event);
 /// of kind kComm get the highest priority, kCompute the lowest. A CUDA error is thrown where a call
 /// reports it; one of work that had been enqueued is latched by `synchronize`. After an error
 /// inside a kernel the process's CUDA context is lost, and every later call reports it again.
-class CudaDevice final : public Device, public Recorder {
+class CudaDevice final : public Device, public GraphCapture {
  public:
   /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if there is none
   /// of that index or it is too old.
@@ -94,8 +94,8 @@ class CudaDevice final : public Device, public Recorder {
   std::unique_ptr<Event> create_event() override;
   void record(Event& event, Stream& stream) override;
   void wait(Stream& stream, const Event& event) override;
-  void join(Stream& stream, void* callers_stream, const char* what) override;
-  void synchronize_joined(Deadline deadline) override;
+  void wait_caller_stream(Stream& stream, void* callers_stream, const char* what) override;
+  void synchronize_caller_stream(Deadline deadline) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;
@@ -105,13 +105,13 @@ class CudaDevice final : public Device, public Recorder {
   std::optional<Error> error() const override;
   void clear_error() override;
   Ops& ops() override { return *ops_; }
-  bool wants_rehearsal() const override { return true; }
+  bool needs_warm_up() const override { return true; }
 
-  bool records() const override { return settings_.graphs; }
-  void begin_recording(Stream& stream) override;
-  std::unique_ptr<Recording> end_recording(Stream& stream) override;
-  void drop_recording(Stream& stream) noexcept override;
-  void replay(Stream& stream, const Recording& recording) override;
+  bool captures_graphs() const override { return settings_.graphs; }
+  void begin_graph_capture(Stream& stream) override;
+  std::unique_ptr<DeviceGraph> end_graph_capture(Stream& stream) override;
+  void abort_graph_capture(Stream& stream) noexcept override;
+  void launch_graph(Stream& stream, const DeviceGraph& recording) override;
 
   void begin_range(const char* name, int64_t number) override;
   void end_range() noexcept override;

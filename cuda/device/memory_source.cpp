@@ -39,7 +39,7 @@ void MemorySource::require_own(const void* memory, int64_t bytes) const {
                  "; allocate on the device that it is told");
 }
 
-void* MemorySource::take(int64_t bytes) {
+void* MemorySource::allocate(int64_t bytes) {
   void* memory = nullptr;
   if (!order_) {
     MUONRT_CUDA(cudaMalloc(&memory, static_cast<size_t>(bytes)));
@@ -56,7 +56,7 @@ void* MemorySource::take(int64_t bytes) {
   return memory;
 }
 
-void MemorySource::give(void* memory, int64_t bytes) {
+void MemorySource::release(void* memory, int64_t bytes) {
   if (!order_) {
     cudaFree(memory);
     return;

@@ -22,9 +22,9 @@ class MemorySource {
 
   /// Memory that every stream may use at once. Errors: OUT_OF_MEMORY; INVALID_ARGUMENT if the
   /// caller gives what is not this GPU's.
-  void* take(int64_t bytes);
+  void* allocate(int64_t bytes);
   /// Waits until nothing uses it: cudaFree for the whole GPU, the caller's for `streams`.
-  void give(void* memory, int64_t bytes);
+  void release(void* memory, int64_t bytes);
 
  private:
   void require_own(const void* memory, int64_t bytes) const;

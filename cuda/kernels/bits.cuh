@@ -23,7 +23,7 @@ __device__ inline void store_raw(void* data, DType dtype, int64_t index, const R
     assert(aligned(data, dtype, index));
     char* const at = static_cast<char*>(data) + index * size_of(dtype);
     if (dtype == DType::kF32) return store_chunks(at, raw.low, raw.high, lanes);
-    store_sixteen(at, raw.low);
+    store_vec16(at, raw.low);
   }
 }
 
@@ -86,7 +86,7 @@ class WordBits {
     look(raw.low);
     look(raw.high);
   }
-  __device__ void look(const Sixteen& chunk) {
+  __device__ void look(const Vec16& chunk) {
     for (const uint32_t word : chunk.word) look(word);
   }
   /// Once they are stored as `dtype`.

@@ -48,7 +48,7 @@ using Window = LaneSum[kExponents][kWarp];
 constexpr uint32_t kBelow = 12;
 /// Elements that a lane adds before its sums of 24 bits might overflow; a part gives it up to
 /// kPerPart: jobs are dealt to kThreads, by vectors and what is left of them.
-constexpr int kMostElements = 255, kPerPart = static_cast<int>(kJobElements) / kThreads + 1;
+constexpr int kMaxElements = 255, kPerPart = static_cast<int>(kJobElements) / kThreads + 1;
 
 struct SquaresBody {
   const void* grad;
@@ -131,7 +131,7 @@ class BlockSquares {
       top = other > top ? other : top;
     }
     const bool lies = top == 0 || (top >= lowest_ + kBelow - 3 && top <= lowest_ + kBelow + 1);
-    if (!lies || elements_ + kPerPart > kMostElements) flush();
+    if (!lies || elements_ + kPerPart > kMaxElements) flush();
     if (!lies) {
       lowest_ = top > kBelow ? top - kBelow : 1;
       const uint32_t last = 0xff - kExponents;  // infinities are in no window

@@ -14,10 +14,10 @@ namespace muonrt::cuda {
 namespace {
 
 struct MuonArguments {
-  Table<PieceItem> table;
+  Table<ShardBlockItem> table;
   StepTables tables;
-  ConstWire message;
-  Verdict verdict;
+  ConstTypedBuffer message;
+  CommitCondition vote_sum;
 };
 
 /// The momentum of an item's elements, or (not kMomentum) their weights.
@@ -26,7 +26,7 @@ struct MuonBody {
   Weights weights;
   const void* grad;
   void* momentum;
-  ConstWire message;
+  ConstTypedBuffer message;
   DType grad_dtype, momentum_dtype;
   int64_t local, local_ld, packed, packed_ld;
   int64_t inside;  // element of the item that the first is
@@ -83,15 +83,15 @@ constexpr int kCommitBlocks = 4;
 
 template <bool kMomentum>
 __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(MuonArguments a) {
-  if (!a.verdict.passes()) return;
+  if (!a.vote_sum.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
-  const PieceItem item = a.table.items[job.item];
+  const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
   if (!view.active) return;
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t inside = job.row * item.packed_ld + job.col;
   const int64_t packed = item.packed_offset + inside;
-  const Weights weights = Weights::of(view, a.verdict.findings);
+  const Weights weights = Weights::of(view, a.vote_sum.findings);
   const bool rows_fit = job.rows == 1 || (aligned_stride(a.message.dtype, item.packed_ld) &&
                                           aligned_stride(DType::kF32, item.local_ld) &&
                                           aligned_stride(view.momentum_dtype, item.local_ld) &&
@@ -126,7 +126,7 @@ struct AdamArguments {
   const int32_t* list;
   int64_t count;
   StepTables tables;
-  Verdict verdict;
+  CommitCondition vote_sum;
 };
 
 struct AdamBody {
@@ -191,27 +191,27 @@ struct AdamStretch {
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
-  if (!a.verdict.passes()) return;
+  if (!a.vote_sum.passes()) return;
   for_each_stretch<false>(a.list, a.count, a.tables.params,
-                          AdamStretch{a.tables.adam, a.verdict.findings});
+                          AdamStretch{a.tables.adam, a.vote_sum.findings});
 }
 
-struct AdamPieceArguments {
-  Table<PieceItem> table;
+struct AdamBlockArguments {
+  Table<ShardBlockItem> table;
   StepTables tables;
-  Verdict verdict;
+  CommitCondition vote_sum;
 };
 
-__global__ void __launch_bounds__(kThreads) commit_adamw_pieces_kernel(AdamPieceArguments a) {
-  if (!a.verdict.passes()) return;
+__global__ void __launch_bounds__(kThreads) commit_adamw_blocks_kernel(AdamBlockArguments a) {
+  if (!a.vote_sum.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
-  const PieceItem item = a.table.items[job.item];
+  const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
   if (!view.active) return;
   run_adam(view, item.local_offset + job.row * item.local_ld + job.col, item.local_ld, job.rows,
            job.cols, job.row * item.packed_ld + job.col,
            {item.packed_ld, item.tensor_index, item.tensor_ld}, a.tables.adam[view.scalars],
-           a.verdict.findings);
+           a.vote_sum.findings);
 }
 
 template <bool kMomentum>
@@ -223,36 +223,36 @@ void launch_muon(const char* name, const MuonArguments& arguments, cudaStream_t 
 
 }  // namespace
 
-void commit_muon(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
-                 const Verdict& verdict, cudaStream_t stream) {
+void commit_muon(const Table<ShardBlockItem>& blocks, const StepTables& tables,
+                 ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream) {
   // Two launches: momentum and weights share no array, and one kernel for both needs more registers
   // than leave four blocks on a processor.
-  launch_muon<true>("commit_muon", {pieces, tables, {}, verdict}, stream);
-  launch_muon<false>("commit_muon", {pieces, tables, message, verdict}, stream);
+  launch_muon<true>("commit_muon", {blocks, tables, {}, vote_sum}, stream);
+  launch_muon<false>("commit_muon", {blocks, tables, message, vote_sum}, stream);
 }
 
-void commit_update(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
-                   const Verdict& verdict, cudaStream_t stream) {
-  launch_muon<false>("commit_update", {pieces, tables, message, verdict}, stream);
+void commit_update(const Table<ShardBlockItem>& blocks, const StepTables& tables,
+                   ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream) {
+  launch_muon<false>("commit_update", {blocks, tables, message, vote_sum}, stream);
 }
 
-void commit_momentum(const Table<PieceItem>& pieces, const StepTables& tables,
-                     const Verdict& verdict, cudaStream_t stream) {
-  launch_muon<true>("commit_momentum", {pieces, tables, {}, verdict}, stream);
+void commit_momentum(const Table<ShardBlockItem>& blocks, const StepTables& tables,
+                     const CommitCondition& vote_sum, cudaStream_t stream) {
+  launch_muon<true>("commit_momentum", {blocks, tables, {}, vote_sum}, stream);
 }
 
 void commit_adamw(const int32_t* list, int64_t count, const StepTables& tables,
-                  const Verdict& verdict, int blocks, cudaStream_t stream) {
+                  const CommitCondition& vote_sum, int blocks, cudaStream_t stream) {
   if (count == 0) return;
   launch("commit_adamw", commit_adamw_kernel, grid_of(blocks), kThreads,
-         AdamArguments{list, count, tables, verdict}, stream);
+         AdamArguments{list, count, tables, vote_sum}, stream);
 }
 
-void commit_adamw_pieces(const Table<PieceItem>& pieces, const StepTables& tables,
-                         const Verdict& verdict, cudaStream_t stream) {
-  if (pieces.job_count == 0) return;
-  launch("commit_adamw_pieces", commit_adamw_pieces_kernel, grid_of(pieces.job_count), kThreads,
-         AdamPieceArguments{pieces, tables, verdict}, stream);
+void commit_adamw_blocks(const Table<ShardBlockItem>& blocks, const StepTables& tables,
+                         const CommitCondition& vote_sum, cudaStream_t stream) {
+  if (blocks.job_count == 0) return;
+  launch("commit_adamw_blocks", commit_adamw_blocks_kernel, grid_of(blocks.job_count), kThreads,
+         AdamBlockArguments{blocks, tables, vote_sum}, stream);
 }
 
 }  // namespace muonrt::cuda

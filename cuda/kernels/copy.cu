@@ -40,9 +40,9 @@ __global__ void __launch_bounds__(kInlineBytes) inline_kernel(InlineBytes a) {
 
 void copy_by_kernel(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0) return;
-  constexpr int64_t kBlockBytes = int64_t{kThreads} * 8 * 4, kMostBlocks = 1024;
+  constexpr int64_t kBlockBytes = int64_t{kThreads} * 8 * 4, kMaxBlocks = 1024;
   const int64_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
-  launch("copy_by_kernel", copy_kernel, grid_of(blocks < kMostBlocks ? blocks : kMostBlocks),
+  launch("copy_by_kernel", copy_kernel, grid_of(blocks < kMaxBlocks ? blocks : kMaxBlocks),
          kThreads,
          CopyArguments{static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from),
                        bytes},

@@ -9,7 +9,7 @@
 #include "backend/update_rules.hpp"
 #include "base/dtype.hpp"
 #include "cuda/kernels/ptx_half.cuh"
-#include "cuda/kernels/ptx_sixteen.cuh"
+#include "cuda/kernels/ptx_vec16.cuh"
 
 // Neighbouring elements of an array whose dtype is known at run time: read as they lie, widened to
 // f32, narrowed and written. What depends on the dtype is asked once for all of them.
@@ -28,7 +28,7 @@ struct Raw<1> {
 };
 template <>
 struct Raw<kWidth> {
-  Sixteen low, high;
+  Vec16 low, high;
 };
 
 template <int N>
@@ -46,12 +46,12 @@ enum class Lanes {
 __device__ inline bool aligned(const void* data, DType dtype, int64_t index) {
   const auto address =
       reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(index * size_of(dtype));
-  return address % sizeof(Sixteen) == 0;
+  return address % sizeof(Vec16) == 0;
 }
 
 /// Whether rows this many elements apart are a multiple of 16 bytes apart.
 __device__ inline bool aligned_stride(DType dtype, int64_t ld) {
-  return ld * size_of(dtype) % static_cast<int64_t>(sizeof(Sixteen)) == 0;
+  return ld * size_of(dtype) % static_cast<int64_t>(sizeof(Vec16)) == 0;
 }
 
 /// @param index  of the first; N == kWidth asks for `aligned`.
@@ -64,8 +64,8 @@ __device__ inline Raw<N> load(const void* data, DType dtype, int64_t index) {
   } else {
     assert(aligned(data, dtype, index));
     const char* const at = static_cast<const char*>(data) + index * size_of(dtype);
-    out.low = load_sixteen(at);
-    if (dtype == DType::kF32) out.high = load_sixteen(at + sizeof(Sixteen));
+    out.low = load_vec16(at);
+    if (dtype == DType::kF32) out.high = load_vec16(at + sizeof(Vec16));
   }
   return out;
 }
@@ -133,7 +133,7 @@ __device__ inline void store_halves(uint16_t* data, int64_t index, const Halves<
   } else {
     assert(aligned(data, DType::kBF16, index));
     const auto word = [&](int i) { return all.bits[2 * i] | uint32_t{all.bits[2 * i + 1]} << 16; };
-    store_sixteen(data + index, {{word(0), word(1), word(2), word(3)}});
+    store_vec16(data + index, {{word(0), word(1), word(2), word(3)}});
   }
 }
 
@@ -144,29 +144,28 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
   } else {
     assert(aligned(data, kElement, index));
     const auto word = [&](int i) { return packed<kElement>(values.x[2 * i], values.x[2 * i + 1]); };
-    store_sixteen(data + index, {{word(0), word(1), word(2), word(3)}});
+    store_vec16(data + index, {{word(0), word(1), word(2), word(3)}});
   }
 }
 
 /// Two chunks side by side. A pair of lanes writes the first lane's two by one instruction and the
 /// second's by another: a warp then stores whole sectors (32 bytes), not halves of twice as many.
-__device__ inline void store_chunks(void* to, const Sixteen& low, const Sixteen& high,
-                                    Lanes lanes) {
-  Sixteen* const at = static_cast<Sixteen*>(to);
+__device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& high, Lanes lanes) {
+  Vec16* const at = static_cast<Vec16*>(to);
   if (lanes == Lanes::kApart) {
-    store_sixteen(at, low);
-    return store_sixteen(at + 1, high);
+    store_vec16(at, low);
+    return store_vec16(at + 1, high);
   }
   const bool second = threadIdx.x % 2 != 0;
-  Sixteen first, last;
+  Vec16 first, last;
   for (int i = 0; i < 4; ++i) {
     const uint32_t theirs = __shfl_xor_sync(0xffffffffu, second ? low.word[i] : high.word[i], 1);
     first.word[i] = second ? theirs : low.word[i];
     last.word[i] = second ? high.word[i] : theirs;
   }
   __syncwarp();  // each has read what the other overwrites; a shuffle alone orders no memory
-  store_sixteen(second ? at - 1 : at, first);
-  store_sixteen(second ? at + 1 : at + 2, last);
+  store_vec16(second ? at - 1 : at, first);
+  store_vec16(second ? at + 1 : at + 2, last);
 }
 
 /// Rounds to `dtype`, ties to even, and writes.

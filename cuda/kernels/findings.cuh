@@ -26,7 +26,7 @@ __device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in
 
 /// Of a commit. @param findings  may be null.
 __device__ inline void note_written(Findings* findings) {
-  if (findings) atomicExch(reinterpret_cast<unsigned long long*>(&findings->written), 1ull);
+  if (findings) atomicExch(reinterpret_cast<unsigned long long*>(&findings->wrote_nonfinite), 1ull);
 }
 
 __device__ inline void note_zero_matrix(Findings& findings) {

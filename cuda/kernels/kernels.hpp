@@ -6,7 +6,7 @@
 #include <span>
 
 #include "backend/ops.hpp"
-#include "cuda/kernels/items.hpp"
+#include "cuda/kernels/block_items.hpp"
 
 // The launchers: each checks what it needs, enqueues its kernel and returns. Every pointer is to
 // memory that the device reaches.
@@ -21,25 +21,26 @@ struct Table {
 };
 
 // pack.cu
-void pack_direction(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
-                    Findings* findings, cudaStream_t stream);
-void pack_addend(const Table<PieceItem>& pieces, const ParamView* params, Wire message,
-                 Findings* findings, cudaStream_t stream);
+void pack_direction(const Table<ShardBlockItem>& pieces, const StepTables& tables,
+                    TypedBuffer message, Findings* findings, cudaStream_t stream);
+void pack_partial_grad(const Table<ShardBlockItem>& pieces, const ParamView* params,
+                       TypedBuffer message, Findings* findings, cudaStream_t stream);
 /// @param blocks  how many share the list; changes no result.
 void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
           int blocks, cudaStream_t stream);
 
 // unpack.cu
-void unpack(const Table<MatrixItem>& table, ConstWire message, cudaStream_t stream);
-void pack(const Table<MatrixItem>& table, Wire message, Findings* findings, cudaStream_t stream);
+void unpack(const Table<MatrixItem>& table, ConstTypedBuffer message, cudaStream_t stream);
+void pack(const Table<MatrixItem>& table, TypedBuffer message, Findings* findings,
+          cudaStream_t stream);
 
 // sum.cu
-void accumulate(const Table<PieceItem>& pieces, float* sums, ConstWire message, bool first,
-                cudaStream_t stream);
-void pack_adamw(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
+void accumulate(const Table<ShardBlockItem>& pieces, float* sums, ConstTypedBuffer message,
+                bool first, cudaStream_t stream);
+void pack_adamw(const Table<ShardBlockItem>& pieces, const StepTables& tables, TypedBuffer message,
                 Findings* findings, cudaStream_t stream);
-void commit_values(const Table<PieceItem>& pieces, const ParamView* params, ConstWire message,
-                   const Verdict& verdict, cudaStream_t stream);
+void commit_values(const Table<ShardBlockItem>& pieces, const ParamView* params,
+                   ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream);
 
 // normalize.cu
 /// Matrices that one launch normalizes at most; larger batches take several.
@@ -54,22 +55,22 @@ void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch
                 const AolRule& rule, cudaStream_t stream);
 
 // commit.cu
-void commit_muon(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
-                 const Verdict& verdict, cudaStream_t stream);
-void commit_update(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
-                   const Verdict& verdict, cudaStream_t stream);
-void commit_momentum(const Table<PieceItem>& pieces, const StepTables& tables,
-                     const Verdict& verdict, cudaStream_t stream);
+void commit_muon(const Table<ShardBlockItem>& pieces, const StepTables& tables,
+                 ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream);
+void commit_update(const Table<ShardBlockItem>& pieces, const StepTables& tables,
+                   ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream);
+void commit_momentum(const Table<ShardBlockItem>& pieces, const StepTables& tables,
+                     const CommitCondition& vote_sum, cudaStream_t stream);
 void commit_adamw(const int32_t* list, int64_t count, const StepTables& tables,
-                  const Verdict& verdict, int blocks, cudaStream_t stream);
-void commit_adamw_pieces(const Table<PieceItem>& pieces, const StepTables& tables,
-                         const Verdict& verdict, cudaStream_t stream);
+                  const CommitCondition& vote_sum, int blocks, cudaStream_t stream);
+void commit_adamw_blocks(const Table<ShardBlockItem>& pieces, const StepTables& tables,
+                         const CommitCondition& vote_sum, cudaStream_t stream);
 
 // normuon.cu
 void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
              const StepTables& tables, cudaStream_t stream);
 void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
-                    const Verdict& verdict, cudaStream_t stream);
+                    const CommitCondition& vote_sum, cudaStream_t stream);
 
 // clipping.cu
 /// @param blocks  how many share the list; changes no result.
@@ -82,7 +83,7 @@ void take_logits(const float* from, float* to, int64_t count, cudaStream_t strea
 void clip_heads(const QkClip& clip, Findings* findings, cudaStream_t stream);
 
 // tally.cu
-/// As load_deliveries.
+/// As load_guarded_copies.
 void load_tallies();
 /// @param blocks  how many share a matrix, or the memory; changes no result.
 void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
@@ -92,9 +93,9 @@ void hash_memory(const void* memory, int64_t bytes, uint64_t* sum, int blocks, c
 // lanczos.cu
 void lanczos(const MatrixBatch& x, float* workspace, Lanczos* out, cudaStream_t stream);
 
-// ballot.cu
-void cast_ballot(Ballot* ballot, const Findings* findings, int64_t stamp, int64_t orthogonalized,
-                 bool local_ok, cudaStream_t stream);
+// vote.cu
+void cast_vote(Vote* vote, const Findings* findings, int64_t fingerprint, int64_t orthogonalized,
+               bool local_ok, cudaStream_t stream);
 
 // copy.cu
 /// What fits into a kernel's arguments.
@@ -119,19 +120,19 @@ void mirror(const MatrixBatch& c, cudaStream_t stream);
 /// X <- X + gamma I.
 void add_identity(const MatrixBatch& x, float gamma, cudaStream_t stream);
 
-// deliver.cu; `closed`: host memory that the device reaches
+// guarded_copy.cu; `closed`: host memory that the device reaches
 /// Loads the kernels of this file, none of which is reached before ranks meet.
-void load_deliveries();
+void load_guarded_copies();
 /// to <- from, unless *closed.
-void deliver(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
-             cudaStream_t stream);
+void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
+                        cudaStream_t stream);
 /// *flag <- 0 if *closed. A host that closes, then finds *flag 0, knows that what is enqueued
 /// behind this finds *closed, too; *flag is memory of the host's that the stream itself has set
 /// before.
-void retract(int64_t* flag, const int32_t* closed, cudaStream_t stream);
+void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream);
 /// Values as integers of the same order, and back unless *closed.
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
-void deliver_floats(const int32_t* from, float* to, int64_t n, const int32_t* closed,
-                    cudaStream_t stream);
+void copy_floats_unless_closed(const int32_t* from, float* to, int64_t n, const int32_t* closed,
+                               cudaStream_t stream);
 
 }  // namespace muonrt::cuda

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kFinishThreads) lanczos_finish_kernel(LanczosA
       if (lane == 0) {
         beside = sqrtf(squares);
         a.out[matrix].diagonal[step] = diagonal;
-        a.out[matrix].beside[step] = beside;
+        a.out[matrix].off_diagonal[step] = beside;
       }
     }
     __syncthreads();

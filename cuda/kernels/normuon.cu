@@ -25,7 +25,7 @@ struct NormuonArguments {
 
   __device__ bool active(int64_t i) const {
     const NormuonState& s = states[i];
-    return s.lines > 0 && (s.rule != LineRule::kNormuon || tables.params[s.param].active != 0);
+    return s.neurons > 0 && (s.rule != LineRule::kNormuon || tables.params[s.param].active != 0);
   }
 };
 static_assert(sizeof(NormuonArguments) <= 4096);
@@ -47,7 +47,7 @@ __device__ inline void add_squares(Values<kWidth>& chains, const Values<kWidth>&
   for (int i = 0; i < kWidth; ++i) chains.x[i] += x.x[i] * x.x[i];
 }
 
-constexpr int kLanesOfRow = kLineChains / kWidth;  // neighbours, each with kWidth chains
+constexpr int kLanesOfRow = kNeuronChains / kWidth;  // neighbours, each with kWidth chains
 constexpr int kSumThreads = 64, kRowsOfBlock = kSumThreads / kLanesOfRow;
 constexpr int kColumnGroups = 8, kColumnsOfBlock = kColumnGroups * kWidth;
 
@@ -56,7 +56,7 @@ template <DType kIn>
 __device__ inline float row_squares(const MatrixBatch& m, int64_t first, int64_t cols) {
   const bool vectors = aligned(m.data, kIn, first);
   constexpr int kAhead = kIn == DType::kF32 ? 4 : 8;  // loads under way
-  const int64_t lane = threadIdx.x % kLanesOfRow, step = kLineChains;
+  const int64_t lane = threadIdx.x % kLanesOfRow, step = kNeuronChains;
   Values<kWidth> chains = {};
   int64_t i = lane * kWidth;
   if (vectors) {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kSumThreads, 16) normuon_rows_kernel(NormuonAr
   const MatrixBatch& m = a.matrices;
   if (!a.active(matrix) || !s.stored_rows) return;
   const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kLanesOfRow;
-  const int64_t first = matrix * m.stride + row * m.ld, cols = row < s.lines ? m.cols : 0;
+  const int64_t first = matrix * m.stride + row * m.ld, cols = row < s.neurons ? m.cols : 0;
   const float sum = m.dtype == DType::kF32    ? row_squares<DType::kF32>(m, first, cols)
                     : m.dtype == DType::kBF16 ? row_squares<DType::kBF16>(m, first, cols)
                                               : row_squares<DType::kF16>(m, first, cols);
@@ -101,24 +101,24 @@ __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t fi
   Values<kWidth> chains = {};
   int64_t row = threadIdx.x / kColumnGroups;
   if (vectors && count >= kWidth) {
-    for (; row + (kAhead - 1) * kLineChains < m.rows; row += kAhead * kLineChains) {
+    for (; row + (kAhead - 1) * kNeuronChains < m.rows; row += kAhead * kNeuronChains) {
       Raw<kWidth> raw[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k)
-        raw[k] = load<kWidth>(m.data, kIn, first + (row + k * kLineChains) * m.ld);
+        raw[k] = load<kWidth>(m.data, kIn, first + (row + k * kNeuronChains) * m.ld);
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) add_squares(chains, widen(raw[k], kIn));
     }
   }
-  for (; row < m.rows; row += kLineChains)
+  for (; row < m.rows; row += kNeuronChains)
     add_squares(chains, load_some<kIn>(m.data, first + row * m.ld, count, vectors));
   return chains;
 }
 
 /// The same of columns: a thread has one chain of eight of them.
 __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArguments a) {
-  static_assert(kColumnGroups * kLineChains == kThreads);
-  __shared__ float sums[kLineChains][kColumnsOfBlock + 1];
+  static_assert(kColumnGroups * kNeuronChains == kThreads);
+  __shared__ float sums[kNeuronChains][kColumnsOfBlock + 1];
   const int64_t matrix = blockIdx.y;
   const NormuonState& s = a.states[matrix];
   const MatrixBatch& m = a.matrices;
@@ -133,14 +133,14 @@ __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArgume
                                 : column_squares<DType::kF16>(m, first, count, vectors);
   for (int i = 0; i < kWidth; ++i) sums[thread / kColumnGroups][mine + i] = chains.x[i];
   __syncthreads();
-  if (thread >= kColumnsOfBlock || begin + thread >= s.lines) return;
-  float column[kLineChains];
+  if (thread >= kColumnsOfBlock || begin + thread >= s.neurons) return;
+  float column[kNeuronChains];
 #pragma unroll
-  for (int i = 0; i < kLineChains; ++i) column[i] = sums[i][thread];
+  for (int i = 0; i < kNeuronChains; ++i) column[i] = sums[i][thread];
 #pragma unroll
-  for (int half = kLineChains / 2; half > 0; half /= 2)
+  for (int half = kNeuronChains / 2; half > 0; half /= 2)
 #pragma unroll
-    for (int i = 0; i < kLineChains / 2; ++i)  // a constant, else the chains lie in memory
+    for (int i = 0; i < kNeuronChains / 2; ++i)  // a constant, else the chains lie in memory
       if (i < half) column[i] += column[i + half];
   s.factors[begin + thread] = column[0] / static_cast<float>(m.rows);
 }
@@ -151,14 +151,14 @@ constexpr int kFactorThreads = 512, kWindow = 2 * kFactorThreads;
 template <class T>
 __device__ inline void add_chain(double& sum, const T (&values)[kWindow], int count) {
 #pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x % kLineChains); i < count; i += kLineChains)
+  for (int i = static_cast<int>(threadIdx.x % kNeuronChains); i < count; i += kNeuronChains)
     sum += static_cast<double>(values[i]);
 }
 
 /// Halves a warp's chains down to one value; valid in its first lane.
 __device__ inline double folded(double sum) {
 #pragma unroll
-  for (int half = kLineChains / 2; half > 0; half /= 2) {
+  for (int half = kNeuronChains / 2; half > 0; half /= 2) {
     const auto bits = std::bit_cast<uint64_t>(sum);
     const uint64_t low = __shfl_down_sync(0xffffffffu, static_cast<unsigned>(bits), half);
     const uint64_t high = __shfl_down_sync(0xffffffffu, static_cast<unsigned>(bits >> 32), half);
@@ -179,8 +179,8 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   const bool moments = s.rule == LineRule::kNormuon;
   const float beta2 = moments ? a.tables.groups[s.group].normuon_beta2 : 0.0f;
   double sum = 0.0;
-  for (int64_t begin = 0; begin < s.lines; begin += kWindow) {
-    const int count = static_cast<int>(s.lines - begin < kWindow ? s.lines - begin : kWindow);
+  for (int64_t begin = 0; begin < s.neurons; begin += kWindow) {
+    const int count = static_cast<int>(s.neurons - begin < kWindow ? s.neurons - begin : kWindow);
     if (begin > 0) __syncthreads();  // the window before this is still read
     for (int i = thread; i < count; i += kFactorThreads) {
       const float mean = s.factors[begin + i];
@@ -191,20 +191,20 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
       scaled[i] = static_cast<double>(mean) * f * f;
     }
     __syncthreads();
-    if (thread < kLineChains) {
+    if (thread < kNeuronChains) {
       add_chain(sum, means, count);
-    } else if (thread < 2 * kLineChains) {
+    } else if (thread < 2 * kNeuronChains) {
       add_chain(sum, scaled, count);
     }
   }
-  if (thread < 2 * kLineChains) {
+  if (thread < 2 * kNeuronChains) {
     sum = folded(sum);
-    if (thread % kLineChains == 0) sums[thread / kLineChains] = sum;
+    if (thread % kNeuronChains == 0) sums[thread / kNeuronChains] = sum;
   }
   __syncthreads();
   const int64_t length = s.stored_rows ? a.matrices.cols : a.matrices.rows;
   const float restore = matrix_factor(s, sums[0], sums[1], length);
-  for (int64_t line = thread; line < s.lines; line += kFactorThreads) s.factors[line] *= restore;
+  for (int64_t line = thread; line < s.neurons; line += kFactorThreads) s.factors[line] *= restore;
 }
 
 struct ScaleArguments {
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads) normuon_scale_kernel(ScaleArguments 
 
 struct CommitArguments {
   const ParamView* params;
-  Verdict verdict;
+  CommitCondition vote_sum;
   NormuonState states[kStates];
 };
 static_assert(sizeof(CommitArguments) <= 4096 && sizeof(ScaleArguments) <= 4096);
@@ -256,7 +256,7 @@ static_assert(sizeof(CommitArguments) <= 4096 && sizeof(ScaleArguments) <= 4096)
 __global__ void __launch_bounds__(kThreads) commit_normuon_kernel(CommitArguments a) {
   const NormuonState& s = a.states[blockIdx.y];
   const int64_t line = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (line >= s.lines || !a.verdict.passes() || !a.params[s.param].active) return;
+  if (line >= s.neurons || !a.vote_sum.passes() || !a.params[s.param].active) return;
   s.moments[line] = s.staged[line];
 }
 
@@ -266,15 +266,16 @@ int64_t blocks_for(int64_t elements, int64_t each) { return (elements + each - 1
 int64_t take(std::span<const NormuonState> states, NormuonState (&to)[kStates]) {
   int64_t lines = 0;
   std::copy(states.begin(), states.end(), to);
-  for (const NormuonState& state : states) lines = std::max(lines, state.lines);
+  for (const NormuonState& state : states) lines = std::max(lines, state.neurons);
   return lines;
 }
 
 void normuon_part(const NormuonArguments& a, cudaStream_t stream) {
   const MatrixBatch& m = a.matrices;
   const auto any = [&](bool rows) {
-    return std::any_of(a.states, a.states + m.count,
-                       [&](const NormuonState& s) { return s.lines > 0 && s.stored_rows == rows; });
+    return std::any_of(a.states, a.states + m.count, [&](const NormuonState& s) {
+      return s.neurons > 0 && s.stored_rows == rows;
+    });
   };
   if (any(true))
     launch("normuon rows", normuon_rows_kernel, grid_of(blocks_for(m.rows, kRowsOfBlock), m.count),
@@ -311,9 +312,9 @@ void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
 }
 
 void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
-                    const Verdict& verdict, cudaStream_t stream) {
+                    const CommitCondition& vote_sum, cudaStream_t stream) {
   by_launches(states, [&](int64_t, std::span<const NormuonState> part) {
-    CommitArguments a{params, verdict, {}};
+    CommitArguments a{params, vote_sum, {}};
     const int64_t lines = take(part, a.states);
     if (lines > 0)
       launch("commit_normuon", commit_normuon_kernel,

@@ -14,16 +14,16 @@ namespace muonrt::cuda {
 namespace {
 
 struct PackArguments {
-  Table<PieceItem> table;
+  Table<ShardBlockItem> table;
   StepTables tables;
-  Wire message;
+  TypedBuffer message;
   Findings* findings;
 };
 
 struct DirectionBody {
   const void* grad;
   const void* momentum;
-  Wire message;
+  TypedBuffer message;
   DType grad_dtype, momentum_dtype;
   int64_t local, local_ld, packed, packed_ld;
   MuonScalars scalars;
@@ -51,9 +51,9 @@ struct DirectionBody {
 };
 
 /// A gradient that is an addend of another rank's sum: as it is.
-struct AddendBody {
+struct PartialGradBody {
   const void* grad;
-  Wire message;
+  TypedBuffer message;
   DType grad_dtype;
   int64_t local, local_ld, packed, packed_ld;
   Largest sent;
@@ -70,7 +70,7 @@ struct AddendBody {
 
 /// Zeros for a parameter without a gradient.
 struct ZeroBody {
-  Wire message;
+  TypedBuffer message;
   int64_t packed, packed_ld;
 
   template <int N>
@@ -88,10 +88,10 @@ __device__ inline void pack_elements(const Job& job, bool vectors, Body& body, i
   if (threadIdx.x == 0) note_nonfinite(*findings, param, in_f32);
 }
 
-template <bool kAddend>
+template <bool kPartialGrad>
 __device__ inline void pack_gradients(const PackArguments& a) {
   const Job job = a.table.jobs[blockIdx.x];
-  const PieceItem item = a.table.items[job.item];
+  const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
@@ -105,9 +105,9 @@ __device__ inline void pack_gradients(const PackArguments& a) {
   }
   const bool grad_fits = packed_fits && aligned(view.grad, view.grad_dtype, local) &&
                          (one_row || aligned_stride(view.grad_dtype, item.local_ld));
-  if constexpr (kAddend) {
-    AddendBody body{view.grad,     a.message, view.grad_dtype, local,
-                    item.local_ld, packed,    item.packed_ld,  {}};
+  if constexpr (kPartialGrad) {
+    PartialGradBody body{view.grad,     a.message, view.grad_dtype, local,
+                         item.local_ld, packed,    item.packed_ld,  {}};
     pack_elements(job, grad_fits, body, item.param, a.findings);
   } else {
     const bool fits = grad_fits && aligned(view.momentum, view.momentum_dtype, local) &&
@@ -131,7 +131,7 @@ __device__ inline void pack_gradients(const PackArguments& a) {
 __global__ void __launch_bounds__(kThreads) pack_direction_kernel(PackArguments a) {
   pack_gradients<false>(a);
 }
-__global__ void __launch_bounds__(kThreads) pack_addend_kernel(PackArguments a) {
+__global__ void __launch_bounds__(kThreads) pack_partial_grad_kernel(PackArguments a) {
   pack_gradients<true>(a);
 }
 
@@ -178,18 +178,18 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(ScanArguments a) {
 
 }  // namespace
 
-void pack_direction(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
-                    Findings* findings, cudaStream_t stream) {
-  if (pieces.job_count == 0) return;
-  launch("pack_direction", pack_direction_kernel, grid_of(pieces.job_count), kThreads,
-         PackArguments{pieces, tables, message, findings}, stream);
+void pack_direction(const Table<ShardBlockItem>& blocks, const StepTables& tables,
+                    TypedBuffer message, Findings* findings, cudaStream_t stream) {
+  if (blocks.job_count == 0) return;
+  launch("pack_direction", pack_direction_kernel, grid_of(blocks.job_count), kThreads,
+         PackArguments{blocks, tables, message, findings}, stream);
 }
 
-void pack_addend(const Table<PieceItem>& pieces, const ParamView* params, Wire message,
-                 Findings* findings, cudaStream_t stream) {
-  if (pieces.job_count == 0) return;
-  launch("pack_addend", pack_addend_kernel, grid_of(pieces.job_count), kThreads,
-         PackArguments{pieces, {.params = params}, message, findings}, stream);
+void pack_partial_grad(const Table<ShardBlockItem>& blocks, const ParamView* params,
+                       TypedBuffer message, Findings* findings, cudaStream_t stream) {
+  if (blocks.job_count == 0) return;
+  launch("pack_partial_grad", pack_partial_grad_kernel, grid_of(blocks.job_count), kThreads,
+         PackArguments{blocks, {.params = params}, message, findings}, stream);
 }
 
 void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,

@@ -36,7 +36,7 @@ __device__ inline void for_each_stretch(const int32_t* list, int64_t count, cons
     int64_t parts = 0;
     if (thread < window) {
       const ParamView& view = params[list[begin + thread]];
-      if (view.active || (kWatched && view.watched))
+      if (view.active || (kWatched && view.clip_only))
         parts = (view.grads() + kJobElements - 1) / kJobElements;
     }
     sum_up_to_each(parts, ends);

@@ -14,15 +14,15 @@ namespace muonrt::cuda {
 namespace {
 
 struct SumArguments {
-  Table<PieceItem> table;
+  Table<ShardBlockItem> table;
   float* sums;
-  ConstWire message;
+  ConstTypedBuffer message;
   bool first;
 };
 
 struct SumBody {
   float* sums;
-  ConstWire message;
+  ConstTypedBuffer message;
   int64_t local, local_ld, packed, packed_ld;
   bool first;
 
@@ -41,7 +41,7 @@ struct SumBody {
 
 __global__ void __launch_bounds__(kThreads) accumulate_kernel(SumArguments a) {
   const Job job = a.table.jobs[blockIdx.x];
-  const PieceItem item = a.table.items[job.item];
+  const ShardBlockItem item = a.table.items[job.item];
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
   const bool rows_fit = job.rows == 1 || (aligned_stride(a.message.dtype, item.packed_ld) &&
@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(kThreads) accumulate_kernel(SumArguments a) {
 }
 
 struct AdamValueArguments {
-  Table<PieceItem> table;
+  Table<ShardBlockItem> table;
   StepTables tables;
-  Wire message;
+  TypedBuffer message;
   Findings* findings;
 };
 
@@ -64,7 +64,7 @@ struct AdamValueBody {
   Weights weights;
   const void* grad;
   const float *first_moment, *second_moment;
-  Wire message;
+  TypedBuffer message;
   DType grad_dtype;
   int64_t local, local_ld, packed, packed_ld;
   AdamScalars scalars;
@@ -92,7 +92,7 @@ struct AdamValueBody {
 
 __global__ void __launch_bounds__(kThreads) pack_adamw_kernel(AdamValueArguments a) {
   const Job job = a.table.jobs[blockIdx.x];
-  const PieceItem item = a.table.items[job.item];
+  const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
@@ -119,15 +119,15 @@ __global__ void __launch_bounds__(kThreads) pack_adamw_kernel(AdamValueArguments
 }
 
 struct ValueArguments {
-  Table<PieceItem> table;
+  Table<ShardBlockItem> table;
   const ParamView* params;
-  ConstWire message;
-  Verdict verdict;
+  ConstTypedBuffer message;
+  CommitCondition vote_sum;
 };
 
 struct ValueBody {
   Weights weights;
-  ConstWire message;
+  ConstTypedBuffer message;
   int64_t local, local_ld, packed, packed_ld;
 
   template <int N>
@@ -141,14 +141,14 @@ struct ValueBody {
 };
 
 __global__ void __launch_bounds__(kThreads) commit_values_kernel(ValueArguments a) {
-  if (!a.verdict.passes()) return;
+  if (!a.vote_sum.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
-  const PieceItem item = a.table.items[job.item];
+  const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.params[item.param];
   if (!view.active) return;
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
-  const Weights weights = Weights::of(view, a.verdict.findings);
+  const Weights weights = Weights::of(view, a.vote_sum.findings);
   ValueBody body{weights, a.message, local, item.local_ld, packed, item.packed_ld};
   for_elements(job.rows, job.cols,
                job.rows == 1 && weights.vectors_fit(local) &&
@@ -158,25 +158,25 @@ __global__ void __launch_bounds__(kThreads) commit_values_kernel(ValueArguments 
 
 }  // namespace
 
-void accumulate(const Table<PieceItem>& pieces, float* sums, ConstWire message, bool first,
-                cudaStream_t stream) {
-  if (pieces.job_count == 0) return;
-  launch("accumulate", accumulate_kernel, grid_of(pieces.job_count), kThreads,
-         SumArguments{pieces, sums, message, first}, stream);
+void accumulate(const Table<ShardBlockItem>& blocks, float* sums, ConstTypedBuffer message,
+                bool first, cudaStream_t stream) {
+  if (blocks.job_count == 0) return;
+  launch("accumulate", accumulate_kernel, grid_of(blocks.job_count), kThreads,
+         SumArguments{blocks, sums, message, first}, stream);
 }
 
-void pack_adamw(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
+void pack_adamw(const Table<ShardBlockItem>& blocks, const StepTables& tables, TypedBuffer message,
                 Findings* findings, cudaStream_t stream) {
-  if (pieces.job_count == 0) return;
-  launch("pack_adamw", pack_adamw_kernel, grid_of(pieces.job_count), kThreads,
-         AdamValueArguments{pieces, tables, message, findings}, stream);
+  if (blocks.job_count == 0) return;
+  launch("pack_adamw", pack_adamw_kernel, grid_of(blocks.job_count), kThreads,
+         AdamValueArguments{blocks, tables, message, findings}, stream);
 }
 
-void commit_values(const Table<PieceItem>& pieces, const ParamView* params, ConstWire message,
-                   const Verdict& verdict, cudaStream_t stream) {
-  if (pieces.job_count == 0) return;
-  launch("commit_values", commit_values_kernel, grid_of(pieces.job_count), kThreads,
-         ValueArguments{pieces, params, message, verdict}, stream);
+void commit_values(const Table<ShardBlockItem>& blocks, const ParamView* params,
+                   ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream) {
+  if (blocks.job_count == 0) return;
+  launch("commit_values", commit_values_kernel, grid_of(blocks.job_count), kThreads,
+         ValueArguments{blocks, params, message, vote_sum}, stream);
 }
 
 }  // namespace muonrt::cuda

@@ -43,14 +43,14 @@ static_assert(kSide == 64 && kThreads == 256 && kWidth == 8);
 union Tile {
   float values[kSide][kSide + 1];  // one column more, so that columns lie in all banks
   uint32_t bits[kSide][kSide + 1];
-  Sixteen halves[2][kSide * kSide / 8];
-  Sixteen words[kSide * kSide / 4];
+  Vec16 halves[2][kSide * kSide / 8];
+  Vec16 words[kSide * kSide / 4];
 };
 
 /// A rectangle of `from` (rows x cols), and where it goes (cols x rows). kTall: its tiles lie one
 /// below the other in `from`, else side by side.
 template <bool kTall>
-struct Crossing {
+struct TransposedTile {
   Rows from, to;
   int rows, cols;
 
@@ -59,14 +59,14 @@ struct Crossing {
   __device__ bool reaches(int tile, int row, int col) const {
     return row + (kTall ? tile * kSide : 0) < rows && col + (kTall ? 0 : tile * kSide) < cols;
   }
-  __device__ Crossing of(int tile) const {
+  __device__ TransposedTile of(int tile) const {
     const int down = kTall ? tile * kSide : 0, across = kTall ? 0 : tile * kSide;
     return {from.from(down, across), to.from(across, down), rows - down, cols - across};
   }
 };
 
 /// Elements of two bytes that keep their dtype, or are widened behind the tile.
-struct AsTheyLie {
+struct CopyBits {
   static constexpr DType kFrom = DType::kBF16;  // or what is as large
   static constexpr bool kBothFirst = true;      // so that more is under way
   HalfBits bits;
@@ -107,7 +107,7 @@ __device__ inline void store_pair(uint32_t* column, const uint32_t (&rows)[8]) {
 
 /// The tiles <- from.
 template <bool kTall, class How>
-__device__ inline void fill_halves(Tile& tile, const Crossing<kTall>& c, How& how) {
+__device__ inline void fill_halves(Tile& tile, const TransposedTile<kTall>& c, How& how) {
   const int group = static_cast<int>(threadIdx.x % 8), pair = static_cast<int>(threadIdx.x / 8);
   const char* const first = c.from.at(2 * pair, kWidth * group, How::kFrom);
   const int64_t stride = c.from.ld * size_of(How::kFrom);
@@ -135,7 +135,7 @@ __device__ inline void fill_halves(Tile& tile, const Crossing<kTall>& c, How& ho
 
 /// What a thread drains of each tile: kWidth rows from `row` on of the column `col`, and as many of
 /// the fourth from it.
-struct Drained {
+struct FlushedTile {
   int row = kWidth * static_cast<int>(threadIdx.x % 8);
   int col = kWidth * static_cast<int>(threadIdx.x / 32) + static_cast<int>(threadIdx.x / 8 % 4);
 };
@@ -143,8 +143,8 @@ struct Drained {
 /// write(t, k, raw) for what the thread drains of tile t, of the column col + 4 k, where the tiles
 /// hold elements of two bytes.
 template <bool kTall, class Write>
-__device__ inline void drain(const Tile& tile, const Crossing<kTall>& c, const Drained& mine,
-                             const Write& write) {
+__device__ inline void drain(const Tile& tile, const TransposedTile<kTall>& c,
+                             const FlushedTile& mine, const Write& write) {
   const int chunk = 8 * mine.col + (mine.row / kWidth ^ mine.col / kWidth);
 #pragma unroll
   for (int t = 0; t < 2; ++t) {
@@ -159,8 +159,8 @@ __device__ inline void drain(const Tile& tile, const Crossing<kTall>& c, const D
 
 /// to <- the tiles, which hold kHalves, cast to kTo.
 template <DType kHalves, DType kTo, bool kTall>
-__device__ inline void drain_halves(const Tile& tile, const Crossing<kTall>& c) {
-  const Drained mine;
+__device__ inline void drain_halves(const Tile& tile, const TransposedTile<kTall>& c) {
+  const FlushedTile mine;
   char* const first = c.to.at(mine.col, mine.row, kTo);
   const int64_t stride = c.to.ld * size_of(kTo);
   const int64_t next = kTall ? kSide * size_of(kTo) : kSide * stride;
@@ -176,7 +176,7 @@ __device__ inline void drain_halves(const Tile& tile, const Crossing<kTall>& c) 
 
 /// Elements that `how` takes as kHalves into the tiles.
 template <DType kHalves, DType kTo, bool kTall, class How>
-__device__ inline bool transpose_halves(Tile& tile, const Crossing<kTall>& c, How how) {
+__device__ inline bool transpose_halves(Tile& tile, const TransposedTile<kTall>& c, How how) {
   fill_halves(tile, c, how);
   __syncthreads();
   drain_halves<kHalves, kTo>(tile, c);
@@ -190,14 +190,14 @@ __device__ inline float* chunk_of(const Rows& rows, int row, int col) {
 
 /// One tile of f32: groups of four columns, chunks of four rows.
 template <bool kTall>
-__device__ inline void transpose_words(Tile& tile, const Crossing<kTall>& c, WordBits& bits) {
+__device__ inline void transpose_words(Tile& tile, const TransposedTile<kTall>& c, WordBits& bits) {
   const int group = static_cast<int>(threadIdx.x % 8), row = static_cast<int>(threadIdx.x / 8);
   const auto mine = [&](int i) { return c.reaches(0, row + i % 2 * 32, 4 * (group + i / 2 * 8)); };
-  Sixteen chunks[4];
+  Vec16 chunks[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i)  // all of them first: no load is moved across a store to the tile
     if (mine(i))
-      chunks[i] = load_sixteen(chunk_of(c.from, row + i % 2 * 32, 4 * (group + i / 2 * 8)));
+      chunks[i] = load_vec16(chunk_of(c.from, row + i % 2 * 32, 4 * (group + i / 2 * 8)));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (!mine(i)) continue;
@@ -213,13 +213,13 @@ __device__ inline void transpose_words(Tile& tile, const Crossing<kTall>& c, Wor
   for (int i = 0; i < 4; ++i) {
     const int col = first + i * 16;
     if (c.reaches(0, 4 * unit, col))
-      store_sixteen(chunk_of(c.to, col, 4 * unit), tile.words[16 * col + (unit ^ col / 4 % 8)]);
+      store_vec16(chunk_of(c.to, col, 4 * unit), tile.words[16 * col + (unit ^ col / 4 % 8)]);
   }
 }
 
 /// One tile, element by element, whatever the shape and the addresses.
 template <bool kTall>
-__device__ inline bool transpose_elements(Tile& tile, const Crossing<kTall>& c) {
+__device__ inline bool transpose_elements(Tile& tile, const TransposedTile<kTall>& c) {
   const int across = static_cast<int>(threadIdx.x % kSide);
   const int down = static_cast<int>(threadIdx.x / kSide);
   const int rows = c.rows < kSide ? c.rows : kSide, cols = c.cols < kSide ? c.cols : kSide;
@@ -238,7 +238,7 @@ __device__ inline bool transpose_elements(Tile& tile, const Crossing<kTall>& c) 
 
 /// work(c.of(t)) for every tile t.
 template <bool kTall, class Work>
-__device__ inline void tile_by_tile(const Crossing<kTall>& c, const Work& work) {
+__device__ inline void tile_by_tile(const TransposedTile<kTall>& c, const Work& work) {
   for (int t = 0; c.has(t); ++t) {
     if (t > 0) __syncthreads();  // the tile before this is still read
     work(c.of(t));
@@ -247,7 +247,7 @@ __device__ inline void tile_by_tile(const Crossing<kTall>& c, const Work& work) 
 
 /// Whether all rows begin where vectors do, and end there.
 template <bool kTall>
-__device__ inline bool vectors_cross(const Crossing<kTall>& c) {
+__device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
   const auto remainders = [](const Rows& rows) {
     const int64_t size = size_of(rows.dtype);
     return (reinterpret_cast<intptr_t>(rows.data) + rows.first * size) | rows.ld * size;
@@ -258,26 +258,28 @@ __device__ inline bool vectors_cross(const Crossing<kTall>& c) {
 /// to <- from transposed, cast to its dtype as the host does.
 /// @return whether a written value is not finite.
 template <bool kTall>
-__device__ inline bool transpose(Tile& tile, const Crossing<kTall>& c) {
+__device__ inline bool transpose(Tile& tile, const TransposedTile<kTall>& c) {
   const DType from = c.from.dtype, to = c.to.dtype;
   if (vectors_cross(c)) {
     if (from == DType::kF32 && to == DType::kF32) {
       WordBits bits;
-      tile_by_tile(c, [&](const Crossing<kTall>& part) { transpose_words(tile, part, bits); });
+      tile_by_tile(c,
+                   [&](const TransposedTile<kTall>& part) { transpose_words(tile, part, bits); });
       return bits.bad();
     }
     constexpr DType kF16 = DType::kF16, kBF16 = DType::kBF16, kF32 = DType::kF32;
     const HalfBits bits(from, to);
-    if (from == to) return transpose_halves<kBF16, kBF16>(tile, c, AsTheyLie{bits});
+    if (from == to) return transpose_halves<kBF16, kBF16>(tile, c, CopyBits{bits});
     if (to == kF32)
-      return from == kF16 ? transpose_halves<kF16, kF32>(tile, c, AsTheyLie{bits})
-                          : transpose_halves<kBF16, kF32>(tile, c, AsTheyLie{bits});
+      return from == kF16 ? transpose_halves<kF16, kF32>(tile, c, CopyBits{bits})
+                          : transpose_halves<kBF16, kF32>(tile, c, CopyBits{bits});
     if (to == kBF16)
       return from == kF32 ? transpose_halves<kBF16, kBF16>(tile, c, Rounded<kF32>{})
                           : transpose_halves<kBF16, kBF16>(tile, c, Rounded<kF16>{});
   }
   bool bad = false;
-  tile_by_tile(c, [&](const Crossing<kTall>& part) { bad |= transpose_elements(tile, part); });
+  tile_by_tile(c,
+               [&](const TransposedTile<kTall>& part) { bad |= transpose_elements(tile, part); });
   return bad;
 }
 

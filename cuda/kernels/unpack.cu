@@ -22,8 +22,8 @@ constexpr int kBlocks = 5;
 
 struct CopyArguments {
   Table<MatrixItem> table;
-  Wire message;        // read only by unpack
-  Findings* findings;  // of pack
+  TypedBuffer message;  // read only by unpack
+  Findings* findings;   // of pack
 };
 
 template <DType kFrom, DType kTo>
@@ -97,14 +97,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks) copy_rectangles_kernel(Copy
                     item.offset + row * item.ld + col, item.ld};
   if constexpr (kUnpack) {
     if (item.transposed) {
-      transpose(tile, Crossing<true>{message, matrix, job.rows, job.cols});
+      transpose(tile, TransposedTile<true>{message, matrix, job.rows, job.cols});
     } else {
       unpack_straight(job, message, matrix);
     }
   } else {
-    const bool bad = item.transposed
-                         ? transpose(tile, Crossing<false>{matrix, message, job.cols, job.rows})
-                         : pack_straight(job, matrix, message);
+    const bool bad =
+        item.transposed
+            ? transpose(tile, TransposedTile<false>{matrix, message, job.cols, job.rows})
+            : pack_straight(job, matrix, message);
     if (__syncthreads_or(bad) && threadIdx.x == 0) note_nonfinite(*a.findings);
   }
 }
@@ -118,11 +119,12 @@ void copy_rectangles(const CopyArguments& arguments, cudaStream_t stream) {
 
 }  // namespace
 
-void unpack(const Table<MatrixItem>& table, ConstWire message, cudaStream_t stream) {
+void unpack(const Table<MatrixItem>& table, ConstTypedBuffer message, cudaStream_t stream) {
   copy_rectangles<true>({table, {const_cast<void*>(message.data), message.dtype}, nullptr}, stream);
 }
 
-void pack(const Table<MatrixItem>& table, Wire message, Findings* findings, cudaStream_t stream) {
+void pack(const Table<MatrixItem>& table, TypedBuffer message, Findings* findings,
+          cudaStream_t stream) {
   copy_rectangles<false>({table, message, findings}, stream);
 }
 

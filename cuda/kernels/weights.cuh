@@ -80,7 +80,7 @@ struct Weights {
     // Rounding at random makes no finite value infinite.
     note_written(w, form == WeightForm::kStochastic ? DType::kF32 : dtype, findings);
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
-    if (form == WeightForm::kPlain || form == WeightForm::kMaster)
+    if (form == WeightForm::kParamOnly || form == WeightForm::kMaster)
       return store(param, dtype, at, w, lanes);
     if (form == WeightForm::kStochastic)
       return store_halves(static_cast<uint16_t*>(param), at, rounded<0>(w, positions, element));

@@ -4,20 +4,20 @@
 #include <vector>
 
 #include "base/checked.hpp"
+#include "cuda/device/cached_memory.hpp"
 #include "cuda/device/cuda_device.hpp"
-#include "cuda/device/graphs.hpp"
-#include "cuda/device/reused_memory.hpp"
+#include "cuda/device/cuda_graph.hpp"
 #include "cuda/kernels/kernels.hpp"
 #include "cuda/nccl/nccl_link.hpp"
-#include "cuda/nccl/nccl_meeting.hpp"
-#include "cuda/nccl/nccl_watch.hpp"
+#include "cuda/nccl/nccl_setup.hpp"
+#include "cuda/nccl/nccl_watchdog.hpp"
 
 namespace muonrt::cuda {
 
 namespace {
 
 // Of the scratch at least; a rehearsal takes what more is wanted.
-constexpr int64_t kFirstScratch = 65536, kMostMessages = 256;
+constexpr int64_t kFirstScratch = 65536, kMaxMessages = 256;
 
 /// Recorded at its end, also behind what throws.
 class Mark {
@@ -40,16 +40,16 @@ class NcclComm final : public Comm {
  public:
   /// @param borrowed  of the communicator that this one duplicates, if it borrows; else null.
   NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options,
-           const std::shared_ptr<NcclShared>& borrowed)
+           const std::shared_ptr<SharedNcclComm>& borrowed)
       : api_(api), options_(options), bootstrap_(bootstrap()) {
-    nccl_begin(*bootstrap_, [&] { begin(borrowed); });
+    nccl_create_or_abort(*bootstrap_, [&] { begin(borrowed); });
   }
   /// Waits for no stream: what enqueued work uses outlives this.
   ~NcclComm() override {
     watch_.reset();
     link_.reset();
-    for (const auto& memory : scratch_) memory->outlast(last_);
-    shared_->outlast(last_);
+    for (const auto& memory : scratch_) memory->keep_until(last_);
+    shared_->keep_until(last_);
   }
 
   int rank() const override { return bootstrap_->rank(); }
@@ -74,7 +74,7 @@ class NcclComm final : public Comm {
         link_->issue(
             "ncclGroupEnd",
             [&](const NcclApi& api, NcclHandle handle) {
-              const NcclWatch::Inside inside(*watch_, "exchange");
+              const NcclWatchdog::BlockingCallScope inside(*watch_, "exchange");
               return group(api, handle, sends, receives, s);
             },
             deadline());
@@ -90,9 +90,9 @@ class NcclComm final : public Comm {
       const int64_t bytes = checked_mul(n, 8);
       auto* const sum = static_cast<int64_t*>(scratch(bytes));
       MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));
-      deliver(in, sum, n, shared_->closed(), s);
+      copy_unless_closed(in, sum, n, shared_->closed(), s);
       all_reduce(sum, sum, n, kNcclInt64, kNcclSum, s);
-      deliver(sum, out, n, shared_->closed(), s);
+      copy_unless_closed(sum, out, n, shared_->closed(), s);
     });
   }
 
@@ -101,20 +101,20 @@ class NcclComm final : public Comm {
       auto* const keys = static_cast<int32_t*>(scratch(checked_mul(n, 4)));
       order_floats(in, keys, n, s);
       all_reduce(keys, keys, n, kNcclInt32, kNcclMax, s);
-      deliver_floats(keys, out, n, shared_->closed(), s);
+      copy_floats_unless_closed(keys, out, n, shared_->closed(), s);
     });
   }
 
-  void prepare_exchange(const Messages&) override { watch_->prepare(kMostMessages); }
+  void prepare_exchange(const Messages&) override { watch_->prepare(kMaxMessages); }
   void prepare_reduction(int64_t bytes) override {
-    watch_->prepare(kMostMessages);
+    watch_->prepare(kMaxMessages);
     scratch(bytes);
   }
 
-  void retract(Stream& stream, int64_t* entered) override {
+  void clear_if_aborted(Stream& stream, int64_t* entered) override {
     const DeviceGuard guard(options_.device_index);
     const Mark mark(*last_, handle_of(stream));
-    cuda::retract(entered, shared_->closed(), handle_of(stream));
+    cuda::clear_if_closed(entered, shared_->closed(), handle_of(stream));
   }
 
   void allgather(const void* mine, void* all, int64_t bytes) override {
@@ -137,13 +137,13 @@ class NcclComm final : public Comm {
   int64_t exchanges() const override { return exchanges_; }
 
  private:
-  void begin(const std::shared_ptr<NcclShared>& borrowed) {
-    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed); });
+  void begin(const std::shared_ptr<SharedNcclComm>& borrowed) {
+    const NcclUniqueId id = agree_on_nccl_setup(*bootstrap_, [&] { return prepare(borrowed); });
     // All that may be lacking on one rank alone is there before any rank waits inside NCCL.
     std::optional<DeviceGuard> guard;
-    nccl_together(*bootstrap_, [&] {
+    nccl_run_collectively(*bootstrap_, [&] {
       guard.emplace(options_.device_index);
-      if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
+      if (!shared_) shared_ = std::make_shared<SharedNcclComm>(options_.device_index);
       link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
       last_ = std::make_shared<CudaEvent>(options_.device_index);
       scratch(kFirstScratch);
@@ -154,8 +154,8 @@ class NcclComm final : public Comm {
 
   /// The caller's communicator is looked at before any rank uses it: one that blocks would wait for
   /// a rank that has refused.
-  NcclGuest prepare(const std::shared_ptr<NcclShared>& borrowed) {
-    NcclGuest out;
+  NcclSetup prepare(const std::shared_ptr<SharedNcclComm>& borrowed) {
+    NcclSetup out;
     if (borrowed) borrowed->require_open();
     require_device(options_.device_index);
     const NcclApi& api = api_();
@@ -171,7 +171,8 @@ class NcclComm final : public Comm {
                                    : NcclOrigin::kSplit;
     const auto from = static_cast<NcclHandle>(options_.from);
     if (from && options_.borrow)
-      shared_ = borrowed ? borrowed : NcclShared::of_borrowed(from, options_.device_index);
+      shared_ =
+          borrowed ? borrowed : SharedNcclComm::for_borrowed_handle(from, options_.device_index);
     if (from && !borrowed) {
       std::unique_lock<std::timed_mutex> lock;
       // Where it is in use, the others hear of it before their own time is over.
@@ -185,22 +186,22 @@ class NcclComm final : public Comm {
   void make(const NcclUniqueId& id) {
     const bool may_block = options_.from != nullptr;
     try {
-      nccl_enter(*bootstrap_, may_block, [&](const Bootstrap& alarm) {
+      nccl_run_with_alarm(*bootstrap_, may_block, [&](const Bootstrap& alarm) {
         link_->make(options_, id, alarm);
         watch();
       });
     } catch (const Error& error) {
-      link_->unmake(error);
+      link_->discard_comm(error);
       throw;
     }
   }
 
   void watch() {
-    watch_ = std::make_unique<NcclWatch>(
+    watch_ = std::make_unique<NcclWatchdog>(
         options_.device_index, rank(),
-        NcclWatch::Calls{[this] { return link_->look(); },
-                         [this] { return bootstrap_->timeout_ms(); },
-                         [this](const Error& error) { link_->end(error); }});
+        NcclWatchdog::Calls{[this] { return link_->poll_error(); },
+                            [this] { return bootstrap_->timeout_ms(); },
+                            [this](const Error& error) { link_->end(error); }});
   }
 
   Deadline deadline() const { return Deadline::in_ms(bootstrap_->timeout_ms()); }
@@ -214,7 +215,7 @@ class NcclComm final : public Comm {
     try {
       shared_->require_open();
       // An abort from outside reaches the bootstrap alone; the watch sees it while work is pending.
-      if (const auto trouble = bootstrap_->trouble()) throw *trouble;
+      if (const auto pending_error = bootstrap_->pending_error()) throw *pending_error;
       wait_for_room(messages);
       {
         const Mark mark(*last_, handle_of(stream));
@@ -234,7 +235,8 @@ class NcclComm final : public Comm {
   /// operations always are, else nothing would overlap: from 256 ranks on they may fill it.
   void wait_for_room(int64_t messages) {
     const RelaxedCapture relaxed;
-    for (Backoff pauses = nccl_backoff(); !watch_->room(messages, kMostMessages); pauses.pause())
+    for (Backoff pauses = nccl_backoff(); !watch_->has_capacity(messages, kMaxMessages);
+         pauses.pause())
       shared_->require_open();
   }
 
@@ -300,7 +302,7 @@ class NcclComm final : public Comm {
     link_->issue(
         "ncclAllReduce",
         [&](const NcclApi& api, NcclHandle handle) {
-          const NcclWatch::Inside inside(*watch_, "reduction");
+          const NcclWatchdog::BlockingCallScope inside(*watch_, "reduction");
           return api.all_reduce(in, out, static_cast<size_t>(n), type, op, handle, stream);
         },
         deadline());
@@ -309,7 +311,7 @@ class NcclComm final : public Comm {
   /// Device memory; what an earlier operation may still use stays.
   void* scratch(int64_t bytes) {
     if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
-      scratch_.push_back(std::make_unique<ReusedMemory>(options_.device_index,
+      scratch_.push_back(std::make_unique<CachedMemory>(options_.device_index,
                                                         round_up(bytes, kFirstScratch), false));
     }
     return scratch_.back()->data();
@@ -319,11 +321,11 @@ class NcclComm final : public Comm {
   const NcclOptions options_;
   const std::unique_ptr<Bootstrap> bootstrap_;
   int version_ = 0;
-  std::shared_ptr<NcclShared> shared_;                  // what is enqueued looks at its flag
-  std::vector<std::unique_ptr<ReusedMemory>> scratch_;  // one stream uses it, in order
+  std::shared_ptr<SharedNcclComm> shared_;              // what is enqueued looks at its flag
+  std::vector<std::unique_ptr<CachedMemory>> scratch_;  // one stream uses it, in order
   std::shared_ptr<CudaEvent> last_;                     // behind all of ours on that stream
   std::unique_ptr<NcclLink> link_;
-  std::unique_ptr<NcclWatch> watch_;
+  std::unique_ptr<NcclWatchdog> watch_;
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

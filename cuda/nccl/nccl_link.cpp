@@ -51,7 +51,7 @@ void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstr
                  "; pass communicators over the same ranks in the same order");
 }
 
-NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<NcclShared> shared)
+NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared)
     : api_(api), bootstrap_(bootstrap), shared_(std::move(shared)) {}
 
 void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm) {
@@ -66,8 +66,8 @@ void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id, const Bo
   }
 }
 
-void NcclLink::unmake(const Error& error) noexcept {
-  told_ = true;
+void NcclLink::discard_comm(const Error& error) noexcept {
+  peers_notified_ = true;
   shared_->fail(error);
   if (own_) shared_->abort(api_);
 }
@@ -81,7 +81,7 @@ void NcclLink::init(const NcclUniqueId& id, NcclConfig& config, Deadline deadlin
     own_ = shared_->handle != nullptr;
     if (result != kNcclSuccess && result != kNcclInProgress)
       throw nccl_error(api_, nullptr, result, what);
-    settle(shared_->handle, what, deadline, alarm);
+    wait_until_accepted(shared_->handle, what, deadline, alarm);
   } catch (...) {
     if (own_) shared_->begin_abort(api_);  // nothing has been enqueued: no flag to raise before
     throw;
@@ -95,16 +95,16 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
   if (result != kNcclSuccess && result != kNcclInProgress)
     throw nccl_error(api_, nullptr, result, what);
   try {
-    settle(from, what, deadline, alarm);
+    wait_until_accepted(from, what, deadline, alarm);
   } catch (...) {
     // The split goes on as long as its parent lives, and then writes the handle: never freed.
-    new std::shared_ptr<NcclShared>(shared_);
+    new std::shared_ptr<SharedNcclComm>(shared_);
     throw;
   }
   MUONRT_CHECK_INTERNAL(shared_->handle, "a communicator from ", what);
   own_ = true;
   try {
-    settle(shared_->handle, what, deadline, alarm);
+    wait_until_accepted(shared_->handle, what, deadline, alarm);
   } catch (...) {
     shared_->begin_abort(api_);
     throw;
@@ -112,8 +112,8 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
 }
 
 NcclLink::~NcclLink() {
-  if (!own_ || error() || shared_->ending()) {
-    shared_->await_end();
+  if (!own_ || error() || shared_->is_tearing_down()) {
+    shared_->wait_for_teardown();
     return;
   }
   const QuietDeviceGuard guard(shared_->device());
@@ -147,15 +147,15 @@ bool NcclLink::finished(NcclHandle asked, const char* what) const {
   return true;
 }
 
-void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline,
-                      const Bootstrap& heard) {
+void NcclLink::wait_until_accepted(NcclHandle asked, const char* what, Deadline deadline,
+                                   const Bootstrap& heard) {
   for (Backoff pauses = nccl_backoff();; pauses.pause()) {
     {
       const std::lock_guard lock(shared_->nccl);
       shared_->require_open();
       if (finished(asked, what)) return;
     }
-    if (const auto trouble = heard.trouble()) throw *trouble;
+    if (const auto pending_error = heard.pending_error()) throw *pending_error;
     MUONRT_REQUIRE(
         !deadline.passed(), Status::kTimeout, what, " of rank ", bootstrap_.rank(),
         " (nccl) did not meet its peers before the deadline; look for a rank that is late "
@@ -163,7 +163,7 @@ void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline,
   }
 }
 
-std::optional<Error> NcclLink::look() {
+std::optional<Error> NcclLink::poll_error() {
   if (const auto own = error()) return own;
   // A thread that is stuck inside NCCL must not keep the watch from its deadline.
   if (const std::unique_lock lock(shared_->nccl, std::try_to_lock); lock) {
@@ -175,12 +175,12 @@ std::optional<Error> NcclLink::look() {
     if (state != kNcclSuccess && state != kNcclInProgress)
       return nccl_error(api_, handle, state, "work on the GPU");
   }
-  return bootstrap_.trouble();
+  return bootstrap_.pending_error();
 }
 
 void NcclLink::end(const Error& error) noexcept {
   shared_->fail(error);
-  if (!told_.exchange(true)) {
+  if (!peers_notified_.exchange(true)) {
     bootstrap_.abort(*shared_->error());
   }
   shared_->begin_abort(api_);
@@ -188,7 +188,7 @@ void NcclLink::end(const Error& error) noexcept {
 
 void NcclLink::close(const Error& error) noexcept {
   end(error);
-  shared_->await_end();
+  shared_->wait_for_teardown();
 }
 
 }  // namespace muonrt::cuda

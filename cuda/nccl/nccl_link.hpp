@@ -11,7 +11,7 @@
 #include "backend/cuda_comm.hpp"
 #include "base/backoff.hpp"
 #include "cuda/nccl/nccl_api.hpp"
-#include "cuda/nccl/nccl_shared.hpp"
+#include "cuda/nccl/shared_nccl_comm.hpp"
 
 namespace muonrt::cuda {
 
@@ -33,8 +33,8 @@ void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstr
 /// Threads: any.
 class NcclLink {
  public:
-  /// @param shared  of_borrowed, which is ready then; or new, for `make`.
-  NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<NcclShared> shared);
+  /// @param shared  for_borrowed_handle, which is ready then; or new, for `make`.
+  NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
   /// Makes a communicator, or splits one off `options.from`, once. Collective. Blocks up to the
   /// bootstrap's timeout, unless `from` blocks. `options.device_index` must be current.
   /// @param alarm  ends the wait.
@@ -42,7 +42,7 @@ class NcclLink {
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
   /// Of one that is made here, but not everywhere: it is not taken leave of. The peers are not
   /// told: they know, and may still be in the bootstrap, hearing of it.
-  void unmake(const Error& error) noexcept;
+  void discard_comm(const Error& error) noexcept;
   /// Not collective: waits two seconds for the peers at most, then aborts. NCCL's end is waited for
   /// as in `close`; one that lasts longer goes on without this.
   ~NcclLink();
@@ -60,15 +60,15 @@ class NcclLink {
         throw nccl_error(api_, shared_->handle, result, what);
       if (result == kNcclSuccess && finished(shared_->handle, what)) return;
     }
-    settle(shared_->handle, what, deadline, bootstrap_);
+    wait_until_accepted(shared_->handle, what, deadline, bootstrap_);
   }
   /// An error that NCCL reports of work that it has taken, or that a peer has published.
-  std::optional<Error> look();
+  std::optional<Error> poll_error();
 
   /// Ends everything; the first error counts, on all links over the handle. The abort has begun
   /// then, and is not waited for.
   void end(const Error& error) noexcept;
-  /// The same, and waits until NCCL has let go, kEndMs after the abort began at most.
+  /// The same, and waits until NCCL has let go, kTeardownTimeoutMs after the abort began at most.
   void close(const Error& error) noexcept;
   std::optional<Error> error() const { return shared_->error(); }
 
@@ -77,13 +77,14 @@ class NcclLink {
   void split(NcclHandle from, NcclConfig& config, Deadline deadline, const Bootstrap& alarm);
   bool finished(NcclHandle asked, const char* what) const;
   /// Until NCCL is done with what it was given, or `heard` tells of trouble.
-  void settle(NcclHandle asked, const char* what, Deadline deadline, const Bootstrap& heard);
+  void wait_until_accepted(NcclHandle asked, const char* what, Deadline deadline,
+                           const Bootstrap& heard);
 
   const NcclApi& api_;
   Bootstrap& bootstrap_;
-  const std::shared_ptr<NcclShared> shared_;
-  bool own_ = false;                // NCCL has written the handle of one of its own
-  std::atomic<bool> told_ = false;  // the peers, of the error
+  const std::shared_ptr<SharedNcclComm> shared_;
+  bool own_ = false;                          // NCCL has written the handle of one of its own
+  std::atomic<bool> peers_notified_ = false;  // the peers, of the error
 };
 
 }  // namespace muonrt::cuda

@@ -8,10 +8,10 @@
 #include "base/backoff.hpp"
 #include "base/checked.hpp"
 #include "cuda/device/cuda_device.hpp"
-#include "cuda/device/graphs.hpp"
+#include "cuda/device/cuda_graph.hpp"
 #include "cuda/device/raw_memory.hpp"
 #include "cuda/kernels/kernels.hpp"
-#include "cuda/nccl/nccl_meeting.hpp"
+#include "cuda/nccl/nccl_setup.hpp"
 
 namespace muonrt::cuda {
 
@@ -34,8 +34,8 @@ class StagedComm final : public Comm {
         direct_(bootstrap_->receivers_copy()),
         copy_message_(
             [this](void* to, const void* from, int64_t bytes) { copy_message(to, from, bytes); }) {
-    nccl_begin(*bootstrap_, [&] {
-      nccl_together(*bootstrap_, [&] {
+    nccl_create_or_abort(*bootstrap_, [&] {
+      nccl_run_collectively(*bootstrap_, [&] {
         require_device(device_);
         ready_ = std::make_unique<CudaEvent>(device_);
       });
@@ -83,7 +83,7 @@ class StagedComm final : public Comm {
     });
   }
 
-  void retract(Stream&, int64_t* entered) override { entered_ = entered; }
+  void clear_if_aborted(Stream&, int64_t* entered) override { entered_ = entered; }
 
   void prepare_exchange(const Messages& messages) override {
     keep_remote(messages.sends, messages.receives);
@@ -178,7 +178,7 @@ class StagedComm final : public Comm {
   }
 
   void refuse_trouble() const {
-    if (const auto trouble = bootstrap_->trouble()) throw *trouble;
+    if (const auto pending_error = bootstrap_->pending_error()) throw *pending_error;
   }
 
   template <class T, class Reduce>

@@ -13,9 +13,9 @@ void CudaOps::normuon(Stream& stream, const MatrixBatch& matrices,
 }
 
 void CudaOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                             const ParamView* params, const Verdict& verdict) {
+                             const ParamView* params, const CommitCondition& vote_sum) {
   const DeviceGuard guard(device_.index());
-  cuda::commit_normuon(states, params, verdict, handle_of(stream));
+  cuda::commit_normuon(states, params, vote_sum, handle_of(stream));
 }
 
 void CudaOps::sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,

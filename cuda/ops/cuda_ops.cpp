@@ -96,46 +96,47 @@ void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
 }
 
 template <class Launcher, class... Given>
-void CudaOps::launch_on(Stream& stream, std::span<const Piece> pieces, Launcher launcher,
+void CudaOps::launch_on(Stream& stream, std::span<const ShardBlock> blocks, Launcher launcher,
                         const Given&... given) {
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  launcher(pieces_.find(pieces.data(), handle, pieces), given..., handle);
+  launcher(pieces_.find(blocks.data(), handle, blocks), given..., handle);
 }
 
-void CudaOps::pack_direction(Stream& stream, std::span<const Piece> pieces,
-                             const StepTables& tables, Wire message, Findings* findings) {
-  if (pieces.empty()) return;
+void CudaOps::pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
+                             const StepTables& tables, TypedBuffer message, Findings* findings) {
+  if (blocks.empty()) return;
   check_dtype("pack: the message", message.dtype);
-  launch_on(stream, pieces, cuda::pack_direction, tables, message, findings);
+  launch_on(stream, blocks, cuda::pack_direction, tables, message, findings);
 }
 
-void CudaOps::pack_addend(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                          Wire message, Findings* findings) {
-  if (pieces.empty()) return;
+void CudaOps::pack_partial_grad(Stream& stream, std::span<const ShardBlock> blocks,
+                                const ParamView* params, TypedBuffer message, Findings* findings) {
+  if (blocks.empty()) return;
   check_dtype("pack: the message", message.dtype);
-  launch_on(stream, pieces, cuda::pack_addend, params, message, findings);
+  launch_on(stream, blocks, cuda::pack_partial_grad, params, message, findings);
 }
 
-void CudaOps::accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
-                         ConstWire message, bool first) {
-  if (pieces.empty()) return;
+void CudaOps::accumulate(Stream& stream, std::span<const ShardBlock> blocks, float* sums,
+                         ConstTypedBuffer message, bool first) {
+  if (blocks.empty()) return;
   check_dtype("sum: the message", message.dtype);
-  launch_on(stream, pieces, cuda::accumulate, sums, message, first);
+  launch_on(stream, blocks, cuda::accumulate, sums, message, first);
 }
 
-void CudaOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                         Wire message, Findings* findings) {
-  if (pieces.empty()) return;
+void CudaOps::pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
+                         const StepTables& tables, TypedBuffer message, Findings* findings) {
+  if (blocks.empty()) return;
   check_dtype("AdamW: the message", message.dtype);
-  launch_on(stream, pieces, cuda::pack_adamw, tables, message, findings);
+  launch_on(stream, blocks, cuda::pack_adamw, tables, message, findings);
 }
 
-void CudaOps::commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                            ConstWire message, const Verdict& verdict) {
-  if (pieces.empty()) return;
+void CudaOps::commit_values(Stream& stream, std::span<const ShardBlock> blocks,
+                            const ParamView* params, ConstTypedBuffer message,
+                            const CommitCondition& vote_sum) {
+  if (blocks.empty()) return;
   check_dtype("commit: the message", message.dtype);
-  launch_on(stream, pieces, cuda::commit_values, params, message, verdict);
+  launch_on(stream, blocks, cuda::commit_values, params, message, vote_sum);
 }
 
 void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
@@ -147,27 +148,28 @@ void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
              device_.resident_blocks(), handle);
 }
 
-void CudaOps::unpack(Stream& stream, std::span<const MatrixPiece> pieces,
-                     std::span<const Owned> owned, const MatrixBatch* matrices, ConstWire message) {
-  if (pieces.empty()) return;
+void CudaOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
+                     std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                     ConstTypedBuffer message) {
+  if (blocks.empty()) return;
   check_dtype("unpack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i)
     MUONRT_CHECK_INTERNAL(matrices[i].dtype == message.dtype, "unpack from ",
                           name_of(message.dtype), " to ", name_of(matrices[i].dtype));
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::unpack(unpacked_.find(pieces.data(), handle, pieces, owned, matrices), message, handle);
+  cuda::unpack(unpacked_.find(blocks.data(), handle, blocks, owned, matrices), message, handle);
 }
 
-void CudaOps::pack(Stream& stream, std::span<const MatrixPiece> pieces,
-                   std::span<const Owned> owned, const MatrixBatch* matrices, Wire message,
-                   Findings* findings) {
-  if (pieces.empty()) return;
+void CudaOps::pack(Stream& stream, std::span<const MatrixBlock> blocks,
+                   std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                   TypedBuffer message, Findings* findings) {
+  if (blocks.empty()) return;
   check_dtype("pack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i) check_iterate("pack: a matrix", matrices[i].dtype);
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::pack(packed_.find(pieces.data(), handle, pieces, owned, matrices), message, findings,
+  cuda::pack(packed_.find(blocks.data(), handle, blocks, owned, matrices), message, findings,
              handle);
 }
 
@@ -236,43 +238,46 @@ void CudaOps::add_identity(Stream& stream, const MatrixBatch& x, float gamma) {
   cuda::add_identity(x, gamma, handle_of(stream));
 }
 
-void CudaOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
-                          int64_t orthogonalized, bool local_ok) {
+void CudaOps::cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
+                        int64_t orthogonalized, bool local_ok) {
   const DeviceGuard guard(device_.index());
-  cuda::cast_ballot(ballot, findings, stamp, orthogonalized, local_ok, handle_of(stream));
+  cuda::cast_vote(vote, findings, fingerprint, orthogonalized, local_ok, handle_of(stream));
 }
 
-void CudaOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                          ConstWire message, const Verdict& verdict) {
-  if (pieces.empty()) return;
+void CudaOps::commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
+                          const StepTables& tables, ConstTypedBuffer message,
+                          const CommitCondition& vote_sum) {
+  if (blocks.empty()) return;
   check_dtype("commit: the message", message.dtype);
-  launch_on(stream, pieces, cuda::commit_muon, tables, message, verdict);
+  launch_on(stream, blocks, cuda::commit_muon, tables, message, vote_sum);
 }
 
-void CudaOps::commit_update(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                            ConstWire message, const Verdict& verdict) {
-  if (pieces.empty()) return;
+void CudaOps::commit_update(Stream& stream, std::span<const ShardBlock> blocks,
+                            const StepTables& tables, ConstTypedBuffer message,
+                            const CommitCondition& vote_sum) {
+  if (blocks.empty()) return;
   check_dtype("commit: the message", message.dtype);
-  launch_on(stream, pieces, cuda::commit_update, tables, message, verdict);
+  launch_on(stream, blocks, cuda::commit_update, tables, message, vote_sum);
 }
 
-void CudaOps::commit_momentum(Stream& stream, std::span<const Piece> pieces,
-                              const StepTables& tables, const Verdict& verdict) {
-  if (pieces.empty()) return;
-  launch_on(stream, pieces, cuda::commit_momentum, tables, verdict);
+void CudaOps::commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
+                              const StepTables& tables, const CommitCondition& vote_sum) {
+  if (blocks.empty()) return;
+  launch_on(stream, blocks, cuda::commit_momentum, tables, vote_sum);
 }
 
 void CudaOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
-                           std::span<const Piece> pieces, const StepTables& tables,
-                           const Verdict& verdict) {
-  if (list.empty() && pieces.empty()) return;
+                           std::span<const ShardBlock> blocks, const StepTables& tables,
+                           const CommitCondition& vote_sum) {
+  if (list.empty() && blocks.empty()) return;
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
   if (!list.empty())
     cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), tables,
-                       verdict, device_.resident_blocks(), handle);
-  if (!pieces.empty())
-    cuda::commit_adamw_pieces(pieces_.find(pieces.data(), handle, pieces), tables, verdict, handle);
+                       vote_sum, device_.resident_blocks(), handle);
+  if (!blocks.empty())
+    cuda::commit_adamw_blocks(pieces_.find(blocks.data(), handle, blocks), tables, vote_sum,
+                              handle);
 }
 
 }  // namespace muonrt::cuda

@@ -26,49 +26,53 @@ class CudaOps final : public Ops {
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
     return CudaRules().leading_dimension(cols, dtype);
   }
-  Together together() const override { return CudaRules(symmetric_ != nullptr).together(); }
+  LaunchLimits launch_limits() const override {
+    return CudaRules(symmetric_ != nullptr).launch_limits();
+  }
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
   /// From host memory that is not shared, at most a few hundred bytes go without a wait; they are
   /// read before this returns. Errors: INTERNAL if `to` is such memory.
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
-  void pack_direction(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                      Wire message, Findings* findings) override;
-  void pack_addend(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                   Wire message, Findings* findings) override;
-  void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums, ConstWire message,
-                  bool first) override;
-  void pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                  Wire message, Findings* findings) override;
+  void pack_direction(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
+                      TypedBuffer message, Findings* findings) override;
+  void pack_partial_grad(Stream& stream, std::span<const ShardBlock> blocks,
+                         const ParamView* params, TypedBuffer message, Findings* findings) override;
+  void accumulate(Stream& stream, std::span<const ShardBlock> blocks, float* sums,
+                  ConstTypedBuffer message, bool first) override;
+  void pack_adamw(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
+                  TypedBuffer message, Findings* findings) override;
   void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
             Findings* findings) override;
-  void unpack(Stream& stream, std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
-              const MatrixBatch* matrices, ConstWire message) override;
-  void pack(Stream& stream, std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
-            const MatrixBatch* matrices, Wire message, Findings* findings) override;
+  void unpack(Stream& stream, std::span<const MatrixBlock> blocks,
+              std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+              ConstTypedBuffer message) override;
+  void pack(Stream& stream, std::span<const MatrixBlock> blocks, std::span<const OwnedMatrix> owned,
+            const MatrixBatch* matrices, TypedBuffer message, Findings* findings) override;
   void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                  const Normalization& how, Findings* findings) override;
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                   const MatrixBatch& factors, const AolRule& rule) override;
   void multiply(Stream& stream, std::span<const Product> products) override;
   void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
-  void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
-                   int64_t orthogonalized, bool local_ok) override;
-  void commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                   ConstWire message, const Verdict& verdict) override;
-  void commit_update(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                     ConstWire message, const Verdict& verdict) override;
-  void commit_momentum(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                       const Verdict& verdict) override;
-  void commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                     ConstWire message, const Verdict& verdict) override;
-  void commit_adamw(Stream& stream, std::span<const int32_t> list, std::span<const Piece> pieces,
-                    const StepTables& tables, const Verdict& verdict) override;
+  void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
+                 int64_t orthogonalized, bool local_ok) override;
+  void commit_muon(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
+                   ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+  void commit_update(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
+                     ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+  void commit_momentum(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
+                       const CommitCondition& vote_sum) override;
+  void commit_values(Stream& stream, std::span<const ShardBlock> blocks, const ParamView* params,
+                     ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+  void commit_adamw(Stream& stream, std::span<const int32_t> list,
+                    std::span<const ShardBlock> blocks, const StepTables& tables,
+                    const CommitCondition& vote_sum) override;
   void normuon(Stream& stream, const MatrixBatch& matrices, std::span<const NormuonState> states,
                const StepTables& tables) override;
   void commit_normuon(Stream& stream, std::span<const NormuonState> states, const ParamView* params,
-                      const Verdict& verdict) override;
+                      const CommitCondition& vote_sum) override;
   void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                    int64_t* sums) override;
   void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
@@ -82,7 +86,7 @@ class CudaOps final : public Ops {
  private:
   /// launcher(device's table of the pieces, given..., handle of the stream).
   template <class Launcher, class... Given>
-  void launch_on(Stream& stream, std::span<const Piece> pieces, Launcher launcher,
+  void launch_on(Stream& stream, std::span<const ShardBlock> blocks, Launcher launcher,
                  const Given&... given);
   bool vendor_computes(const Product& product) const;
   bool own_computes(const Product& product) const;
@@ -92,8 +96,8 @@ class CudaOps final : public Ops {
   std::unique_ptr<VendorProducts> vendor_;
   std::unique_ptr<SymmetricProducts> symmetric_;  // null: vendor_, or naive
   Buffer normalize_scratch_;
-  ListCache<PieceSource> pieces_;
-  ListCache<MatrixPieceSource> unpacked_, packed_;
+  ListCache<ShardBlockSource> pieces_;
+  ListCache<MatrixBlockSource> unpacked_, packed_;
   ListCache<ParamSource> params_;
 };
 

@@ -4,25 +4,25 @@
 #include <span>
 #include <vector>
 
-#include "cuda/kernels/items.hpp"
+#include "cuda/kernels/block_items.hpp"
 
 namespace muonrt::cuda {
 
 // What an op's lists looked like when they were copied to the device. Compared field by field:
 // the bytes between the fields are nobody's.
 
-inline bool same(const Piece& a, const Piece& b) {
+inline bool same(const ShardBlock& a, const ShardBlock& b) {
   return a.param == b.param && a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols &&
          a.local_offset == b.local_offset && a.local_ld == b.local_ld &&
          a.packed_offset == b.packed_offset && a.update_scale == b.update_scale &&
          a.decay_scale == b.decay_scale && a.tensor_index == b.tensor_index &&
          a.tensor_ld == b.tensor_ld;
 }
-inline bool same(const MatrixPiece& a, const MatrixPiece& b) {
+inline bool same(const MatrixBlock& a, const MatrixBlock& b) {
   return a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols && a.row == b.row &&
          a.col == b.col && a.packed_offset == b.packed_offset;
 }
-inline bool same(const Owned& a, const Owned& b) {
+inline bool same(const OwnedMatrix& a, const OwnedMatrix& b) {
   return a.rows == b.rows && a.cols == b.cols && a.transposed() == b.transposed();
 }
 inline bool same(const MatrixBatch& a, const MatrixBatch& b) {
@@ -37,36 +37,37 @@ bool same_list(const std::vector<T>& mine, std::span<const T> given) {
                     [](const T& a, const T& b) { return same(a, b); });
 }
 
-class PieceSource {
+class ShardBlockSource {
  public:
-  using Item = PieceItem;
-  explicit PieceSource(std::span<const Piece> pieces) : pieces_(pieces.begin(), pieces.end()) {}
-  bool is(std::span<const Piece> pieces) const { return same_list(pieces_, pieces); }
+  using Item = ShardBlockItem;
+  explicit ShardBlockSource(std::span<const ShardBlock> blocks)
+      : pieces_(blocks.begin(), blocks.end()) {}
+  bool is(std::span<const ShardBlock> blocks) const { return same_list(pieces_, blocks); }
   ItemList<Item> lists() const { return items_of(pieces_); }
 
  private:
-  std::vector<Piece> pieces_;
+  std::vector<ShardBlock> pieces_;
 };
 
-/// MatrixPiece lists with the matrices they are placed in, one for each Owned.
-class MatrixPieceSource {
+/// MatrixBlock lists with the matrices they are placed in, one for each Owned.
+class MatrixBlockSource {
  public:
   using Item = MatrixItem;
-  MatrixPieceSource(std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
+  MatrixBlockSource(std::span<const MatrixBlock> blocks, std::span<const OwnedMatrix> owned,
                     const MatrixBatch* matrices)
-      : pieces_(pieces.begin(), pieces.end()),
+      : pieces_(blocks.begin(), blocks.end()),
         owned_(owned.begin(), owned.end()),
         matrices_(matrices, matrices + owned.size()) {}
-  bool is(std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
+  bool is(std::span<const MatrixBlock> blocks, std::span<const OwnedMatrix> owned,
           const MatrixBatch* matrices) const {
-    return same_list(pieces_, pieces) && same_list(owned_, owned) &&
+    return same_list(pieces_, blocks) && same_list(owned_, owned) &&
            same_list(matrices_, std::span(matrices, owned.size()));
   }
   ItemList<Item> lists() const { return items_of(pieces_, owned_, matrices_.data()); }
 
  private:
-  std::vector<MatrixPiece> pieces_;
-  std::vector<Owned> owned_;
+  std::vector<MatrixBlock> pieces_;
+  std::vector<OwnedMatrix> owned_;
   std::vector<MatrixBatch> matrices_;
 };
 

@@ -47,7 +47,7 @@ CublasLibrary::~CublasLibrary() {
   idle().of[index_].push_back(handle_);
 }
 
-std::vector<cublasLtMatmulAlgo_t> CublasLibrary::proposed(const ProductWords& w, Depth depth,
+std::vector<cublasLtMatmulAlgo_t> CublasLibrary::proposed(const MatmulDescriptors& w, Depth depth,
                                                           int most) const {
   const CublasPreference preference = product_preference(depth);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
@@ -63,7 +63,7 @@ std::vector<cublasLtMatmulAlgo_t> CublasLibrary::proposed(const ProductWords& w,
   return out;
 }
 
-bool CublasLibrary::takes(const ProductWords& w, const cublasLtMatmulAlgo_t& algorithm) const {
+bool CublasLibrary::takes(const MatmulDescriptors& w, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t found = {};
   const cublasStatus_t status = cublas_api().algo_check(handle_, w.desc.get(), w.b.get(), w.a.get(),
                                                         w.d.get(), w.c.get(), &algorithm, &found);
@@ -78,7 +78,7 @@ bool CublasLibrary::has_batches(const cublasLtMatmulAlgo_t& algorithm) const {
   return supports != 0;
 }
 
-void CublasLibrary::launch(const ProductWords& w, const cublasLtMatmulAlgo_t& algorithm,
+void CublasLibrary::launch(const MatmulDescriptors& w, const cublasLtMatmulAlgo_t& algorithm,
                            const Product& p, int64_t first, cudaStream_t stream) const {
   const MatrixBatch& d = addend_of(p);
   for (const MatrixBatch* m : {&p.a, &p.b, &p.c, &d})

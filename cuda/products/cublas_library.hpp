@@ -7,7 +7,7 @@
 
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
-#include "cuda/products/cublas_words.hpp"
+#include "cuda/products/cublas_descriptors.hpp"
 
 namespace muonrt::cuda {
 
@@ -23,16 +23,16 @@ class CublasLibrary {
 
   /// Algorithms for as many matrices as the layouts say, best first as the library sees it; none
   /// for a shape that it does not compute.
-  std::vector<cublasLtMatmulAlgo_t> proposed(const ProductWords& words, Depth depth,
+  std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& words, Depth depth,
                                              int most) const;
   /// Whether the algorithm computes as many in one launch as the layouts say: more than it was
   /// chosen for may want another workspace.
-  bool takes(const ProductWords& words, const cublasLtMatmulAlgo_t& algorithm) const;
+  bool takes(const MatmulDescriptors& words, const cublasLtMatmulAlgo_t& algorithm) const;
   /// Whether it has launches of many matrices at all.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;
 
   /// As many matrices of the product as the layouts say, from `first` on.
-  void launch(const ProductWords& words, const cublasLtMatmulAlgo_t& algorithm,
+  void launch(const MatmulDescriptors& words, const cublasLtMatmulAlgo_t& algorithm,
               const Product& product, int64_t first, cudaStream_t stream) const;
 
  private:

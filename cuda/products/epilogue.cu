@@ -45,17 +45,17 @@ __global__ void __launch_bounds__(kThreads) scale_add_kernel(Product p) {
 
 /// Two squares on or above the diagonal, side by side: elements of two bytes by vectors. Of a
 /// square on the diagonal the parts of rows that lie below it.
-__device__ inline void mirror_halves(Tile& tile, const Crossing<false>& c, bool on_diagonal) {
-  AsTheyLie how{HalfBits(DType::kF16, DType::kBF16)};  // keeps NaN; nothing asks what it finds
+__device__ inline void mirror_halves(Tile& tile, const TransposedTile<false>& c, bool on_diagonal) {
+  CopyBits how{HalfBits(DType::kF16, DType::kBF16)};  // keeps NaN; nothing asks what it finds
   fill_halves(tile, c, how);
   __syncthreads();
-  const Drained mine;
-  char* const first = c.to.at(mine.col, mine.row, AsTheyLie::kFrom);
-  const int64_t stride = c.to.ld * size_of(AsTheyLie::kFrom);
+  const FlushedTile mine;
+  char* const first = c.to.at(mine.col, mine.row, CopyBits::kFrom);
+  const int64_t stride = c.to.ld * size_of(CopyBits::kFrom);
   drain(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
     char* const at = first + (t * kSide + k * 4) * stride;
     const int below = on_diagonal && t == 0 ? mine.col + k * 4 - mine.row : kWidth;
-    if (below >= kWidth) return store_sixteen(at, raw.low);
+    if (below >= kWidth) return store_vec16(at, raw.low);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
       if (i < below) reinterpret_cast<uint16_t*>(at)[i] = half_of(raw, i);
@@ -63,7 +63,8 @@ __device__ inline void mirror_halves(Tile& tile, const Crossing<false>& c, bool 
 }
 
 /// One square, element by element.
-__device__ inline void mirror_elements(Tile& tile, const Crossing<false>& c, bool on_diagonal) {
+__device__ inline void mirror_elements(Tile& tile, const TransposedTile<false>& c,
+                                       bool on_diagonal) {
   const int across = static_cast<int>(threadIdx.x % kSide);
   const int down = static_cast<int>(threadIdx.x / kSide);
   const int cols = c.cols < kSide ? c.cols : kSide;
@@ -77,7 +78,8 @@ __device__ inline void mirror_elements(Tile& tile, const Crossing<false>& c, boo
 
 /// The same of four bytes, or whatever the addresses.
 template <bool kHalves>
-__device__ inline void mirror_squares(Tile& tile, const Crossing<false>& c, bool on_diagonal) {
+__device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c,
+                                      bool on_diagonal) {
   const bool vectors = !kHalves && vectors_cross(c);
   for (int t = 0; c.has(t); ++t) {
     if (t > 0) __syncthreads();  // the square before this is still read
@@ -103,9 +105,9 @@ __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   const int rows = static_cast<int>(m.rows - row < kSide ? m.rows - row : kSide);
   for (int64_t matrix = blockIdx.z; matrix < m.count; matrix += gridDim.z) {
     const Rows all{m.data, m.dtype, matrix * m.stride, m.ld};
-    const Crossing<false> c{all.from(static_cast<int>(row), static_cast<int>(col)),
-                            all.from(static_cast<int>(col), static_cast<int>(row)), rows,
-                            static_cast<int>(end - col)};
+    const TransposedTile<false> c{all.from(static_cast<int>(row), static_cast<int>(col)),
+                                  all.from(static_cast<int>(col), static_cast<int>(row)), rows,
+                                  static_cast<int>(end - col)};
     if (kHalves && vectors_cross(c)) {
       mirror_halves(tile, c, row == col);
     } else {

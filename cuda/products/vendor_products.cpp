@@ -18,14 +18,14 @@ constexpr int kProposals = 8;  // that are looked at
 
 /// How products of a shape are computed; without an algorithm by naive loops.
 struct Recipe {
-  ProductWords words;
+  MatmulDescriptors words;
   std::optional<cublasLtMatmulAlgo_t> algorithm;
   bool batches = false;                // the algorithm has launches of many matrices at all
   std::map<int64_t, bool> takes = {};  // so many in one; asked once
 };
 
 /// Layouts of a batch whose matrices follow one another.
-void set_nominal(const ProductWords& words, const ProductShape& s, int64_t count) {
+void set_nominal(const MatmulDescriptors& words, const ProductShape& s, int64_t count) {
   set_batch(words.a, count, s.m * s.a_ld);
   set_batch(words.b, count, (s.transpose_b ? s.n : s.k) * s.b_ld);
   set_batch(words.c, count, s.m * s.c_ld);
@@ -35,7 +35,7 @@ void set_nominal(const ProductWords& words, const ProductShape& s, int64_t count
 /// The first that is proposed for the nominal batch and takes a single matrix, too, since any batch
 /// may come; else the first for a single one.
 std::optional<cublasLtMatmulAlgo_t> chosen(const CublasLibrary& library, const ProductShape& shape,
-                                           const ProductWords& words) {
+                                           const MatmulDescriptors& words) {
   const int64_t count = nominal_count(shape.m, shape.n);
   set_nominal(words, shape, count);
   const auto proposed = library.proposed(words, Depth::kWhole, kProposals);

@@ -11,7 +11,7 @@ namespace {
 
 // A depth is cut only where one matrix leaves most of a large GPU idle, into slices that are long
 // beside what it costs to add them up.
-constexpr int64_t kFewCells = 36, kShortestSlice = 512, kMostSlices = 8, kWantedJobs = 128;
+constexpr int64_t kFewCells = 36, kShortestSlice = 512, kMaxSlices = 8, kWantedJobs = 128;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ int slices_of(int64_t n, int64_t k) {
   const int64_t side = cells_of(n), cells = side * (side + 1) / 2;
   if (cells == 0 || cells > kFewCells) return 1;
   return static_cast<int>(
-      std::clamp(std::min(kWantedJobs / cells, k / kShortestSlice), int64_t{1}, kMostSlices));
+      std::clamp(std::min(kWantedJobs / cells, k / kShortestSlice), int64_t{1}, kMaxSlices));
 }
 
 int slices_of_sm90(int64_t n, int64_t k, int tuned) {

@@ -39,12 +39,12 @@ int64_t end_of(const JobList& list, Shapes shapes) {
 }
 
 /// What is shared out: pairs, by their upper block, and jobs of one block.
-struct Work {
+struct BlockLoad {
   Jobs pairs, singles;
 };
 
-Work cut(Shapes shapes, int64_t rows) {
-  Work work;
+BlockLoad cut(Shapes shapes, int64_t rows) {
+  BlockLoad work;
   for (const int32_t s : deepest_first(shapes)) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
     const int64_t cells = cells_of(shape.n);
@@ -255,25 +255,25 @@ JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
 bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
 
 /// A way to share the work out. Fewer pairs are no better: of what they bring, blocks share half.
-struct Shared {
+struct SharedPairs {
   JobList list;
   int64_t makespan = 0;
   size_t broken = 0;  // pairs
 
-  bool is_better_than(const Shared& other) const {
+  bool is_better_than(const SharedPairs& other) const {
     return std::pair{makespan, broken} < std::pair{other.makespan, other.broken};
   }
 };
 
 /// The best way to share out the singles beside these pairs, or the first that ends by `bound`.
-Shared share(const PairsDealt& pairs, const Work& work, Shapes shapes, int64_t bound) {
+SharedPairs share(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes, int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();
-  std::optional<Shared> best;
+  std::optional<SharedPairs> best;
   const auto offer = [&](const Jobs& singles) {
     for (const Order order : {Order::kByMatrix, Order::kLongestFirst}) {
       if (best && is_near(best->makespan, bound)) return;
-      Shared now{deal(pairs, ordered(singles, shapes, order, blocks), shapes), 0,
-                 pairs.left.size()};
+      SharedPairs now{deal(pairs, ordered(singles, shapes, order, blocks), shapes), 0,
+                      pairs.left.size()};
       now.makespan = end_of(now.list, shapes);
       if (!best || now.is_better_than(*best)) best = std::move(now);
     }
@@ -286,7 +286,7 @@ Shared share(const PairsDealt& pairs, const Work& work, Shapes shapes, int64_t b
 }
 
 /// Below which no list ends.
-int64_t least_makespan(const Work& work, Shapes shapes, int64_t blocks) {
+int64_t least_makespan(const BlockLoad& work, Shapes shapes, int64_t blocks) {
   int64_t sum = 0, deepest = 0, unit = 0;  // that all costs are multiples of
   for (const TileJob& pair : work.pairs) sum += 2 * time_of(pair, shapes);
   for (const TileJob& single : work.singles) sum += time_of(single, shapes);
@@ -304,7 +304,7 @@ int64_t least_makespan(const Work& work, Shapes shapes, int64_t blocks) {
 
 JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
   MUONRT_CHECK_INTERNAL(blocks >= 2 && blocks % 2 == 0, "a grid of ", blocks, " blocks");
-  Work work = cut(shapes, tuning.raster);
+  BlockLoad work = cut(shapes, tuning.raster);
   const bool wide = std::any_of(shapes.begin(), shapes.end(),
                                 [](const SymmetricShape& s) { return s.n > kWidestWithoutPairs; });
   if (!tuning.pairs.value_or(wide)) work = {{}, with_halves(work.pairs, work.singles)};
@@ -313,8 +313,8 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
   const auto with_bound = [&](int64_t to) {
     return share(deal_to_few(work.pairs, shapes, clusters, to), work, shapes, to);
   };
-  Shared best = with_bound(bound);
-  const auto offer = [&](Shared now) {
+  SharedPairs best = with_bound(bound);
+  const auto offer = [&](SharedPairs now) {
     if (now.is_better_than(best)) best = std::move(now);
   };
   if (!is_near(best.makespan,

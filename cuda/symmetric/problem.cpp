@@ -26,8 +26,8 @@ void check_operand(const char* name, const MatrixBatch& m) {
 SymmetricProblem problem_of(const Product& p) {
   MUONRT_CHECK_INTERNAL(symmetric_takes(p), "symmetric product of another form");
   MUONRT_CHECK_INTERNAL(p.a.cols > 0, "symmetric product of no terms");
-  constexpr int64_t kMostCells = std::numeric_limits<int16_t>::max();
-  MUONRT_CHECK_INTERNAL(cells_of(p.c.rows) <= kMostCells, "symmetric product of ", p.c.rows,
+  constexpr int64_t kMaxCells = std::numeric_limits<int16_t>::max();
+  MUONRT_CHECK_INTERNAL(cells_of(p.c.rows) <= kMaxCells, "symmetric product of ", p.c.rows,
                         " rows");
   const bool reads_d = p.d.data != nullptr && p.beta != 0.0f;
   check_operand("A", p.a);

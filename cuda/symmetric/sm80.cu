@@ -8,10 +8,10 @@
 // straight and mirrored. Slices leave their sums in f32 and `finish_kernel` adds them up in order.
 
 #include "cuda/device/launch.hpp"
-#include "cuda/symmetric/finish.cuh"
 #include "cuda/symmetric/kernels.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_sm80.cuh"
+#include "cuda/symmetric/tile_epilogue.cuh"
 
 namespace muonrt::cuda {
 

@@ -20,7 +20,7 @@ constexpr double kLeastOfSmall = 600, kLeastOfLarge = 690;  // clocks of a stage
 constexpr double kMeetings = 1000;    // of a cluster, and the sums' way through shared memory
 constexpr double kStoreClocks = 0.3;  // of a block's last job, an element
 constexpr double kRowBytes = 2.0 * kStageDepth;
-constexpr int64_t kMostSmallJobs = 1 << 16;
+constexpr int64_t kMaxSmallJobs = 1 << 16;
 constexpr double kMediumSurcharge =
     1.08;  // the model knows no more: they are taken where it is clear
 
@@ -131,7 +131,7 @@ Tiles tiles_of(std::span<const SymmetricShape> shapes, const JobList& large, int
     const int64_t side = (s.n + kSmallCell - 1) / kSmallCell;
     cells += s.count * side * (side + 1) / 2;
   }
-  if (cells > kMostSmallJobs) return Tiles::kLarge;
+  if (cells > kMaxSmallJobs) return Tiles::kLarge;
   Tiles best = Tiles::kLarge;
   double least = clocks_of(shapes, large, sms);
   const auto offer = [&](Tiles tiles, double clocks) {

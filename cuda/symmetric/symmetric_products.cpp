@@ -151,14 +151,14 @@ void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStrea
   }
 }
 
-bool SymmetricProducts::together(const Product& a, const Product& b) const {
+bool SymmetricProducts::can_share_launch(const Product& a, const Product& b) const {
   return a.a.dtype == b.a.dtype && slices_in(a) == slices_in(b);
 }
 
 void SymmetricProducts::multiply(std::span<const Product> products, cudaStream_t stream) {
   std::vector<Product> list(products.begin(), products.end());
   for (auto begin = list.begin(); begin != list.end();) {
-    const auto fits = [&, first = *begin](const Product& p) { return together(first, p); };
+    const auto fits = [&, first = *begin](const Product& p) { return can_share_launch(first, p); };
     const auto alike = std::stable_partition(begin, list.end(), fits) - begin;
     const std::span<const Product> group(&*begin,
                                          std::min<size_t>(static_cast<size_t>(alike), kProblems));

@@ -49,7 +49,7 @@ class SymmetricProducts {
   int slices_in(const Product& p) const;
   DeviceList make_list(std::span<const SymmetricShape> shapes, cudaStream_t stream);
   const DeviceList& list_of(std::span<const Product> products, cudaStream_t stream);
-  bool together(const Product& a, const Product& b) const;
+  bool can_share_launch(const Product& a, const Product& b) const;
   void launch_sm80(std::span<const Product> products, cudaStream_t stream);
   void launch_sm90(std::span<const Product> products, cudaStream_t stream);
   void launch_large(std::span<const Product> products, const DeviceList& list, cudaStream_t stream);

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "cuda/symmetric/finish.cuh"
 #include "cuda/symmetric/ptx_sm90.cuh"
 #include "cuda/symmetric/ptx_wgmma.cuh"
+#include "cuda/symmetric/tile_epilogue.cuh"
 
 // A warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that wgmma
 // leaves. It has 64 rows; 64 columns of them are a square, four strips of 16. Of a strip a thread

@@ -55,8 +55,8 @@ typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
 /* NorMuon: which lines of the matrix (or part) have a second moment each. */
-typedef int32_t muonrt_normuon_t;
-enum muonrt_normuon {
+typedef int32_t muonrt_normuon_axis_t;
+enum muonrt_normuon_axis {
   MUONRT_NORMUON_OFF = 0,
   MUONRT_NORMUON_ROWS = 1, /* the published form; does next to nothing on wide or square matrices */
   MUONRT_NORMUON_COLUMNS = 2,
@@ -65,15 +65,15 @@ enum muonrt_normuon {
 
 /* "MUONRT_OK" and so on; "MUONRT_ERROR_UNKNOWN" for a value that is no status. Static storage.
  * Threads: any. */
-MUONRT_API const char* muonrt_status_name(muonrt_status_t status);
+MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
 
 /* Message of the last call of this thread that returned an error, or MUONRT_SKIPPED (which is none,
  * but has a reason); "" if there was none. Never NULL; valid until this thread's next call.
  * Threads: any; each has its own.
  */
-MUONRT_API const char* muonrt_last_error(void);
+MUONRT_API const char* muonrt_get_last_error(void);
 
-/* Makes `message` (copied; NULL: "") this thread's muonrt_last_error and returns `status`: for
+/* Makes `message` (copied; NULL: "") this thread's muonrt_get_last_error and returns `status`: for
  * libraries that add functions to this ABI, as muonrt_mpi does. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message);
 
@@ -93,13 +93,13 @@ MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const c
  * Refused: INVALID_ARGUMENT. In an array the first element's struct_size is the stride of all. */
 
 /* major * 10000 + minor * 100 + patch of the library that runs. Threads: any. */
-MUONRT_API int32_t muonrt_version(void);
+MUONRT_API int32_t muonrt_get_version(void);
 
 /* Versions, compiler, instruction set, devices and transports of this build, as JSON.
  * @param buffer    receives at most `capacity` bytes, always ended by a zero; NULL if that is 0.
  * @param needed    receives the length without the final zero, whatever the capacity; may be NULL.
  * Errors: INVALID_ARGUMENT if `buffer` is NULL and `capacity` is not 0. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* needed);
+MUONRT_API muonrt_status_t muonrt_get_build_info(char* buffer, int64_t capacity, int64_t* needed);
 
 #ifdef __cplusplus
 }

@@ -15,7 +15,7 @@ extern "C" {
  *
  * Of every handle of muonrt: one that was destroyed (also twice), or is of another kind, gives
  * INVALID_ARGUMENT; in a child of fork all calls return INVALID_STATE, and destroy ends nothing
- * that the parent has. A destroy that is refused says why in muonrt_last_error. */
+ * that the parent has. A destroy that is refused says why in muonrt_get_last_error. */
 typedef struct muonrt_comm muonrt_comm_t;
 
 /* What the ranks share that are threads of one process. */
@@ -47,8 +47,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 MUONRT_API void muonrt_comm_destroy(muonrt_comm_t* comm);
 
 /* This rank's number, and how many there are. Errors: INVALID_ARGUMENT for a null pointer. */
-MUONRT_API muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm);
-MUONRT_API muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm);
+MUONRT_API muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm_t* comm);
+MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm_t* comm);
 
 /* Every wait of this communicator, and of duplicates taken later, ends after so many milliseconds
  * with TIMEOUT: 1 .. 31622400000 (366 days); 600000 (ten minutes) by default. Local.

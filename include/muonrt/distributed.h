@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* What an assign function is told of a parameter; valid during the call. */
-typedef struct muonrt_assignment {
+typedef struct muonrt_assign_info {
   uint32_t struct_size;
   int32_t ndim;
   const char* name;
@@ -17,7 +17,7 @@ typedef struct muonrt_assignment {
   const int32_t* holders; /* ranks that hold a part of it, ascending */
   int32_t n_holders;
   int32_t world; /* ranks of the communicator */
-} muonrt_assignment_t;
+} muonrt_assign_info_t;
 
 /* Three functions of the caller's in place of the built-in exchanges, for the Muon parameters. They
  * return 0, or an error code: then the call (creation or step) returns MUONRT_ERROR_CALLBACK on
@@ -44,7 +44,7 @@ typedef struct muonrt_distributed_config {
                              many parameters); replaces `window` of the options */
   int32_t reserved;
   void* state; /* handed to the functions as it is */
-  int (*assign)(void* state, int64_t param, const muonrt_assignment_t* facts, int32_t* owner);
+  int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* facts, int32_t* owner);
   int (*gather)(void* state, int64_t param, int32_t owner, const void* local, void* full,
                 void* stream);
   int (*redistribute)(void* state, int64_t param, int32_t owner, const void* full, void* local,

@@ -117,16 +117,16 @@ typedef struct muonrt_group {
   muonrt_form_t form;             /* AUTO: by shape alone; fixed */
   double scale_factor;            /* multiplies the rule's value; 1; >= 0; fixed */
   /* AdamW */
-  double beta1, beta2, eps; /* 0.9, 0.95, 1e-8; ranges of beta1 and beta2: as momentum's */
+  double beta1, beta2, adamw_eps; /* 0.9, 0.95, 1e-8; ranges of beta1 and beta2: as momentum's */
   /* Muon */
-  double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
-  const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
-                              which X is rebuilt; read at creation alone; NULL: searched for the
-                              list and dtype, so that matrices of at least 512 rows have no
-                              larger error than in the standard form in bf16; refused with
-                              FORM_STANDARD; fixed */
-  int32_t n_restarts;      /* 0 .. 31 */
-  muonrt_dtype_t iteration_dtype;   /* of this group; 0: the optimizer's; fixed */
+  double normalize_eps;           /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
+  const int32_t* gram_restarts;   /* Gram form: n_gram_restarts steps, counted from 0 and ascending,
+                                before   which X is rebuilt; read at creation alone; NULL: searched for
+                                the   list and dtype, so that matrices of at least 512 rows have no
+                                larger error than in the standard form in bf16; refused with
+                                FORM_STANDARD; fixed */
+  int32_t n_gram_restarts;        /* 0 .. 31 */
+  muonrt_dtype_t iteration_dtype; /* of this group; 0: the optimizer's; fixed */
   muonrt_row_scaling_t row_scaling; /* AOL: rows of the normalized matrix divided by the root of
                           their absolute Gram sums, as Turbo-Muon does (a sum below 1e-7 counts as
                           1e-7; in f16 also below rows x 2^-27, as that), then by safety but
@@ -148,8 +148,8 @@ typedef struct muonrt_group {
                            that is not finite skips the step, and clip_norm counts them. */
   muonrt_dtype_t momentum_dtype; /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded at random when it is
                                     stored, so that its mean is exact (options: seed); fixed */
-  muonrt_normuon_t normuon; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is
-                      left as it is. With block_period > 1: NOT_SUPPORTED. */
+  muonrt_normuon_axis_t normuon_axis; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line
+                      only is left as it is. With block_period > 1: NOT_SUPPORTED. */
   int32_t renormalize;  /* Muon: 0; 1: after the iteration each matrix is scaled to the Frobenius
                            norm sqrt(min(rows, cols)); fixed (Muon+, arXiv 2602.21545) */
   double normuon_beta2; /* 0.95; range: as momentum's */

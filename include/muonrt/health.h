@@ -16,7 +16,7 @@ extern "C" {
  * `nonfinite` counts each addend. */
 
 /* What replicas hold, beside MUONRT_STATE_MOMENTUM, _VARIANCE, _MASTER, _REMAINDER. */
-enum { MUONRT_HEALTH_DATA = -1 /* the parameter itself */ };
+enum { MUONRT_STATE_PARAM = -1 /* the parameter itself */ };
 
 /* The last step that measured. */
 typedef struct muonrt_health {
@@ -31,7 +31,7 @@ typedef struct muonrt_health {
   int64_t replica_param;
   int32_t replica_rank; /* -1 where all are equal */
   int32_t replica_reference;
-  int32_t replica_kind; /* MUONRT_HEALTH_DATA or a muonrt_state_kind_t */
+  int32_t replica_kind; /* MUONRT_STATE_PARAM or a muonrt_state_kind_t */
   int32_t reserved;
 } muonrt_health_t;
 
@@ -66,10 +66,10 @@ MUONRT_API void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, 
 /* *health <- the summary, and matrices[0 .. capacity) <- the first of its matrices, by parameter
  * and index; the first element's struct_size is the stride of all. `matrices` may be NULL where
  * capacity is 0. Errors: INVALID_ARGUMENT; INVALID_STATE where health_every is 0. */
-MUONRT_API muonrt_status_t muonrt_optimizer_health(const muonrt_optimizer_t* optimizer,
-                                                   muonrt_health_t* health,
-                                                   muonrt_matrix_health_t* matrices,
-                                                   int64_t capacity);
+MUONRT_API muonrt_status_t muonrt_optimizer_get_health(const muonrt_optimizer_t* optimizer,
+                                                       muonrt_health_t* health,
+                                                       muonrt_matrix_health_t* matrices,
+                                                       int64_t capacity);
 
 #ifdef __cplusplus
 }

@@ -101,20 +101,20 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * {elements, 1, ..., 1}. A rank outside the mesh gets all zeros.
  * Errors: INVALID_ARGUMENT (null pointer, bad mesh, placement or shape; the message names it).
  * Threads: any. */
-MUONRT_API muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape,
-                                                     const muonrt_layout_t* layout, int32_t world,
-                                                     int32_t ndim, const int64_t* shape,
-                                                     int32_t rank);
+MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
+                                                         const muonrt_layout_t* layout,
+                                                         int32_t world, int32_t ndim,
+                                                         const int64_t* shape, int32_t rank);
 
 /* The global indices along tensor dimension `dim` that `rank` holds, as runs in local order.
  * @param runs    receives at most `capacity` runs; may be NULL if capacity is 0.
  * @param n_runs  receives how many there are.
  * Errors: as above; INVALID_ARGUMENT for flat ranges, which are no product of such lists. Threads:
  * any. */
-MUONRT_API muonrt_status_t muonrt_layout_runs(muonrt_run_t* runs, int64_t capacity, int64_t* n_runs,
-                                              const muonrt_layout_t* layout, int32_t world,
-                                              int32_t ndim, const int64_t* shape, int32_t rank,
-                                              int32_t dim);
+MUONRT_API muonrt_status_t muonrt_layout_get_runs(muonrt_run_t* runs, int64_t capacity,
+                                                  int64_t* n_runs, const muonrt_layout_t* layout,
+                                                  int32_t world, int32_t ndim, const int64_t* shape,
+                                                  int32_t rank, int32_t dim);
 
 #ifdef __cplusplus
 }

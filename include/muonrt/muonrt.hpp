@@ -16,11 +16,12 @@ namespace muonrt {
 // Versioned in the symbols, so that it can be linked beside a static libmuonrt.
 inline namespace v0 {
 
-/// What a failed call throws: its status, and the message of muonrt_last_error.
+/// What a failed call throws: its status, and the message of muonrt_get_last_error.
 class Error : public std::runtime_error {
  public:
   explicit Error(muonrt_status_t status)
-      : std::runtime_error(std::string(muonrt_status_name(status)) + ": " + muonrt_last_error()),
+      : std::runtime_error(std::string(muonrt_status_get_name(status)) + ": " +
+                           muonrt_get_last_error()),
         status_(status) {}
   muonrt_status_t status() const noexcept { return status_; }
 
@@ -74,12 +75,12 @@ class Comm {
     check(muonrt_comm_create_thread(&handle, group, rank));
     return Comm(handle);
   }
-  static Comm tcp(const muonrt_tcp_t& meeting) {
+  static Comm tcp(const muonrt_tcp_options_t& meeting) {
     muonrt_comm_t* handle = nullptr;
     check(muonrt_comm_create_tcp(&handle, &meeting));
     return Comm(handle);
   }
-  static Comm folder(const muonrt_folder_t& meeting) {
+  static Comm folder(const muonrt_folder_options_t& meeting) {
     muonrt_comm_t* handle = nullptr;
     check(muonrt_comm_create_folder(&handle, &meeting));
     return Comm(handle);
@@ -99,12 +100,12 @@ class Comm {
 
   int32_t rank() const {
     int32_t out = 0;
-    check(muonrt_comm_rank(&out, handle_.get()));
+    check(muonrt_comm_get_rank(&out, handle_.get()));
     return out;
   }
   int32_t size() const {
     int32_t out = 0;
-    check(muonrt_comm_size(&out, handle_.get()));
+    check(muonrt_comm_get_size(&out, handle_.get()));
     return out;
   }
   void set_timeout(int64_t milliseconds) { check(muonrt_comm_set_timeout(get(), milliseconds)); }
@@ -141,8 +142,10 @@ class ThreadGroup {
   std::unique_ptr<muonrt_thread_group_t, detail::Delete> handle_;
 };
 
-inline muonrt_tcp_t tcp_meeting() { return detail::filled(muonrt_tcp_init_sized); }
-inline muonrt_folder_t folder_meeting() { return detail::filled(muonrt_folder_init_sized); }
+inline muonrt_tcp_options_t tcp_options() { return detail::filled(muonrt_tcp_options_init_sized); }
+inline muonrt_folder_options_t folder_options() {
+  return detail::filled(muonrt_folder_options_init_sized);
+}
 inline muonrt_nccl_options_t nccl_options() {
   return detail::filled(muonrt_nccl_options_init_sized);
 }
@@ -167,7 +170,7 @@ inline muonrt_optimizer_options_t options() {
 inline muonrt_distributed_config_t distributed_config() {
   return detail::filled(muonrt_distributed_config_init_sized);
 }
-inline muonrt_step_t step_args() { return detail::filled(muonrt_step_init_sized); }
+inline muonrt_step_args_t step_args() { return detail::filled(muonrt_step_args_init_sized); }
 
 /// What the last step that measured found; see muonrt/health.h.
 struct Health {
@@ -195,25 +198,26 @@ class Optimizer {
   }
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
   /// Takes new weights, of all parameters or of some: master weights follow what was written.
-  void take_params() { check(muonrt_optimizer_take_params(get(), nullptr, 0)); }
+  void take_params() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
   void take_params(const std::vector<int64_t>& params) {
     if (params.empty()) return;
-    check(muonrt_optimizer_take_params(get(), params.data(), static_cast<int64_t>(params.size())));
+    check(
+        muonrt_optimizer_reset_masters(get(), params.data(), static_cast<int64_t>(params.size())));
   }
   void set_group(int32_t index, const muonrt_group_t& group) {
     check(muonrt_optimizer_set_group(get(), index, &group));
   }
 
   /// @return  what was done; `skipped` where a gradient was not finite.
-  muonrt_report_t step(double lr, const std::vector<int64_t>& without_grad = {}) {
-    muonrt_step_t args = step_args();
+  muonrt_step_report_t step(double lr, const std::vector<int64_t>& inactive_params = {}) {
+    muonrt_step_args_t args = step_args();
     args.lr = lr;
-    args.without_grad = without_grad.data();
-    args.n_without_grad = static_cast<int64_t>(without_grad.size());
+    args.inactive_params = inactive_params.data();
+    args.n_inactive_params = static_cast<int64_t>(inactive_params.size());
     return step(args);
   }
-  muonrt_report_t step(const muonrt_step_t& args) {
-    auto report = detail::filled(muonrt_report_init_sized);
+  muonrt_step_report_t step(const muonrt_step_args_t& args) {
+    auto report = detail::filled(muonrt_step_report_init_sized);
     check(muonrt_optimizer_step(get(), &args, &report));
     return report;
   }
@@ -229,7 +233,7 @@ class Optimizer {
 
   int64_t find(const std::string& name) const {
     int64_t index = 0;
-    check(muonrt_optimizer_find(get(), name.c_str(), &index));
+    check(muonrt_optimizer_find_param(get(), name.c_str(), &index));
     return index;
   }
   /// View of MUONRT_STATE_...; borrowed.
@@ -239,12 +243,12 @@ class Optimizer {
     return view;
   }
   /// All state of this rank; valid until the next call.
-  std::vector<muonrt_state_extent_t> state_extents() {
+  std::vector<muonrt_state_shard_t> state_extents() {
     int64_t count = 0;
-    check(muonrt_optimizer_state_extents(get(), nullptr, 0, &count));
-    std::vector<muonrt_state_extent_t> out(static_cast<size_t>(count),
-                                           detail::filled(muonrt_state_extent_init_sized));
-    check(muonrt_optimizer_state_extents(get(), out.data(), count, &count));
+    check(muonrt_optimizer_get_state_shards(get(), nullptr, 0, &count));
+    std::vector<muonrt_state_shard_t> out(static_cast<size_t>(count),
+                                          detail::filled(muonrt_state_shard_init_sized));
+    check(muonrt_optimizer_get_state_shards(get(), out.data(), count, &count));
     return out;
   }
   /// A checkpoint, and going on from one; see muonrt/state.h.
@@ -266,25 +270,26 @@ class Optimizer {
   }
   std::string load_notes() const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return muonrt_optimizer_load_notes(get(), buffer, capacity, needed);
+      return muonrt_optimizer_get_load_notes(get(), buffer, capacity, needed);
     });
   }
   /// (layer, head) that QK-clip acted on in the last committed step, ascending.
   std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
     int64_t count = 0;
-    check(muonrt_optimizer_clipped_heads(get(), nullptr, nullptr, 0, &count));
+    check(muonrt_optimizer_get_clipped_heads(get(), nullptr, nullptr, 0, &count));
     std::vector<int32_t> layers(static_cast<size_t>(count)), heads(static_cast<size_t>(count));
-    check(muonrt_optimizer_clipped_heads(get(), layers.data(), heads.data(), count, &count));
+    check(muonrt_optimizer_get_clipped_heads(get(), layers.data(), heads.data(), count, &count));
     std::vector<std::pair<int32_t, int32_t>> out;
     for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
     return out;
   }
   Health health() const {
     Health out{detail::filled(muonrt_health_init_sized), {}};
-    check(muonrt_optimizer_health(get(), &out.summary, nullptr, 0));
+    check(muonrt_optimizer_get_health(get(), &out.summary, nullptr, 0));
     out.matrices.resize(static_cast<size_t>(out.summary.matrices),
                         detail::filled(muonrt_matrix_health_init_sized));
-    check(muonrt_optimizer_health(get(), &out.summary, out.matrices.data(), out.summary.matrices));
+    check(muonrt_optimizer_get_health(get(), &out.summary, out.matrices.data(),
+                                      out.summary.matrices));
     return out;
   }
   int64_t steps() const {
@@ -296,25 +301,25 @@ class Optimizer {
   /// Counts the updates that a parameter has had; set them after set_step.
   int64_t updates(int64_t index) const {
     int64_t out = 0;
-    check(muonrt_optimizer_get_updates(get(), index, &out));
+    check(muonrt_optimizer_get_update_count(get(), index, &out));
     return out;
   }
   void set_updates(int64_t index, int64_t updates) {
-    check(muonrt_optimizer_set_updates(get(), index, updates));
+    check(muonrt_optimizer_set_update_count(get(), index, updates));
   }
-  std::string describe(int32_t format = MUONRT_TEXT) const {
+  std::string describe(int32_t format = MUONRT_FORMAT_TEXT) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return muonrt_optimizer_describe(get(), format, buffer, capacity, needed);
+      return muonrt_optimizer_describe_plan(get(), format, buffer, capacity, needed);
     });
   }
-  std::string trace(int32_t format = MUONRT_TEXT) const {
+  std::string trace(int32_t format = MUONRT_FORMAT_TEXT) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return muonrt_optimizer_trace(get(), format, buffer, capacity, needed);
+      return muonrt_optimizer_get_trace(get(), format, buffer, capacity, needed);
     });
   }
   muonrt_counters_t counters() const {
     auto out = detail::filled(muonrt_counters_init_sized);
-    check(muonrt_optimizer_counters(get(), &out));
+    check(muonrt_optimizer_get_counters(get(), &out));
     return out;
   }
   muonrt_optimizer_t* get() const noexcept { return handle_.get(); }
@@ -324,7 +329,7 @@ class Optimizer {
 };
 
 /// Versions and abilities of the library that runs, as JSON.
-inline std::string build_info() { return detail::text(muonrt_build_info); }
+inline std::string build_info() { return detail::text(muonrt_get_build_info); }
 
 }  // namespace v0
 }  // namespace muonrt

@@ -33,7 +33,7 @@ MUONRT_API void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, u
 
 /* NCCL's version as NCCL tells it: 22809 for 2.28.9. No GPU or driver is needed.
  * Errors: NOT_SUPPORTED if there is no NCCL, or muonrt was built without CUDA. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
+MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
 
 /* A communicator for optimizers on MUONRT_DEVICE_CUDA: grouped NCCL sends and receives. `host`, any
  * communicator of host memory (MPI, threads, TCP, folder, callbacks), brings the ranks together; a

@@ -21,11 +21,13 @@ typedef struct muonrt_optimizer muonrt_optimizer_t;
 /* ---- settings ---- */
 typedef int32_t muonrt_commit_t;
 enum muonrt_commit { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
-typedef int32_t muonrt_replicas_t;
-enum muonrt_replicas {
-  MUONRT_REPLICAS_ONCE = 0, /* a matrix that replicas hold is orthogonalized once for all of them */
-  MUONRT_REPLICAS_EACH = 1, /* once in every replica: more work, no traffic between replicas */
-  MUONRT_REPLICAS_AUTO = 2  /* what the cost model calls cheaper; the printed plan compares them */
+typedef int32_t muonrt_replica_mode_t;
+enum muonrt_replica_mode {
+  MUONRT_REPLICA_MODE_ONCE =
+      0, /* a matrix that replicas hold is orthogonalized once for all of them */
+  MUONRT_REPLICA_MODE_EACH = 1, /* once in every replica: more work, no traffic between replicas */
+  MUONRT_REPLICA_MODE_AUTO =
+      2 /* what the cost model calls cheaper; the printed plan compares them */
 };
 typedef int32_t muonrt_device_t;
 enum muonrt_device { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
@@ -42,8 +44,8 @@ enum muonrt_symmetric {
 typedef int32_t muonrt_replica_check_t;
 enum muonrt_replica_check {
   /* In the first committed step and the first one after muonrt_optimizer_set_step or
-     muonrt_optimizer_set_updates; the gradient of a parameter that sits out when it first takes
-     part; weights after muonrt_optimizer_take_params, too. */
+     muonrt_optimizer_set_update_count; the gradient of a parameter that sits out when it first
+     takes part; weights after muonrt_optimizer_reset_masters, too. */
   MUONRT_REPLICA_CHECK_FIRST = 0,
   MUONRT_REPLICA_CHECK_EVERY = 1, /* in every step: a pass over all that replicas hold, and a wait
                                      of the host */
@@ -63,7 +65,7 @@ enum muonrt_state_kind {
                                  a resume has put in */
 };
 typedef int32_t muonrt_format_t;
-enum muonrt_format { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
+enum muonrt_format { MUONRT_FORMAT_TEXT = 0, MUONRT_FORMAT_JSON = 1 };
 
 /* Equal on every rank (else MISMATCH), but for device_index, threads, timeout_ms, trace, poison,
  * graphs and allocator, and the state and functions of `distributed`
@@ -78,16 +80,16 @@ typedef struct muonrt_optimizer_options {
                               BF16, in the Gram form F16 */
   muonrt_commit_t commit;         /* MUONRT_COMMIT_ATOMIC */
   int32_t window;                 /* chunks in flight, 1 .. 64; 3 */
-  int64_t chunk_bytes;        /* of whole matrices that one owner receives in a chunk, up to 2^60;
-                                 0: 64 MiB on the host, 256 MiB on CUDA */
-  int64_t timeout_ms;         /* every wait of a step for other ranks ends after so long; 1 ..
-                                 31622400000 (366 days); 600000. While ranks compare and plan in
-                                 muonrt_optimizer_create they wait as long as muonrt_comm_set_timeout
-                                 has said */
-  int32_t trace;              /* 1: keep the times of the last step's stages; 0 */
-  int32_t portable_gemm;      /* 1: plain loops in place of the GEMM library; 0 */
-  int32_t poison;             /* 1: messages and scratch are filled with NaN before every step; 0 */
-  muonrt_replicas_t replicas; /* MUONRT_REPLICAS_ONCE; does not change a bit */
+  int64_t chunk_bytes;   /* of whole matrices that one owner receives in a chunk, up to 2^60;
+                            0: 64 MiB on the host, 256 MiB on CUDA */
+  int64_t timeout_ms;    /* every wait of a step for other ranks ends after so long; 1 ..
+                            31622400000 (366 days); 600000. While ranks compare and plan in
+                            muonrt_optimizer_create they wait as long as muonrt_comm_set_timeout
+                            has said */
+  int32_t trace;         /* 1: keep the times of the last step's stages; 0 */
+  int32_t portable_gemm; /* 1: plain loops in place of the GEMM library; 0 */
+  int32_t poison;        /* 1: messages and scratch are filled with NaN before every step; 0 */
+  muonrt_replica_mode_t replica_mode; /* MUONRT_REPLICA_MODE_ONCE; does not change a bit */
   const muonrt_distributed_config_t* distributed; /* read at creation alone; NULL: all built in */
   int64_t seed;     /* of MUONRT_MASTER_STOCHASTIC and of bf16 momentum; 0. Random bits follow from
                        seed, step, parameter and element, whatever the mesh. */
@@ -103,7 +105,7 @@ typedef struct muonrt_optimizer_options {
                         change a bit. */
   int32_t graphs;    /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
                         replayed as a CUDA graph from then on; 0. Does not change a bit. */
-  /* What the model of MUONRT_REPLICAS_AUTO knows of the machine, per rank; it decides nothing
+  /* What the model of MUONRT_REPLICA_MODE_AUTO knows of the machine, per rank; it decides nothing
      else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6 on CUDA. */
   double machine_flops;                 /* of products, per second; each 0 or >= 1e-30 */
   double machine_bytes;                 /* that a rank sends or receives, per second */
@@ -114,15 +116,15 @@ typedef struct muonrt_optimizer_options {
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */
-typedef struct muonrt_step {
+typedef struct muonrt_step_args {
   uint32_t struct_size;
   int32_t reserved;
-  double lr;                   /* learning rate, >= 0; no default: NaN until set; times the
-                                  lr_factors it must be in the range of f32 */
-  double grad_scale_inv;       /* multiplies every gradient; 1; > 0, in the range of f32 */
-  const int64_t* without_grad; /* parameters (indices) that sit out in this step, the same list on
-                                  every rank; their state stays as it is */
-  int64_t n_without_grad;
+  double lr;                      /* learning rate, >= 0; no default: NaN until set; times the
+                                     lr_factors it must be in the range of f32 */
+  double grad_scale_inv;          /* multiplies every gradient; 1; > 0, in the range of f32 */
+  const int64_t* inactive_params; /* parameters (indices) that sit out in this step, the same list
+                                  on every rank; their state stays as it is */
+  int64_t n_inactive_params;
   /* One f32 each in memory of the device, equal on every rank (the factor that the first two make
      is compared in the vote: MISMATCH), read when the step's work runs; NULL: absent. */
   const float* device_grad_scale_inv; /* multiplies every gradient, besides grad_scale_inv */
@@ -144,10 +146,10 @@ typedef struct muonrt_step {
                               not read; NULL: `lr` for all */
   int32_t n_group_lrs;     /* their number, where it is not NULL; 0 */
   int32_t reserved_2;
-} muonrt_step_t;
+} muonrt_step_args_t;
 
 /* What a step did. Times in seconds, of this rank. */
-typedef struct muonrt_report {
+typedef struct muonrt_step_report {
   uint32_t struct_size;
   int32_t skipped;        /* 1: voted down */
   int64_t step;           /* committed steps so far */
@@ -158,8 +160,8 @@ typedef struct muonrt_report {
      something else (found_inf, a factor or a logit of QK-clip: all ranks do; an update that
      overflowed: its owner); else -1 */
   int32_t nonfinite_rank;
-  int32_t health;          /* 1: this step measured; see muonrt_optimizer_health. What ends the
-                                 measuring of a step that is over is the next step's error */
+  int32_t has_health;      /* 1: this step measured; see muonrt_optimizer_get_health. What ends the
+                             measuring of a step that is over is the next step's error */
   int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */
   int64_t bytes_sent;      /* to other ranks in this step */
   double seconds;          /* whole call */
@@ -168,14 +170,14 @@ typedef struct muonrt_report {
   double exchange_seconds; /* sum over exchanges */
   double exposed_seconds;  /* whole call less the local passes and the products */
   double grad_norm;        /* of all gradients, where clip_norm is set; else 0 */
-  int64_t clipped_heads;   /* by QK-clip; see muonrt_optimizer_clipped_heads */
+  int64_t clipped_heads;   /* by QK-clip; see muonrt_optimizer_get_clipped_heads */
   double enqueue_seconds;  /* until everything was enqueued; then the call only waits. Of a large
                               step: what `stream` held, too */
   /* 1: gradient and momentum of nonfinite_param are finite, and their direction in f32, but not in
      transport_dtype. */
   int32_t transport_overflow;
   int32_t reserved;
-} muonrt_report_t;
+} muonrt_step_report_t;
 
 /* Counts since creation, of this rank. */
 typedef struct muonrt_counters {
@@ -194,10 +196,11 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
                                                     uint32_t size);
 #define muonrt_optimizer_options_init(options) \
   muonrt_optimizer_options_init_sized((options), sizeof(muonrt_optimizer_options_t))
-MUONRT_API void muonrt_step_init_sized(muonrt_step_t* step, uint32_t size);
-#define muonrt_step_init(step) muonrt_step_init_sized((step), sizeof(muonrt_step_t))
-MUONRT_API void muonrt_report_init_sized(muonrt_report_t* report, uint32_t size);
-#define muonrt_report_init(report) muonrt_report_init_sized((report), sizeof(muonrt_report_t))
+MUONRT_API void muonrt_step_args_init_sized(muonrt_step_args_t* step, uint32_t size);
+#define muonrt_step_args_init(step) muonrt_step_args_init_sized((step), sizeof(muonrt_step_args_t))
+MUONRT_API void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size);
+#define muonrt_step_report_init(report) \
+  muonrt_step_report_init_sized((report), sizeof(muonrt_step_report_t))
 MUONRT_API void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size);
 #define muonrt_counters_init(counters) \
   muonrt_counters_init_sized((counters), sizeof(muonrt_counters_t))
@@ -248,10 +251,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
                                                       const void* const* grads, int64_t n);
 
 /* Rebinds the memory of a parameter: the local shard, with the values that it had, or others of
- * which muonrt_optimizer_take_params is then told. Local, between steps. The next step compares it
- * with its master weights, and looks for infinities and NaN. Errors: INVALID_ARGUMENT (index, null
- * though elements lie here, alignment, memory that the device does not reach, overlap with what a
- * step reads or writes of another); the memory that was bound stays. */
+ * which muonrt_optimizer_reset_masters is then told. Local, between steps. The next step compares
+ * it with its master weights, and looks for infinities and NaN. Errors: INVALID_ARGUMENT (index,
+ * null though elements lie here, alignment, memory that the device does not reach, overlap with
+ * what a step reads or writes of another); the memory that was bound stays. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                                      void* data);
 
@@ -265,8 +268,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  * and NaN in them. Between steps.
  * @param params  indices, n of them; NULL: all, with n = 0.
  * Errors: INVALID_ARGUMENT (a bad index, which is named, n below 0); nothing is taken then. */
-MUONRT_API muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer,
-                                                        const int64_t* params, int64_t n);
+MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer,
+                                                          const int64_t* params, int64_t n);
 
 /* Changes a group's settings for the steps to come; every rank makes the same change before the
  * same step (compared in the step's vote). Errors: INVALID_ARGUMENT if a fixed field differs; of
@@ -277,7 +280,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
 
 /* One step of every parameter, or of none. Collective; blocking on the host.
  * Returns MUONRT_OK; MUONRT_SKIPPED if any rank found a non-finite gradient (nothing has changed,
- * the step does not count; muonrt_last_error says why); else an error.
+ * the step does not count; muonrt_get_last_error says why); else an error.
  * The same on every rank, with nothing changed and the optimizer usable: INVALID_ARGUMENT (a bad
  * argument or a missing gradient on some rank; in the first committed step, and the first of a
  * resume, a parameter that is not its master weight rounded, or an infinity or NaN in a parameter,
@@ -294,44 +297,44 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * muonrt/recover.h settles what the step is.
  * @param report  may be NULL; left as it was where an error is returned. */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
-                                                 const muonrt_step_t* step,
-                                                 muonrt_report_t* report);
+                                                 const muonrt_step_args_t* step,
+                                                 muonrt_step_report_t* report);
 
 /* *index <- the parameter called `name`. Errors: INVALID_ARGUMENT if there is none. */
-MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer,
-                                                 const char* name, int64_t* index);
+MUONRT_API muonrt_status_t muonrt_optimizer_find_param(const muonrt_optimizer_t* optimizer,
+                                                       const char* name, int64_t* index);
 
 /* The heads that QK-clip acted on in the last committed step: `count` <- how many, and the first
  * `capacity` of them as (layers[i], heads[i]), ascending; both may be NULL with capacity 0.
  * Local. Errors: INVALID_ARGUMENT for a null pointer, a capacity below 0. */
-MUONRT_API muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimizer,
-                                                          int32_t* layers, int32_t* heads,
-                                                          int64_t capacity, int64_t* count);
+MUONRT_API muonrt_status_t muonrt_optimizer_get_clipped_heads(const muonrt_optimizer_t* optimizer,
+                                                              int32_t* layers, int32_t* heads,
+                                                              int64_t capacity, int64_t* count);
 
 /* Committed steps. Setting it resumes the step numbers, and AdamW's bias correction as if every
- * parameter had taken part in all of them; muonrt_optimizer_set_updates (muonrt/state.h) gives
+ * parameter had taken part in all of them; muonrt_optimizer_set_update_count (muonrt/state.h) gives
  * those that sat out their own count. 0 <= step <= 2^53. Local: every rank must set the same number
  * before the same step. Errors: INVALID_ARGUMENT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer,
                                                      int64_t* step);
 MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);
 
-/* The plan, for a person (MUONRT_TEXT) or as JSON: owners, chunks, bytes, memory, balance.
- * Buffers as in muonrt_build_info. Local. Errors: INVALID_ARGUMENT. */
-MUONRT_API muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer,
-                                                     muonrt_format_t format, char* buffer,
-                                                     int64_t capacity, int64_t* needed);
+/* The plan, for a person (MUONRT_FORMAT_TEXT) or as JSON: owners, chunks, bytes, memory, balance.
+ * Buffers as in muonrt_get_build_info. Local. Errors: INVALID_ARGUMENT. */
+MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(const muonrt_optimizer_t* optimizer,
+                                                          muonrt_format_t format, char* buffer,
+                                                          int64_t capacity, int64_t* needed);
 
-/* The last step: the order of its stages (MUONRT_TEXT), or their times as a Chrome trace
- * (MUONRT_JSON; needs `trace` at creation). Buffers as in muonrt_build_info. Local.
+/* The last step: the order of its stages (MUONRT_FORMAT_TEXT), or their times as a Chrome trace
+ * (MUONRT_FORMAT_JSON; needs `trace` at creation). Buffers as in muonrt_get_build_info. Local.
  * Errors: INVALID_ARGUMENT; INVALID_STATE for times that were not kept. */
-MUONRT_API muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer,
-                                                  muonrt_format_t format, char* buffer,
-                                                  int64_t capacity, int64_t* needed);
+MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(const muonrt_optimizer_t* optimizer,
+                                                      muonrt_format_t format, char* buffer,
+                                                      int64_t capacity, int64_t* needed);
 
 /* *counters <- the counts. Local. Errors: INVALID_ARGUMENT (null pointer, wrong struct_size). */
-MUONRT_API muonrt_status_t muonrt_optimizer_counters(const muonrt_optimizer_t* optimizer,
-                                                     muonrt_counters_t* counters);
+MUONRT_API muonrt_status_t muonrt_optimizer_get_counters(const muonrt_optimizer_t* optimizer,
+                                                         muonrt_counters_t* counters);
 
 #ifdef __cplusplus
 }

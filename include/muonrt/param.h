@@ -25,28 +25,28 @@ enum muonrt_master_kind {
 };
 /* Which weight of an attention layer, with the values of muonrt/routing.h. Rows count by their
  * index in the whole weight; gamma(h) = threshold / logit of a query head above it, else 1. */
-typedef int32_t muonrt_qk_clip_kind_t;
-enum muonrt_qk_clip_kind {
-  MUONRT_QK_CLIP_NONE = 0,
+typedef int32_t muonrt_qk_kind_t;
+enum muonrt_qk_kind {
+  MUONRT_QK_NONE = 0,
   /* heads x head_dim rows, times gamma(h)^exponent */
-  MUONRT_QK_CLIP_Q = 1,
+  MUONRT_QK_QUERY = 1,
   /* kv_heads x head_dim rows, times the smallest gamma of its query heads ^ (1 - exponent) */
-  MUONRT_QK_CLIP_K = 2,
+  MUONRT_QK_KEY = 2,
   /* heads x (nope + rope) rows; gamma is the smallest of the heads that share a key head; the rope
      rows take it whole */
-  MUONRT_QK_CLIP_MLA_Q = 3,
+  MUONRT_QK_MLA_QUERY = 3,
   /* kv_heads x (nope + v_dim) rows; values stay */
-  MUONRT_QK_CLIP_MLA_KV = 4,
+  MUONRT_QK_MLA_KEY_VALUE = 4,
   /* fused, group by group: its query heads, its key head, its value head */
-  MUONRT_QK_CLIP_QKV = 5
+  MUONRT_QK_QKV = 5
 };
 
 /* How a tensor's dimensions are read; never inferred. For more of them: batch_dims, row_dims. */
 typedef int32_t muonrt_view_t;
 enum muonrt_view {
-  MUONRT_VIEW_PLAIN = 0, /* as it is; Muon: a matrix */
-  MUONRT_VIEW_STACK = 1, /* experts x rows x cols: a matrix for each expert */
-  MUONRT_VIEW_MATRIX = 2 /* n0 x (n1 n2 ...): convolution weights */
+  MUONRT_VIEW_NONE = 0,   /* as it is; Muon: a matrix */
+  MUONRT_VIEW_STACK = 1,  /* experts x rows x cols: a matrix for each expert */
+  MUONRT_VIEW_FLATTEN = 2 /* n0 x (n1 n2 ...): convolution weights */
 };
 
 /* A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself,
@@ -61,9 +61,9 @@ typedef struct muonrt_part {
   int64_t n_rows;
   const muonrt_run_t* cols; /* NULL: all columns */
   int64_t n_cols;
-  double scale_factor;           /* multiplies the group's; 1; 0 .. 1e30 */
-  double lr_factor;              /* multiplies the parameter's; 1; 0 .. 1e30 */
-  muonrt_normuon_t normuon_axis; /* 0: as the parameter */
+  double scale_factor;                /* multiplies the group's; 1; 0 .. 1e30 */
+  double lr_factor;                   /* multiplies the parameter's; 1; 0 .. 1e30 */
+  muonrt_normuon_axis_t normuon_axis; /* 0: as the parameter */
   int32_t reserved_2;
 } muonrt_part_t;
 
@@ -72,17 +72,17 @@ typedef struct muonrt_part {
  * muonrt_qk_clip_init. */
 typedef struct muonrt_qk_clip {
   uint32_t struct_size;
-  muonrt_qk_clip_kind_t kind; /* MUONRT_QK_CLIP_NONE */
-  int32_t layer;              /* number that the weights of a layer share, >= 0 */
-  int32_t heads;              /* query heads of the layer */
-  int32_t kv_heads;           /* divides heads; 0: as heads */
-  int32_t head_dim;           /* Q, K, QKV; here and below: 0 in the other kinds */
-  int32_t nope, rope;         /* MLA_Q; MLA_KV: nope */
-  int32_t v_dim;              /* MLA_KV */
-  int32_t n_select;           /* query heads that may be clipped, */
-  const int32_t* select;      /* by index; NULL: all */
-  double threshold;           /* 100; > 0 */
-  double exponent;            /* the queries' share; 0.5; 0 .. 1 */
+  muonrt_qk_kind_t kind; /* MUONRT_QK_NONE */
+  int32_t layer;         /* number that the weights of a layer share, >= 0 */
+  int32_t heads;         /* query heads of the layer */
+  int32_t kv_heads;      /* divides heads; 0: as heads */
+  int32_t head_dim;      /* Q, K, QKV; here and below: 0 in the other kinds */
+  int32_t nope, rope;    /* MLA_Q; MLA_KV: nope */
+  int32_t v_dim;         /* MLA_KV */
+  int32_t n_select;      /* query heads that may be clipped, */
+  const int32_t* select; /* by index; NULL: all */
+  double threshold;      /* 100; > 0 */
+  double exponent;       /* the queries' share; 0.5; 0 .. 1 */
 } muonrt_qk_clip_t;
 
 /* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
@@ -97,7 +97,7 @@ typedef struct muonrt_param {
   const int64_t* shape;          /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
   const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
   const int64_t* local_shape;    /* what lies here, ndim sizes, compared with what
-                                    muonrt_layout_local_shape says; NULL: not compared */
+                                    muonrt_layout_get_local_shape says; NULL: not compared */
   void* data;                /* local shard; may be NULL where it is empty; overwritten by steps */
   const void* grad;          /* local gradient (of grad_layout), reduced over all replicas, or
                                 this rank's addend where that layout has partial dimensions; NULL:
@@ -107,12 +107,12 @@ typedef struct muonrt_param {
   float* master;                    /* MASTER_CALLER: f32 local shard, initialized by the caller */
   int32_t owner;                    /* rank that orthogonalizes it, one that holds a part (of every
                                        matrix of a stack), or -1: chosen by the plan */
-  muonrt_view_t view;               /* MUONRT_VIEW_PLAIN */
+  muonrt_view_t view;               /* MUONRT_VIEW_NONE */
   const muonrt_part_t* parts;       /* Muon: n_parts parts; NULL: the matrix is one */
   int64_t n_parts;
   double lr_factor;                /* multiplies the group's, for update and decay; 1; 0 .. 1e30 */
   const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
-  muonrt_normuon_t normuon_axis;   /* 0: as the group */
+  muonrt_normuon_axis_t normuon_axis; /* 0: as the group */
   int32_t priority;   /* parameters with lower numbers go first; equal ones as cost wants; 0 */
   int32_t transposed; /* 1: Muon's matrices are stored inputs x outputs (GPT-2's Conv1D, JAX,
                          gpt-oss). Scale rules, blocks, NorMuon and parts count outputs as rows all

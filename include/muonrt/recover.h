@@ -11,9 +11,9 @@ extern "C" {
 /* What was settled; the same on every rank. */
 typedef int32_t muonrt_recovery_outcome_t;
 enum muonrt_recovery_outcome {
-  MUONRT_RECOVERY_NOTHING = 0,  /* no rank was in doubt */
-  MUONRT_RECOVERY_FORWARD = 1,  /* some rank had committed: now all have */
-  MUONRT_RECOVERY_DISCARDED = 2 /* ranks were in doubt, none had committed: none has */
+  MUONRT_RECOVERY_NONE = 0,           /* no rank was in doubt */
+  MUONRT_RECOVERY_ROLLED_FORWARD = 1, /* some rank had committed: now all have */
+  MUONRT_RECOVERY_DISCARDED = 2       /* ranks were in doubt, none had committed: none has */
 };
 
 /* Of which ranks it is enough that they are survivors. */

@@ -17,7 +17,7 @@ extern "C" {
 /* Rank 0 listens at `address`; the others come to it, and try again until it is there and its name
  * is known (rank 0 must know its own at once; where its /etc/hosts has that as 127.0.1.1, as on
  * Debian, give an address or rank 0's interface_name: no other machine reaches it there). */
-typedef struct muonrt_tcp {
+typedef struct muonrt_tcp_options {
   uint32_t struct_size;
   int32_t rank;               /* 0 <= rank < size; no default: -1 until set */
   int32_t size;               /* >= 1; no default: 0 until set */
@@ -37,11 +37,12 @@ typedef struct muonrt_tcp {
      listen. Anything but 0 ends the call with CALLBACK. NULL: not called. */
   int32_t (*listening)(void* state, const char* address);
   void* state;
-} muonrt_tcp_t;
+} muonrt_tcp_options_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size);
-#define muonrt_tcp_init(tcp) muonrt_tcp_init_sized((tcp), sizeof(muonrt_tcp_t))
+MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* tcp, uint32_t size);
+#define muonrt_tcp_options_init(tcp) \
+  muonrt_tcp_options_init_sized((tcp), sizeof(muonrt_tcp_options_t))
 
 /* Collective over all ranks, blocking. Nothing that *tcp points to is kept.
  * The ends prove that they know the secret without telling it; those who do not, port scanners
@@ -54,10 +55,11 @@ MUONRT_API void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size);
  * range, or two ranks of one number; OUT_OF_MEMORY, of rank 0 on all ranks; TIMEOUT naming the
  * ranks that are missing, or, on the others, what came of the last try to reach rank 0.
  */
-MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp);
+MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm,
+                                                  const muonrt_tcp_options_t* tcp);
 
 /* Ranks that share a folder, as the place where they find rank 0's address. */
-typedef struct muonrt_folder {
+typedef struct muonrt_folder_options {
   uint32_t struct_size;
   int32_t rank;       /* 0 <= rank < size; no default: -1 until set */
   int32_t size;       /* >= 1; no default: 0 until set */
@@ -68,11 +70,12 @@ typedef struct muonrt_folder {
   const char* secret; /* the same on all ranks, drawn anew for every run, not to be guessed; NULL:
                          none */
   int64_t secret_bytes; /* >= 8; 0 without a secret; 0 */
-} muonrt_folder_t;
+} muonrt_folder_options_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size);
-#define muonrt_folder_init(folder) muonrt_folder_init_sized((folder), sizeof(muonrt_folder_t))
+MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* folder, uint32_t size);
+#define muonrt_folder_options_init(folder) \
+  muonrt_folder_options_init_sized((folder), sizeof(muonrt_folder_options_t))
 
 /* Collective over all ranks, blocking. Rank 0 listens at free ports of all its machine's addresses
  * and writes these, with a random number, to the file path/run_id. The others read it and come to
@@ -90,7 +93,7 @@ MUONRT_API void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size)
  * secret is not the one that it was written with (rank 0 waits on and gets TIMEOUT); those of
  * muonrt_comm_create_tcp. */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
-                                                     const muonrt_folder_t* folder);
+                                                     const muonrt_folder_options_t* folder);
 
 #ifdef __cplusplus
 }

@@ -26,32 +26,22 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
 
 /* *role <- MUONRT_ROLE_ADAMW below two dimensions and where an AdamW key matches, else
  * MUONRT_ROLE_MUON; *view <- MUONRT_VIEW_STACK for three dimensions that an expert key matches,
- * else MUONRT_VIEW_PLAIN. `routing` NULL: the defaults. Errors: INVALID_ARGUMENT for three or more
+ * else MUONRT_VIEW_NONE. `routing` NULL: the defaults. Errors: INVALID_ARGUMENT for three or more
  * dimensions that no key declares. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_route(muonrt_role_t* role, muonrt_view_t* view,
-                                        const muonrt_routing_t* routing, const char* name,
-                                        int32_t ndim);
+MUONRT_API muonrt_status_t muonrt_routing_resolve(muonrt_role_t* role, muonrt_view_t* view,
+                                                  const muonrt_routing_t* routing, const char* name,
+                                                  int32_t ndim);
 
 /* The name without the parts that wrappers put into it: _fsdp_wrapped_module,
  * _checkpoint_wrapped_module, _orig_mod, _flat_param, _module, and a leading module.
- * Buffers as in muonrt_build_info. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_normalize_name(const char* name, char* buffer, int64_t capacity,
+ * Buffers as in muonrt_get_build_info. Threads: any. */
+MUONRT_API muonrt_status_t muonrt_name_normalize(const char* name, char* buffer, int64_t capacity,
                                                  int64_t* needed);
-
-/* What a projection of attention is to QK-clip. */
-typedef int32_t muonrt_qk_projection_t;
-enum muonrt_qk_projection {
-  MUONRT_QK_NONE = 0,
-  MUONRT_QK_QUERY = 1,        /* wq, q_proj */
-  MUONRT_QK_KEY = 2,          /* wk, k_proj */
-  MUONRT_QK_MLA_QUERY = 3,    /* wq_b, q_b_proj */
-  MUONRT_QK_MLA_KEY_VALUE = 4 /* wkv_b, kv_b_proj */
-};
 
 /* *kind, *layer <- by the part of the normalized name before the last, and the last part that is a
  * number ("layers.3.attention.wq.weight": QUERY, 3); NONE and -1 for other names; -1 where there is
  * no number. Errors: INVALID_ARGUMENT for a null pointer. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_parse_qk_layer(muonrt_qk_projection_t* kind, int64_t* layer,
+MUONRT_API muonrt_status_t muonrt_qk_layer_parse(muonrt_qk_kind_t* kind, int64_t* layer,
                                                  const char* name);
 
 #ifdef __cplusplus

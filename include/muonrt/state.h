@@ -10,8 +10,9 @@ extern "C" {
 
 /* Where state lies. Momentum and moments of a parameter whose gradients are addends, or cut in
  * another way than it is, are kept by those who own its matrices or slices (see
- * muonrt_optimizer_state_extents): what a rank keeps lies piece after piece in its view. NorMuon's
- * moments are with the owners of matrices. Master weights and remainders are always local. */
+ * muonrt_optimizer_get_state_shards): what a rank keeps lies piece after piece in its view.
+ * NorMuon's moments are with the owners of matrices. Master weights and remainders are always
+ * local. */
 typedef int32_t muonrt_state_place_t;
 enum muonrt_state_place {
   MUONRT_PLACE_LOCAL = 0,    /* with the local elements: the local shard's shape */
@@ -49,7 +50,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer,
  * it in which neighbouring dimensions are one) the elements of the product of index lists, one for
  * each dimension, and of these, counted row-major, those from `begin` to `end`: a shard, a flat
  * range, a slice, a matrix or part of one. NorMuon: lines [begin, end) of a tensor of all lines. */
-typedef struct muonrt_state_extent {
+typedef struct muonrt_state_shard {
   uint32_t struct_size;
   muonrt_state_kind_t kind;
   int64_t param;
@@ -62,19 +63,19 @@ typedef struct muonrt_state_extent {
   void* data; /* end - begin elements, in the device's memory */
   /* Of those, counted from `begin`, what this rank is to write where ranks that hold the same share
      a checkpoint's work; none where both are equal. */
-  int64_t first_written, end_written;
-} muonrt_state_extent_t;
+  int64_t write_begin, write_end;
+} muonrt_state_shard_t;
 
 /* All state of this rank, parameter by parameter, none of it empty. Where a view's place is not
  * LOCAL, its extents hold each element, or line, once over all ranks; where every replica
- * orthogonalizes for itself (MUONRT_REPLICAS_EACH, or AUTO that has chosen it) MATRICES and LINES
- * are there once in every replica.
+ * orthogonalizes for itself (MUONRT_REPLICA_MODE_EACH, or AUTO that has chosen it) MATRICES and
+ * LINES are there once in every replica.
  * @param extents    receives at most `capacity` of them; may be NULL if capacity is 0. What they
  *                   point to is valid until the next call, or until the optimizer is destroyed.
  * @param n_extents  receives how many there are. Local. Errors: INVALID_ARGUMENT. */
-MUONRT_API muonrt_status_t muonrt_optimizer_state_extents(muonrt_optimizer_t* optimizer,
-                                                          muonrt_state_extent_t* extents,
-                                                          int64_t capacity, int64_t* n_extents);
+MUONRT_API muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_optimizer_t* optimizer,
+                                                             muonrt_state_shard_t* extents,
+                                                             int64_t capacity, int64_t* n_extents);
 
 /* How a checkpoint is saved. */
 typedef struct muonrt_save_options {
@@ -90,16 +91,16 @@ typedef struct muonrt_load_options {
      where the checkpoint has them */
   int32_t without_params;
   /* 1: a parameter or kind of state that is absent starts anew (zeros, no updates, master weights
-     from the parameter), what is surplus is left; muonrt_optimizer_load_notes says which. 0: both
-     are refused */
+     from the parameter), what is surplus is left; muonrt_optimizer_get_load_notes says which. 0:
+     both are refused */
   int32_t partial;
   int32_t reserved;
   const char* manifest; /* its name in the folder, of one that was kept; NULL: the newest */
 } muonrt_load_options_t;
 
-MUONRT_API void muonrt_state_extent_init_sized(muonrt_state_extent_t* extent, uint32_t size);
-#define muonrt_state_extent_init(extent) \
-  muonrt_state_extent_init_sized((extent), sizeof(muonrt_state_extent_t))
+MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* extent, uint32_t size);
+#define muonrt_state_shard_init(extent) \
+  muonrt_state_shard_init_sized((extent), sizeof(muonrt_state_shard_t))
 MUONRT_API void muonrt_save_options_init_sized(muonrt_save_options_t* options, uint32_t size);
 #define muonrt_save_options_init(options) \
   muonrt_save_options_init_sized((options), sizeof(muonrt_save_options_t))
@@ -149,8 +150,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * the steps before it had been made here. The optimizer must have the same parameters, by name, of
  * the same shapes and dtypes, with the same kinds of state in the same dtypes. Momentum of the
  * other convention is converted: m_heavy_ball = m_ema / (1 - momentum), of the momentum that was
- * saved. Other settings may differ: muonrt_optimizer_load_notes lists them. Master weights of the
- * caller's are written to. Seed and keys of random rounding are those of the checkpoint.
+ * saved. Other settings may differ: muonrt_optimizer_get_load_notes lists them. Master weights of
+ * the caller's are written to. Seed and keys of random rounding are those of the checkpoint.
  * Collective, between steps; blocking. Each rank reads what it needs; every byte of it is checked
  * on every rank before anything is written.
  * @param options  may be NULL: every default.
@@ -162,11 +163,11 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
                                                  const muonrt_load_options_t* options);
 
 /* What the last load found worth saying, a line each: settings that differ, momentum that was
- * converted, what was absent or surplus; "" if nothing. Buffers as in muonrt_build_info. Local.
+ * converted, what was absent or surplus; "" if nothing. Buffers as in muonrt_get_build_info. Local.
  * Errors: INVALID_ARGUMENT. */
-MUONRT_API muonrt_status_t muonrt_optimizer_load_notes(const muonrt_optimizer_t* optimizer,
-                                                       char* buffer, int64_t capacity,
-                                                       int64_t* needed);
+MUONRT_API muonrt_status_t muonrt_optimizer_get_load_notes(const muonrt_optimizer_t* optimizer,
+                                                           char* buffer, int64_t capacity,
+                                                           int64_t* needed);
 
 /* Reads and sets the updates that a parameter has had: committed steps in which it took part
  * (those of Muon's parameters have no effect). AdamW corrects its moments by them, so they are
@@ -175,10 +176,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load_notes(const muonrt_optimizer_t*
  * with moments set to zero, has had 0. 0 <= updates <= 2^53. Local: every rank must set the same
  * before the same step (compared in the step's vote). Between steps, from one thread at a time.
  * Errors: INVALID_ARGUMENT; what was set stays. */
-MUONRT_API muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer,
-                                                        int64_t param, int64_t* updates);
-MUONRT_API muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer,
-                                                        int64_t param, int64_t updates);
+MUONRT_API muonrt_status_t muonrt_optimizer_get_update_count(const muonrt_optimizer_t* optimizer,
+                                                             int64_t param, int64_t* updates);
+MUONRT_API muonrt_status_t muonrt_optimizer_set_update_count(muonrt_optimizer_t* optimizer,
+                                                             int64_t param, int64_t updates);
 
 #ifdef __cplusplus
 }

@@ -113,9 +113,9 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * dimensions as one, name them in `flat_dims`, too.
  *
  * Errors: INVALID_ARGUMENT for pp (select a stage first), and for other names. */
-MUONRT_API muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements,
-                                                     const muonrt_mesh_t* mesh, int32_t world,
-                                                     int32_t tp_dim, int32_t expert);
+MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,
+                                                        const muonrt_mesh_t* mesh, int32_t world,
+                                                        int32_t tp_dim, int32_t expert);
 
 /* placements[0 .. *count) <- what a DTensor prints of its placements, "(Shard(dim=0),
  * Replicate())", or their short form "S(0),R". At most `capacity` are written; *count is how many

@@ -83,7 +83,7 @@ typedef struct muonrt_transport {
   /* MUONRT_OK, or what a peer has published by now, with its text in `message`, also between two
    * operations. Does not block. Asked while ranks wait for one another elsewhere (NCCL). NULL: such
    * waits learn of it by their timeouts. */
-  muonrt_status_t (*published)(void* state, char* message, int64_t message_capacity);
+  muonrt_status_t (*get_published_error)(void* state, char* message, int64_t message_capacity);
 } muonrt_transport_t;
 
 /* Sets every field to its default; see muonrt/base.h. */

@@ -16,7 +16,7 @@ using Real = long double;
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
 // Steps of generated lists take (0, 1] to (0, 2) by design, and published lists stay there.
-constexpr double kMostInside = 4.0;
+constexpr double kMaxInside = 4.0;
 // The image of a singular value just above 1 may be this much larger than any image below 1.
 constexpr double kGrowth = 1.25;
 
@@ -163,10 +163,10 @@ void check_list(const CoefficientList& list, double reach) {
     begun.steps.push_back(s);
     const Interval r = range_of(begun, 0, 1);
     const Real most = std::max(-r.low, r.high);
-    MUONRT_REQUIRE(most <= kMostInside, Status::kInvalidArgument,
+    MUONRT_REQUIRE(most <= kMaxInside, Status::kInvalidArgument,
                    "coefficients: the list explodes (after step ", begun.steps.size(), " of ",
                    list.steps.size(), " a singular value within (0, 1] grows to ",
-                   static_cast<double>(most), ", at most ", kMostInside,
+                   static_cast<double>(most), ", at most ", kMaxInside,
                    " is taken and published lists stay below 2); set a larger safety, or take "
                    "another list");
   }

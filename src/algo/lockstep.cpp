@@ -12,14 +12,14 @@ bool is_symmetric_product(const Product& p) { return p.symmetric && p.alpha != 0
 
 }  // namespace
 
-std::vector<Call> in_lockstep(std::span<const std::vector<Round>> iterations) {
+std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations) {
   std::vector<size_t> next(iterations.size(), 0);
-  std::vector<Call> calls;
+  std::vector<GroupedProducts> calls;
   const auto take = [&](bool symmetric) {
-    Call call;
+    GroupedProducts call;
     for (size_t i = 0; i < iterations.size(); ++i) {
       if (next[i] == iterations[i].size()) continue;
-      const Round& round = iterations[i][next[i]];
+      const IterationStep& round = iterations[i][next[i]];
       if (is_symmetric_product(round.product) != symmetric) continue;
       ++next[i];
       call.products.push_back(round.product);
@@ -33,8 +33,8 @@ std::vector<Call> in_lockstep(std::span<const std::vector<Round>> iterations) {
   return calls;
 }
 
-void run(Ops& ops, Stream& stream, std::span<const Call> calls) {
-  for (const Call& call : calls) {
+void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls) {
+  for (const GroupedProducts& call : calls) {
     ops.multiply(stream, call.products);
     for (const auto& then : call.then) then();
   }

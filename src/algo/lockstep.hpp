@@ -9,13 +9,13 @@
 namespace muonrt {
 
 /// A product of an iteration, and what else is enqueued behind it before the iteration's next.
-struct Round {
+struct IterationStep {
   Product product;
   std::vector<std::function<void()>> then;
 };
 
 /// Products of several iterations that are given to `multiply` together, and what comes behind.
-struct Call {
+struct GroupedProducts {
   std::vector<Product> products;
   std::vector<std::function<void()>> then;
 };
@@ -24,9 +24,9 @@ struct Call {
 /// symmetric product goes ahead, until every iteration that is not at its end stands before one;
 /// those are then given to `multiply` together. So there are as many calls with symmetric products
 /// as the longest iteration has, whatever the others' forms and lengths.
-std::vector<Call> in_lockstep(std::span<const std::vector<Round>> iterations);
+std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
 /// Enqueues calls; takes no memory.
-void run(Ops& ops, Stream& stream, std::span<const Call> calls);
+void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls);
 
 }  // namespace muonrt

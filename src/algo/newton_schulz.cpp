@@ -73,7 +73,7 @@ class Products {
   Products(Ops& ops, Stream& stream, Tally* watched)
       : ops_(ops), stream_(stream), watched_(watched) {}
 
-  std::vector<Round> rounds;
+  std::vector<IterationStep> rounds;
 
   /// c = alpha a b^T + beta d + gamma I, symmetric.
   void symmetric(const MatrixBatch& c, double alpha, const MatrixBatch& a, const MatrixBatch& b,
@@ -300,7 +300,7 @@ void fill(std::span<NormuonState> lines, const MatrixBatch& x, const MatrixBatch
   for (size_t i = 0; i < lines.size(); ++i) {
     NormuonState& s = lines[i];
     s.factors = static_cast<float*>(factors.data) + static_cast<int64_t>(i) * factors.stride;
-    s.lines = s.stored_rows ? x.rows : x.cols;
+    s.neurons = s.stored_rows ? x.rows : x.cols;
     s.rule = rule;
     s.target = target;
   }
@@ -311,7 +311,7 @@ void fill(std::span<NormuonState> lines, const MatrixBatch& x, const MatrixBatch
 Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
                                      std::span<const OrthogonalizeArgs> batches, Findings* findings)
     : ops_(&ops), stream_(&stream), findings_(findings) {
-  std::vector<std::vector<Round>> iterations;
+  std::vector<std::vector<IterationStep>> iterations;
   for (const OrthogonalizeArgs& batch : batches) {
     const MatrixBatch& raw = batch.raw;
     const CoefficientList& list = batch.settings->list_of(batch.method->form);
@@ -340,13 +340,13 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
     }
     results_.push_back(space.x);
   }
-  calls_ = in_lockstep(iterations);
+  grouped_products_ = in_lockstep(iterations);
 }
 
 void Orthogonalization::enqueue() const {
   for (const Normalized& n : normalized_) ops_->normalize(*stream_, n.raw, n.x, n.how, findings_);
   for (const ScaledLines& e : equilibrated_) ops_->normuon(*stream_, e.x, e.lines, {});
-  run(*ops_, *stream_, calls_);
+  run(*ops_, *stream_, grouped_products_);
   for (const ScaledLines& r : renormalized_) ops_->normuon(*stream_, r.x, r.lines, {});
 }
 

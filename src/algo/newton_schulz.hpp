@@ -115,7 +115,7 @@ class Orthogonalization {
   Findings* findings_;
   std::vector<Normalized> normalized_;
   std::vector<ScaledLines> equilibrated_, renormalized_;
-  std::vector<Call> calls_;
+  std::vector<GroupedProducts> grouped_products_;
   std::vector<MatrixBatch> results_;
 };
 

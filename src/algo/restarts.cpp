@@ -131,7 +131,7 @@ struct Key {
   double fewest;
   friend bool operator==(const Key&, const Key&) = default;
 };
-constexpr size_t kMostFound = 64;
+constexpr size_t kMaxFound = 64;
 
 }  // namespace
 
@@ -154,7 +154,7 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
                                const CoefficientList& standard, double fewest) {
-  if (static_cast<int>(list.steps.size()) > kMostSearchedSteps) return before_every_step(list);
+  if (static_cast<int>(list.steps.size()) > kMaxSearchedSteps) return before_every_step(list);
   // A search takes some milliseconds, and all optimizers of a process ask for few lists.
   struct Found {
     Key key;
@@ -170,7 +170,7 @@ std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
   }
   std::vector<int> restarts = Search(list, dtype, standard, fewest).run();
   const std::lock_guard lock(mutex);
-  if (found.size() < kMostFound) found.push_back({key, restarts});
+  if (found.size() < kMaxFound) found.push_back({key, restarts});
   return restarts;
 }
 

@@ -8,7 +8,7 @@
 namespace muonrt {
 
 /// Lists of more steps are not searched: their Gram form restarts before every step.
-constexpr int kMostSearchedSteps = 12;
+constexpr int kMaxSearchedSteps = 12;
 
 /// What the search accepts in a dtype.
 struct RestartSearch {

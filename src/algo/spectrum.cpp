@@ -18,7 +18,7 @@ int64_t below(const Lanczos& t, int64_t steps, double at) {
   int64_t count = 0;
   double pivot = 1.0;
   for (int64_t i = 0; i < steps; ++i) {
-    const double beside = i == 0 ? 0.0 : static_cast<double>(t.beside[i - 1]);
+    const double beside = i == 0 ? 0.0 : static_cast<double>(t.off_diagonal[i - 1]);
     pivot = static_cast<double>(t.diagonal[i]) - at - beside * beside / pivot;
     if (pivot == 0.0) pivot = -std::numeric_limits<double>::min();
     if (pivot < 0.0) ++count;
@@ -48,7 +48,7 @@ Spectrum spectrum_of(const Lanczos& t, int64_t rows) {
   int64_t steps = 0;
   for (const int64_t most = std::min(rows, kLanczosSteps); steps < most; ++steps) {
     const double diagonal = static_cast<double>(t.diagonal[steps]);
-    const double before = steps == 0 ? 0.0 : static_cast<double>(t.beside[steps - 1]);
+    const double before = steps == 0 ? 0.0 : static_cast<double>(t.off_diagonal[steps - 1]);
     if (!std::isfinite(diagonal) || !std::isfinite(before)) return {kNan, kNan};
     if (steps > 0 && before <= kRounding * size) break;
     size = std::max({size, std::fabs(diagonal), before});

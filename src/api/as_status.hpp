@@ -11,7 +11,7 @@
 
 namespace muonrt::api {
 
-/// Remembers `message` for this thread's muonrt_last_error.
+/// Remembers `message` for this thread's muonrt_get_last_error.
 void set_last_error(const char* message) noexcept;
 
 inline muonrt_status_t report(const Error& error) noexcept {

@@ -48,11 +48,11 @@ using namespace muonrt;
 
 extern "C" {
 
-const char* muonrt_status_name(muonrt_status_t status) {
+const char* muonrt_status_get_name(muonrt_status_t status) {
   return status_name(static_cast<Status>(status));
 }
 
-const char* muonrt_last_error(void) { return api::last_error; }
+const char* muonrt_get_last_error(void) { return api::last_error; }
 
 muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message) {
   return api::as_status([&] {
@@ -61,11 +61,11 @@ muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* messag
   });
 }
 
-int32_t muonrt_version(void) {
+int32_t muonrt_get_version(void) {
   return MUONRT_VERSION_MAJOR * 10000 + MUONRT_VERSION_MINOR * 100 + MUONRT_VERSION_PATCH;
 }
 
-muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* needed) {
+muonrt_status_t muonrt_get_build_info(char* buffer, int64_t capacity, int64_t* needed) {
   return api::as_status([&] {
     namespace b = build_info;
     const auto host = host::make_host_device({});

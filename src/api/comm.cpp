@@ -18,7 +18,7 @@ muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
   return as_status([&] {
     require_pointer(comm, function, "comm");
     *comm = nullptr;
-    *comm = api::keep(std::make_unique<muonrt_comm>(make()));
+    *comm = api::release_handle(std::make_unique<muonrt_comm>(make()));
     return Status::kOk;
   });
 }
@@ -37,14 +37,14 @@ muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_
     *group = nullptr;
     MUONRT_REQUIRE(size >= 1 && size <= 4096, Status::kInvalidArgument,
                    "muonrt_thread_group_create: size is ", size, " (1 to 4096); correct it");
-    *group = api::keep(std::make_unique<muonrt_thread_group>(ThreadGroup(size)));
+    *group = api::release_handle(std::make_unique<muonrt_thread_group>(ThreadGroup(size)));
     return Status::kOk;
   });
 }
 
 void muonrt_thread_group_destroy(muonrt_thread_group_t* group) {
   as_status([&] {
-    api::close(group, "muonrt_thread_group_destroy", "group");
+    api::destroy_handle(group, "muonrt_thread_group_destroy", "group");
     return Status::kOk;
   });
 }
@@ -52,7 +52,7 @@ void muonrt_thread_group_destroy(muonrt_thread_group_t* group) {
 muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm, muonrt_thread_group_t* group,
                                           int32_t rank) {
   return create(comm, "muonrt_comm_create_thread", [&] {
-    return api::open(group, "muonrt_comm_create_thread", "group").transport(rank);
+    return api::unwrap(group, "muonrt_comm_create_thread", "group").transport(rank);
   });
 }
 
@@ -72,24 +72,24 @@ muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 
 void muonrt_comm_destroy(muonrt_comm_t* comm) {
   as_status([&] {
-    api::close(comm, "muonrt_comm_destroy", "comm");
+    api::destroy_handle(comm, "muonrt_comm_destroy", "comm");
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm) {
+muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm_t* comm) {
   return as_status([&] {
-    require_pointer(rank, "muonrt_comm_rank", "rank");
-    auto& c = api::open(comm, "muonrt_comm_rank", "comm");
+    require_pointer(rank, "muonrt_comm_get_rank", "rank");
+    auto& c = api::unwrap(comm, "muonrt_comm_get_rank", "comm");
     *rank = c.host.rank();
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
+muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm_t* comm) {
   return as_status([&] {
-    require_pointer(size, "muonrt_comm_size", "size");
-    auto& c = api::open(comm, "muonrt_comm_size", "comm");
+    require_pointer(size, "muonrt_comm_get_size", "size");
+    auto& c = api::unwrap(comm, "muonrt_comm_get_size", "comm");
     *size = c.host.size();
     return Status::kOk;
   });
@@ -97,7 +97,7 @@ muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
 
 muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds) {
   return as_status([&] {
-    auto& c = api::open(comm, "muonrt_comm_set_timeout", "comm");
+    auto& c = api::unwrap(comm, "muonrt_comm_set_timeout", "comm");
     c.host.set_timeout_ms(milliseconds);
     if (c.device) c.device->set_timeout_ms(milliseconds);
     return Status::kOk;
@@ -107,14 +107,14 @@ muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t millisecond
 muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                   const char* message) {
   return as_status([&] {
-    auto& c = api::open(comm, "muonrt_comm_abort", "comm");
+    auto& c = api::unwrap(comm, "muonrt_comm_abort", "comm");
     MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT && is_status(status),
                    Status::kInvalidArgument, "muonrt_comm_abort: status is ", status,
                    " (no error of muonrt/base.h); pass MUONRT_ERROR_ABORTED");
     const char* const text = message ? message : "aborted by the caller";
     const auto given = static_cast<Status>(status);
     const bool of_step =
-        leaves_usable(given) || given == Status::kUndecided || given == Status::kTorn;
+        leaves_optimizer_usable(given) || given == Status::kUndecided || given == Status::kTorn;
     c.abort(of_step ? Status::kAborted : given, text);
     return Status::kOk;
   });
@@ -122,10 +122,10 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
 
 muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
   return as_status([&] {
-    auto& c = api::open(comm, "muonrt_comm_barrier", "comm");
+    auto& c = api::unwrap(comm, "muonrt_comm_barrier", "comm");
     const char mine = 0;
     std::vector<char> all;
-    or_end(c.host, [&] { all.resize(static_cast<size_t>(c.host.size())); });
+    run_or_abort(c.host, [&] { all.resize(static_cast<size_t>(c.host.size())); });
     c.host.allgather(&mine, all.data(), 1);
     return Status::kOk;
   });
@@ -134,7 +134,7 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
 muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
                                       int64_t bytes) {
   return as_status([&] {
-    auto& c = api::open(comm, "muonrt_comm_allgather", "comm");
+    auto& c = api::unwrap(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
                    " (a size); pass 0 or more");
     checked_mul(bytes, c.host.size());
@@ -151,20 +151,20 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t
                                      int64_t n_sends, const muonrt_message_t* receives,
                                      int64_t n_receives) {
   return as_status([&] {
-    auto& c = api::open(comm, "muonrt_comm_exchange", "comm");
+    auto& c = api::unwrap(comm, "muonrt_comm_exchange", "comm");
     MUONRT_REQUIRE(
         n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),
         Status::kInvalidArgument, "muonrt_comm_exchange: ", n_sends, " sends and ", n_receives,
         " receives (>= 0, with lists that are not null); correct them");
     std::vector<SendTo> out;
     std::vector<ReceiveFrom> in;
-    or_end(c.host, [&] {
+    run_or_abort(c.host, [&] {
       for (int64_t i = 0; i < n_sends; ++i)
         out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
       for (int64_t i = 0; i < n_receives; ++i)
         in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
     });
-    ends_comm([&] { c.host.transport().exchange(out, in); });
+    with_comm_error([&] { c.host.transport().exchange(out, in); });
     return Status::kOk;
   });
 }

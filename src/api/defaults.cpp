@@ -82,15 +82,15 @@ void muonrt_distributed_config_init_sized(muonrt_distributed_config_t* config, u
   });
 }
 
-void muonrt_step_init_sized(muonrt_step_t* step, uint32_t size) {
-  muonrt::fill_sized(step, size, [](muonrt_step_t& out) {
+void muonrt_step_args_init_sized(muonrt_step_args_t* step, uint32_t size) {
+  muonrt::fill_sized(step, size, [](muonrt_step_args_t& out) {
     out.lr = std::numeric_limits<double>::quiet_NaN();
     out.grad_scale_inv = 1.0;
   });
 }
 
-void muonrt_report_init_sized(muonrt_report_t* report, uint32_t size) {
-  muonrt::fill_sized(report, size, [](muonrt_report_t& out) {
+void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size) {
+  muonrt::fill_sized(report, size, [](muonrt_step_report_t& out) {
     out.nonfinite_rank = -1;
     out.nonfinite_param = -1;
   });
@@ -102,7 +102,7 @@ void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size) {
 void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t size) {
   muonrt::fill_sized(view, size);
 }
-void muonrt_state_extent_init_sized(muonrt_state_extent_t* extent, uint32_t size) {
+void muonrt_state_shard_init_sized(muonrt_state_shard_t* extent, uint32_t size) {
   muonrt::fill_sized(extent, size);
 }
 void muonrt_save_options_init_sized(muonrt_save_options_t* options, uint32_t size) {

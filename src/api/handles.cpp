@@ -42,9 +42,9 @@ void require_kind(uint64_t magic, HandleKind kind, const char* function, const c
 
 }  // namespace
 
-HandleHead::HandleHead(HandleKind kind) : magic(value_of(kind)), process(getpid()) {}
+HandleHeader::HandleHeader(HandleKind kind) : magic(value_of(kind)), process(getpid()) {}
 
-void check_handle(const HandleHead* head, HandleKind kind, const char* function,
+void check_handle(const HandleHeader* head, HandleKind kind, const char* function,
                   const char* argument) {
   require_pointer(head, function, argument);
   require_kind(head->magic, kind, function, argument);
@@ -55,7 +55,8 @@ void check_handle(const HandleHead* head, HandleKind kind, const char* function,
                  "here");
 }
 
-bool close_handle(HandleHead& head, HandleKind kind, const char* function, const char* argument) {
+bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
+                    const char* argument) {
   uint64_t seen = value_of(kind);
   // Of two that destroy it at once, one does.
   if (!head.magic.compare_exchange_strong(seen, ~seen))

@@ -22,18 +22,18 @@ enum class HandleKind : uint64_t {
   kOptimizer = 0x74706f2d72756d6f,
 };
 
-struct HandleHead {
-  explicit HandleHead(HandleKind kind);
+struct HandleHeader {
+  explicit HandleHeader(HandleKind kind);
 
   std::atomic<uint64_t> magic;  // the kind's, or that of what was destroyed
   const pid_t process;          // whose threads and connections the body has
-  const HandleHead* next = nullptr;
+  const HandleHeader* next = nullptr;
 };
 
 /// Keeps the head reachable, so that no leak is seen in it.
 template <class T>
-T* keep(std::unique_ptr<T> handle) noexcept {
-  static std::atomic<const HandleHead*> all = nullptr;
+T* release_handle(std::unique_ptr<T> handle) noexcept {
+  static std::atomic<const HandleHeader*> all = nullptr;
   handle->head.next = all.load();
   while (!all.compare_exchange_weak(handle->head.next, &handle->head)) continue;
   return handle.release();
@@ -41,11 +41,12 @@ T* keep(std::unique_ptr<T> handle) noexcept {
 
 /// Errors: INVALID_ARGUMENT naming function and argument where `head` is null, destroyed, of
 /// another kind, or no handle; INVALID_STATE in a child of the process that made it.
-void check_handle(const HandleHead* head, HandleKind kind, const char* function,
+void check_handle(const HandleHeader* head, HandleKind kind, const char* function,
                   const char* argument);
 /// Marks it destroyed. False in a child of its process: the body stays, whose threads are not
 /// there. Errors: INVALID_ARGUMENT as above.
-bool close_handle(HandleHead& head, HandleKind kind, const char* function, const char* argument);
+bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
+                    const char* argument);
 
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
@@ -57,18 +58,18 @@ struct CommBody {
   void abort(Status status, const std::string& message) noexcept {
     if (device) device->abort(status, message);
     // All that was made from this communicator works on duplicates of the transport.
-    host.transport().abort_family(status, message);
+    host.transport().abort_with_duplicates(status, message);
   }
 };
 
 /// What a call has given out pointers to, until the next one.
-struct Lent {
-  virtual ~Lent() = default;
+struct BorrowedStorage {
+  virtual ~BorrowedStorage() = default;
 };
 
 /// The body of a handle that can be used.
 template <class T>
-auto& open(T* handle, const char* function, const char* argument) {
+auto& unwrap(T* handle, const char* function, const char* argument) {
   check_handle(handle ? &handle->head : nullptr, T::kKind, function, argument);
   return *handle->body;
 }
@@ -76,9 +77,9 @@ auto& open(T* handle, const char* function, const char* argument) {
 /// Destroys the body, and then `parts` of the handle. In a child of the process that made them all
 /// stay: their destructors would end threads, remove files and release locks of the parent.
 template <class T, class... Parts>
-void close(T* handle, const char* function, const char* argument, Parts T::*... parts) {
+void destroy_handle(T* handle, const char* function, const char* argument, Parts T::*... parts) {
   if (!handle) return;
-  const bool ours = close_handle(handle->head, T::kKind, function, argument);
+  const bool ours = mark_destroyed(handle->head, T::kKind, function, argument);
   const auto end = [&](auto& owner) {
     if (ours) {
       owner.reset();
@@ -97,7 +98,7 @@ struct muonrt_comm {
   explicit muonrt_comm(std::unique_ptr<muonrt::Transport> transport)
       : body(std::make_unique<muonrt::api::CommBody>(std::move(transport))) {}
 
-  muonrt::api::HandleHead head{kKind};
+  muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::api::CommBody> body;
 };
 
@@ -106,16 +107,17 @@ struct muonrt_thread_group {
   explicit muonrt_thread_group(muonrt::ThreadGroup group)
       : body(std::make_unique<muonrt::ThreadGroup>(std::move(group))) {}
 
-  muonrt::api::HandleHead head{kKind};
+  muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::ThreadGroup> body;
 };
 
 struct muonrt_optimizer {
   static constexpr auto kKind = muonrt::api::HandleKind::kOptimizer;
 
-  muonrt::api::HandleHead head{kKind};
+  muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::Optimizer> body;
   std::unique_ptr<muonrt::BackgroundSave> saving;  // where one was asked for
-  std::unique_ptr<muonrt::api::Lent> extents;      // of the last muonrt_optimizer_state_extents
-  std::string load_notes;                          // of the last load
+  std::unique_ptr<muonrt::api::BorrowedStorage>
+      extents;             // of the last muonrt_optimizer_get_state_shards
+  std::string load_notes;  // of the last load
 };

@@ -17,7 +17,7 @@ namespace {
 int32_t to_c(Replicated kind) {
   switch (kind) {
     case Replicated::kData:
-      return MUONRT_HEALTH_DATA;
+      return MUONRT_STATE_PARAM;
     case Replicated::kMaster:
       return MUONRT_STATE_MASTER;
     case Replicated::kRemainder:
@@ -29,7 +29,7 @@ int32_t to_c(Replicated kind) {
     case Replicated::kGradient:  // not of health
       break;
   }
-  return MUONRT_HEALTH_DATA;
+  return MUONRT_STATE_PARAM;
 }
 
 muonrt_health_t to_c(const HealthReport& r) {
@@ -73,7 +73,7 @@ void muonrt_health_init_sized(muonrt_health_t* health, uint32_t size) {
     out.replica_param = -1;
     out.replica_rank = -1;
     out.replica_reference = -1;
-    out.replica_kind = MUONRT_HEALTH_DATA;
+    out.replica_kind = MUONRT_STATE_PARAM;
   });
 }
 
@@ -87,12 +87,12 @@ void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t si
   });
 }
 
-muonrt_status_t muonrt_optimizer_health(const muonrt_optimizer_t* optimizer,
-                                        muonrt_health_t* health, muonrt_matrix_health_t* matrices,
-                                        int64_t capacity) {
+muonrt_status_t muonrt_optimizer_get_health(const muonrt_optimizer_t* optimizer,
+                                            muonrt_health_t* health,
+                                            muonrt_matrix_health_t* matrices, int64_t capacity) {
   return as_status([&] {
-    const char* const who = "muonrt_optimizer_health";
-    const Optimizer& o = api::open(optimizer, who, "optimizer");
+    const char* const who = "muonrt_optimizer_get_health";
+    const Optimizer& o = api::unwrap(optimizer, who, "optimizer");
     require_pointer(health, who, "health");
     MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, who, ": capacity is ", capacity,
                    " (a number of elements, >= 0); correct it");

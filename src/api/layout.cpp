@@ -25,13 +25,13 @@ void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size) {
   muonrt::fill_sized(layout, size);
 }
 
-muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape, const muonrt_layout_t* layout,
-                                          int32_t world, int32_t ndim, const int64_t* shape,
-                                          int32_t rank) {
+muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape, const muonrt_layout_t* layout,
+                                              int32_t world, int32_t ndim, const int64_t* shape,
+                                              int32_t rank) {
   return api::as_status([&] {
     check_world(world, rank);
     const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
-    if (ndim > 0) api::require_pointer(local_shape, "muonrt_layout_local_shape", "local_shape");
+    if (ndim > 0) api::require_pointer(local_shape, "muonrt_layout_get_local_shape", "local_shape");
     auto local = l.local_shape(rank);
     local.resize(l.shape().size(), l.holds_mesh_rank(rank) ? 1 : 0);  // flat ranges: one number
     std::copy(local.begin(), local.end(), local_shape);
@@ -39,14 +39,14 @@ muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape, const muonrt_lay
   });
 }
 
-muonrt_status_t muonrt_layout_runs(muonrt_run_t* runs, int64_t capacity, int64_t* n_runs,
-                                   const muonrt_layout_t* layout, int32_t world, int32_t ndim,
-                                   const int64_t* shape, int32_t rank, int32_t dim) {
+muonrt_status_t muonrt_layout_get_runs(muonrt_run_t* runs, int64_t capacity, int64_t* n_runs,
+                                       const muonrt_layout_t* layout, int32_t world, int32_t ndim,
+                                       const int64_t* shape, int32_t rank, int32_t dim) {
   return api::as_status([&] {
     check_world(world, rank);
-    api::require_pointer(n_runs, "muonrt_layout_runs", "n_runs");
+    api::require_pointer(n_runs, "muonrt_layout_get_runs", "n_runs");
     MUONRT_REQUIRE(capacity >= 0 && (runs || capacity == 0), Status::kInvalidArgument,
-                   "muonrt_layout_runs: capacity is ", capacity,
+                   "muonrt_layout_get_runs: capacity is ", capacity,
                    " with a null buffer or below 0; pass a buffer or capacity 0");
     const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
     const Runs found = l.runs(rank, dim);

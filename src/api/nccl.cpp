@@ -33,7 +33,7 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   out.name = given.name ? given.name : "";
   out.from = given.nccl_comm;
   out.borrow = given.borrow;
-  out.library_version = muonrt_version();
+  out.library_version = muonrt_get_version();
   return out;
 }
 
@@ -41,22 +41,22 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
 template <class Make>
 muonrt_comm_t* over(HostComm& host, Make make) {
   std::unique_ptr<Transport> own, its;
-  ends_comm([&] { own = host.transport().duplicate(); });
+  with_comm_error([&] { own = host.transport().duplicate(); });
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
-  together(host, [&] {  // a rank that fails tells the others, who would wait in `make`
+  run_collectively(host, [&] {  // a rank that fails tells the others, who would wait in `make`
     its = own->duplicate();
     out = std::make_unique<muonrt_comm>(std::move(own));
     bootstrap = make_bootstrap(std::move(its));
   });
   out->body->device = make(std::move(bootstrap));
-  return api::keep(std::move(out));
+  return api::release_handle(std::move(out));
 }
 
 /// A rank whose build has no CUDA says so, by `refuse`, before others wait for it in the making.
 template <class Refuse>
 void require_builds(Comm& host, Refuse refuse) {
-  together(host, [&] {
+  run_collectively(host, [&] {
     if (!cuda_is_built()) refuse();
   });
 }
@@ -70,9 +70,9 @@ void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t siz
                      [](muonrt_nccl_options_t& out) { out.max_ctas = NcclOptions().max_ctas; });
 }
 
-muonrt_status_t muonrt_nccl_version(int32_t* version) {
+muonrt_status_t muonrt_nccl_get_version(int32_t* version) {
   return as_status([&] {
-    require_pointer(version, "muonrt_nccl_version", "version");
+    require_pointer(version, "muonrt_nccl_get_version", "version");
     *version = 0;
     *version = nccl_version();
     return Status::kOk;
@@ -83,9 +83,9 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
                                         const muonrt_nccl_options_t* options) {
   return as_status([&] {
     if (comm) *comm = nullptr;
-    api::CommBody& h = api::open(host, "muonrt_comm_create_nccl", "host");
+    api::CommBody& h = api::unwrap(host, "muonrt_comm_create_nccl", "host");
     NcclOptions settings;
-    together(h.host, [&] {
+    run_collectively(h.host, [&] {
       require_pointer(comm, "muonrt_comm_create_nccl", "comm");
       settings = read_options(options);
     });
@@ -101,8 +101,8 @@ muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* h
                                           int32_t device_index) {
   return as_status([&] {
     if (comm) *comm = nullptr;
-    api::CommBody& h = api::open(host, "muonrt_comm_create_staged", "host");
-    together(h.host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
+    api::CommBody& h = api::unwrap(host, "muonrt_comm_create_staged", "host");
+    run_collectively(h.host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
     require_builds(h.host, [&] { make_staged_comm(nullptr, device_index); });
     *comm = over(h.host, [&](std::unique_ptr<Bootstrap> bootstrap) {
       return make_staged_comm(std::move(bootstrap), device_index);

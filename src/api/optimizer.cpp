@@ -28,22 +28,23 @@ std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
   return host::make_host_device({settings.threads, settings.portable_gemm, settings.allocator});
 }
 
-Optimizer& open(muonrt_optimizer_t* handle, const char* function) {
-  return api::open(handle, function, "optimizer");
+Optimizer& unwrap(muonrt_optimizer_t* handle, const char* function) {
+  return api::unwrap(handle, function, "optimizer");
 }
 
-const Optimizer& open(const muonrt_optimizer_t* handle, const char* function) {
-  return api::open(handle, function, "optimizer");
+const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
+  return api::unwrap(handle, function, "optimizer");
 }
 
 void check_format(int32_t format) {
-  MUONRT_REQUIRE(format == MUONRT_TEXT || format == MUONRT_JSON, Status::kInvalidArgument,
-                 "format is ", format, " (0 text, 1 JSON); use one of them");
+  MUONRT_REQUIRE(format == MUONRT_FORMAT_TEXT || format == MUONRT_FORMAT_JSON,
+                 Status::kInvalidArgument, "format is ", format,
+                 " (0 text, 1 JSON); use one of them");
 }
 
-muonrt_report_t to_c(const StepReport& r) {
-  muonrt_report_t out;
-  muonrt_report_init(&out);
+muonrt_step_report_t to_c(const StepReport& r) {
+  muonrt_step_report_t out;
+  muonrt_step_report_init(&out);
   out.skipped = r.skipped;
   out.step = r.step;
   out.orthogonalized = r.orthogonalized;
@@ -54,12 +55,12 @@ muonrt_report_t to_c(const StepReport& r) {
   out.bytes_sent = r.bytes_sent;
   out.seconds = r.seconds;
   out.local_seconds = r.local_seconds;
-  out.gemm_seconds = r.product_seconds;
+  out.gemm_seconds = r.gemm_seconds;
   out.exchange_seconds = r.exchange_seconds;
   out.exposed_seconds = r.exposed_seconds;
   out.grad_norm = r.grad_norm;
   out.clipped_heads = r.clipped_heads;
-  out.health = r.health;
+  out.has_health = r.has_health;
   out.enqueue_seconds = r.enqueue_seconds;
   out.transport_overflow = r.transport_overflow;
   return out;
@@ -75,7 +76,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
                                         const muonrt_param_t* params, int64_t n_params) {
   return as_status([&] {
     if (optimizer) *optimizer = nullptr;
-    api::CommBody& c = api::open(comm, "muonrt_optimizer_create", "comm");
+    api::CommBody& c = api::unwrap(comm, "muonrt_optimizer_create", "comm");
     std::unique_ptr<muonrt_optimizer> handle;
     auto made = Optimizer::create(
         c.for_optimizer(),
@@ -87,15 +88,15 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
         },
         make_device);
     handle->body = std::move(made);
-    *optimizer = api::keep(std::move(handle));
+    *optimizer = api::release_handle(std::move(handle));
     return Status::kOk;
   });
 }
 
 void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
   as_status([&] {
-    api::close(optimizer, "muonrt_optimizer_destroy", "optimizer", &muonrt_optimizer::saving,
-               &muonrt_optimizer::extents);
+    api::destroy_handle(optimizer, "muonrt_optimizer_destroy", "optimizer",
+                        &muonrt_optimizer::saving, &muonrt_optimizer::extents);
     return Status::kOk;
   });
 }
@@ -103,7 +104,7 @@ void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
 muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                           const void* grad) {
   return as_status([&] {
-    open(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
+    unwrap(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
     return Status::kOk;
   });
 }
@@ -111,7 +112,7 @@ muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t
 muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const void* const* grads,
                                            int64_t n) {
   return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_set_grads");
+    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_set_grads");
     const auto count = static_cast<int64_t>(o.settings().params.size());
     require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
     MUONRT_REQUIRE(n == count, Status::kInvalidArgument, "muonrt_optimizer_set_grads: n is ", n,
@@ -125,22 +126,22 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
 muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                           void* data) {
   return as_status([&] {
-    open(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
+    unwrap(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer, const int64_t* params,
-                                             int64_t n) {
+muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, const int64_t* params,
+                                               int64_t n) {
   return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_take_params");
+    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_reset_masters");
     MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
-                   "muonrt_optimizer_take_params: n is ", n,
+                   "muonrt_optimizer_reset_masters: n is ", n,
                    " (indices in params, or 0 and null for all); correct it");
     std::vector<int64_t> list(params, params + n);
     if (!params)
       for (int64_t i = 0; i < std::ssize(o.settings().params); ++i) list.push_back(i);
-    o.take_params(list);
+    o.reset_masters(list);
     return Status::kOk;
   });
 }
@@ -148,17 +149,17 @@ muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer, cons
 muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                            const muonrt_group_t* group) {
   return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_set_group");
+    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_set_group");
     require_pointer(group, "muonrt_optimizer_set_group", "group");
     o.set_group(index, api::read_group(group, cat("group ", index), false));
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonrt_step_t* step,
-                                      muonrt_report_t* report) {
+muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonrt_step_args_t* step,
+                                      muonrt_step_report_t* report) {
   return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_step");
+    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_step");
     StepReport done;
     const Status status = o.step(
         [&] {
@@ -170,31 +171,32 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
     if (report) api::write_struct(report, to_c(done), "report");
     if (status == Status::kSkipped) {
       std::string why = "not finite";
-      error_of([&] { why = words_of(o.settings(), done); });  // short where there is no memory
+      capture_error([&] { why = words_of(o.settings(), done); });  // short where there is no memory
       api::set_last_error(why.c_str());
     }
     return status;
   });
 }
 
-muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer, const char* name,
-                                      int64_t* index) {
+muonrt_status_t muonrt_optimizer_find_param(const muonrt_optimizer_t* optimizer, const char* name,
+                                            int64_t* index) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_find");
-    require_pointer(name, "muonrt_optimizer_find", "name");
-    require_pointer(index, "muonrt_optimizer_find", "index");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_find_param");
+    require_pointer(name, "muonrt_optimizer_find_param", "name");
+    require_pointer(index, "muonrt_optimizer_find_param", "index");
     *index = o.find(name);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimizer, int32_t* layers,
-                                               int32_t* heads, int64_t capacity, int64_t* count) {
+muonrt_status_t muonrt_optimizer_get_clipped_heads(const muonrt_optimizer_t* optimizer,
+                                                   int32_t* layers, int32_t* heads,
+                                                   int64_t capacity, int64_t* count) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_clipped_heads");
-    require_pointer(count, "muonrt_optimizer_clipped_heads", "count");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_clipped_heads");
+    require_pointer(count, "muonrt_optimizer_get_clipped_heads", "count");
     MUONRT_REQUIRE(capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
-                   "muonrt_optimizer_clipped_heads: capacity is ", capacity,
+                   "muonrt_optimizer_get_clipped_heads: capacity is ", capacity,
                    " (>= 0, with both arrays where it is not 0); correct it");
     const auto& found = o.clipped_heads();
     *count = static_cast<int64_t>(found.size());
@@ -208,7 +210,7 @@ muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimiz
 
 muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, int64_t* step) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_get_step");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_step");
     require_pointer(step, "muonrt_optimizer_get_step", "step");
     *step = o.steps();
     return Status::kOk;
@@ -217,42 +219,43 @@ muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, i
 
 muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
   return as_status([&] {
-    open(optimizer, "muonrt_optimizer_set_step").set_steps(step);
+    unwrap(optimizer, "muonrt_optimizer_set_step").set_steps(step);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer, int32_t format,
-                                          char* buffer, int64_t capacity, int64_t* needed) {
+muonrt_status_t muonrt_optimizer_describe_plan(const muonrt_optimizer_t* optimizer, int32_t format,
+                                               char* buffer, int64_t capacity, int64_t* needed) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_describe");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_describe_plan");
     check_format(format);
-    const std::string text = o.describe(format == MUONRT_JSON);
+    const std::string text = o.describe(format == MUONRT_FORMAT_JSON);
     api::write_text(text, buffer, capacity, needed);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer, int32_t format,
-                                       char* buffer, int64_t capacity, int64_t* needed) {
+muonrt_status_t muonrt_optimizer_get_trace(const muonrt_optimizer_t* optimizer, int32_t format,
+                                           char* buffer, int64_t capacity, int64_t* needed) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_trace");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_trace");
     check_format(format);
-    MUONRT_REQUIRE(format == MUONRT_TEXT || o.settings().trace, Status::kInvalidState,
+    MUONRT_REQUIRE(format == MUONRT_FORMAT_TEXT || o.settings().trace, Status::kInvalidState,
                    "the times of stages were not kept (options: trace is 0); create the optimizer "
                    "with trace = 1");
-    const std::string text = format == MUONRT_JSON ? chrome_trace(o.pipeline().spans(), o.rank())
-                                                   : to_text(o.pipeline().order());
+    const std::string text = format == MUONRT_FORMAT_JSON
+                                 ? chrome_trace(o.pipeline().spans(), o.rank())
+                                 : to_text(o.pipeline().order());
     api::write_text(text, buffer, capacity, needed);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_counters(const muonrt_optimizer_t* optimizer,
-                                          muonrt_counters_t* counters) {
+muonrt_status_t muonrt_optimizer_get_counters(const muonrt_optimizer_t* optimizer,
+                                              muonrt_counters_t* counters) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_counters");
-    require_pointer(counters, "muonrt_optimizer_counters", "counters");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_counters");
+    require_pointer(counters, "muonrt_optimizer_get_counters", "counters");
     muonrt_counters_t out;
     muonrt_counters_init(&out);
     out.chunks_resident_peak = o.pipeline().resident_peak();

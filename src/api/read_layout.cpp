@@ -23,13 +23,13 @@ std::vector<Placement> read_placements(const muonrt_placement_t* given, int coun
   std::vector<Placement> out;
   for (int i = 0; i < count; ++i) {
     const muonrt_placement_t& p = given[i];
-    MUONRT_REQUIRE(p.kind >= MUONRT_PLACEMENT_REPLICATE && p.kind <= MUONRT_PLACEMENT_PARTIAL, kBad,
-                   who, ": placement ", i, " has kind ", p.kind,
+    MUONRT_REQUIRE(p.kind >= MUONRT_PLACEMENT_REPLICATE && p.kind <= MUONRT_PLACEMENT_PARTIAL,
+                   kInvalidArg, who, ": placement ", i, " has kind ", p.kind,
                    " (0 replicate, 1 shard, 2 strided shard, 3 partial); use one of them");
     const auto kind = static_cast<PlacementKind>(p.kind);
     const bool strided = kind == PlacementKind::kStridedShard;
     MUONRT_REQUIRE(strided ? p.split_factor >= 1 : (p.split_factor == 0 || p.split_factor == 1),
-                   kBad, who, ": placement ", i, " has split_factor ", p.split_factor,
+                   kInvalidArg, who, ": placement ", i, " has split_factor ", p.split_factor,
                    strided ? " (a strided shard needs >= 1)" : " (only a strided shard has one)",
                    "; correct it");
     out.push_back({kind, p.dim, strided ? p.split_factor : 1});
@@ -38,13 +38,14 @@ std::vector<Placement> read_placements(const muonrt_placement_t* given, int coun
 }
 
 std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const std::string& who) {
-  MUONRT_REQUIRE(given.n_cuts >= 0 && given.n_cuts <= 64 && (given.cuts || given.n_cuts == 0), kBad,
-                 who, ": n_cuts is ", given.n_cuts, " (0 to 64, with `cuts` not null); correct it");
+  MUONRT_REQUIRE(given.n_cuts >= 0 && given.n_cuts <= 64 && (given.cuts || given.n_cuts == 0),
+                 kInvalidArg, who, ": n_cuts is ", given.n_cuts,
+                 " (0 to 64, with `cuts` not null); correct it");
   std::vector<Cut> out;
   for (int i = 0; i < given.n_cuts; ++i) {
     const muonrt_cut_t& c = given.cuts[i];
-    MUONRT_REQUIRE(c.mesh_dims && c.n_mesh_dims >= 1 && c.n_mesh_dims <= mesh_dims, kBad, who,
-                   ": cut ", i, " names ", c.n_mesh_dims, " mesh dimensions (the mesh has ",
+    MUONRT_REQUIRE(c.mesh_dims && c.n_mesh_dims >= 1 && c.n_mesh_dims <= mesh_dims, kInvalidArg,
+                   who, ": cut ", i, " names ", c.n_mesh_dims, " mesh dimensions (the mesh has ",
                    mesh_dims, "); name 1 to ", mesh_dims);
     out.push_back({{c.mesh_dims, c.mesh_dims + c.n_mesh_dims}, c.dim, c.split_factor, c.unit});
   }
@@ -57,7 +58,7 @@ std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
                                 const std::string& who) {
   MUONRT_REQUIRE(
       l.n_last_dims >= 0 && l.n_last_dims <= mesh.dims() && (l.last_dims || l.n_last_dims == 0),
-      kBad, who, ": layout has n_last_dims ", l.n_last_dims, " (the mesh has ", mesh.dims(),
+      kInvalidArg, who, ": layout has n_last_dims ", l.n_last_dims, " (the mesh has ", mesh.dims(),
       " dimensions); correct it");
   if (l.last_dims) return {l.last_dims, l.last_dims + l.n_last_dims};
   std::vector<int> out;
@@ -75,9 +76,9 @@ std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
 Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>& shape,
             std::vector<Cut> cuts, std::vector<int> partial, const muonrt_layout_t& l,
             const std::string& who) {
-  MUONRT_REQUIRE(l.n_values >= 0 && (l.values || l.n_values == 0), kBad, who,
+  MUONRT_REQUIRE(l.n_values >= 0 && (l.values || l.n_values == 0), kInvalidArg, who,
                  ": layout has n_values ", l.n_values, " with a null list or below 0; correct it");
-  MUONRT_REQUIRE(l.kind != MUONRT_LAYOUT_CUTS || l.n_values == 0, kBad, who, ": layout has ",
+  MUONRT_REQUIRE(l.kind != MUONRT_LAYOUT_CUTS || l.n_values == 0, kInvalidArg, who, ": layout has ",
                  l.n_values,
                  " values (kind is MUONRT_LAYOUT_CUTS, which takes none); set the kind "
                  "that they belong to, or leave them out");
@@ -91,12 +92,12 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
         return Layout::with_row_bounds(mesh, shape, cuts, dims, l.last_dim, values, partial);
       });
     case MUONRT_LAYOUT_OWNER:
-      MUONRT_REQUIRE(values.size() == 1, kBad, who, ": layout has ", values.size(),
+      MUONRT_REQUIRE(values.size() == 1, kInvalidArg, who, ": layout has ", values.size(),
                      " values (an owner is one shard); pass one");
       return named(who,
                    [&] { return Layout::with_owner(mesh, shape, dims, values[0], cuts, partial); });
     case MUONRT_LAYOUT_FLAT: {
-      MUONRT_REQUIRE(values.size() % 2 == 0, kBad, who, ": layout has ", values.size(),
+      MUONRT_REQUIRE(values.size() % 2 == 0, kInvalidArg, who, ": layout has ", values.size(),
                      " values (flat ranges are pairs); pass begin and end for each shard");
       std::vector<std::pair<int64_t, int64_t>> ranges;
       for (size_t i = 0; i < values.size(); i += 2) ranges.emplace_back(values[i], values[i + 1]);
@@ -104,8 +105,8 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
                    [&] { return Layout::with_flat(mesh, shape, cuts, dims, ranges, partial); });
     }
     default:
-      throw Error(kBad, cat(who, ": layout has kind ", l.kind,
-                            " (0 cuts, 1 row bounds, 2 owner, 3 flat); use one of them"));
+      throw Error(kInvalidArg, cat(who, ": layout has kind ", l.kind,
+                                   " (0 cuts, 1 row bounds, 2 owner, 3 flat); use one of them"));
   }
 }
 
@@ -119,17 +120,17 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
     muonrt_mesh_t defaults;
     muonrt_mesh_init(&defaults);
     const muonrt_mesh_t m = read_struct(given, defaults, cat(who, ": mesh").c_str());
-    MUONRT_REQUIRE(m.ndim >= 1 && m.ndim <= MUONRT_MAX_DIMS, kBad, who, ": mesh has ndim ", m.ndim,
-                   " (1 to ", MUONRT_MAX_DIMS, "); correct it");
-    MUONRT_REQUIRE(m.shape, kBad, who, ": mesh has a null shape; pass ", m.ndim, " sizes");
+    MUONRT_REQUIRE(m.ndim >= 1 && m.ndim <= MUONRT_MAX_DIMS, kInvalidArg, who, ": mesh has ndim ",
+                   m.ndim, " (1 to ", MUONRT_MAX_DIMS, "); correct it");
+    MUONRT_REQUIRE(m.shape, kInvalidArg, who, ": mesh has a null shape; pass ", m.ndim, " sizes");
     const std::vector<int64_t> shape(m.shape, m.shape + m.ndim);
     std::vector<std::string> names;
     for (int i = 0; m.names && i < m.ndim; ++i) {
-      MUONRT_REQUIRE(m.names[i], kBad, who, ": mesh name ", i,
+      MUONRT_REQUIRE(m.names[i], kInvalidArg, who, ": mesh name ", i,
                      " is null; name it or pass no names");
       names.emplace_back(m.names[i]);
       for (const char c : names.back()) {
-        MUONRT_REQUIRE(!is_control(c), kBad, who, ": mesh name ", i,
+        MUONRT_REQUIRE(!is_control(c), kInvalidArg, who, ": mesh name ", i,
                        " holds a control character (value ", static_cast<int>(c), "); remove it");
       }
     }
@@ -137,16 +138,17 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
     if (m.ranks) {
       int64_t count = 1;
       for (const int64_t n : shape) {
-        MUONRT_REQUIRE(n >= 1 && n <= world_ && count * n <= world_, kBad, who, ": mesh shape ",
-                       shape, " does not fit the communicator (", world_, " ranks); correct it");
+        MUONRT_REQUIRE(n >= 1 && n <= world_ && count * n <= world_, kInvalidArg, who,
+                       ": mesh shape ", shape, " does not fit the communicator (", world_,
+                       " ranks); correct it");
         count *= n;
       }
       ranks.assign(m.ranks, m.ranks + count);
     }
     made = named(who, [&] { return std::make_shared<Mesh>(shape, names, ranks); });
     for (const int32_t r : made->ranks()) {
-      MUONRT_REQUIRE(r < world_, kBad, who, ": its mesh holds rank ", r, " (the communicator has ",
-                     world_, " ranks); use ranks below that");
+      MUONRT_REQUIRE(r < world_, kInvalidArg, who, ": its mesh holds rank ", r,
+                     " (the communicator has ", world_, " ranks); use ranks below that");
     }
   }
   for (const auto& known : meshes_) {
@@ -158,26 +160,27 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
 
 Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int64_t* shape,
                           const std::string& who) {
-  MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS, kBad, who, ": ndim is ", ndim, " (0 to ",
-                 MUONRT_MAX_DIMS, "); correct it");
-  MUONRT_REQUIRE(shape || ndim == 0, kBad, who, ": shape is null; pass ", ndim, " sizes");
+  MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS, kInvalidArg, who, ": ndim is ", ndim,
+                 " (0 to ", MUONRT_MAX_DIMS, "); correct it");
+  MUONRT_REQUIRE(shape || ndim == 0, kInvalidArg, who, ": shape is null; pass ", ndim, " sizes");
   const std::vector<int64_t> sizes(shape, shape + ndim);
   for (const int64_t n : sizes) {
-    MUONRT_REQUIRE(n >= 0, kBad, who, ": shape is ", sizes, " (a size is negative); correct it");
+    MUONRT_REQUIRE(n >= 0, kInvalidArg, who, ": shape is ", sizes,
+                   " (a size is negative); correct it");
   }
   muonrt_layout_t defaults;
   muonrt_layout_init(&defaults);
   const muonrt_layout_t l =
       layout ? read_struct(layout, defaults, cat(who, ": layout").c_str()) : defaults;
   const auto over = mesh(l.mesh, who);
-  MUONRT_REQUIRE(l.reading == MUONRT_READING_LITERAL || l.reading == MUONRT_READING_ORDERED, kBad,
-                 who, ": layout has reading ", l.reading,
+  MUONRT_REQUIRE(l.reading == MUONRT_READING_LITERAL || l.reading == MUONRT_READING_ORDERED,
+                 kInvalidArg, who, ": layout has reading ", l.reading,
                  " (0 literal, 1 ordered); use one of them");
-  MUONRT_REQUIRE(!l.placements || l.n_cuts == 0, kBad, who,
+  MUONRT_REQUIRE(!l.placements || l.n_cuts == 0, kInvalidArg, who,
                  ": layout has both placements and cuts; pass one of them");
   MUONRT_REQUIRE(
       l.n_flat_dims >= 0 && l.n_flat_dims <= over->dims() && (l.flat_dims || l.n_flat_dims == 0),
-      kBad, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
+      kInvalidArg, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
       " dimensions); correct it");
   std::vector<Cut> cuts;
   std::vector<int> partial;

@@ -17,8 +17,8 @@ E read_enum(const std::string& who, const char* field, int32_t value,
   for (const int32_t k : known) {
     if (value == k) return static_cast<E>(value);
   }
-  throw Error(kBad, cat(who, ": ", field, " is ", value, " (known values are ", known,
-                        "); use one of them"));
+  throw Error(kInvalidArg, cat(who, ": ", field, " is ", value, " (known values are ", known,
+                               "); use one of them"));
 }
 
 DType read_dtype(const std::string& who, const char* field, int32_t value) {
@@ -77,16 +77,16 @@ const T* element(const T* array, int64_t i, uint32_t stride, const std::string& 
                                               i * static_cast<int64_t>(stride));
   uint32_t size = 0;
   std::memcpy(&size, at, sizeof size);
-  MUONRT_REQUIRE(size == stride, kBad, who, ": struct_size is ", size, " (element 0 has ", stride,
-                 "; all must be equal); fill every element with its _init function first");
+  MUONRT_REQUIRE(size == stride, kInvalidArg, who, ": struct_size is ", size, " (element 0 has ",
+                 stride, "; all must be equal); fill every element with its _init function first");
   return at;
 }
 
 std::string read_name(const char* name, const std::string& who) {
-  MUONRT_REQUIRE(name && *name, kBad, who, ": name is ", name ? "empty" : "null",
+  MUONRT_REQUIRE(name && *name, kInvalidArg, who, ": name is ", name ? "empty" : "null",
                  " (messages and the plan need one); name it");
   for (const char* c = name; *c; ++c) {
-    MUONRT_REQUIRE(!is_control(*c), kBad, who, ": name holds a control character (value ",
+    MUONRT_REQUIRE(!is_control(*c), kInvalidArg, who, ": name holds a control character (value ",
                    static_cast<int>(*c), "); remove it");
   }
   return name;
@@ -95,13 +95,13 @@ std::string read_name(const char* name, const std::string& who) {
 // Null means the whole of `size`.
 Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std::string& who) {
   if (!runs && count == 0) return whole(size);
-  MUONRT_REQUIRE(runs && count >= 1, kBad, who, ": ", count, " runs with ", runs ? "a" : "no",
-                 " list (>= 1 with one, or neither); correct it");
+  MUONRT_REQUIRE(runs && count >= 1, kInvalidArg, who, ": ", count, " runs with ",
+                 runs ? "a" : "no", " list (>= 1 with one, or neither); correct it");
   Runs out;
   for (int64_t i = 0; i < count; ++i) {
     const muonrt_run_t& r = runs[i];
-    MUONRT_REQUIRE(r.begin < r.end && r.begin >= (i ? runs[i - 1].end : 0), kBad, who, ": run ", i,
-                   " is [", r.begin, ", ", r.end,
+    MUONRT_REQUIRE(r.begin < r.end && r.begin >= (i ? runs[i - 1].end : 0), kInvalidArg, who,
+                   ": run ", i, " is [", r.begin, ", ", r.end,
                    ") (runs are not empty, ascending and disjoint); correct it");
     if (!out.empty() && out.back().end == r.begin) {
       out.back().end = r.end;
@@ -120,13 +120,13 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
   if (!given && (to.view != View::kMatrix || p.ndim <= 2)) return;
   for (const auto& [field, value] :
        {std::pair{"batch_dims", p.batch_dims}, {"row_dims", p.row_dims}})
-    MUONRT_REQUIRE(value >= 0 && value < MUONRT_MAX_DIMS, kBad, who, ": ", field, " is ", value,
-                   " (must lie in [0, ", MUONRT_MAX_DIMS - 1, "]); correct it");
-  MUONRT_REQUIRE(!given || to.view == View::kPlain, kBad, who, ": view is ", p.view,
+    MUONRT_REQUIRE(value >= 0 && value < MUONRT_MAX_DIMS, kInvalidArg, who, ": ", field, " is ",
+                   value, " (must lie in [0, ", MUONRT_MAX_DIMS - 1, "]); correct it");
+  MUONRT_REQUIRE(!given || to.view == View::kNone, kInvalidArg, who, ": view is ", p.view,
                  ", and batch_dims is ", p.batch_dims, ", row_dims ", p.row_dims,
-                 " (they say what a view says); leave view at MUONRT_VIEW_PLAIN");
+                 " (they say what a view says); leave view at MUONRT_VIEW_NONE");
   const int32_t rows = p.row_dims ? p.row_dims : 1;
-  MUONRT_REQUIRE(p.batch_dims + rows < p.ndim, kBad, who, ": batch_dims is ", p.batch_dims,
+  MUONRT_REQUIRE(p.batch_dims + rows < p.ndim, kInvalidArg, who, ": batch_dims is ", p.batch_dims,
                  " and row_dims ", rows, ", but shape is ", to.layout.shape(),
                  " (the columns need a dimension after those); correct them");
   if (given) to.view = p.batch_dims ? View::kStack : View::kMatrix;
@@ -143,11 +143,11 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
 }
 
 void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
-  MUONRT_REQUIRE(p.n_parts >= 0 && (p.parts || p.n_parts == 0), kBad, who, ": n_parts is ",
+  MUONRT_REQUIRE(p.n_parts >= 0 && (p.parts || p.n_parts == 0), kInvalidArg, who, ": n_parts is ",
                  p.n_parts, " with a null list or below 0; pass parts or 0");
   if (p.n_parts == 0) return;
   const auto& shape = to.layout.shape();
-  MUONRT_REQUIRE(shape.size() >= 2, kBad, who, ": shape is ", shape,
+  MUONRT_REQUIRE(shape.size() >= 2, kInvalidArg, who, ": shape is ", shape,
                  " (only a matrix has parts); leave them out");
   const auto [rows, cols] = outputs_and_inputs(to);
   muonrt_part_t defaults;
@@ -183,8 +183,9 @@ QkClipSettings read_qk_clip(const muonrt_qk_clip_t* given, const std::string& wh
   out.v_dim = c.v_dim;
   out.threshold = c.threshold;
   out.exponent = c.exponent;
-  MUONRT_REQUIRE(c.n_select >= 0 && (c.select || c.n_select == 0), kBad, who, ": n_select is ",
-                 c.n_select, " with ", c.select ? "a" : "no", " list; correct it");
+  MUONRT_REQUIRE(c.n_select >= 0 && (c.select || c.n_select == 0), kInvalidArg, who,
+                 ": n_select is ", c.n_select, " with ", c.select ? "a" : "no",
+                 " list; correct it");
   out.selects = c.select != nullptr;
   if (c.select) out.select.assign(c.select, c.select + c.n_select);
   return out;
@@ -200,9 +201,10 @@ void check_strides(const std::string& who, const char* field, const int64_t* str
   const std::vector<int64_t> given(strides, strides + shape.size());
   int64_t expected = 1;
   for (size_t d = shape.size(); d-- > 0;) {
-    MUONRT_REQUIRE(shape[d] == 1 || given[d] == expected, kBad, who, ": ", field, " is ", given,
-                   " for ", shape, " on rank ", rank, " (not row-major and contiguous: dimension ",
-                   d, " needs ", expected, "); pass a contiguous buffer, or null strides");
+    MUONRT_REQUIRE(shape[d] == 1 || given[d] == expected, kInvalidArg, who, ": ", field, " is ",
+                   given, " for ", shape, " on rank ", rank,
+                   " (not row-major and contiguous: dimension ", d, " needs ", expected,
+                   "); pass a contiguous buffer, or null strides");
     expected *= shape[d];
   }
 }
@@ -224,7 +226,7 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   if (p.local_shape) {
     out.local_shape_given = true;
     out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
-    // As muonrt_layout_local_shape gives it.
+    // As muonrt_layout_get_local_shape gives it.
     const auto is_one = [&](int64_t size) {
       return size == 1 || (size == 0 && p.local_shape[0] == 0);  // all zeros: outside the mesh
     };
@@ -249,11 +251,13 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
 }
 
 void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::string& who) {
-  MUONRT_REQUIRE(g.n_restarts >= 0 && g.n_restarts < kMaxSteps && (g.restarts || !g.n_restarts),
-                 kBad, who, ": n_restarts is ", g.n_restarts, " with restarts ",
-                 g.restarts ? "given" : "null", " (0 to ", kMaxSteps - 1,
+  MUONRT_REQUIRE(g.n_gram_restarts >= 0 && g.n_gram_restarts < kMaxSteps &&
+                     (g.gram_restarts || !g.n_gram_restarts),
+                 kInvalidArg, who, ": n_restarts is ", g.n_gram_restarts, " with restarts ",
+                 g.gram_restarts ? "given" : "null", " (0 to ", kMaxSteps - 1,
                  " with a list, or neither); correct it");
-  if (g.restarts) out.restarts.emplace(g.restarts, g.restarts + g.n_restarts);
+  if (g.gram_restarts)
+    out.gram_restarts.emplace(g.gram_restarts, g.gram_restarts + g.n_gram_restarts);
 }
 
 void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* given, int world) {
@@ -262,15 +266,15 @@ void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* 
   muonrt_distributed_config_init(&defaults);
   const auto c = read_struct(given, defaults, who.c_str());
   to.serial = !read_bool(who, "async_parallelism", c.async_parallelism);
-  MUONRT_REQUIRE(c.prefetch_count >= 0 && c.prefetch_count <= 63, kBad, who, ": prefetch_count is ",
-                 c.prefetch_count, " (0 to 63); correct it");
+  MUONRT_REQUIRE(c.prefetch_count >= 0 && c.prefetch_count <= 63, kInvalidArg, who,
+                 ": prefetch_count is ", c.prefetch_count, " (0 to 63); correct it");
   to.window = c.prefetch_count + 1;
-  to.functions = {c.state, c.gather, c.redistribute};
+  to.exchange_callbacks = {c.state, c.gather, c.redistribute};
   if (!c.assign) return;
-  to.assign = [c, world](int64_t param, const ParamSettings& p, const std::vector<int32_t>& holders,
-                         int32_t* owner) {
+  to.assign_owner = [c, world](int64_t param, const ParamSettings& p,
+                               const std::vector<int32_t>& holders, int32_t* owner) {
     const auto& shape = p.layout.shape();
-    const muonrt_assignment_t facts{
+    const muonrt_assign_info_t facts{
         sizeof facts,   static_cast<int32_t>(shape.size()),   p.name.c_str(), shape.data(),
         holders.data(), static_cast<int32_t>(holders.size()), world};
     return c.assign(c.state, param, &facts, owner);
@@ -282,7 +286,7 @@ void read_allocator(OptimizerSettings& to, const muonrt_allocator_t* given) {
   muonrt_allocator_t defaults;
   muonrt_allocator_init(&defaults);
   const auto a = read_struct(given, defaults, who.c_str());
-  MUONRT_REQUIRE(a.allocate && a.release, kBad, who, ": ",
+  MUONRT_REQUIRE(a.allocate && a.release, kInvalidArg, who, ": ",
                  a.allocate  ? "release is"
                  : a.release ? "allocate is"
                              : "allocate and release are",
@@ -292,11 +296,11 @@ void read_allocator(OptimizerSettings& to, const muonrt_allocator_t* given) {
 
 /// What only a GPU has keeps its default on the host.
 void check_host(const muonrt_optimizer_options_t& o, const muonrt_optimizer_options_t& defaults) {
-  MUONRT_REQUIRE(o.device_index == 0, kBad, "options: device_index is ", o.device_index,
+  MUONRT_REQUIRE(o.device_index == 0, kInvalidArg, "options: device_index is ", o.device_index,
                  " on the host (only GPUs have numbers); leave it 0");
   visit_option_fields([&](const auto& row) {
     if constexpr (requires { row.c_member; }) {
-      MUONRT_REQUIRE(!row.has(kGpuOnly) || row.c_member(o) == row.c_member(defaults), kBad,
+      MUONRT_REQUIRE(!row.has(kGpuOnly) || row.c_member(o) == row.c_member(defaults), kInvalidArg,
                      "options: ", row.name, " is ", row.c_member(o),
                      " on the host (it tells how a GPU works); leave it ", row.c_member(defaults));
     }
@@ -317,11 +321,11 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   if (out.steps == 0) out.steps = published_steps(out.coefficients);
   if (with_lists) read_restarts(out, g, who);
   const bool custom = out.coefficients == CoefficientFamily::kCustom;
-  MUONRT_REQUIRE(custom || !g.custom || !with_lists, kBad, who,
+  MUONRT_REQUIRE(custom || !g.custom || !with_lists, kInvalidArg, who,
                  ": custom is given, but coefficients is ", g.coefficients,
                  "; set it to MUONRT_COEFFICIENTS_CUSTOM");
   if (with_lists && custom) {
-    MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kBad, who,
+    MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kInvalidArg, who,
                    ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
                    g.steps, "); pass steps x 3 numbers");
     for (int i = 0; i < g.steps; ++i) {
@@ -342,14 +346,14 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   auto out = OptimizerSettings::defaults(read_enum<DeviceKind>(who, "device", o.device, {0, 1}));
   visit_option_fields(reads(who, out, o));
   if (out.device == DeviceKind::kHost) check_host(o, defaults);
-  if (o.iteration_dtype) out.gram_iteration.reset();
+  if (o.iteration_dtype) out.gram_iteration_dtype.reset();
   if (o.distributed) read_distributed(out, o.distributed, world);
   if (o.allocator) read_allocator(out, o.allocator);
 
-  MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
+  MUONRT_REQUIRE(n_groups >= 1 && groups, kInvalidArg, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");
-  MUONRT_REQUIRE(n_params >= 1 && n_params < INT32_MAX && params, kBad, "n_params is ", n_params,
-                 " with params ", params ? "given" : "null",
+  MUONRT_REQUIRE(n_params >= 1 && n_params < INT32_MAX && params, kInvalidArg, "n_params is ",
+                 n_params, " with params ", params ? "given" : "null",
                  " (an optimizer needs parameters); pass at least one");
   const uint32_t group_stride = struct_size_of(groups, "group 0", sizeof *groups);
   for (int32_t i = 0; i < n_groups; ++i) {
@@ -365,20 +369,20 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   return out;
 }
 
-StepSettings read_step(const muonrt_step_t* given, int64_t n_params, int32_t n_groups) {
-  MUONRT_REQUIRE(given, kBad,
-                 "muonrt_optimizer_step: step is null; fill one with muonrt_step_init");
-  muonrt_step_t defaults;
-  muonrt_step_init(&defaults);
+StepArgs read_step(const muonrt_step_args_t* given, int64_t n_params, int32_t n_groups) {
+  MUONRT_REQUIRE(given, kInvalidArg,
+                 "muonrt_optimizer_step: step is null; fill one with muonrt_step_args_init");
+  muonrt_step_args_t defaults;
+  muonrt_step_args_init(&defaults);
   const auto s = read_struct(given, defaults, "step");
-  MUONRT_REQUIRE(s.n_without_grad >= 0 && s.n_without_grad <= n_params &&
-                     (s.without_grad || s.n_without_grad == 0),
-                 kBad, "step: n_without_grad is ", s.n_without_grad, " (0 to ", n_params,
-                 ", with a list that is not null); correct it");
-  MUONRT_REQUIRE(s.n_group_lrs == (s.group_lrs ? n_groups : 0), kBad, "step: n_group_lrs is ",
-                 s.n_group_lrs, " with ", s.group_lrs ? "a" : "no", " list (there are ", n_groups,
-                 " groups); pass one rate for each, or neither");
-  StepSettings out;
+  MUONRT_REQUIRE(s.n_inactive_params >= 0 && s.n_inactive_params <= n_params &&
+                     (s.inactive_params || s.n_inactive_params == 0),
+                 kInvalidArg, "step: n_inactive_params is ", s.n_inactive_params, " (0 to ",
+                 n_params, ", with a list that is not null); correct it");
+  MUONRT_REQUIRE(s.n_group_lrs == (s.group_lrs ? n_groups : 0), kInvalidArg,
+                 "step: n_group_lrs is ", s.n_group_lrs, " with ", s.group_lrs ? "a" : "no",
+                 " list (there are ", n_groups, " groups); pass one rate for each, or neither");
+  StepArgs out;
   out.lr = s.lr;
   if (s.group_lrs) out.group_lrs.assign(s.group_lrs, s.group_lrs + n_groups);
   out.grad_scale_inv = s.grad_scale_inv;
@@ -388,7 +392,8 @@ StepSettings read_step(const muonrt_step_t* given, int64_t n_params, int32_t n_g
   out.qk_logits = s.qk_logits;
   out.n_qk_logits = s.n_qk_logits;
   out.stream = s.stream;
-  if (s.n_without_grad) out.without_grad.assign(s.without_grad, s.without_grad + s.n_without_grad);
+  if (s.n_inactive_params)
+    out.inactive_params.assign(s.inactive_params, s.inactive_params + s.n_inactive_params);
   return out;
 }
 

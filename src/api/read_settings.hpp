@@ -13,6 +13,6 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
                                 const muonrt_group_t* groups, int32_t n_groups,
                                 const muonrt_param_t* params, int64_t n_params, int rank,
                                 int world);
-StepSettings read_step(const muonrt_step_t* step, int64_t n_params, int32_t n_groups);
+StepArgs read_step(const muonrt_step_args_t* step, int64_t n_params, int32_t n_groups);
 
 }  // namespace muonrt::api

@@ -17,8 +17,8 @@ muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_c
                                          muonrt_recovery_t* recovery) {
   return api::as_status([&] {
     const char* const who = "muonrt_optimizer_recover";
-    Optimizer& o = api::open(optimizer, who, "optimizer");
-    Comm& left = api::open(survivors, who, "survivors").host;
+    Optimizer& o = api::unwrap(optimizer, who, "optimizer");
+    Comm& left = api::unwrap(survivors, who, "survivors").host;
     muonrt_recovery_t out;
     muonrt_recovery_init(&out);
     if (recovery) {

@@ -5,8 +5,8 @@
 #include "api/structs.hpp"
 #include "base/backoff.hpp"
 #include "base/sized_struct.hpp"
-#include "comm/tcp/post_transport.hpp"
-#include "comm/tcp/tcp_post.hpp"
+#include "comm/tcp/mailbox_transport.hpp"
+#include "comm/tcp/tcp_mailbox.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -31,63 +31,64 @@ void require_secret_bytes(int64_t bytes, const char* function) {
 
 extern "C" {
 
-void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size) {
-  muonrt::fill_sized(tcp, size, [](muonrt_tcp_t& out) {
+void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* tcp, uint32_t size) {
+  muonrt::fill_sized(tcp, size, [](muonrt_tcp_options_t& out) {
     out.rank = -1;
     out.timeout_ms = kTimeoutMs;
   });
 }
 
-muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp) {
+muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_options_t* tcp) {
   constexpr const char* kName = "muonrt_comm_create_tcp";
   return as_status([&] {
     require_pointer(comm, kName, "comm");
     *comm = nullptr;
     require_pointer(tcp, kName, "tcp");
-    muonrt_tcp_t given;
-    muonrt_tcp_init(&given);
+    muonrt_tcp_options_t given;
+    muonrt_tcp_options_init(&given);
     given = api::read_struct(tcp, given, kName);
     require_pointer(given.address, kName, "tcp.address");
     require_pointer(given.secret, kName, "tcp.secret");
     require_secret_bytes(given.secret_bytes, kName);
     require_timeout(given.timeout_ms, kName);
-    TcpMeeting meeting;
-    meeting.rank = given.rank;
-    meeting.size = given.size;
-    meeting.version = muonrt_version();
-    patiently(Deadline::in_ms(given.timeout_ms), [&] {
-      meeting.address = given.address;
-      meeting.interface = given.interface_name ? given.interface_name : "";
-      meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
+    TcpRendezvous rendezvous;
+    rendezvous.rank = given.rank;
+    rendezvous.size = given.size;
+    rendezvous.version = muonrt_get_version();
+    retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
+      rendezvous.address = given.address;
+      rendezvous.interface = given.interface_name ? given.interface_name : "";
+      rendezvous.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     });
     if (given.listening) {
-      meeting.listening = [&](const std::string& address) {
+      rendezvous.listening = [&](const std::string& address) {
         const int32_t code = given.listening(given.state, address.c_str());
         MUONRT_REQUIRE(code == 0, Status::kCallback, kName, ": tcp.listening returned ", code,
                        " for ", address, " (0 is success); nobody was let in");
       };
     }
-    *comm = api::keep(std::make_unique<muonrt_comm>(
-        make_post_transport(make_tcp_post(meeting, given.timeout_ms))));
+    *comm = api::release_handle(std::make_unique<muonrt_comm>(
+        make_mailbox_transport(make_tcp_mailbox(rendezvous, given.timeout_ms))));
     return Status::kOk;
   });
 }
 
-void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size) {
-  muonrt::fill_sized(folder, size, [](muonrt_folder_t& out) {
+void muonrt_folder_options_init_sized(muonrt_folder_options_t* folder, uint32_t size) {
+  muonrt::fill_sized(folder, size, [](muonrt_folder_options_t& out) {
     out.rank = -1;
     out.timeout_ms = kTimeoutMs;
   });
 }
 
-muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_folder_t* folder) {
+muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
+                                          const muonrt_folder_options_t* folder) {
   constexpr const char* kName = "muonrt_comm_create_folder";
   return as_status([&] {
     require_pointer(comm, kName, "comm");
     *comm = nullptr;
     require_pointer(folder, kName, "folder");
-    muonrt_folder_t given;
-    muonrt_folder_init(&given);
+    muonrt_folder_options_t given;
+    muonrt_folder_options_init(&given);
     given = api::read_struct(folder, given, kName);
     require_pointer(given.path, kName, "folder.path");
     require_pointer(given.run_id, kName, "folder.run_id");
@@ -95,18 +96,18 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_fol
     // A secret that went missing on its way here is no wish to have none.
     if (given.secret_bytes != 0) require_pointer(given.secret, kName, "folder.secret");
     if (given.secret) require_secret_bytes(given.secret_bytes, kName);
-    FolderMeeting meeting;
-    meeting.rank = given.rank;
-    meeting.size = given.size;
-    meeting.version = muonrt_version();
-    patiently(Deadline::in_ms(given.timeout_ms), [&] {
-      meeting.path = given.path;
-      meeting.run_id = given.run_id;
+    FolderRendezvous rendezvous;
+    rendezvous.rank = given.rank;
+    rendezvous.size = given.size;
+    rendezvous.version = muonrt_get_version();
+    retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
+      rendezvous.path = given.path;
+      rendezvous.run_id = given.run_id;
       if (given.secret)
-        meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
+        rendezvous.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     });
-    *comm = api::keep(std::make_unique<muonrt_comm>(
-        make_post_transport(make_folder_post(meeting, given.timeout_ms))));
+    *comm = api::release_handle(std::make_unique<muonrt_comm>(
+        make_mailbox_transport(make_folder_mailbox(rendezvous, given.timeout_ms))));
     return Status::kOk;
   });
 }

@@ -51,12 +51,13 @@ void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size) {
   });
 }
 
-muonrt_status_t muonrt_route(int32_t* role, int32_t* view, const muonrt_routing_t* routing,
-                             const char* name, int32_t ndim) {
+muonrt_status_t muonrt_routing_resolve(int32_t* role, int32_t* view,
+                                       const muonrt_routing_t* routing, const char* name,
+                                       int32_t ndim) {
   return as_status([&] {
-    require_pointer(role, "muonrt_route", "role");
-    require_pointer(view, "muonrt_route", "view");
-    require_pointer(name, "muonrt_route", "name");
+    require_pointer(role, "muonrt_routing_resolve", "role");
+    require_pointer(view, "muonrt_routing_resolve", "view");
+    require_pointer(name, "muonrt_routing_resolve", "name");
     RoutingRules rules;
     if (routing) {
       muonrt_routing_t defaults;
@@ -72,20 +73,20 @@ muonrt_status_t muonrt_route(int32_t* role, int32_t* view, const muonrt_routing_
   });
 }
 
-muonrt_status_t muonrt_normalize_name(const char* name, char* buffer, int64_t capacity,
+muonrt_status_t muonrt_name_normalize(const char* name, char* buffer, int64_t capacity,
                                       int64_t* needed) {
   return as_status([&] {
-    require_pointer(name, "muonrt_normalize_name", "name");
+    require_pointer(name, "muonrt_name_normalize", "name");
     api::write_text(normalize_name(name), buffer, capacity, needed);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_parse_qk_layer(int32_t* kind, int64_t* layer, const char* name) {
+muonrt_status_t muonrt_qk_layer_parse(int32_t* kind, int64_t* layer, const char* name) {
   return as_status([&] {
-    require_pointer(kind, "muonrt_parse_qk_layer", "kind");
-    require_pointer(layer, "muonrt_parse_qk_layer", "layer");
-    require_pointer(name, "muonrt_parse_qk_layer", "name");
+    require_pointer(kind, "muonrt_qk_layer_parse", "kind");
+    require_pointer(layer, "muonrt_qk_layer_parse", "layer");
+    require_pointer(name, "muonrt_qk_layer_parse", "name");
     const QkLayer found = parse_qk_layer(name);
     *kind = static_cast<int32_t>(found.kind);
     *layer = found.layer;

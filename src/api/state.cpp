@@ -7,7 +7,7 @@
 #include "api/structs.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/checkpoint.hpp"
-#include "state/pieces.hpp"
+#include "state/state_shards.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -15,19 +15,19 @@ using api::require_pointer;
 
 namespace {
 
-Optimizer& optimizer_of(muonrt_optimizer_t* handle, const char* function) {
-  return api::open(handle, function, "optimizer");
+Optimizer& unwrap(muonrt_optimizer_t* handle, const char* function) {
+  return api::unwrap(handle, function, "optimizer");
 }
 
-const Optimizer& optimizer_of(const muonrt_optimizer_t* handle, const char* function) {
-  return api::open(handle, function, "optimizer");
+const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
+  return api::unwrap(handle, function, "optimizer");
 }
 
 /// What the extents of the last call point to.
-class ExtentList : public api::Lent {
+class StateShardList : public api::BorrowedStorage {
  public:
-  explicit ExtentList(std::vector<LocalPiece> pieces) : pieces_(std::move(pieces)) {
-    for (const LocalPiece& piece : pieces_) {
+  explicit StateShardList(std::vector<StateShard> pieces) : pieces_(std::move(pieces)) {
+    for (const StateShard& piece : pieces_) {
       std::vector<muonrt_run_t>& runs = runs_.emplace_back();
       std::vector<int64_t>& counts = counts_.emplace_back();
       for (const Runs& list : piece.extent.runs) {
@@ -37,11 +37,11 @@ class ExtentList : public api::Lent {
     }
   }
   int64_t size() const { return std::ssize(pieces_); }
-  muonrt_state_extent_t at(int64_t index) const {
+  muonrt_state_shard_t at(int64_t index) const {
     const auto i = static_cast<size_t>(index);
-    const LocalPiece& piece = pieces_[i];
-    muonrt_state_extent_t out;
-    muonrt_state_extent_init(&out);
+    const StateShard& piece = pieces_[i];
+    muonrt_state_shard_t out;
+    muonrt_state_shard_init(&out);
     out.kind = piece.tensor.kind;
     out.param = piece.tensor.param;
     out.dtype = piece.tensor.dtype == "F32"    ? MUONRT_DTYPE_F32
@@ -54,13 +54,13 @@ class ExtentList : public api::Lent {
     out.begin = piece.extent.begin;
     out.end = piece.extent.end;
     out.data = piece.data;
-    out.first_written = piece.first;
-    out.end_written = piece.last;
+    out.write_begin = piece.write_begin;
+    out.write_end = piece.write_end;
     return out;
   }
 
  private:
-  std::vector<LocalPiece> pieces_;
+  std::vector<StateShard> pieces_;
   std::vector<std::vector<muonrt_run_t>> runs_;
   std::vector<std::vector<int64_t>> counts_;
 };
@@ -69,9 +69,9 @@ SaveSettings read_options(const muonrt_save_options_t* given) {
   muonrt_save_options_t o;
   muonrt_save_options_init(&o);
   if (given) o = api::read_struct(given, o, "save options");
-  MUONRT_REQUIRE(o.with_params == 0 || o.with_params == 1, kBad, "save options: with_params is ",
-                 o.with_params, " (0 or 1); correct it");
-  MUONRT_REQUIRE(o.keep >= 1, kBad, "save options: keep is ", o.keep,
+  MUONRT_REQUIRE(o.with_params == 0 || o.with_params == 1, kInvalidArg,
+                 "save options: with_params is ", o.with_params, " (0 or 1); correct it");
+  MUONRT_REQUIRE(o.keep >= 1, kInvalidArg, "save options: keep is ", o.keep,
                  " (>= 1: this checkpoint is one of them); correct it");
   return {o.with_params == 1, o.keep};
 }
@@ -81,18 +81,18 @@ LoadSettings read_options(const muonrt_load_options_t* given) {
   muonrt_load_options_init(&o);
   if (given) o = api::read_struct(given, o, "load options");
   const auto flag = [](const char* name, int32_t value) {
-    MUONRT_REQUIRE(value == 0 || value == 1, kBad, "load options: ", name, " is ", value,
+    MUONRT_REQUIRE(value == 0 || value == 1, kInvalidArg, "load options: ", name, " is ", value,
                    " (0 or 1); correct it");
     return value == 1;
   };
   const std::string manifest = o.manifest ? o.manifest : "";
-  MUONRT_REQUIRE(manifest.find('/') == manifest.npos, kBad, "load options: manifest is ",
+  MUONRT_REQUIRE(manifest.find('/') == manifest.npos, kInvalidArg, "load options: manifest is ",
                  in_quotes(manifest), " (the name of a file in the folder); correct it");
   return {manifest, !flag("without_params", o.without_params), flag("partial", o.partial)};
 }
 
 void require_idle(const muonrt_optimizer_t& handle, const char* function) {
-  MUONRT_REQUIRE(!handle.saving || !handle.saving->under_way(), Status::kInvalidState, function,
+  MUONRT_REQUIRE(!handle.saving || !handle.saving->in_progress(), Status::kInvalidState, function,
                  ": a save is under way; call muonrt_optimizer_save_wait first");
 }
 
@@ -106,9 +106,9 @@ struct FolderCall {
   template <class Prepare>
   FolderCall(muonrt_optimizer_t* handle, const char* function, const char* to,
              const Options* options, const Prepare& prepare)
-      : optimizer(optimizer_of(handle, function)) {
+      : optimizer(unwrap(handle, function)) {
     optimizer.require_usable();
-    together(optimizer.comm(), [&] {
+    run_collectively(optimizer.comm(), [&] {
       require_pointer(to, function, "folder");
       settings = read_options(options);
       require_idle(*handle, function);
@@ -128,7 +128,7 @@ extern "C" {
 muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param, int32_t kind,
                                        muonrt_state_view_t* view) {
   return as_status([&] {
-    Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_state");
+    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_state");
     require_pointer(view, "muonrt_optimizer_state", "view");
     const StateView found = o.state(param, static_cast<StateKind>(kind));
     muonrt_state_view_t out;
@@ -136,41 +136,41 @@ muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t pa
     out.dtype = found.dtype;
     out.data = found.data;
     out.numel = found.numel;
-    out.place = static_cast<int32_t>(found.place);
+    out.place = static_cast<int32_t>(found.location);
     api::write_struct(view, out, "view");
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
-                                             int64_t* updates) {
+muonrt_status_t muonrt_optimizer_get_update_count(const muonrt_optimizer_t* optimizer,
+                                                  int64_t param, int64_t* updates) {
   return as_status([&] {
-    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_get_updates");
-    require_pointer(updates, "muonrt_optimizer_get_updates", "updates");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_update_count");
+    require_pointer(updates, "muonrt_optimizer_get_update_count", "updates");
     *updates = o.updates(param);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int64_t param,
-                                             int64_t updates) {
+muonrt_status_t muonrt_optimizer_set_update_count(muonrt_optimizer_t* optimizer, int64_t param,
+                                                  int64_t updates) {
   return as_status([&] {
-    optimizer_of(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
+    unwrap(optimizer, "muonrt_optimizer_set_update_count").set_updates(param, updates);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_state_extents(muonrt_optimizer_t* optimizer,
-                                               muonrt_state_extent_t* extents, int64_t capacity,
-                                               int64_t* n_extents) {
+muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_optimizer_t* optimizer,
+                                                  muonrt_state_shard_t* extents, int64_t capacity,
+                                                  int64_t* n_extents) {
   return as_status([&] {
-    const char* const function = "muonrt_optimizer_state_extents";
-    const Optimizer& o = optimizer_of(optimizer, function);
+    const char* const function = "muonrt_optimizer_get_state_shards";
+    const Optimizer& o = unwrap(optimizer, function);
     require_pointer(n_extents, function, "n_extents");
-    MUONRT_REQUIRE(capacity >= 0, kBad, function, ": capacity is ", capacity,
+    MUONRT_REQUIRE(capacity >= 0, kInvalidArg, function, ": capacity is ", capacity,
                    " (>= 0); correct it");
     if (capacity != 0) require_pointer(extents, function, "extents");
-    auto list = std::make_unique<ExtentList>(local_pieces(o, false));
+    auto list = std::make_unique<StateShardList>(local_state_shards(o, false));
     const auto count = std::min(capacity, list->size());
     const size_t stride = count > 0 ? api::struct_size_of(extents, "extents", sizeof *extents) : 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -199,7 +199,7 @@ muonrt_status_t muonrt_optimizer_save_reserve(muonrt_optimizer_t* optimizer,
                                               const muonrt_save_options_t* options,
                                               int64_t* bytes) {
   return as_status([&] {
-    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_save_reserve");
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_save_reserve");
     require_idle(*optimizer, "muonrt_optimizer_save_reserve");
     if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
     const int64_t taken = optimizer->saving->reserve(o, read_options(options).with_params);
@@ -222,8 +222,8 @@ muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const
 muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const char* const function = "muonrt_optimizer_save_wait";
-    const Optimizer& o = optimizer_of(optimizer, function);
-    MUONRT_REQUIRE(optimizer->saving && optimizer->saving->under_way(), Status::kInvalidState,
+    const Optimizer& o = unwrap(optimizer, function);
+    MUONRT_REQUIRE(optimizer->saving && optimizer->saving->in_progress(), Status::kInvalidState,
                    function, ": no save is under way; call muonrt_optimizer_save_begin first");
     o.require_usable();
     optimizer->saving->wait();
@@ -240,10 +240,10 @@ muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char*
   });
 }
 
-muonrt_status_t muonrt_optimizer_load_notes(const muonrt_optimizer_t* optimizer, char* buffer,
-                                            int64_t capacity, int64_t* needed) {
+muonrt_status_t muonrt_optimizer_get_load_notes(const muonrt_optimizer_t* optimizer, char* buffer,
+                                                int64_t capacity, int64_t* needed) {
   return as_status([&] {
-    optimizer_of(optimizer, "muonrt_optimizer_load_notes");
+    unwrap(optimizer, "muonrt_optimizer_get_load_notes");
     api::write_text(optimizer->load_notes, buffer, capacity, needed);
     return Status::kOk;
   });

@@ -22,14 +22,14 @@ const std::vector<std::string> kNames = {"pp", "dp", "fsdp", "cp", "ep", "tp"};
 void store(const Mesh& made, muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage) {
   // The C struct has at least one dimension.
   const Mesh m = made.dims() > 0 ? made : Mesh({1}, {"one"}, made.ranks());
-  MUONRT_REQUIRE(storage->ranks && storage->capacity >= m.size(), kBad, "mesh storage: it holds ",
-                 storage->capacity, " ranks, and the mesh has ", m.size(),
-                 "; give it `ranks` of that many numbers");
+  MUONRT_REQUIRE(storage->ranks && storage->capacity >= m.size(), kInvalidArg,
+                 "mesh storage: it holds ", storage->capacity, " ranks, and the mesh has ",
+                 m.size(), "; give it `ranks` of that many numbers");
   char* text = storage->text;
   char* const end = storage->text + sizeof storage->text;
   for (int d = 0; d < m.dims(); ++d) {
     const std::string& name = m.names()[static_cast<size_t>(d)];
-    MUONRT_REQUIRE(end - text > static_cast<int64_t>(name.size()), kBad,
+    MUONRT_REQUIRE(end - text > static_cast<int64_t>(name.size()), kInvalidArg,
                    "mesh storage: the dimensions' names are longer than ", sizeof storage->text,
                    " characters together; shorten them");
     std::copy(name.begin(), name.end(), text);
@@ -69,10 +69,10 @@ std::vector<std::pair<std::string, int64_t>> in_order(const muonrt_process_sizes
     name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
     begin = comma + 1;
     const auto at = std::find(kNames.begin(), kNames.end(), name);
-    MUONRT_REQUIRE(at != kNames.end(), kBad, "process sizes: order names '", name, "' (known are ",
-                   kNames, "); correct it");
+    MUONRT_REQUIRE(at != kNames.end(), kInvalidArg, "process sizes: order names '", name,
+                   "' (known are ", kNames, "); correct it");
     for (const auto& known : out) {
-      MUONRT_REQUIRE(known.first != name, kBad, "process sizes: order names '", name,
+      MUONRT_REQUIRE(known.first != name, kInvalidArg, "process sizes: order names '", name,
                      "' twice; name each once");
     }
     out.emplace_back(name, sizes[at - kNames.begin()]);
@@ -80,8 +80,8 @@ std::vector<std::pair<std::string, int64_t>> in_order(const muonrt_process_sizes
   for (size_t i = 0; i < kNames.size(); ++i) {
     const bool named = std::any_of(out.begin(), out.end(),
                                    [&](const auto& known) { return known.first == kNames[i]; });
-    MUONRT_REQUIRE(named || sizes[i] == 1, kBad, "process sizes: ", kNames[i], " is ", sizes[i],
-                   ", and order does not name it; add it");
+    MUONRT_REQUIRE(named || sizes[i] == 1, kInvalidArg, "process sizes: ", kNames[i], " is ",
+                   sizes[i], ", and order does not name it; add it");
   }
   return out;
 }
@@ -95,11 +95,11 @@ GroupRanks read_groups(const muonrt_process_groups_t* given) {
   const int32_t counts[] = {g.n_pp, g.n_dp, g.n_fsdp, g.n_cp, g.n_ep, g.n_tp};
   GroupRanks out;
   for (size_t i = 0; i < kNames.size(); ++i) {
-    MUONRT_REQUIRE(counts[i] >= 0 && (lists[i] || counts[i] == 0), kBad, "process groups: n_",
-                   kNames[i], " is ", counts[i], " with ", kNames[i], lists[i] ? " given" : " null",
-                   " (0 or more, with a list); correct it");
-    MUONRT_REQUIRE(counts[i] <= Mesh::kMaxRanks, kBad, "process groups: n_", kNames[i], " is ",
-                   counts[i], "; correct it");
+    MUONRT_REQUIRE(counts[i] >= 0 && (lists[i] || counts[i] == 0), kInvalidArg,
+                   "process groups: n_", kNames[i], " is ", counts[i], " with ", kNames[i],
+                   lists[i] ? " given" : " null", " (0 or more, with a list); correct it");
+    MUONRT_REQUIRE(counts[i] <= Mesh::kMaxRanks, kInvalidArg, "process groups: n_", kNames[i],
+                   " is ", counts[i], "; correct it");
     out.emplace_back(lists[i], lists[i] + counts[i]);
   }
   return out;
@@ -112,7 +112,7 @@ std::vector<GroupRanks> gather_groups(Comm& comm, const GroupRanks& mine) {
   std::vector<int64_t> counts, all_counts;
   std::vector<int32_t> members, all;
   std::vector<GroupRanks> out;
-  together(comm, [&] {
+  run_collectively(comm, [&] {
     for (const auto& group : mine) {
       counts.push_back(static_cast<int64_t>(group.size()));
       members.insert(members.end(), group.begin(), group.end());
@@ -122,7 +122,7 @@ std::vector<GroupRanks> gather_groups(Comm& comm, const GroupRanks& mine) {
   comm.allgather(counts.data(), all_counts.data(),
                  static_cast<int64_t>(counts.size() * sizeof(int64_t)));
   int64_t most = 0;
-  together(comm, [&] {
+  run_collectively(comm, [&] {
     for (size_t r = 0; r < world; ++r) {
       int64_t total = 0;
       for (size_t i = 0; i < counts.size(); ++i) {
@@ -138,7 +138,7 @@ std::vector<GroupRanks> gather_groups(Comm& comm, const GroupRanks& mine) {
     all.resize(world * static_cast<size_t>(most));
   });
   comm.allgather(members.data(), all.data(), most * static_cast<int64_t>(sizeof(int32_t)));
-  together(comm, [&] {
+  run_collectively(comm, [&] {
     out.resize(world);
     for (size_t r = 0; r < world; ++r) {
       auto at = all.begin() + static_cast<int64_t>(r) * most;
@@ -187,14 +187,14 @@ muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage
                                         muonrt_comm_t* comm,
                                         const muonrt_process_groups_t* groups) {
   return as_status([&] {
-    Comm& host = api::open(comm, "muonrt_mesh_from_groups", "comm").host;
+    Comm& host = api::unwrap(comm, "muonrt_mesh_from_groups", "comm").host;
     GroupRanks mine;
-    together(host, [&] {
+    run_collectively(host, [&] {
       check_storage("muonrt_mesh_from_groups", mesh, storage);
       mine = read_groups(groups);
     });
     const auto all = gather_groups(host, mine);
-    together(host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
+    run_collectively(host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
     return Status::kOk;
   });
 }
@@ -226,9 +226,9 @@ muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
     muonrt_layout_init(&out);
     out = api::read_struct(layout, out, "layout");
     require_pointer(out.mesh, kName, "layout->mesh");
-    MUONRT_REQUIRE(world >= 1, kBad, "layout: world is ", world,
+    MUONRT_REQUIRE(world >= 1, kInvalidArg, "layout: world is ", world,
                    " (a number of ranks); pass 1 or more");
-    MUONRT_REQUIRE(out.kind == MUONRT_LAYOUT_CUTS || out.last_dims, kBad,
+    MUONRT_REQUIRE(out.kind == MUONRT_LAYOUT_CUTS || out.last_dims, kInvalidArg,
                    "layout: last_dims is null for kind ", out.kind,
                    " (another mesh dimension would join them); name them");
     const auto sub = api::LayoutReader(world).mesh(out.mesh, "layout");
@@ -238,8 +238,9 @@ muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
       all.emplace_back(row, row + sub->size());
     }
     const Mesh made = lift(*sub, all);
-    MUONRT_REQUIRE(made.dims() <= MUONRT_MAX_DIMS, kBad, "layout: the submesh has ", sub->dims(),
-                   " dimensions (", MUONRT_MAX_DIMS, " with the one of the lines); join some");
+    MUONRT_REQUIRE(made.dims() <= MUONRT_MAX_DIMS, kInvalidArg, "layout: the submesh has ",
+                   sub->dims(), " dimensions (", MUONRT_MAX_DIMS,
+                   " with the one of the lines); join some");
     if (out.placements) {
       std::copy(out.placements, out.placements + sub->dims(), placements);
       std::fill(placements + sub->dims(), placements + made.dims(),
@@ -253,14 +254,15 @@ muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
   });
 }
 
-muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements, const muonrt_mesh_t* mesh,
-                                          int32_t world, int32_t tp_dim, int32_t expert) {
+muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,
+                                             const muonrt_mesh_t* mesh, int32_t world,
+                                             int32_t tp_dim, int32_t expert) {
   return as_status([&] {
-    require_pointer(placements, "muonrt_placements_by_name", "placements");
-    require_pointer(mesh, "muonrt_placements_by_name", "mesh");
-    MUONRT_REQUIRE(tp_dim >= -1 && tp_dim < MUONRT_MAX_DIMS, kBad, "placements: tp_dim is ", tp_dim,
-                   " (a tensor dimension, or -1); correct it");
-    MUONRT_REQUIRE(expert == 0 || expert == 1, kBad, "placements: expert is ", expert,
+    require_pointer(placements, "muonrt_placements_from_names", "placements");
+    require_pointer(mesh, "muonrt_placements_from_names", "mesh");
+    MUONRT_REQUIRE(tp_dim >= -1 && tp_dim < MUONRT_MAX_DIMS, kInvalidArg, "placements: tp_dim is ",
+                   tp_dim, " (a tensor dimension, or -1); correct it");
+    MUONRT_REQUIRE(expert == 0 || expert == 1, kInvalidArg, "placements: expert is ", expert,
                    " (0 or 1); correct it");
     const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
     for (const Placement& p : placements_by_name(*m, tp_dim, expert == 1)) {
@@ -275,7 +277,7 @@ muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t 
   return as_status([&] {
     require_pointer(count, "muonrt_placements_parse", "count");
     require_pointer(text, "muonrt_placements_parse", "text");
-    MUONRT_REQUIRE(capacity >= 0 && (placements || capacity == 0), kBad,
+    MUONRT_REQUIRE(capacity >= 0 && (placements || capacity == 0), kInvalidArg,
                    "muonrt_placements_parse: capacity is ", capacity,
                    " with a null buffer or below 0; pass a buffer or capacity 0");
     const auto parsed = parse_dtensor_placements(text);

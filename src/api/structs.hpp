@@ -10,15 +10,15 @@ namespace muonrt::api {
 // version, which grows; the size it has then stays the smallest.
 
 /// More than any version will have: a struct that was not filled, and whose tail must not be read.
-constexpr uint32_t kMostStructBytes = 1u << 16;
+constexpr uint32_t kMaxStructBytes = 1u << 16;
 
 /// Errors: INVALID_ARGUMENT for a size that no version of the struct can have.
 inline uint32_t struct_size_of(const void* given, const char* who, size_t first_version) {
   uint32_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  MUONRT_REQUIRE(size >= first_version && size % 4 == 0 && size <= kMostStructBytes,
+  MUONRT_REQUIRE(size >= first_version && size % 4 == 0 && size <= kMaxStructBytes,
                  Status::kInvalidArgument, who, ": struct_size is ", size,
-                 " (a multiple of 4 from ", first_version, " to ", kMostStructBytes,
+                 " (a multiple of 4 from ", first_version, " to ", kMaxStructBytes,
                  "); fill the struct with its _init function first, by headers as old as the "
                  "library or newer");
   return size;

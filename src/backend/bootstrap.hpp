@@ -39,7 +39,7 @@ class Bootstrap {
   /// Publishes an error: pending and later calls of every rank end with it.
   virtual void abort(const Error& error) noexcept = 0;
   /// The error that ended it, or that a peer has published, as far as it is known here.
-  virtual std::optional<Error> trouble() const = 0;
+  virtual std::optional<Error> pending_error() const = 0;
 };
 
 }  // namespace muonrt

@@ -68,7 +68,7 @@ class Comm {
   /// Enqueued between what sets *entered (memory that the host reaches) and a reduce_sum: *entered
   /// becomes 0 again where this rank's part of that sum will be zeros, since `abort` came before.
   /// Who has called `abort`, and then finds 0, knows that its part is zeros, or nothing.
-  virtual void retract(Stream&, int64_t* /*entered*/) {}
+  virtual void clear_if_aborted(Stream&, int64_t* /*entered*/) {}
 
   /// Such an exchange, or a reduction of so many bytes, is to come: takes the memory that it wants,
   /// so that no step does. Sends nothing. Called when an optimizer is created.

@@ -76,9 +76,9 @@ class Device {
   /// stream of its own (CUDA: a cudaStream_t; null is the default stream, with all that it waits
   /// for). Errors, which begin with `what` this is for: NOT_SUPPORTED while that stream, or one
   /// that it waits for, is being captured.
-  virtual void join(Stream&, void*, const char* /*what*/) {}
+  virtual void wait_caller_stream(Stream&, void*, const char* /*what*/) {}
   /// Blocks until what the last `join` waits for has ended. Errors: TIMEOUT after the deadline.
-  virtual void synchronize_joined(Deadline) {}
+  virtual void synchronize_caller_stream(Deadline) {}
   /// Runs `function(argument, native)` in the order of the stream: on the host when the stream gets
   /// there, with a null `native`; on CUDA at once, and it enqueues its work on `native`, the
   /// cudaStream_t. *failed (device memory) becomes 1 where it returns anything but 0.
@@ -99,7 +99,7 @@ class Device {
   /// Whether work that is met for the first time makes what it needs there (kernels, tables,
   /// algorithms), which may hold up other ranks of the process, and wait for exchanges under way:
   /// then a step is rehearsed before the ranks meet in one.
-  virtual bool wants_rehearsal() const { return false; }
+  virtual bool needs_warm_up() const { return false; }
 
   /// A range of the enqueuing thread's time as profilers show it: `name`, or `name number` where
   /// that is not negative. Ranges nest.

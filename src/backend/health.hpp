@@ -57,7 +57,7 @@ constexpr int64_t kLanczosRows = 256;
 /// The tridiagonal matrix of a matrix's X X^T; what lies behind min(rows, kLanczosSteps) is unused.
 struct Lanczos {
   float diagonal[kLanczosSteps];
-  float beside[kLanczosSteps];  // [i]: between i and i + 1
+  float off_diagonal[kLanczosSteps];  // [i]: between i and i + 1
 };
 
 /// Where the work on one matrix, m x n with m <= n, lies; in f32.
@@ -76,7 +76,7 @@ MUONRT_HOST_DEVICE inline LanczosSpace lanczos_space(int64_t m, int64_t n) {
 
 /// Scrambled bits of a word. Source: Steele et al. 2014, Fast Splittable Pseudorandom Number
 /// Generators (SplitMix64).
-MUONRT_HOST_DEVICE inline uint64_t scrambled(uint64_t x) {
+MUONRT_HOST_DEVICE inline uint64_t splitmix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ x >> 27) * 0x94d049bb133111ebull;
@@ -86,12 +86,12 @@ MUONRT_HOST_DEVICE inline uint64_t scrambled(uint64_t x) {
 /// Element i of the start vector of m elements: equal sizes, signs by chance.
 MUONRT_HOST_DEVICE inline float lanczos_start(int64_t i, int64_t m) {
   const float size = 1.0f / sqrtf(static_cast<float>(m));
-  return scrambled(static_cast<uint64_t>(i)) & 1u ? size : -size;
+  return splitmix64(static_cast<uint64_t>(i)) & 1u ? size : -size;
 }
 
 /// What word `index` of a memory adds to its hash.
 MUONRT_HOST_DEVICE inline uint64_t hash_term(uint32_t word, int64_t index) {
-  return scrambled(scrambled(static_cast<uint64_t>(index)) ^ word);
+  return splitmix64(splitmix64(static_cast<uint64_t>(index)) ^ word);
 }
 
 }  // namespace muonrt

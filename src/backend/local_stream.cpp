@@ -14,8 +14,8 @@ LocalStream::LocalStream(Device& device)
       done_(device.create_event()) {}
 
 void LocalStream::join_callers(const char* what, int64_t timeout_ms) {
-  device_.join(*stream_, nullptr, what);
-  device_.synchronize_joined(Deadline::in_ms(timeout_ms));
+  device_.wait_caller_stream(*stream_, nullptr, what);
+  device_.synchronize_caller_stream(Deadline::in_ms(timeout_ms));
 }
 
 void LocalStream::run(FunctionRef<void(Stream&)> work) {

@@ -14,9 +14,9 @@ constexpr int64_t host_ld(int64_t cols) { return round_up(cols, 16); }
 constexpr int64_t cuda_ld(int64_t cols, DType dtype) { return round_up(cols, 64 / size_of(dtype)); }
 
 /// What of a slot's matrices is best given to products at the same time; changes no bit.
-struct Together {
-  int64_t elements = 0;  // of all matrices at most; one alone may have more
-  bool shapes = false;   // of different shapes, too; else equal ones alone
+struct LaunchLimits {
+  int64_t max_elements = 0;   // of all matrices at most; one alone may have more
+  bool mixes_shapes = false;  // of different shapes, too; else equal ones alone
 };
 
 /// How matrices lie on a kind of device, and how many of them it takes at once: what their scratch
@@ -27,7 +27,7 @@ class MatrixRules {
 
   /// Leading dimension for a matrix with `cols` columns; a function of the shape alone.
   virtual int64_t leading_dimension(int64_t cols, DType dtype) const = 0;
-  virtual Together together() const = 0;
+  virtual LaunchLimits launch_limits() const = 0;
 };
 
 class HostRules final : public MatrixRules {
@@ -35,7 +35,9 @@ class HostRules final : public MatrixRules {
   int64_t leading_dimension(int64_t cols, DType) const override { return host_ld(cols); }
   /// Tiny matrices keep all threads busy as batches; more of them, or shapes side by side, would
   /// only drive each other out of the caches.
-  Together together() const override { return {.elements = 1 << 20, .shapes = false}; }
+  LaunchLimits launch_limits() const override {
+    return {.max_elements = 1 << 20, .mixes_shapes = false};
+  }
 };
 
 class CudaRules final : public MatrixRules {
@@ -47,7 +49,9 @@ class CudaRules final : public MatrixRules {
     return cuda_ld(cols, dtype);
   }
   /// Elements: what a chunk of a GPU's default size (256 MiB) holds in half precision.
-  Together together() const override { return {.elements = int64_t{1} << 27, .shapes = own_}; }
+  LaunchLimits launch_limits() const override {
+    return {.max_elements = int64_t{1} << 27, .mixes_shapes = own_};
+  }
 
  private:
   bool own_;

@@ -25,18 +25,19 @@ struct NormuonState {
   float* moments = nullptr;  // committed; kNormuon only
   float* staged = nullptr;   // of this step; kNormuon only
   float* factors = nullptr;  // what each line is multiplied by
-  int64_t lines = 0;
+  int64_t neurons = 0;
   bool stored_rows = true;       // lines are rows of what is stored, else its columns
   int32_t param = 0, group = 0;  // kNormuon only
   LineRule rule = LineRule::kNormuon;
   float target = 1.0f;
 };
 
-/// Element i of a sum belongs to chain i mod kLineChains; the chains are halved down to one value.
-constexpr int kLineChains = 32;
+/// Element i of a sum belongs to chain i mod kNeuronChains; the chains are halved down to one
+/// value.
+constexpr int kNeuronChains = 32;
 template <class T>
 MUONRT_HOST_DEVICE inline T fold_chains(T* chains) {
-  for (int half = kLineChains / 2; half > 0; half /= 2)
+  for (int half = kNeuronChains / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) chains[i] += chains[i + half];
   return chains[0];
 }
@@ -47,7 +48,7 @@ MUONRT_HOST_DEVICE inline float normuon_moment(float moment, float mean_square, 
   return at_rest(beta2 * moment + (1.0f - beta2) * mean_square, mean_square);
 }
 /// A line's own factor; the sums below bring the matrix's norm back.
-MUONRT_HOST_DEVICE inline float normuon_line_factor(float moment) {
+MUONRT_HOST_DEVICE inline float normuon_neuron_factor(float moment) {
   return 1.0f / (sqrtf(moment) + kNormuonEps);
 }
 /// @param squares  sum of the lines' mean squares, and @param scaled  of those times the squares of
@@ -65,10 +66,10 @@ constexpr float kLeastNorm = 1e-6f;
 MUONRT_HOST_DEVICE inline float line_factor(const NormuonState& s, int64_t line, float mean_square,
                                             float beta2) {
   if (s.rule == LineRule::kNorm) return 1.0f;
-  if (s.rule == LineRule::kEqual) return normuon_line_factor(mean_square);
+  if (s.rule == LineRule::kEqual) return normuon_neuron_factor(mean_square);
   const float moment = normuon_moment(s.moments[line], mean_square, beta2);
   s.staged[line] = moment;
-  return normuon_line_factor(moment);
+  return normuon_neuron_factor(moment);
 }
 /// What all lines are multiplied by besides; arguments as of normuon_restore.
 MUONRT_HOST_DEVICE inline float matrix_factor(const NormuonState& s, double squares, double scaled,

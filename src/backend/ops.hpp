@@ -10,7 +10,7 @@
 #include "backend/normuon.hpp"
 #include "backend/qk_clip.hpp"
 #include "backend/step.hpp"
-#include "plan/copy_list.hpp"
+#include "plan/rank_chunk.hpp"
 
 namespace muonrt {
 
@@ -61,21 +61,23 @@ class Ops : public MatrixRules {
   /// message <- cast(direction(momentum', gradient)) for each piece of an active parameter, zeros
   /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`, and
   /// which are so only in the message's dtype.
-  virtual void pack_direction(Stream& stream, std::span<const Piece> pieces,
-                              const StepTables& tables, Wire message, Findings* findings) = 0;
+  virtual void pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
+                              const StepTables& tables, TypedBuffer message,
+                              Findings* findings) = 0;
   /// As pack_direction, for the addends of a sum: message <- cast(gradient), not scaled.
-  virtual void pack_addend(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                           Wire message, Findings* findings) = 0;
+  virtual void pack_partial_grad(Stream& stream, std::span<const ShardBlock> blocks,
+                                 const ParamView* params, TypedBuffer message,
+                                 Findings* findings) = 0;
 
   /// Addends of gradients: sums[local place of each piece] <- the message's value (`first`), or
   /// what is there plus it, one rounding in f32. A list covers no element twice.
-  virtual void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
-                          ConstWire message, bool first) = 0;
+  virtual void accumulate(Stream& stream, std::span<const ShardBlock> blocks, float* sums,
+                          ConstTypedBuffer message, bool first) = 0;
 
   /// message <- cast(weight that AdamW gives), zeros for inactive parameters; reads only. Notes
   /// gradients that are not finite once scaled, or whose square is not.
-  virtual void pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                          Wire message, Findings* findings) = 0;
+  virtual void pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
+                          const StepTables& tables, TypedBuffer message, Findings* findings) = 0;
 
   /// Notes gradients of the listed active or watched parameters that are not finite once scaled, or
   /// whose square is not (AdamW parameters, which have a variance); reads only.
@@ -83,15 +85,15 @@ class Ops : public MatrixRules {
                     Findings* findings) = 0;
 
   /// matrices[p.matrix] <- message (same dtype), stored short side first (see Owned::transposed).
-  virtual void unpack(Stream& stream, std::span<const MatrixPiece> pieces,
-                      std::span<const Owned> owned, const MatrixBatch* matrices,
-                      ConstWire message) = 0;
+  virtual void unpack(Stream& stream, std::span<const MatrixBlock> blocks,
+                      std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                      ConstTypedBuffer message) = 0;
 
   /// message <- cast(matrices[p.matrix]), the same list read the other way; notes non-finite
   /// values.
-  virtual void pack(Stream& stream, std::span<const MatrixPiece> pieces,
-                    std::span<const Owned> owned, const MatrixBatch* matrices, Wire message,
-                    Findings* findings) = 0;
+  virtual void pack(Stream& stream, std::span<const MatrixBlock> blocks,
+                    std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                    TypedBuffer message, Findings* findings) = 0;
 
   /// out <- in / (safety x Frobenius norm), scaled by a power of two first so that no norm over- or
   /// underflows; a zero matrix gives zero and is counted. One fixed tree per matrix: the bits
@@ -121,34 +123,36 @@ class Ops : public MatrixRules {
   /// `ballot` <- what this rank found: consent = local_ok and nothing non-finite, nonfinite =
   /// local_ok and something non-finite, the findings' factor by halves, with the square of each,
   /// and their words of replicas.
-  virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
-                           int64_t orthogonalized, bool local_ok) = 0;
+  virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
+                         int64_t orthogonalized, bool local_ok) = 0;
 
   /// If the verdict passes: momentum, decay and update of every piece of an active parameter.
   /// bf16 momentum is rounded at random, as weights of kStochastic are. This commit and
   /// those below note in the verdict's findings a weight that is not finite once stored (momentum
   /// is finite where its direction is).
-  virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                           ConstWire message, const Verdict& verdict) = 0;
+  virtual void commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
+                           const StepTables& tables, ConstTypedBuffer message,
+                           const CommitCondition& vote_sum) = 0;
   /// The weights alone: decay and update, where an owner keeps the momentum.
-  virtual void commit_update(Stream& stream, std::span<const Piece> pieces,
-                             const StepTables& tables, ConstWire message,
-                             const Verdict& verdict) = 0;
+  virtual void commit_update(Stream& stream, std::span<const ShardBlock> blocks,
+                             const StepTables& tables, ConstTypedBuffer message,
+                             const CommitCondition& vote_sum) = 0;
   /// The momentum alone, at that owner.
-  virtual void commit_momentum(Stream& stream, std::span<const Piece> pieces,
-                               const StepTables& tables, const Verdict& verdict) = 0;
+  virtual void commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
+                               const StepTables& tables, const CommitCondition& vote_sum) = 0;
 
   /// Where it passes: weights of active parameters <- the message's values, in the form that the
   /// parameter keeps them in. Not for kStochastic.
-  virtual void commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                             ConstWire message, const Verdict& verdict) = 0;
+  virtual void commit_values(Stream& stream, std::span<const ShardBlock> blocks,
+                             const ParamView* params, ConstTypedBuffer message,
+                             const CommitCondition& vote_sum) = 0;
 
   /// Where it passes: AdamW of every listed active parameter, and of the pieces of others: those
   /// whose rounding asks for an element's place in the whole tensor (kStochastic). packed_offset
   /// and the scales of a piece are not read.
   virtual void commit_adamw(Stream& stream, std::span<const int32_t> list,
-                            std::span<const Piece> pieces, const StepTables& tables,
-                            const Verdict& verdict) = 0;
+                            std::span<const ShardBlock> blocks, const StepTables& tables,
+                            const CommitCondition& vote_sum) = 0;
 
   /// matrix <- NorMuon(matrix) for whole matrices as they are stored, unless a matrix's parameter
   /// sits out; the new second moments are staged. Or matrix <- its lines scaled by another
@@ -158,7 +162,7 @@ class Ops : public MatrixRules {
                        std::span<const NormuonState> states, const StepTables& tables) = 0;
   /// Where the verdict passes and a state's parameter took part: moments <- staged.
   virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                              const ParamView* params, const Verdict& verdict) = 0;
+                              const ParamView* params, const CommitCondition& vote_sum) = 0;
 
   /// sums (kNormWords) += squares of the unscaled gradients of the listed active or watched
   /// parameters, exact.

@@ -10,7 +10,7 @@ namespace muonrt {
 /// Where the f32 value of a weight is. Elsewhere than in `kPlain` and `kStochastic` the parameter
 /// is a rounding of it.
 enum class WeightForm : int32_t {
-  kPlain = 0,      // the parameter
+  kParamOnly = 0,  // the parameter
   kMaster = 1,     // an f32 array beside it
   kRemainder = 2,  // a bf16 parameter and 16 more bits (backend/weight_bits.hpp)
   kStochastic = 3  // a bf16 parameter, rounded at random when written
@@ -34,10 +34,10 @@ struct ParamView {
   DType param_dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
   DType momentum_dtype = DType::kF32;  // AdamW: f32
-  WeightForm form = WeightForm::kPlain;
+  WeightForm form = WeightForm::kParamOnly;
   int32_t group = 0;
   int32_t active = 1;       // 0: does not act in this step
-  int32_t watched = 0;      // 1: nor does it, but clipping reads its gradient
+  int32_t clip_only = 0;    // 1: nor does it, but clipping reads its gradient
   float grad_scale = 1.0f;  // multiplies the gradient on reading, in this step
   int32_t scalars = 0;      // index into the step's AdamScalars (AdamW only)
   // The random bits of kStochastic and of bf16 momentum follow from these, the element's index in
@@ -82,9 +82,9 @@ struct Findings {
   // The lowest that was not finite in f32 already. The message's dtype alone made `first_param`'s
   // direction infinite where that is another.
   int64_t first_in_f32 = -1;
-  int64_t written = 0;        // 1 if a commit wrote a weight that is not finite
-  int64_t zero_matrices = 0;  // matrices that were all zero
-  int64_t failed = 0;         // 1 if a function of the caller's returned an error
+  int64_t wrote_nonfinite = 0;  // 1 if a commit wrote a weight that is not finite
+  int64_t zero_matrices = 0;    // matrices that were all zero
+  int64_t failed = 0;           // 1 if a function of the caller's returned an error
   int64_t factor = 0;  // what device memory makes of the gradients' factor: the bits of both,
                        // exclusive or; equal on every rank
   // Of a step that compares replicas: this rank's words in sums that are 0 where all are equal.
@@ -92,9 +92,9 @@ struct Findings {
 };
 
 /// A rank's ballot, summed over ranks word by word. Commit runs only if the sum says so.
-struct Ballot {
+struct Vote {
   int64_t consent = 0;         // 1: all is well
-  int64_t stamp = 0;           // step number and every scalar of the step, hashed
+  int64_t fingerprint = 0;     // step number and every scalar of the step, hashed
   int64_t nonfinite = 0;       // 1: this rank is otherwise well, but found a non-finite value
   int64_t orthogonalized = 0;  // matrices
   int64_t zero_matrices = 0;
@@ -110,11 +110,11 @@ struct Ballot {
     upper_square = upper * upper;
   }
 };
-constexpr int64_t kBallotWords = sizeof(Ballot) / sizeof(int64_t);
+constexpr int64_t kVoteWords = sizeof(Vote) / sizeof(int64_t);
 
 /// True if every rank's factor was the same: n sum x^2 - (sum x)^2 is the sum of the squares of all
 /// differences, below 2^64 for halves of 16 bits.
-constexpr bool same_factors(const Ballot& sum, int64_t world) {
+constexpr bool same_factors(const Vote& sum, int64_t world) {
   const auto n = static_cast<uint64_t>(world), both = static_cast<uint64_t>(sum.factor);
   const uint64_t lower = both & 0xffffffffu, upper = both >> 32;
   return n * static_cast<uint64_t>(sum.lower_square) == lower * lower &&
@@ -122,13 +122,13 @@ constexpr bool same_factors(const Ballot& sum, int64_t world) {
 }
 /// True if every rank of `world` consented to the same stamp, with the same factor, and no replicas
 /// differ. A preset or stale ballot never passes. Sums wrap, as the reduction's do.
-constexpr bool passes(const Ballot& sum, int64_t world, int64_t stamp) {
+constexpr bool vote_passes(const Vote& sum, int64_t world, int64_t fingerprint) {
   return sum.consent == world &&
-         static_cast<uint64_t>(sum.stamp) ==
-             static_cast<uint64_t>(world) * static_cast<uint64_t>(stamp) &&
+         static_cast<uint64_t>(sum.fingerprint) ==
+             static_cast<uint64_t>(world) * static_cast<uint64_t>(fingerprint) &&
          same_factors(sum, world) && sum.gradient_replicas == 0 && sum.weight_replicas == 0;
 }
 /// What a ballot box holds before the reduction arrives.
-inline Ballot reject_preset() { return Ballot{.consent = -1, .stamp = -1}; }
+inline Vote rejecting_vote_sum() { return Vote{.consent = -1, .fingerprint = -1}; }
 
 }  // namespace muonrt

@@ -14,20 +14,20 @@ struct StepTables {
 };
 
 /// The vote that a commit waits for: nothing is written unless it passes.
-struct Verdict {
-  const Ballot* sum = nullptr;  // of all ranks, where the device reads it
-  int64_t world = 0, stamp = 0;
+struct CommitCondition {
+  const Vote* sum = nullptr;  // of all ranks, where the device reads it
+  int64_t world = 0, fingerprint = 0;
   /// Where a commit notes that it wrote a value that is not finite as it is stored; null: nowhere.
   Findings* findings = nullptr;
-  MUONRT_HOST_DEVICE bool passes() const { return muonrt::passes(*sum, world, stamp); }
+  MUONRT_HOST_DEVICE bool passes() const { return muonrt::vote_passes(*sum, world, fingerprint); }
 };
 
 /// A message and the dtype that it has on the wire.
-struct Wire {
+struct TypedBuffer {
   void* data = nullptr;
   DType dtype = DType::kF32;
 };
-struct ConstWire {
+struct ConstTypedBuffer {
   const void* data = nullptr;
   DType dtype = DType::kF32;
 };

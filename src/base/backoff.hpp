@@ -43,7 +43,7 @@ class Backoff {
 /// Runs `work`; where it finds no memory, again and again for a second from then on, or until
 /// `deadline`.
 template <class Work>
-auto patiently(Deadline deadline, const Work& work) {
+auto retry_while_out_of_memory(Deadline deadline, const Work& work) {
   std::optional<Deadline> enough;
   using std::chrono::milliseconds;
   for (Backoff pauses(milliseconds(0), milliseconds(1), milliseconds(50));;
@@ -51,8 +51,8 @@ auto patiently(Deadline deadline, const Work& work) {
     try {
       return work();
     } catch (const std::exception&) {
-      const Error error = caught_error();
-      const bool lacks = error.status() == Status::kOutOfMemory && !error.is_secondhand();
+      const Error error = current_error();
+      const bool lacks = error.status() == Status::kOutOfMemory && !error.is_remote();
       if (!enough) enough = Deadline::in_ms(1000);
       if (!lacks || enough->passed() || deadline.passed()) throw;
     }

@@ -52,11 +52,11 @@ const char* status_name(Status status) noexcept {
 
 Error::Error(Status status, std::string message, int32_t rank, bool secondhand,
              size_t words_at) noexcept
-    : status_(status), rank_(rank), secondhand_(secondhand), words_at_(words_at) {
+    : status_(status), rank_(rank), remote_(secondhand), text_offset_(words_at) {
   try {
     message_ = std::make_shared<const std::string>(std::move(message));
   } catch (const std::bad_alloc&) {
-    words_at_ = 0;
+    text_offset_ = 0;
   }
 }
 
@@ -65,7 +65,7 @@ const std::string& Error::message() const noexcept {
   return status_ == Status::kOutOfMemory ? kExhausted : kNoMessage;
 }
 
-Error Error::told_by(int32_t peer) const noexcept {
+Error Error::reported_by_rank(int32_t peer) const noexcept {
   const int32_t rank = rank_ < 0 ? peer : rank_;
   try {
     const std::string front = cat("rank ", peer, " reported: ");
@@ -75,36 +75,36 @@ Error Error::told_by(int32_t peer) const noexcept {
   }
 }
 
-Error Error::named(int32_t here) const noexcept {
-  if (secondhand_ && rank_ < 0) return *this;  // of a transport that gives no numbers
+Error Error::with_rank(int32_t here) const noexcept {
+  if (remote_ && rank_ < 0) return *this;  // of a transport that gives no numbers
   const int32_t rank = rank_ < 0 ? here : rank_;
   try {
     const std::string front = cat("rank ", rank, ": ");
-    return Error(status_, front + message().substr(words_at_), rank, rank != here, front.size());
+    return Error(status_, front + message().substr(text_offset_), rank, rank != here, front.size());
   } catch (const std::bad_alloc&) {
     return Error(status_, rank, rank != here);
   }
 }
 
-Error Error::of_ended_comm() const noexcept {
+Error Error::as_comm_error() const noexcept {
   if (status_ != Status::kOutOfMemory) return *this;
   Error out = message_ ? *this
-                       : error_in_words(
-                             status_, [] { return kExhausted; }, rank_, secondhand_);
+                       : error_with_message(
+                             status_, [] { return kExhausted; }, rank_, remote_);
   out.status_ = Status::kComm;
   return out;
 }
 
-Error Error::between(const std::string& front, const std::string& behind) const {
+Error Error::with_context(const std::string& front, const std::string& behind) const {
   try {
-    return Error(status_, cat(front, message(), behind), rank_, secondhand_,
-                 words_at_ > 0 ? front.size() + words_at_ : 0);
+    return Error(status_, cat(front, message(), behind), rank_, remote_,
+                 text_offset_ > 0 ? front.size() + text_offset_ : 0);
   } catch (const std::bad_alloc&) {
     return *this;
   }
 }
 
-Error caught_error() noexcept {
+Error current_error() noexcept {
   try {
     throw;
   } catch (const Error& error) {

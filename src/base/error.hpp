@@ -33,7 +33,7 @@ enum class Status : int32_t {
 };
 
 /// What most checks report.
-constexpr Status kBad = Status::kInvalidArgument;
+constexpr Status kInvalidArg = Status::kInvalidArgument;
 
 /// "MUONRT_ERROR_UNKNOWN" for a value that is none of them.
 const char* status_name(Status status) noexcept;
@@ -48,7 +48,7 @@ class Error : public std::exception {
       : Error(status, std::move(message), rank, secondhand, 0) {}
   /// With what can be said by the status alone.
   explicit Error(Status status, int32_t rank = -1, bool secondhand = false) noexcept
-      : status_(status), rank_(rank), secondhand_(secondhand) {}
+      : status_(status), rank_(rank), remote_(secondhand) {}
 
   Status status() const noexcept { return status_; }
   const std::string& message() const noexcept;
@@ -56,18 +56,18 @@ class Error : public std::exception {
   /// Where it happened; -1: here, or not known.
   int32_t rank() const noexcept { return rank_; }
   /// Whether a peer has told this rank of it.
-  bool is_secondhand() const noexcept { return secondhand_; }
+  bool is_remote() const noexcept { return remote_; }
 
   /// As a rank hears it from a peer: "rank 3 reported: ...".
-  Error told_by(int32_t peer) const noexcept;
+  Error reported_by_rank(int32_t peer) const noexcept;
   /// As all ranks tell it who have agreed on it: "rank 3: ..." and no word of who reported it.
   /// @param here  the rank that asks, where it happened if nobody has told of it.
-  Error named(int32_t here) const noexcept;
+  Error with_rank(int32_t here) const noexcept;
   /// Of a communicator that has ended, perhaps for want of memory: that is COMM then, for after
   /// OUT_OF_MEMORY a step may be repeated.
-  Error of_ended_comm() const noexcept;
+  Error as_comm_error() const noexcept;
   /// The same error with more words around it.
-  Error between(const std::string& front, const std::string& behind = "") const;
+  Error with_context(const std::string& front, const std::string& behind = "") const;
 
  private:
   Error(Status status, std::string message, int32_t rank, bool secondhand,
@@ -75,15 +75,15 @@ class Error : public std::exception {
 
   Status status_;
   int32_t rank_;
-  bool secondhand_;
-  size_t words_at_ = 0;  // behind what says whose error it is, and what was put in front of that
+  bool remote_;
+  size_t text_offset_ = 0;  // behind what says whose error it is, and what was put in front of that
   std::shared_ptr<const std::string> message_;  // shared: a copy takes no memory
 };
 
 /// An error with the message that `words` makes, or without one where there is no memory for it.
 template <class Words>
-Error error_in_words(Status status, const Words& words, int32_t rank = -1,
-                     bool secondhand = false) noexcept {
+Error error_with_message(Status status, const Words& words, int32_t rank = -1,
+                         bool secondhand = false) noexcept {
   try {
     return Error(status, words(), rank, secondhand);
   } catch (const std::bad_alloc&) {
@@ -94,12 +94,12 @@ Error error_in_words(Status status, const Words& words, int32_t rank = -1,
 /// The same, of the parts.
 template <class... Parts>
 Error make_error(Status status, const Parts&... parts) noexcept {
-  return error_in_words(status, [&] { return cat(parts...); });
+  return error_with_message(status, [&] { return cat(parts...); });
 }
 
 /// The exception that is being handled, as an Error: any other than an Error is OUT_OF_MEMORY or
 /// INTERNAL. Needs no memory.
-Error caught_error() noexcept;
+Error current_error() noexcept;
 
 }  // namespace muonrt
 

@@ -96,7 +96,7 @@ Error CallbackTransport::error_from(muonrt_status_t status,
                                     char (&message)[kMessageCapacity]) const {
   message[kMessageCapacity - 1] = 0;
   const char* const text = message[0] ? message : "the transport gave no reason";
-  return error_in_words(status_from(status), [&] { return cat(where(), ": ", text); });
+  return error_with_message(status_from(status), [&] { return cat(where(), ": ", text); });
 }
 
 template <class Function, class... Arguments>
@@ -110,15 +110,15 @@ void CallbackTransport::call(Function function, Arguments... arguments) {
   if (status != MUONRT_OK) throw error_from(status, message);
 }
 
-std::optional<Error> CallbackTransport::published() const {
+std::optional<Error> CallbackTransport::published_error() const {
   const muonrt_transport_t& table = shared_->table;
-  if (!table.published) return std::nullopt;
+  if (!table.get_published_error) return std::nullopt;
   char message[kMessageCapacity] = "";
-  const muonrt_status_t status = table.published(table.state, message, kMessageCapacity);
+  const muonrt_status_t status = table.get_published_error(table.state, message, kMessageCapacity);
   if (status == MUONRT_OK) return std::nullopt;
   message[kMessageCapacity - 1] = 0;
   // Not of the operation that runs, which is another thread's.
-  return error_in_words(
+  return error_with_message(
       status_from(status), [&] { return cat(name_, ": ", static_cast<const char*>(message)); }, -1,
       true);
 }
@@ -192,7 +192,7 @@ void CallbackTransport::publish(const Error& error) noexcept {
   const char* text = error.what();
   std::string with_rank;
   // A table carries no number: that of another rank goes into the text.
-  if (error.rank() >= 0 && error.rank() != rank() && !error.is_secondhand()) {
+  if (error.rank() >= 0 && error.rank() != rank() && !error.is_remote()) {
     try {
       with_rank = cat("rank ", error.rank(), ": ", error.message());
       text = with_rank.c_str();

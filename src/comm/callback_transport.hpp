@@ -30,7 +30,7 @@ class CallbackTransport final : public Transport {
   std::string name() const override { return name_; }
   bool caller_thread_only() const override;
   void prepare_reduction(int64_t bytes) override;
-  std::optional<Error> published() const override;
+  std::optional<Error> published_error() const override;
 
  protected:
   void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override;

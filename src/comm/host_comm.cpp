@@ -19,7 +19,7 @@ template <class Work>
 void HostComm::enqueue(Stream& stream, Work work) {
   host_stream(stream).enqueue(host::Task([this, work] {
     const std::lock_guard lock(mutex_);
-    ends_comm(work);
+    with_comm_error(work);
   }));
 }
 
@@ -44,13 +44,13 @@ void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64
 
 void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  ends_comm([&] { transport_->allgather(mine, all, bytes); });
+  with_comm_error([&] { transport_->allgather(mine, all, bytes); });
 }
 
 std::unique_ptr<Comm> HostComm::duplicate() {
   const std::lock_guard lock(mutex_);
   auto out = std::make_unique<HostComm>(nullptr);  // before the peers go on
-  ends_comm([&] { out->transport_ = transport_->duplicate(); });
+  with_comm_error([&] { out->transport_ = transport_->duplicate(); });
   return out;
 }
 

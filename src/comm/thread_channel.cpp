@@ -33,7 +33,7 @@ struct ThreadChannel::Exchange {
   int64_t missing = 0;  // receives not complete yet
 };
 
-ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadFamily> family)
+ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> family)
     : family_(std::move(family)),
       number_(family_->channels.fetch_add(1)),
       ranks_(static_cast<size_t>(size)) {
@@ -55,7 +55,7 @@ void ThreadChannel::leave(int rank) noexcept {
   for (Rank& r : ranks_) r.wake.notify_all();
 }
 
-std::optional<Error> ThreadChannel::published() {
+std::optional<Error> ThreadChannel::published_error() {
   const Lock lock(mutex_);
   return error_;
 }
@@ -63,11 +63,11 @@ std::optional<Error> ThreadChannel::published() {
 void ThreadChannel::publish(int rank, const Error& error) noexcept {
   if (family_->dead[static_cast<size_t>(rank)]) return;
   const Lock lock(mutex_);
-  if (!error_) error_ = error.told_by(rank);
+  if (!error_) error_ = error.reported_by_rank(rank);
   for (Rank& r : ranks_) r.wake.notify_all();
 }
 
-void ThreadChannel::die_if_told(int rank, const Operation& operation) {
+void ThreadChannel::throw_if_killed(int rank, const Operation& operation) {
   std::atomic<bool>& dead = family_->dead[static_cast<size_t>(rank)];
   for (const ThreadFaults::Kill& kill : family_->faults.kills) {
     if (kill.rank != rank || kill.kind != operation.kind || kill.ordinal != operation.ordinal ||

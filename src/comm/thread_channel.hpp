@@ -20,8 +20,9 @@
 namespace muonrt {
 
 /// What a group and all its duplicates share.
-struct ThreadFamily {
-  ThreadFamily(int size, ThreadFaults f) : faults(std::move(f)), dead(static_cast<size_t>(size)) {}
+struct ThreadGroupShared {
+  ThreadGroupShared(int size, ThreadFaults f)
+      : faults(std::move(f)), dead(static_cast<size_t>(size)) {}
   const ThreadFaults faults;
   std::vector<std::atomic<bool>> dead;  // by rank: killed forever
   std::atomic<int32_t> channels = 0;
@@ -54,21 +55,21 @@ struct ThreadScratch {
 /// thread at a time, `publish` from any.
 class ThreadChannel {
  public:
-  ThreadChannel(int size, std::shared_ptr<ThreadFamily> family);
+  ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> family);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   int32_t number() const { return number_; }
-  ThreadFamily& family() { return *family_; }
+  ThreadGroupShared& family() { return *family_; }
 
   /// Errors: INVALID_STATE if the rank was taken before.
   void take_rank(int rank);
   /// Peers that wait for this rank's messages end with COMM.
   void leave(int rank) noexcept;
   void publish(int rank, const Error& error) noexcept;
-  std::optional<Error> published();
+  std::optional<Error> published_error();
 
   /// Throws what Kill says about this operation, or about a rank that is dead already.
-  void die_if_told(int rank, const Operation& operation);
+  void throw_if_killed(int rank, const Operation& operation);
 
   /// Offers the sends, takes the receives, returns when both are done. Messages to `rank` itself
   /// are passed over. Errors: TIMEOUT, MISMATCH, COMM, what was published, what `copy` throws.
@@ -105,7 +106,7 @@ class ThreadChannel {
   std::string timeout_text(const Exchange& x) const;
   void throw_if_peer_left(const Exchange& x) const;
 
-  const std::shared_ptr<ThreadFamily> family_;
+  const std::shared_ptr<ThreadGroupShared> family_;
   const int32_t number_;
   std::mutex mutex_;
   std::vector<Rank> ranks_;

@@ -22,16 +22,16 @@ class ThreadTransport final : public Transport {
 
   std::string name() const override { return "thread"; }
   bool receivers_copy() const override { return true; }
-  std::optional<Error> published() const override { return channel_->published(); }
+  std::optional<Error> published_error() const override { return channel_->published_error(); }
 
  protected:
   void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {
-    channel_->die_if_told(rank(), operation());
+    channel_->throw_if_killed(rank(), operation());
     move(sends, receives, copy());
   }
 
   void do_allgather(const void* mine, void* all, int64_t bytes) override {
-    channel_->die_if_told(rank(), operation());
+    channel_->throw_if_killed(rank(), operation());
     char* const out = static_cast<char*>(all);
     std::memcpy(out + rank() * bytes, mine, static_cast<size_t>(bytes));
     scratch_.sends.clear();
@@ -46,7 +46,7 @@ class ThreadTransport final : public Transport {
 
   std::unique_ptr<Transport> do_duplicate() override {
     auto out = std::make_unique<ThreadTransport>(rank(), channel_->child(operation().ordinal));
-    meet_for(*out);
+    confirm_duplicate(*out);
     return out;
   }
 
@@ -72,7 +72,7 @@ ThreadGroup::ThreadGroup(int size, ThreadFaults faults) {
   MUONRT_REQUIRE(size >= 1, Status::kInvalidArgument, "thread group: ", size,
                  " ranks; pass at least 1");
   channel_ = std::make_shared<ThreadChannel>(
-      size, std::make_shared<ThreadFamily>(size, std::move(faults)));
+      size, std::make_shared<ThreadGroupShared>(size, std::move(faults)));
 }
 
 int ThreadGroup::size() const { return channel_->size(); }

@@ -52,7 +52,7 @@ template <class Body>
 MUONRT_CATCHES_UNWINDING void Transport::run(OperationKind kind, const Traffic& traffic,
                                              Body body) {
   if (const auto first = error()) {
-    if (from_beside_.exchange(false)) publish(*first);
+    if (aborted_from_other_thread_.exchange(false)) publish(*first);
     throw *first;
   }
   operation_ = {kind, operations_++, operations_of_kind_[static_cast<size_t>(kind)]++};
@@ -70,7 +70,7 @@ MUONRT_CATCHES_UNWINDING void Transport::run(OperationKind kind, const Traffic& 
 }
 
 void Transport::fail() {
-  const Error error = caught_error();
+  const Error error = current_error();
   record_.end(true);
   if (keep(error)) publish(error);
   const Error first = *this->error();
@@ -80,7 +80,7 @@ void Transport::fail() {
     last = cat("; last operations of rank ", rank_, ": ", record_.text(kShownOperations));
   } catch (const std::bad_alloc&) {  // without them
   }
-  throw first.between("", last);
+  throw first.with_context("", last);
 }
 
 bool Transport::keep(const Error& error) {
@@ -97,7 +97,7 @@ std::optional<Error> Transport::error() const {
 
 void Transport::abort(const Error& error) noexcept {
   if (!keep(error)) return;
-  from_beside_ = caller_thread_only();
+  aborted_from_other_thread_ = caller_thread_only();
   publish(error);
 }
 
@@ -106,7 +106,7 @@ void Transport::abort(Status status, const std::string& message) noexcept {
   abort(make_error(usable ? status : Status::kAborted, message));
 }
 
-void Transport::abort_family(Status status, const std::string& message) noexcept {
+void Transport::abort_with_duplicates(Status status, const std::string& message) noexcept {
   abort(status, message);
   duplicates_->abort(status, message);
 }
@@ -124,7 +124,7 @@ std::string Transport::where() const {
 
 void Transport::check_and_copy_own(std::span<const SendTo> sends,
                                    std::span<const ReceiveFrom> receives) {
-  const int64_t stamp = operation_.sequence + 1;
+  const int64_t fingerprint = operation_.sequence + 1;
   const auto check = [&](const auto& message, std::vector<int64_t>& seen, const char* what) {
     MUONRT_REQUIRE(message.peer >= 0 && message.peer < size_, Status::kInvalidArgument, where(),
                    ": ", what, message.peer, " does not exist; there are ranks 0 to ", size_ - 1);
@@ -132,9 +132,9 @@ void Transport::check_and_copy_own(std::span<const SendTo> sends,
                    message.peer, " has ", message.bytes, " bytes and ",
                    message.data ? "an" : "a null", " address; leave empty pairs out on both ranks");
     int64_t& last = seen[static_cast<size_t>(message.peer)];
-    MUONRT_REQUIRE(last != stamp, Status::kInvalidArgument, where(), ": a second ", what,
+    MUONRT_REQUIRE(last != fingerprint, Status::kInvalidArgument, where(), ": a second ", what,
                    message.peer, "; pack all that goes to one rank into one message");
-    last = stamp;
+    last = fingerprint;
   };
   const SendTo* own_send = nullptr;
   const ReceiveFrom* own_receive = nullptr;
@@ -201,7 +201,7 @@ void Transport::reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
 
 std::unique_ptr<Transport> Transport::duplicate() {
   std::unique_ptr<Transport> out;
-  Duplicate place;
+  DuplicateRegistration place;
   run(OperationKind::kDuplicate, {}, [&] {
     place.reserve();  // behind do_duplicate, peers would no longer hear of a failure
     out = do_duplicate();
@@ -217,7 +217,7 @@ void Transport::prepare_reduction(int64_t bytes) {
   gathered_.resize(std::max(gathered_.size(), all));
 }
 
-MUONRT_CATCHES_UNWINDING void Transport::meet_for(Transport& made) {
+MUONRT_CATCHES_UNWINDING void Transport::confirm_duplicate(Transport& made) {
   const char mine = 0;
   std::vector<char> all(static_cast<size_t>(size_));
   try {
@@ -226,7 +226,7 @@ MUONRT_CATCHES_UNWINDING void Transport::meet_for(Transport& made) {
     made.abort(Status::kAborted, "its thread was ended inside a function of the caller's");
     throw;
   } catch (...) {
-    made.abort(caught_error());
+    made.abort(current_error());
     throw;
   }
 }

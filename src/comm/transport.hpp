@@ -13,8 +13,8 @@
 #include "backend/comm.hpp"
 #include "base/deadline.hpp"
 #include "base/error.hpp"
-#include "comm/duplicates.hpp"
-#include "comm/flight_record.hpp"
+#include "comm/duplicate_registry.hpp"
+#include "comm/flight_recorder.hpp"
 #include "comm/operation.hpp"
 
 namespace muonrt {
@@ -70,12 +70,12 @@ class Transport {
   void abort(const Error& error) noexcept;
   void abort(Status status, const std::string& message) noexcept;
   /// The same here and on all duplicates that this rank has taken or will take, and on theirs.
-  void abort_family(Status status, const std::string& message) noexcept;
+  void abort_with_duplicates(Status status, const std::string& message) noexcept;
   /// The error that all operations return from now on, if there is one.
   std::optional<Error> error() const;
   /// What a peer has published and no operation has met yet, where the transport can tell. Any
   /// thread.
-  virtual std::optional<Error> published() const { return std::nullopt; }
+  virtual std::optional<Error> published_error() const { return std::nullopt; }
 
   int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
   /// Errors: INVALID_ARGUMENT unless 1 <= ms <= 366 days. Any thread; concerns later operations.
@@ -95,7 +95,7 @@ class Transport {
 
   /// For do_duplicate: `made` is this rank's end of a duplicate that its peers may have gone on
   /// with when this rank fails here; it then ends with that error on all of them.
-  void meet_for(Transport& made);
+  void confirm_duplicate(Transport& made);
   /// Every implementation's destructor calls it first: afterwards no abort comes from outside.
   void retire() noexcept { place_.leave(); }
 
@@ -120,28 +120,28 @@ class Transport {
   const CopyMessage* copy_ = nullptr;
   int64_t operations_ = 0;
   std::array<int64_t, kOperationKinds> operations_of_kind_{};
-  FlightRecord record_;
+  FlightRecorder record_;
 
   std::vector<int64_t> sent_,
       received_;                     // by peer: 1 + sequence of the last exchange that named it
   std::vector<std::byte> gathered_;  // what the default reductions have gathered
 
-  const std::shared_ptr<Duplicates> duplicates_ = std::make_shared<Duplicates>();
-  Duplicate place_;  // among those of the transport that this one was duplicated from
+  const std::shared_ptr<DuplicateRegistry> duplicates_ = std::make_shared<DuplicateRegistry>();
+  DuplicateRegistration place_;  // among those of the transport that this one was duplicated from
 
   /// An abort came from a thread whose calls may reach nobody: the next operation's do.
-  std::atomic<bool> from_beside_ = false;
+  std::atomic<bool> aborted_from_other_thread_ = false;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;
 };
 
-/// Runs an operation; a transport ends with what it throws: see Error::of_ended_comm.
+/// Runs an operation; a transport ends with what it throws: see Error::as_comm_error.
 template <class Work>
-void ends_comm(const Work& work) {
+void with_comm_error(const Work& work) {
   try {
     work();
   } catch (const Error& error) {
-    throw error.of_ended_comm();
+    throw error.as_comm_error();
   }
 }
 

@@ -15,30 +15,30 @@ class TransportBootstrap final : public Bootstrap {
     return cat(transport_->name(), ", ", size(), size() == 1 ? " rank" : " ranks");
   }
   void allgather(const void* mine, void* all, int64_t bytes) override {
-    ends_comm([&] { transport_->allgather(mine, all, bytes); });
+    with_comm_error([&] { transport_->allgather(mine, all, bytes); });
   }
   void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                 const CopyMessage* copy) override {
-    ends_comm([&] { transport_->exchange(sends, receives, copy); });
+    with_comm_error([&] { transport_->exchange(sends, receives, copy); });
   }
   bool receivers_copy() const override { return transport_->receivers_copy(); }
   void reduce_max(const float* in, float* out, int64_t n) override {
-    ends_comm([&] { transport_->reduce_max(in, out, n); });
+    with_comm_error([&] { transport_->reduce_max(in, out, n); });
   }
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n) override {
-    ends_comm([&] { transport_->reduce_sum(in, out, n); });
+    with_comm_error([&] { transport_->reduce_sum(in, out, n); });
   }
   std::unique_ptr<Bootstrap> duplicate() override {
     auto out = std::make_unique<TransportBootstrap>(nullptr);  // before the peers go on
-    ends_comm([&] { out->transport_ = transport_->duplicate(); });
+    with_comm_error([&] { out->transport_ = transport_->duplicate(); });
     return out;
   }
   int64_t timeout_ms() const override { return transport_->timeout_ms(); }
   void set_timeout_ms(int64_t ms) override { transport_->set_timeout_ms(ms); }
   void abort(const Error& error) noexcept override { transport_->abort(error); }
-  std::optional<Error> trouble() const override {
+  std::optional<Error> pending_error() const override {
     if (const auto own = transport_->error()) return own;
-    return transport_->published();
+    return transport_->published_error();
   }
 
  private:

@@ -28,7 +28,7 @@ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true
 
 /// Of a commit. @param findings  may be null.
 inline void note_written(Findings* findings) {
-  if (findings) std::atomic_ref(findings->written).store(1, std::memory_order_relaxed);
+  if (findings) std::atomic_ref(findings->wrote_nonfinite).store(1, std::memory_order_relaxed);
 }
 
 inline void note_zero_matrix(Findings& findings) {

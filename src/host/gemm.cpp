@@ -192,8 +192,8 @@ class TiledProduct {
   }
 
  private:
-  char* packed(int64_t slot) const {
-    return memory_ + workspace_.packed + slot * prepared_.packed_bytes;
+  char* packed(int64_t chunk) const {
+    return memory_ + workspace_.packed + chunk * prepared_.packed_bytes;
   }
   float* tile_of(int thread) const {
     return reinterpret_cast<float*>(memory_ + workspace_.threads + thread * workspace_.per_thread);
@@ -256,9 +256,9 @@ GemmScratch::~GemmScratch() = default;
 const PreparedGemm& GemmScratch::prepare(const GemmArgs& args) {
   const Operands operands = operands_of(args, kernel_);
   const int64_t m = args.c.rows, n = args.c.cols, k = args.a.cols;
-  auto& slot =
+  auto& chunk =
       prepared_[Key(m, n, k, operands.dtype, operands.b_ld, args.transpose_b, args.symmetric)];
-  if (slot) return *slot;
+  if (chunk) return *chunk;
   auto made = std::make_unique<PreparedGemm>();
   made->rows = cut(m, args.symmetric);
   made->cols = cut(n, args.symmetric);
@@ -280,8 +280,8 @@ const PreparedGemm& GemmScratch::prepare(const GemmArgs& args) {
           std::max(made->scratch_bytes, round_up(panel->scratch_bytes(), kAlignment));
     }
   }
-  slot = std::move(made);
-  return *slot;
+  chunk = std::move(made);
+  return *chunk;
 }
 
 int64_t GemmScratch::bytes_for(const GemmArgs& args, int threads) {

@@ -76,7 +76,7 @@ class GemmScratch {
   int64_t bytes_for(const GemmArgs& args, int threads);
 
   /// Lends memory to the products that follow; its content is free to change between calls.
-  void lend(void* memory, int64_t bytes) {
+  void set_workspace(void* memory, int64_t bytes) {
     memory_ = memory;
     bytes_ = bytes;
   }

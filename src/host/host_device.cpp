@@ -6,7 +6,7 @@
 #include "base/checked.hpp"
 #include "base/signal_mask.hpp"
 #include "host/host_ops.hpp"
-#include "host/stream_hub.hpp"
+#include "host/stream_scheduler.hpp"
 
 namespace muonrt::host {
 
@@ -29,7 +29,7 @@ std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options) {
 
 HostDevice::HostDevice(const HostDeviceOptions& options)
     : allocator_(options.allocator),
-      hub_(std::make_shared<StreamHub>()),
+      hub_(std::make_shared<StreamScheduler>()),
       ops_(make_ops(*this, options)) {}
 
 HostDevice::~HostDevice() = default;

@@ -21,7 +21,7 @@ struct HostDeviceOptions {
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
 
 class HostOps;
-class StreamHub;
+class StreamScheduler;
 
 class HostDevice final : public Device {
  public:
@@ -59,7 +59,7 @@ class HostDevice final : public Device {
   void* take(int64_t bytes) const;
 
   const Allocator allocator_;
-  std::shared_ptr<StreamHub> hub_;
+  std::shared_ptr<StreamScheduler> hub_;
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
   std::unique_ptr<HostOps> ops_;  // last: it returns memory
 };

@@ -54,19 +54,19 @@ void HostOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   }));
 }
 
-void HostOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
-                          int64_t orthogonalized, bool local_ok) {
+void HostOps::cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
+                        int64_t orthogonalized, bool local_ok) {
   host_stream(stream).enqueue(Task([=] {
     const bool finite = findings->nonfinite == 0;
     const bool well = local_ok && findings->failed == 0;
-    *ballot = Ballot{.consent = well && finite ? 1 : 0,
-                     .stamp = stamp,
-                     .nonfinite = well && !finite ? 1 : 0,
-                     .orthogonalized = orthogonalized,
-                     .zero_matrices = findings->zero_matrices,
-                     .gradient_replicas = findings->gradient_replicas,
-                     .weight_replicas = findings->weight_replicas};
-    ballot->set_factor(findings->factor);
+    *vote = Vote{.consent = well && finite ? 1 : 0,
+                 .fingerprint = fingerprint,
+                 .nonfinite = well && !finite ? 1 : 0,
+                 .orthogonalized = orthogonalized,
+                 .zero_matrices = findings->zero_matrices,
+                 .gradient_replicas = findings->gradient_replicas,
+                 .weight_replicas = findings->weight_replicas};
+    vote->set_factor(findings->factor);
   }));
 }
 

@@ -34,7 +34,7 @@ void HostOps::sum_squares(Stream& stream, std::span<const int32_t> list, const P
   host_stream(stream).enqueue(Task([=, this] {
     for (const int32_t index : list) {
       const ParamView& view = params[index];
-      if (!view.active && !view.watched) continue;
+      if (!view.active && !view.clip_only) continue;
       spread_range(view.grads(), [&](int64_t begin, int64_t end) {
         with_dtype(view.grad_dtype, [&](auto grad) {
           using Grad = decltype(grad);

@@ -2,8 +2,8 @@
 
 #include "host/host_ops.hpp"
 #include "host/host_stream.hpp"
+#include "host/row_split.hpp"
 #include "host/weight_block.hpp"
-#include "host/work_split.hpp"
 
 namespace muonrt::host {
 
@@ -12,26 +12,27 @@ namespace {
 /// Rows [first, end) of a piece in runs of neighbours, in blocks: body(local offset, packed offset,
 /// index in the whole tensor, count). `apart`: rows that are apart in the tensor are so here.
 template <class Body>
-void for_blocks(const Piece& piece, int64_t first, int64_t end, bool apart, Body body) {
-  const bool dense = piece.cols == piece.local_ld && !apart;
-  const int64_t width = dense ? (end - first) * piece.cols : piece.cols;
+void for_blocks(const ShardBlock& block, int64_t first, int64_t end, bool apart, Body body) {
+  const bool dense = block.cols == block.local_ld && !apart;
+  const int64_t width = dense ? (end - first) * block.cols : block.cols;
   for (int64_t row = first; row < (dense ? first + 1 : end); ++row) {
     for (int64_t at = 0; at < width; at += kBlock) {
-      body(piece.local_offset + row * piece.local_ld + at,
-           piece.packed_offset + row * piece.cols + at,
-           piece.tensor_index + row * piece.tensor_ld + at, std::min(kBlock, width - at));
+      body(block.local_offset + row * block.local_ld + at,
+           block.packed_offset + row * block.cols + at,
+           block.tensor_index + row * block.tensor_ld + at, std::min(kBlock, width - at));
     }
   }
 }
 
 /// The momentum of rows [first, last), their weights, or both in one pass.
 template <bool kMomentum, bool kWeights>
-void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                 const MuonScalars& scalars, ConstWire message, Findings* findings) {
+void commit_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
+                 const ParamView& view, const MuonScalars& scalars, ConstTypedBuffer message,
+                 Findings* findings) {
   const bool random_momentum = kMomentum && view.momentum_dtype != DType::kF32;
   const bool apart = random_momentum || view.form == WeightForm::kStochastic || view.row_factors;
   for_blocks(
-      piece, first, last, apart, [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
+      block, first, last, apart, [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
         float grads[kBlock], updates[kBlock], momenta[kBlock];
         const float* grad = nullptr;
         float* momentum = nullptr;
@@ -44,13 +45,13 @@ void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const
           WeightBlock weights(isa, view, local, n);
           const float* update = read_block(isa, message.data, message.dtype, packed, n, updates);
           const float factor =
-              view.row_factors ? view.row_factors[element / piece.tensor_ld] : 1.0f;
+              view.row_factors ? view.row_factors[element / block.tensor_ld] : 1.0f;
           if constexpr (kMomentum) {
-            run_pass<MuonPass>(isa, weights.values(), momentum, grad, update, n, piece.update_scale,
-                               piece.decay_scale, factor, &scalars);
+            run_pass<MuonPass>(isa, weights.values(), momentum, grad, update, n, block.update_scale,
+                               block.decay_scale, factor, &scalars);
           } else {
-            run_pass<UpdatePass>(isa, weights.values(), update, n, piece.update_scale,
-                                 piece.decay_scale, factor, &scalars);
+            run_pass<UpdatePass>(isa, weights.values(), update, n, block.update_scale,
+                                 block.decay_scale, factor, &scalars);
           }
           weights.write(element, findings);
         } else {
@@ -80,60 +81,62 @@ void adam_range(Isa isa, const ParamView& view, int64_t begin, int64_t count, in
 }  // namespace
 
 template <bool kMomentum, bool kWeights>
-void HostOps::commit(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                     ConstWire message, const Verdict& verdict) {
-  if (pieces.empty()) return;
+void HostOps::commit(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
+                     ConstTypedBuffer message, const CommitCondition& vote_sum) {
+  if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!verdict.passes()) return;
-    const auto commit_piece = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = tables.params[piece.param];
+    if (!vote_sum.passes()) return;
+    const auto commit_piece = [&](const ShardBlock& block, int64_t first, int64_t last) {
+      const ParamView& view = tables.params[block.param];
       if (view.active)
-        commit_rows<kMomentum, kWeights>(isa_, piece, first, last, view, tables.groups[view.group],
-                                         message, verdict.findings);
+        commit_rows<kMomentum, kWeights>(isa_, block, first, last, view, tables.groups[view.group],
+                                         message, vote_sum.findings);
     };
-    spread_range(count_elements(pieces),
-                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, commit_piece); });
+    spread_range(count_elements(blocks),
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, commit_piece); });
   }));
 }
 
-void HostOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                          ConstWire message, const Verdict& verdict) {
-  commit<true, true>(stream, pieces, tables, message, verdict);
+void HostOps::commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
+                          const StepTables& tables, ConstTypedBuffer message,
+                          const CommitCondition& vote_sum) {
+  commit<true, true>(stream, blocks, tables, message, vote_sum);
 }
 
-void HostOps::commit_update(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                            ConstWire message, const Verdict& verdict) {
-  commit<false, true>(stream, pieces, tables, message, verdict);
+void HostOps::commit_update(Stream& stream, std::span<const ShardBlock> blocks,
+                            const StepTables& tables, ConstTypedBuffer message,
+                            const CommitCondition& vote_sum) {
+  commit<false, true>(stream, blocks, tables, message, vote_sum);
 }
 
-void HostOps::commit_momentum(Stream& stream, std::span<const Piece> pieces,
-                              const StepTables& tables, const Verdict& verdict) {
-  commit<true, false>(stream, pieces, tables, {}, verdict);
+void HostOps::commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
+                              const StepTables& tables, const CommitCondition& vote_sum) {
+  commit<true, false>(stream, blocks, tables, {}, vote_sum);
 }
 
 void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
-                           std::span<const Piece> pieces, const StepTables& tables,
-                           const Verdict& verdict) {
-  if (list.empty() && pieces.empty()) return;
+                           std::span<const ShardBlock> blocks, const StepTables& tables,
+                           const CommitCondition& vote_sum) {
+  if (list.empty() && blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!verdict.passes()) return;
+    if (!vote_sum.passes()) return;
     for (const int32_t index : list) {
       const ParamView& view = tables.params[index];
       if (!view.active) continue;
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
         adam_range(isa_, view, begin, end - begin, begin, tables.adam[view.scalars],
-                   verdict.findings);
+                   vote_sum.findings);
       });
     }
-    const auto commit_piece = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = tables.params[piece.param];
+    const auto commit_piece = [&](const ShardBlock& block, int64_t first, int64_t last) {
+      const ParamView& view = tables.params[block.param];
       if (!view.active) return;
-      for_blocks(piece, first, last, true, [&](int64_t local, int64_t, int64_t element, int64_t n) {
-        adam_range(isa_, view, local, n, element, tables.adam[view.scalars], verdict.findings);
+      for_blocks(block, first, last, true, [&](int64_t local, int64_t, int64_t element, int64_t n) {
+        adam_range(isa_, view, local, n, element, tables.adam[view.scalars], vote_sum.findings);
       });
     };
-    spread_range(count_elements(pieces),
-                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, commit_piece); });
+    spread_range(count_elements(blocks),
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, commit_piece); });
   }));
 }
 

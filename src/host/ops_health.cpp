@@ -12,7 +12,7 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int64_t kMostColumns = 512;  // that a thread takes of a product, on its stack
+constexpr int64_t kMaxColumns = 512;  // that a thread takes of a product, on its stack
 
 void add(int64_t& to, int64_t value) {
   if (value) std::atomic_ref(to).fetch_add(value, std::memory_order_relaxed);
@@ -74,7 +74,7 @@ struct LanczosRun {
   /// product <- x^T v, for columns [begin, end).
   void multiply_transposed(const float* v, int64_t begin, int64_t end) const {
     const int64_t width = end - begin;
-    float partial[kMostColumns];
+    float partial[kMaxColumns];
     float* const out = product() + begin;
     std::memset(out, 0, static_cast<size_t>(width) * sizeof(float));
     for (int64_t first = 0; first < m; first += kLanczosRows) {
@@ -101,7 +101,7 @@ struct LanczosRun {
     }
     const float beside = sqrtf(run_pass<DotPass<float>>(isa, w, w, m));
     out.diagonal[step] = diagonal;
-    out.beside[step] = beside;
+    out.off_diagonal[step] = beside;
     float* const next = basis(step + 1);
     for (int64_t i = 0; i < m; ++i) next[i] = beside > 0.0f ? w[i] / beside : 0.0f;
   }
@@ -146,7 +146,7 @@ void HostOps::lanczos(Stream& stream, const MatrixBatch& x, float* workspace, La
   host_stream(stream).enqueue(Task([=, this] {
     with_iterate(x.dtype, [&](auto type) {
       using T = decltype(type);
-      const int64_t m = x.rows, n = x.cols, parts = ceil_div(n, kMostColumns);
+      const int64_t m = x.rows, n = x.cols, parts = ceil_div(n, kMaxColumns);
       const auto run_of = [&](int64_t k) {
         return LanczosRun<T>{isa_, static_cast<const T*>(x.data) + k * x.stride, m, n,
                              x.ld, workspace + k * lanczos_space(m, n).floats};
@@ -155,8 +155,8 @@ void HostOps::lanczos(Stream& stream, const MatrixBatch& x, float* workspace, La
       for (int64_t step = 0; step < std::min(m, kLanczosSteps); ++step) {
         spread(x.count * parts, [&](int64_t i, int) {
           const LanczosRun<T> run = run_of(i / parts);
-          const int64_t begin = i % parts * kMostColumns;
-          run.multiply_transposed(run.basis(step), begin, std::min(n, begin + kMostColumns));
+          const int64_t begin = i % parts * kMaxColumns;
+          run.multiply_transposed(run.basis(step), begin, std::min(n, begin + kMaxColumns));
         });
         spread(x.count * m, [&](int64_t i, int) { run_of(i / m).multiply_row(i % m); });
         spread(x.count, [&](int64_t k, int) { run_of(k).finish_step(step, out[k]); });

@@ -79,10 +79,10 @@ void HostOps::Products::reserve(Device& device, int threads, int64_t m, int64_t 
                                 DType dtype) {
   const int64_t bytes = bytes_for_all_forms(scratch, threads, m, n, k, dtype);
   if (bytes <= memory.bytes()) return;
-  scratch.lend(nullptr, 0);
+  scratch.set_workspace(nullptr, 0);
   memory = Buffer();
   memory = Buffer(device, bytes);
-  scratch.lend(memory.data(), bytes);
+  scratch.set_workspace(memory.data(), bytes);
 }
 
 void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {

@@ -17,10 +17,10 @@ constexpr int64_t kColumns = 64;
 template <class T>
 struct RowSquaresPass {
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
-    float chains[kLineChains] = {};
+    float chains[kNeuronChains] = {};
     int64_t i = 0;
-    for (; i + kLineChains <= n; i += kLineChains) {
-      for (int64_t c = 0; c < kLineChains; ++c) {
+    for (; i + kNeuronChains <= n; i += kNeuronChains) {
+      for (int64_t c = 0; c < kNeuronChains; ++c) {
         const float x = to_f32(row[i + c]);
         chains[c] += x * x;
       }
@@ -63,12 +63,12 @@ void column_squares(Isa isa, const T* data, const MatrixBatch& m, int64_t begin,
                     float* sums) {
   for (int64_t col = begin; col < end; col += kColumns) {
     const int64_t n = std::min(kColumns, end - col);
-    float chains[kLineChains][kColumns] = {};
+    float chains[kNeuronChains][kColumns] = {};
     for (int64_t row = 0; row < m.rows; ++row)
-      run_pass<AddSquaresPass<T>>(isa, data + row * m.ld + col, chains[row % kLineChains], n);
+      run_pass<AddSquaresPass<T>>(isa, data + row * m.ld + col, chains[row % kNeuronChains], n);
     for (int64_t c = 0; c < n; ++c) {
-      float one[kLineChains];
-      for (int k = 0; k < kLineChains; ++k) one[k] = chains[k][c];
+      float one[kNeuronChains];
+      for (int k = 0; k < kNeuronChains; ++k) one[k] = chains[k][c];
       sums[col + c] = fold_chains(one);
     }
   }
@@ -76,17 +76,17 @@ void column_squares(Isa isa, const T* data, const MatrixBatch& m, int64_t begin,
 
 /// From mean squares in `factors`: staged moments, and what each line is multiplied by.
 void finish_factors(const NormuonState& state, int64_t length, float beta2) {
-  double squares[kLineChains] = {}, scaled[kLineChains] = {};
-  for (int64_t line = 0; line < state.lines; ++line) {
+  double squares[kNeuronChains] = {}, scaled[kNeuronChains] = {};
+  for (int64_t line = 0; line < state.neurons; ++line) {
     const float mean = state.factors[line];
     const float factor = line_factor(state, line, mean, beta2);
     state.factors[line] = factor;
     const double v = static_cast<double>(mean), f = static_cast<double>(factor);
-    squares[line % kLineChains] += v;
-    scaled[line % kLineChains] += v * f * f;
+    squares[line % kNeuronChains] += v;
+    scaled[line % kNeuronChains] += v * f * f;
   }
   const float restore = matrix_factor(state, fold_chains(squares), fold_chains(scaled), length);
-  for (int64_t line = 0; line < state.lines; ++line) state.factors[line] *= restore;
+  for (int64_t line = 0; line < state.neurons; ++line) state.factors[line] *= restore;
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ void HostOps::normuon_of(const MatrixBatch& matrix, const NormuonState& state, f
     using T = decltype(element);
     T* const data = static_cast<T*>(matrix.data);
     const int64_t length = state.stored_rows ? matrix.cols : matrix.rows;
-    spread_range(state.lines, [&](int64_t begin, int64_t end) {
+    spread_range(state.neurons, [&](int64_t begin, int64_t end) {
       if (state.stored_rows) {
         for (int64_t row = begin; row < end; ++row)
           state.factors[row] = run_pass<RowSquaresPass<T>>(
@@ -128,7 +128,7 @@ void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
     MatrixBatch one = matrices;
     for (const NormuonState& state : states) {
       const bool moments = state.rule == LineRule::kNormuon;
-      if (state.lines > 0 && (!moments || tables.params[state.param].active))
+      if (state.neurons > 0 && (!moments || tables.params[state.param].active))
         normuon_of(one, state, moments ? tables.groups[state.group].normuon_beta2 : 0.0f);
       one.data = static_cast<char*>(one.data) + one.stride * size_of(one.dtype);
     }
@@ -136,11 +136,11 @@ void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
 }
 
 void HostOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                             const ParamView* params, const Verdict& verdict) {
+                             const ParamView* params, const CommitCondition& vote_sum) {
   host_stream(stream).enqueue(Task([=] {
-    if (!verdict.passes()) return;
+    if (!vote_sum.passes()) return;
     for (const NormuonState& state : states)
-      if (params[state.param].active) std::copy_n(state.staged, state.lines, state.moments);
+      if (params[state.param].active) std::copy_n(state.staged, state.neurons, state.moments);
   }));
 }
 

@@ -6,8 +6,8 @@
 #include "host/host_ops.hpp"
 #include "host/host_stream.hpp"
 #include "host/row_passes.hpp"
+#include "host/row_split.hpp"
 #include "host/weight_block.hpp"
-#include "host/work_split.hpp"
 
 // Gradients that arrive as addends: their sum, and AdamW of a slice at the rank that owns it.
 
@@ -16,9 +16,9 @@ namespace muonrt::host {
 namespace {
 
 template <class Sent>
-void accumulate_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, float* sums,
+void accumulate_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last, float* sums,
                      const Sent* message, bool assign) {
-  for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
+  for_local_rows(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     if (assign) {
       run_pass<AccumulatePass<Sent, true>>(isa, sums + local, message + packed, n);
     } else {
@@ -29,18 +29,18 @@ void accumulate_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, f
 
 /// Rows [first, last) of a piece in blocks: body(local offset, packed offset, count).
 template <class Body>
-void for_blocks(const Piece& piece, int64_t first, int64_t last, Body body) {
-  for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
+void for_blocks(const ShardBlock& block, int64_t first, int64_t last, Body body) {
+  for_local_rows(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     for (int64_t at = 0; at < n; at += kBlock)
       body(local + at, packed + at, std::min(kBlock, n - at));
   });
 }
 
 template <class Sent>
-uint32_t value_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                    const AdamScalars& scalars, Sent* message) {
+uint32_t value_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
+                    const ParamView& view, const AdamScalars& scalars, Sent* message) {
   uint32_t bad = 0;
-  for_blocks(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
+  for_blocks(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     float grads[kBlock];
     WeightBlock weights(isa, view, local, n);
     const float* weight = weights.values();
@@ -53,9 +53,9 @@ uint32_t value_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, co
   return bad;
 }
 
-void take_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-               ConstWire message, Findings* findings) {
-  for_blocks(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
+void take_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last, const ParamView& view,
+               ConstTypedBuffer message, Findings* findings) {
+  for_blocks(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     float copy[kBlock];
     WeightBlock weights(isa, view, local, n);
     const float* values = read_block(isa, message.data, message.dtype, packed, n, copy);
@@ -66,56 +66,57 @@ void take_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const P
 
 }  // namespace
 
-void HostOps::accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
-                         ConstWire message, bool first) {
-  if (pieces.empty()) return;
+void HostOps::accumulate(Stream& stream, std::span<const ShardBlock> blocks, float* sums,
+                         ConstTypedBuffer message, bool first) {
+  if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    const auto add = [&](const Piece& piece, int64_t begin, int64_t end) {
+    const auto add = [&](const ShardBlock& block, int64_t begin, int64_t end) {
       with_dtype(message.dtype, [&](auto sent) {
-        accumulate_rows(isa_, piece, begin, end, sums,
+        accumulate_rows(isa_, block, begin, end, sums,
                         static_cast<const decltype(sent)*>(message.data), first);
       });
     };
-    spread_range(count_elements(pieces),
-                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, add); });
+    spread_range(count_elements(blocks),
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, add); });
   }));
 }
 
-void HostOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
-                         Wire message, Findings* findings) {
-  if (pieces.empty()) return;
+void HostOps::pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
+                         const StepTables& tables, TypedBuffer message, Findings* findings) {
+  if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    const auto pack = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = tables.params[piece.param];
+    const auto pack = [&](const ShardBlock& block, int64_t first, int64_t last) {
+      const ParamView& view = tables.params[block.param];
       const uint32_t bad = with_dtype(message.dtype, [&](auto sent) -> uint32_t {
         using Sent = decltype(sent);
         auto* out = static_cast<Sent*>(message.data);
         if (!view.active) {
-          std::memset(static_cast<void*>(out + piece.packed_offset + first * piece.cols), 0,
-                      sizeof(Sent) * static_cast<size_t>((last - first) * piece.cols));
+          std::memset(static_cast<void*>(out + block.packed_offset + first * block.cols), 0,
+                      sizeof(Sent) * static_cast<size_t>((last - first) * block.cols));
           return 0;
         }
-        return value_rows(isa_, piece, first, last, view, tables.adam[view.scalars], out);
+        return value_rows(isa_, block, first, last, view, tables.adam[view.scalars], out);
       });
-      if (bad) note_nonfinite(*findings, piece.param);
+      if (bad) note_nonfinite(*findings, block.param);
     };
-    spread_range(count_elements(pieces),
-                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, pack); });
+    spread_range(count_elements(blocks),
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, pack); });
   }));
 }
 
-void HostOps::commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                            ConstWire message, const Verdict& verdict) {
-  if (pieces.empty()) return;
+void HostOps::commit_values(Stream& stream, std::span<const ShardBlock> blocks,
+                            const ParamView* params, ConstTypedBuffer message,
+                            const CommitCondition& vote_sum) {
+  if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!verdict.passes()) return;
-    const auto take = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = params[piece.param];
+    if (!vote_sum.passes()) return;
+    const auto take = [&](const ShardBlock& block, int64_t first, int64_t last) {
+      const ParamView& view = params[block.param];
       if (!view.active) return;
-      take_rows(isa_, piece, first, last, view, message, verdict.findings);
+      take_rows(isa_, block, first, last, view, message, vote_sum.findings);
     };
-    spread_range(count_elements(pieces),
-                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, take); });
+    spread_range(count_elements(blocks),
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, take); });
   }));
 }
 

@@ -5,7 +5,7 @@
 #include "host/host_ops.hpp"
 #include "host/host_stream.hpp"
 #include "host/row_passes.hpp"
-#include "host/work_split.hpp"
+#include "host/row_split.hpp"
 
 namespace muonrt::host {
 
@@ -13,12 +13,12 @@ namespace {
 
 /// Where element (row, col) of the whole matrix is stored.
 template <class T>
-T* stored_at(const MatrixBatch& matrix, const Owned& owned, int64_t row, int64_t col) {
+T* stored_at(const MatrixBatch& matrix, const OwnedMatrix& owned, int64_t row, int64_t col) {
   auto* data = static_cast<T*>(matrix.data);
   return owned.transposed() ? data + col * matrix.ld + row : data + row * matrix.ld + col;
 }
 
-void check_stored(const MatrixBatch& matrix, const Owned& owned) {
+void check_stored(const MatrixBatch& matrix, const OwnedMatrix& owned) {
   MUONRT_CHECK_INTERNAL(
       matrix.rows == owned.short_side() && matrix.cols == owned.long_side() && matrix.count == 1,
       "a whole matrix of ", owned.rows, " x ", owned.cols, " stored as ", matrix.rows, " x ",
@@ -26,41 +26,42 @@ void check_stored(const MatrixBatch& matrix, const Owned& owned) {
 }
 
 template <class T>
-void unpack_rows(Isa isa, const MatrixPiece& piece, int64_t first, int64_t last, const Owned& owned,
-                 const MatrixBatch& matrix, const T* message) {
-  const T* from = message + piece.packed_offset + first * piece.cols;
-  T* to = stored_at<T>(matrix, owned, piece.row + first, piece.col);
+void unpack_rows(Isa isa, const MatrixBlock& block, int64_t first, int64_t last,
+                 const OwnedMatrix& owned, const MatrixBatch& matrix, const T* message) {
+  const T* from = message + block.packed_offset + first * block.cols;
+  T* to = stored_at<T>(matrix, owned, block.row + first, block.col);
   if (owned.transposed()) {
-    run_pass<TransposePass<T, T>>(isa, from, piece.cols, to, matrix.ld, last - first, piece.cols);
+    run_pass<TransposePass<T, T>>(isa, from, block.cols, to, matrix.ld, last - first, block.cols);
     return;
   }
-  for (int64_t row = first; row < last; ++row, from += piece.cols, to += matrix.ld)
-    std::memcpy(static_cast<void*>(to), from, sizeof(T) * static_cast<size_t>(piece.cols));
+  for (int64_t row = first; row < last; ++row, from += block.cols, to += matrix.ld)
+    std::memcpy(static_cast<void*>(to), from, sizeof(T) * static_cast<size_t>(block.cols));
 }
 
 /// @return 1 if a packed value is not finite.
 template <class From, class To>
-uint32_t pack_rows(Isa isa, const MatrixPiece& piece, int64_t first, int64_t last,
-                   const Owned& owned, const MatrixBatch& matrix, To* message) {
-  const From* from = stored_at<const From>(matrix, owned, piece.row + first, piece.col);
-  To* to = message + piece.packed_offset + first * piece.cols;
+uint32_t pack_rows(Isa isa, const MatrixBlock& block, int64_t first, int64_t last,
+                   const OwnedMatrix& owned, const MatrixBatch& matrix, To* message) {
+  const From* from = stored_at<const From>(matrix, owned, block.row + first, block.col);
+  To* to = message + block.packed_offset + first * block.cols;
   if (owned.transposed())
-    return run_pass<TransposePass<From, To>>(isa, from, matrix.ld, to, piece.cols, piece.cols,
+    return run_pass<TransposePass<From, To>>(isa, from, matrix.ld, to, block.cols, block.cols,
                                              last - first);
   uint32_t bad = 0;
-  for (int64_t row = first; row < last; ++row, from += matrix.ld, to += piece.cols)
-    bad |= run_pass<CastPass<From, To>>(isa, from, to, piece.cols);
+  for (int64_t row = first; row < last; ++row, from += matrix.ld, to += block.cols)
+    bad |= run_pass<CastPass<From, To>>(isa, from, to, block.cols);
   return bad;
 }
 
 }  // namespace
 
-void HostOps::unpack(Stream& stream, std::span<const MatrixPiece> pieces,
-                     std::span<const Owned> owned, const MatrixBatch* matrices, ConstWire message) {
-  if (pieces.empty()) return;
+void HostOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
+                     std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                     ConstTypedBuffer message) {
+  if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    const auto unpack_one = [&](const MatrixPiece& each, int64_t first, int64_t last) {
-      const Owned& whole = owned[static_cast<size_t>(each.matrix)];
+    const auto unpack_one = [&](const MatrixBlock& each, int64_t first, int64_t last) {
+      const OwnedMatrix& whole = owned[static_cast<size_t>(each.matrix)];
       const MatrixBatch& matrix = matrices[each.matrix];
       check_stored(matrix, whole);
       MUONRT_CHECK_INTERNAL(matrix.dtype == message.dtype, "unpack from ", name_of(message.dtype),
@@ -70,18 +71,18 @@ void HostOps::unpack(Stream& stream, std::span<const MatrixPiece> pieces,
                     static_cast<const decltype(sent)*>(message.data));
       });
     };
-    spread_range(count_elements(pieces),
-                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, unpack_one); });
+    spread_range(count_elements(blocks),
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, unpack_one); });
   }));
 }
 
-void HostOps::pack(Stream& stream, std::span<const MatrixPiece> pieces,
-                   std::span<const Owned> owned, const MatrixBatch* matrices, Wire message,
-                   Findings* findings) {
-  if (pieces.empty()) return;
+void HostOps::pack(Stream& stream, std::span<const MatrixBlock> blocks,
+                   std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                   TypedBuffer message, Findings* findings) {
+  if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    const auto pack_one = [&](const MatrixPiece& each, int64_t first, int64_t last) {
-      const Owned& whole = owned[static_cast<size_t>(each.matrix)];
+    const auto pack_one = [&](const MatrixBlock& each, int64_t first, int64_t last) {
+      const OwnedMatrix& whole = owned[static_cast<size_t>(each.matrix)];
       const MatrixBatch& matrix = matrices[each.matrix];
       check_stored(matrix, whole);
       const uint32_t bad = with_dtype(message.dtype, [&](auto sent) {
@@ -93,8 +94,8 @@ void HostOps::pack(Stream& stream, std::span<const MatrixPiece> pieces,
       });
       if (bad) note_nonfinite(*findings);
     };
-    spread_range(count_elements(pieces),
-                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, pack_one); });
+    spread_range(count_elements(blocks),
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, pack_one); });
   }));
 }
 

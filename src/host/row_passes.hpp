@@ -29,19 +29,19 @@ MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
 
 /// out <- cast(direction); the momentum is read, not written. @return bit 0: what was written is
 /// not finite, which any gradient or momentum that is not brings about; bit 1: it was so in f32.
-template <class Grad, class Momentum, class Wire>
+template <class Grad, class Momentum, class TypedBuffer>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
                                            const Momentum* __restrict momentum,
-                                           Wire* __restrict out, int64_t n,
+                                           TypedBuffer* __restrict out, int64_t n,
                                            const MuonScalars* scalars) {
     const MuonScalars s = *scalars;
     uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {
       const float g = to_f32(grad[i]) * s.grad_scale;
       const float u = direction(next_momentum(to_f32(momentum[i]), g, s), g, s);
-      bad |= not_finite_as<Wire>(u) | not_finite_as<float>(u) << 1;
-      out[i] = from_f32<Wire>(u);
+      bad |= not_finite_as<TypedBuffer>(u) | not_finite_as<float>(u) << 1;
+      out[i] = from_f32<TypedBuffer>(u);
     }
     return bad;
   }
@@ -83,30 +83,31 @@ struct UpdatePass {
 };
 
 /// sums <- message (kFirst), or sums + message.
-template <class Wire, bool kFirst>
+template <class TypedBuffer, bool kFirst>
 struct AccumulatePass {
-  static MUONRT_ALWAYS_INLINE void run(float* __restrict sums, const Wire* __restrict message,
-                                       int64_t n) {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict sums,
+                                       const TypedBuffer* __restrict message, int64_t n) {
     for (int64_t i = 0; i < n; ++i)
       sums[i] = kFirst ? to_f32(message[i]) : sums[i] + to_f32(message[i]);
   }
 };
 
 /// out <- cast(weight after AdamW); nothing else is written. @return as ScanPass, squared.
-template <class Wire>
+template <class TypedBuffer>
 struct AdamValuePass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict weight,
                                            const float* __restrict first,
                                            const float* __restrict second,
-                                           const float* __restrict grad, Wire* __restrict out,
-                                           int64_t n, const AdamScalars* scalars) {
+                                           const float* __restrict grad,
+                                           TypedBuffer* __restrict out, int64_t n,
+                                           const AdamScalars* scalars) {
     const AdamScalars s = *scalars;
     uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {
       float m = first[i], v = second[i];
       const float g = grad[i] * s.grad_scale;
       bad |= not_finite_as<float>(g * g);
-      out[i] = from_f32<Wire>(adamw_update(weight[i], g, m, v, s));
+      out[i] = from_f32<TypedBuffer>(adamw_update(weight[i], g, m, v, s));
     }
     return bad;
   }

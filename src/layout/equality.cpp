@@ -34,8 +34,8 @@ bool same_elements(const Layout& a, const Layout& b, int rank) {
   return true;
 }
 
-bool same_addend(const Layout& a, const Layout& b, int rank) {
-  return a.addends() == b.addends() && a.addend_index(rank) == b.addend_index(rank);
+bool same_partial_index(const Layout& a, const Layout& b, int rank) {
+  return a.partial_count() == b.partial_count() && a.partial_index(rank) == b.partial_index(rank);
 }
 
 /// One rank for every combination of coordinates that matters to `a` or `b`, on their common mesh.
@@ -99,7 +99,7 @@ bool operator==(const Layout& a, const Layout& b) {
   const Layout left = a.as_matrix(), right = b.as_matrix();
   const bool products = a.product_form() && b.product_form();
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-    return same_addend(a, b, rank) &&
+    return same_partial_index(a, b, rank) &&
            (products ? same_elements(a, b, rank) : same_elements(left, right, rank));
   });
 }

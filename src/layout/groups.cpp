@@ -9,7 +9,7 @@ namespace muonrt {
 
 int64_t Layout::shard_count() const { return mesh_->count_over(shard_dims_); }
 int64_t Layout::replicas() const { return mesh_->count_over(replica_dims_); }
-int64_t Layout::addends() const { return mesh_->count_over(partial_dims_); }
+int64_t Layout::partial_count() const { return mesh_->count_over(partial_dims_); }
 
 int64_t Layout::shard_index(int rank) const {
   const int64_t position = mesh_->position_of(rank);
@@ -21,7 +21,7 @@ int64_t Layout::replica_index(int rank) const {
   return position < 0 ? -1 : mesh_->index_over(replica_dims_, position);
 }
 
-int64_t Layout::addend_index(int rank) const {
+int64_t Layout::partial_index(int rank) const {
   const int64_t position = mesh_->position_of(rank);
   return position < 0 ? -1 : mesh_->index_over(partial_dims_, position);
 }

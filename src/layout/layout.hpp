@@ -152,8 +152,8 @@ class Layout {
   std::vector<int> shard_group(int rank) const;    // in shard order
   std::vector<int> replica_group(int rank) const;  // in replica order
   /// Number of addends, and which one `rank` holds: the combination over partial_dims.
-  int64_t addends() const;
-  int64_t addend_index(int rank) const;
+  int64_t partial_count() const;
+  int64_t partial_index(int rank) const;
   /// The combination over those of replica_dims that hold no addends: ranks of equal index hold all
   /// addends of a tensor between them.
   int64_t full_replica_index(int rank) const;
@@ -161,7 +161,7 @@ class Layout {
   std::vector<int> equal_holders(int rank) const;
   /// The first of them, -1 outside the mesh; and their number. Take no memory.
   int first_equal_holder(int rank) const;
-  int64_t full_replicas() const { return replicas() / addends(); }
+  int64_t full_replicas() const { return replicas() / partial_count(); }
 
   /// One line: "S(0) over tp=2, then S(0) over fsdp=4, R over dp=2".
   std::string describe() const;

@@ -10,13 +10,13 @@
 
 namespace muonrt {
 
-/// What `work` throws, as caught_error. Takes no memory.
+/// What `work` throws, as current_error. Takes no memory.
 template <class Work>
-std::optional<Error> error_of(const Work& work) {
+std::optional<Error> capture_error(const Work& work) {
   try {
     work();
   } catch (const std::exception&) {
-    return caught_error();
+    return current_error();
   }
   return std::nullopt;
 }
@@ -27,50 +27,51 @@ std::optional<Error> error_of(const Work& work) {
 
 /// If any rank brings an error, the same one on all: that of the lowest such rank, with the rank's
 /// number in front. Collective. Throws what the communicator does.
-std::optional<Error> agreed(Comm& comm, const std::optional<Error>& mine);
+std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& mine);
 /// Throws it.
-void agree(Comm& comm, const std::optional<Error>& mine);
+void throw_common_error(Comm& comm, const std::optional<Error>& mine);
 
 /// Runs `work` everywhere; where it throws on any rank, every rank throws that error. Collective.
 template <class Work>
-void together(Comm& comm, const Work& work) {
-  agree(comm, error_of(work));
+void run_collectively(Comm& comm, const Work& work) {
+  throw_common_error(comm, capture_error(work));
 }
 
 /// Runs `work`, for which peers may be waiting inside `comm`: what it throws ends `comm`.
 template <class Work>
-void or_end(Comm& comm, const Work& work) {
-  if (const auto error = error_of(work)) {
+void run_or_abort(Comm& comm, const Work& work) {
+  if (const auto error = capture_error(work)) {
     comm.abort(error->status(), error->message());
-    throw error->of_ended_comm();
+    throw error->as_comm_error();
   }
 }
 
 /// What must be equal on every rank, line by line.
-class Fingerprint {
+class AgreementTable {
  public:
   void add(std::string label, std::string value) {
-    lines_.push_back({std::move(label), std::move(value)});
+    entries_.push_back({std::move(label), std::move(value)});
   }
   /// There was no memory for all lines.
-  void cut() { whole_ = false; }
+  void mark_incomplete() { complete_ = false; }
   /// MISMATCH, the same on every rank, naming the first differing line, the ranks and both values;
   /// none where all are equal, and whole. Hashes alone are sent, and of that line a few KiB: tables
   /// may be long, ranks many. Collective. Throws what the communicator does.
-  std::optional<Error> difference(Comm& comm) const;
+  std::optional<Error> find_mismatch(Comm& comm) const;
   /// Throws it.
-  void compare(Comm& comm) const;
+  void require_equal(Comm& comm) const;
 
  private:
-  struct Line {
+  struct Entry {
     std::string label, value;
   };
-  struct SentLine;
+  struct SentEntry;
   uint64_t prefix(int64_t lines) const;
-  std::optional<Error> line_difference(Comm& comm, int64_t most, std::vector<SentLine>& all) const;
+  std::optional<Error> find_entry_mismatch(Comm& comm, int64_t most,
+                                           std::vector<SentEntry>& all) const;
 
-  std::vector<Line> lines_;
-  bool whole_ = true;
+  std::vector<Entry> entries_;
+  bool complete_ = true;
 };
 
 }  // namespace muonrt

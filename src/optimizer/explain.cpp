@@ -8,38 +8,43 @@
 
 namespace muonrt {
 
-Found found_in(const Findings& findings, const Tables& tables, const OptimizerSettings& settings) {
+NonfiniteSource nonfinite_source(const Findings& findings, const ParamTables& tables,
+                                 const OptimizerSettings& settings) {
   if (!findings.nonfinite) return {};
-  if (findings.first_param < 0) return {Found::kUpdate, -1, 0};
+  if (findings.first_param < 0) return {NonfiniteSource::kUpdate, -1, 0};
   const int64_t param = tables.param_of(findings.first_param);
   const bool own = findings.first_param < std::ssize(settings.params);
-  return {own ? Found::kGradient : Found::kSum, param,
+  return {own ? NonfiniteSource::kGradient : NonfiniteSource::kSum, param,
           param != tables.param_of(findings.first_in_f32)};
 }
 
-std::string words_of(const OptimizerSettings& settings, const Found& found, int32_t rank) {
+std::string words_of(const OptimizerSettings& settings, const NonfiniteSource& found,
+                     int32_t rank) {
   const std::string by = cat(" (found by rank ", rank, ")");
-  if (found.what == Found::kNothing) return "nothing";
+  if (found.kind == NonfiniteSource::kNothing) return "nothing";
   if (found.param < 0)
     return cat("an update overflowed, a logit or factor is not finite, or found_inf is set", by);
   const std::string& name = settings.params[static_cast<size_t>(found.param)].name;
   if (!found.overflowed)
     return cat("param '", name, "': a gradient, state or update is not finite", by);
   return cat("param '", name, "': its gradient and momentum are finite, but their direction ",
-             "overflows transport_dtype ", name_of(settings.transport), by,
+             "overflows transport_dtype ", name_of(settings.transport_dtype), by,
              "; scale gradients down, or set transport_dtype to f32");
 }
 
 std::string words_of(const OptimizerSettings& settings, const StepReport& skipped) {
-  const Found found{Found::kUpdate, skipped.nonfinite_param, skipped.transport_overflow};
+  const NonfiniteSource found{NonfiniteSource::kUpdate, skipped.nonfinite_param,
+                              skipped.transport_overflow};
   return words_of(settings, found, skipped.nonfinite_rank);
 }
 
-void explain_skip(Comm& comm, const Found& mine, std::vector<Found>& all, StepReport& report) {
+void explain_skip(Comm& comm, const NonfiniteSource& mine, std::vector<NonfiniteSource>& all,
+                  StepReport& report) {
   comm.allgather(&mine, all.data(), sizeof mine);
-  const auto least = std::min_element(all.begin(), all.end(), [](const Found& a, const Found& b) {
-    return std::pair(a.what, a.overflowed) < std::pair(b.what, b.overflowed);
-  });
+  const auto least = std::min_element(
+      all.begin(), all.end(), [](const NonfiniteSource& a, const NonfiniteSource& b) {
+        return std::pair(a.kind, a.overflowed) < std::pair(b.kind, b.overflowed);
+      });
   report.nonfinite_rank = static_cast<int32_t>(least - all.begin());
   report.nonfinite_param = least->param;
   report.transport_overflow = least->overflowed != 0;
@@ -47,9 +52,9 @@ void explain_skip(Comm& comm, const Found& mine, std::vector<Found>& all, StepRe
 
 namespace {
 
-void add_arguments(Fingerprint& table, const OptimizerSettings& settings, const StepSettings& step,
-                   const Tables& tables, const Findings& findings, int64_t committed,
-                   const FirstCheck& check) {
+void add_arguments(AgreementTable& table, const OptimizerSettings& settings, const StepArgs& step,
+                   const ParamTables& tables, const Findings& findings, int64_t committed,
+                   const ConsistencyCheck& check) {
   table.add("step: number of committed steps", cat(committed));
   for (size_t g = 0; g < settings.groups.size(); ++g)
     table.add(cat("step: lr of group ", g), cat(step.lr_of(static_cast<int64_t>(g))));
@@ -67,28 +72,31 @@ void add_arguments(Fingerprint& table, const OptimizerSettings& settings, const 
     describe_scalars(table, cat("group ", i), settings.groups[i]);
   // Last: what differs above may be why this does.
   for (size_t i = 0; i < settings.params.size(); ++i)
-    table.add(cat("step: param '", settings.params[i].name,
-                  "' compares with its replicas (call muonrt_optimizer_take_params, _set_step and "
-                  "_set_updates on every rank)"),
-              check.described(static_cast<int64_t>(i)));
+    table.add(
+        cat("step: param '", settings.params[i].name,
+            "' compares with its replicas (call muonrt_optimizer_reset_masters, _set_step and "
+            "_set_updates on every rank)"),
+        check.described(static_cast<int64_t>(i)));
 }
 
 }  // namespace
 
-Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings& step,
-                           const Tables& tables, const Findings& findings, int64_t committed,
-                           const FirstCheck& check) noexcept {
-  Fingerprint table;
-  if (error_of([&] { add_arguments(table, settings, step, tables, findings, committed, check); }))
-    table.cut();
+AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs& step,
+                               const ParamTables& tables, const Findings& findings,
+                               int64_t committed, const ConsistencyCheck& check) noexcept {
+  AgreementTable table;
+  if (capture_error(
+          [&] { add_arguments(table, settings, step, tables, findings, committed, check); }))
+    table.mark_incomplete();
   return table;
 }
 
-Error explain_rejection(Comm& comm, const std::optional<Error>& mine, const Fingerprint& arguments,
+Error explain_rejection(Comm& comm, const std::optional<Error>& mine,
+                        const AgreementTable& arguments,
                         FunctionRef<std::optional<Error>()> otherwise) {
-  if (const auto error = agreed(comm, mine)) return *error;
+  if (const auto error = find_common_error(comm, mine)) return *error;
   // Nobody's arguments were bad, so they differ, or what replicas hold does.
-  if (const auto error = arguments.difference(comm)) return *error;
+  if (const auto error = arguments.find_mismatch(comm)) return *error;
   if (const auto error = otherwise()) return *error;
   return make_error(Status::kInternal, "internal: a step was voted down without a reason");
 }

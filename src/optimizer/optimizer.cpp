@@ -1,9 +1,9 @@
 #include "optimizer/optimizer.hpp"
 
 #include "optimizer/agreement.hpp"
+#include "optimizer/pipeline_config.hpp"
 #include "optimizer/problem.hpp"
 #include "optimizer/settings/describe.hpp"
-#include "optimizer/work.hpp"
 
 namespace muonrt {
 
@@ -12,9 +12,9 @@ namespace muonrt {
 std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSettings()> read,
                                              const MakeDevice& make_device) {
   std::unique_ptr<Optimizer> out;
-  Fingerprint fingerprint;
+  AgreementTable fingerprint;
   std::vector<NewtonSchulz> methods;
-  together(comm, [&] {
+  run_collectively(comm, [&] {
     out.reset(new Optimizer());
     Optimizer& self = *out;
     self.settings_ = read();
@@ -26,44 +26,49 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSe
                    self.device_->describe(), "', but the communicator (", comm.describe(),
                    ") works on host memory; use MUONRT_DEVICE_HOST, or a "
                    "communicator for that device");
-    fingerprint = make_fingerprint(self.settings_, self.device_->describe());
+    fingerprint = make_agreement_table(self.settings_, self.device_->describe());
     methods = make_newton_schulz(self.settings_);
-    self.record_ = VoteRecord(comm.rank(), comm.size(), self.settings_.commit);
+    self.commit_state_ = CommitState(comm.rank(), comm.size(), self.settings_.commit);
   });
   Optimizer& self = *out;
-  fingerprint.compare(comm);
-  together(comm, [&] { self.plans_ = StepPlans(self.settings_, std::move(methods), comm.size()); });
-  or_end(comm, [&] { self.comm_ = comm.duplicate(); });
+  fingerprint.require_equal(comm);
+  run_collectively(comm, [&] {
+    self.pipelines_ = StepPipelines(self.settings_, std::move(methods), comm.size());
+  });
+  run_or_abort(comm, [&] { self.comm_ = comm.duplicate(); });
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
-  self.record_.agree_on_identity(*self.comm_);
-  together(*self.comm_, [&] { self.take_memory(), self.plans_.rehearse(*self.device_); });
+  self.commit_state_.agree_on_identity(*self.comm_);
+  run_collectively(*self.comm_,
+                   [&] { self.allocate_memory(), self.pipelines_.warm_up(*self.device_); });
   return out;
 }
 
 // What the pipelines take comes last, for all of it is told where the rest lies.
-void Optimizer::take_memory() {
-  std::vector<SlotPlan> slots = plans_.whole().rank_slots(rank());
-  state_ = State(*device_, settings_, plans_.whole(), slots, rank());
-  tables_ = Tables(*device_, settings_, state_, slots, rank());
+void Optimizer::allocate_memory() {
+  std::vector<RankChunk> chunks = pipelines_.full_plan().rank_chunks(rank());
+  state_ = State(*device_, settings_, pipelines_.full_plan(), chunks, rank());
+  param_tables_ = ParamTables(*device_, settings_, state_, chunks, rank());
   state_.start(*device_, settings_);
-  clipper_ = QkClipper(*device_, settings_, tables_.params());
-  tables_.take_copy(*device_);
-  Context context;
+  qk_clipper_ = QkClipper(*device_, settings_, param_tables_.params());
+  param_tables_.allocate_device_copy(*device_);
+  PipelineContext context;
   context.device = device_.get();
   context.comm = comm_.get();
-  context.tables = tables_.on_device();
-  plans_.take_pipelines(context, rank(), std::move(slots),
-                        make_work(settings_, tables_, state_, clipper_, rank()));
-  tables_.bind_sums(plans_.whole_pipeline());
-  written_ = WrittenMemory(settings_, tables_.params(), state_);
-  first_check_ = FirstCheck(*device_, settings_, state_, plans_.whole(), tables_.params(), rank(),
-                            comm_->size());
+  context.tables = param_tables_.on_device();
+  pipelines_.create_pipelines(
+      context, rank(), std::move(chunks),
+      make_pipeline_config(settings_, param_tables_, state_, qk_clipper_, rank()));
+  param_tables_.bind_sums(pipelines_.full_pipeline());
+  written_memory_ = WrittenMemory(settings_, param_tables_.params(), state_);
+  consistency_check_ = ConsistencyCheck(*device_, settings_, state_, pipelines_.full_plan(),
+                                        param_tables_.params(), rank(), comm_->size());
 }
 
 std::string Optimizer::describe(bool json) const {
-  return plans_.describe(device_->ops(), settings_.health_every > 0,
-                         check_bytes(plans_.whole(), settings_, device_->host_reaches_memory()),
-                         json);
+  return pipelines_.describe(
+      device_->ops(), settings_.health_every > 0,
+      consistency_check_bytes(pipelines_.full_plan(), settings_, device_->host_reaches_memory()),
+      json);
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {
@@ -84,73 +89,74 @@ int64_t Optimizer::find(const std::string& name) const {
 }
 
 void Optimizer::set_steps(int64_t steps) {
-  MUONRT_REQUIRE(steps >= 0 && steps <= kMostSteps, Status::kInvalidArgument, "step is ", steps,
+  MUONRT_REQUIRE(steps >= 0 && steps <= kMaxStepCount, Status::kInvalidArgument, "step is ", steps,
                  " (it counts committed steps, up to 2^53); correct it");
-  record_.set_steps(steps);
-  tables_.set_steps(settings_, steps);
-  first_check_.renew();
+  commit_state_.set_steps(steps);
+  param_tables_.set_steps(settings_, steps);
+  consistency_check_.schedule_all();
 }
 
 void Optimizer::resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys) {
   set_steps(steps);
   for (size_t i = 0; i < updates.size(); ++i)
-    tables_.set_updates(static_cast<int64_t>(i), updates[i]);
-  tables_.set_random_keys(keys);
+    param_tables_.set_updates(static_cast<int64_t>(i), updates[i]);
+  param_tables_.set_random_keys(keys);
 }
 
 int64_t Optimizer::updates(int64_t param) const {
   require_param(settings_, param);
-  return tables_.updates(param);
+  return param_tables_.updates(param);
 }
 
 void Optimizer::set_updates(int64_t param, int64_t updates) {
   require_param(settings_, param);
-  MUONRT_REQUIRE(updates >= 0 && updates <= kMostSteps, Status::kInvalidArgument, "param '",
+  MUONRT_REQUIRE(updates >= 0 && updates <= kMaxStepCount, Status::kInvalidArgument, "param '",
                  settings_.params[static_cast<size_t>(param)].name, "': updates is ", updates,
                  " (it counts committed steps, up to 2^53); correct it");
-  tables_.set_updates(param, updates);
-  first_check_.renew();
+  param_tables_.set_updates(param, updates);
+  consistency_check_.schedule_all();
 }
 
 void Optimizer::check_grad(int64_t param, const void* grad) const {
   require_param(settings_, param);
-  const ParamView& view = tables_.params()[param];
+  const ParamView& view = param_tables_.params()[param];
   const std::string& name = settings_.params[static_cast<size_t>(param)].name;
   const Interval given = interval_of(grad, view.grads(), view.grad_dtype, "grad", name);
-  if (grad) written_.require_apart_from(given);
+  if (grad) written_memory_.require_apart_from(given);
   require_reach(*device_, name, "grad", grad);
 }
 
 void Optimizer::set_grad(int64_t param, const void* grad) {
   check_grad(param, grad);
-  tables_.params()[param].grad = grad;
+  param_tables_.params()[param].grad = grad;
 }
 
 void Optimizer::set_data(int64_t param, void* data) {
   require_param(settings_, param);
   ParamSettings& p = settings_.params[static_cast<size_t>(param)];
-  const ParamView& view = tables_.params()[param];
+  const ParamView& view = param_tables_.params()[param];
   MUONRT_REQUIRE(data || view.numel == 0, Status::kInvalidArgument, "param '", p.name,
                  "': data is null (this rank holds ", view.numel,
                  " elements); pass the local shard");
   const Interval given = interval_of(data, view.numel, view.param_dtype, "data", p.name);
   require_reach(*device_, p.name, "data", data);
   for (size_t i = 0; data && i < settings_.params.size(); ++i) {
-    const ParamView& other = tables_.params()[i];
+    const ParamView& other = param_tables_.params()[i];
     if (!other.grad) continue;
     require_apart(given, interval_of(other.grad, other.grads(), other.grad_dtype, "grad",
                                      settings_.params[i].name));
   }
-  written_.move(interval_of(view.param, view.numel, view.param_dtype, "data", p.name), given);
+  written_memory_.move(interval_of(view.param, view.numel, view.param_dtype, "data", p.name),
+                       given);
   p.data = data;
-  tables_.set_data(param, data);
-  first_check_.renew_here(param);
+  param_tables_.set_data(param, data);
+  consistency_check_.schedule_local(param);
 }
 
-void Optimizer::take_params(const std::vector<int64_t>& list) {
+void Optimizer::reset_masters(const std::vector<int64_t>& list) {
   for (const int64_t param : list) require_param(settings_, param, "take_params: ");
-  state_.take_params(*device_, settings_, list);
-  for (const int64_t param : list) first_check_.renew_weights(param);
+  state_.reset_masters(*device_, settings_, list);
+  for (const int64_t param : list) consistency_check_.schedule_weights(param);
 }
 
 StateView Optimizer::state(int64_t param, StateKind kind) const {

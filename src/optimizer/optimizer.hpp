@@ -10,20 +10,20 @@
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
 #include "base/function_ref.hpp"
-#include "optimizer/first_check.hpp"
+#include "optimizer/commit_state.hpp"
+#include "optimizer/consistency_check.hpp"
 #include "optimizer/methods/qk_clipper.hpp"
-#include "optimizer/methods/written.hpp"
-#include "optimizer/plans.hpp"
-#include "optimizer/recovery.hpp"
-#include "optimizer/report.hpp"
+#include "optimizer/methods/written_memory.hpp"
+#include "optimizer/param_tables.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "optimizer/state.hpp"
-#include "optimizer/tables.hpp"
+#include "optimizer/step_pipelines.hpp"
+#include "optimizer/step_report.hpp"
 
 namespace muonrt {
 
 /// Of committed steps, and of a parameter's updates.
-constexpr int64_t kMostSteps = int64_t{1} << 53;
+constexpr int64_t kMaxStepCount = int64_t{1} << 53;
 
 /// Parameters, their state, the step. One per rank; used by one thread at a time.
 class Optimizer {
@@ -37,7 +37,7 @@ class Optimizer {
 
   /// Collective. `read` gives this rank's arguments and may throw: the step is then voted down.
   /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step.
-  Status step(FunctionRef<StepSettings()> read, StepReport& report);
+  Status step(FunctionRef<StepArgs()> read, StepReport& report);
 
   /// After a step that failed: commits it here where any of the survivors has, else nowhere.
   /// Collective over them. Errors: as muonrt_optimizer_recover.
@@ -49,68 +49,68 @@ class Optimizer {
   void set_grad(int64_t param, const void* grad);
   /// Errors: as muonrt_optimizer_set_data and _take_params.
   void set_data(int64_t param, void* data);
-  void take_params(const std::vector<int64_t>& list);
+  void reset_masters(const std::vector<int64_t>& list);
   void set_group(int32_t index, const GroupSettings& group);
   StateView state(int64_t param, StateKind kind) const;
   int64_t find(const std::string& name) const;
-  int64_t steps() const { return record_.steps(); }
+  int64_t steps() const { return commit_state_.steps(); }
   /// (layer, head) that QK-clip acted on in the last committed step.
-  const QkClipper::Heads& clipped_heads() const { return clipper_.clipped(); }
+  const QkClipper::Heads& clipped_heads() const { return qk_clipper_.clipped(); }
   void set_steps(int64_t steps);
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
   const std::vector<StateEntry>& state_entries() const { return state_.entries(); }
   /// What random rounding follows from, besides the step.
-  RandomKeys random_keys() const { return tables_.random_keys(); }
+  RandomKeys random_keys() const { return param_tables_.random_keys(); }
   /// State was written: goes on from there. The same on every rank.
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
   /// Errors: INVALID_STATE where an earlier call has ended it.
-  void require_usable() const { record_.require_usable(); }
+  void require_usable() const { commit_state_.require_usable(); }
   /// It can be used no longer; every later call says why.
-  void end(const Error& error) { record_.end(error); }
-  const HealthReport& health() const { return plans_.health(); }
+  void set_fatal_error(const Error& error) { commit_state_.set_fatal_error(error); }
+  const HealthReport& health() const { return pipelines_.health(); }
 
-  const Plan& plan() const { return plans_.whole(); }
+  const Plan& plan() const { return pipelines_.full_plan(); }
   /// Of block steps; null where there are none.
-  const Plan* block_plan() const { return plans_.blocks(); }
+  const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// The plan, and that of block steps; text or JSON.
   std::string describe(bool json) const;
   /// Of the last step.
-  const Pipeline& pipeline() const { return plans_.pipeline(); }
+  const Pipeline& pipeline() const { return pipelines_.pipeline(); }
   const Device& device() const { return *device_; }
   Device& device() { return *device_; }
   const Comm& comm() const { return *comm_; }
   Comm& comm() { return *comm_; }
   const OptimizerSettings& settings() const { return settings_; }
   int rank() const { return comm_->rank(); }
-  int64_t orthogonalized() const { return plans_.orthogonalized(); }
+  int64_t orthogonalized() const { return pipelines_.orthogonalized(); }
 
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
  private:
   Optimizer() = default;
-  void take_memory();
-  StepRun prepare(FunctionRef<StepSettings()> read, StepSettings& step, std::optional<Error>& mine);
-  void enqueue(const StepRun& run);
+  void allocate_memory();
+  StepInputs read_inputs(FunctionRef<StepArgs()> read, StepArgs& step, std::optional<Error>& mine);
+  void enqueue(const StepInputs& run);
   void wait();
-  std::optional<Error> conclude(const StepSettings& step, const std::optional<Error>& mine,
-                                StepReport& report);
-  void note_commit();
-  [[noreturn]] void fail(const Error& error);
-  void take_health(StepReport& report);
+  std::optional<Error> apply_vote_result(const StepArgs& step, const std::optional<Error>& mine,
+                                         StepReport& report);
+  void finish_commit();
+  [[noreturn]] void abort_and_throw(const Error& error);
+  void collect_health(StepReport& report);
 
   OptimizerSettings settings_;
   std::unique_ptr<Device> device_;
   State state_;
-  Tables tables_;
-  QkClipper clipper_;
-  WrittenMemory written_;
-  FirstCheck first_check_;
+  ParamTables param_tables_;
+  QkClipper qk_clipper_;
+  WrittenMemory written_memory_;
+  ConsistencyCheck consistency_check_;
   // Streams go before the communicator that their tasks use, and both before the memory above.
   std::unique_ptr<Comm> comm_;
-  StepPlans plans_;
-  VoteRecord record_;
+  StepPipelines pipelines_;
+  CommitState commit_state_;
 };
 
 }  // namespace muonrt

@@ -18,16 +18,16 @@ NewtonSchulz make_one(const GroupSettings& group, const OptimizerSettings& all) 
   if (group.safety_mode != SafetyMode::kAuto) settings.mode = group.safety_mode;
   settings.custom = group.custom;
   NewtonSchulzOptions options;
-  options.gram_iteration = group.iteration ? group.iteration : all.gram_iteration;
+  options.gram_iteration = group.iteration_dtype ? group.iteration_dtype : all.gram_iteration_dtype;
   options.normalize = group.normalize;
   options.normalize_eps = group.normalize_eps;
   options.row_scaling = group.row_scaling;
   options.renormalize = group.renormalize;
   options.safety_chosen = group.safety != 0;
   options.mode_chosen = group.safety_mode != SafetyMode::kAuto;
-  options.restarts = group.restarts;
+  options.restarts = group.gram_restarts;
   return muonrt::make_newton_schulz(group.coefficients, settings,
-                                    group.iteration.value_or(all.iteration), options);
+                                    group.iteration_dtype.value_or(all.iteration_dtype), options);
 }
 
 }  // namespace
@@ -113,11 +113,11 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
                      int world, bool in_blocks) {
   Problem problem;
   problem.options.world = world;
-  problem.options.transport = settings.transport;
+  problem.options.transport_dtype = settings.transport_dtype;
   problem.options.chunk_bytes = settings.serial ? 1 : settings.chunk_bytes;
   problem.options.window = settings.serial ? 1 : settings.window;
   problem.options.commit = settings.commit;
-  problem.options.replicas = settings.replicas;
+  problem.options.replica_mode = settings.replica_mode;
   problem.options.max_peers = settings.max_peers;
   MachineRates& rates = problem.options.rates;
   if (settings.device == DeviceKind::kCuda) rates = kGpuRates;
@@ -138,14 +138,14 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.group = p.group;
     spec.newton_schulz_steps = g.steps;
     spec.owner = p.owner;
-    spec.by_callback = g.role == Role::kMuon && settings.functions;
+    spec.by_callback = g.role == Role::kMuon && settings.exchange_callbacks;
     spec.priority = p.priority;
     for (const StateEntry& entry : state_of(settings, index)) {
       const bool weight = entry.kind == StateKind::kMaster || entry.kind == StateKind::kRemainder;
       if (entry.kind == StateKind::kMomentum) spec.momentum_bytes = size_of(entry.dtype);
       if (weight && entry.ours) spec.weight_bytes = size_of(entry.dtype);
-      if (entry.place == StatePlace::kLines)
-        spec.owner_bytes = normuon_bytes(normuon_lines(settings, index));
+      if (entry.location == StateLocation::kOwnedNeurons)
+        spec.owner_bytes = normuon_bytes(normuon_neurons(settings, index));
       spec.master = spec.master || weight;
     }
     if (g.role == Role::kMuon) {

@@ -87,8 +87,8 @@ Route route(const RoutingRules& rules, std::string_view name, int32_t ndim) {
   MUONRT_REQUIRE(ndim >= 0, Status::kInvalidArgument, "route: '", name, "' has ", ndim,
                  " dimensions; pass 0 or more");
   const std::string normalized = normalize_name(name);
-  if (ndim < 2 || matches(rules.adamw_keys, normalized)) return {Role::kAdamW, View::kPlain};
-  if (ndim == 2) return {Role::kMuon, View::kPlain};
+  if (ndim < 2 || matches(rules.adamw_keys, normalized)) return {Role::kAdamW, View::kNone};
+  if (ndim == 2) return {Role::kMuon, View::kNone};
   MUONRT_REQUIRE(ndim == 3 && matches(rules.expert_keys, normalized), Status::kInvalidArgument,
                  "route: '", name, "' has ", ndim,
                  " dimensions, and no rule says what they are (expert keys: ", rules.expert_keys,

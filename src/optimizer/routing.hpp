@@ -32,7 +32,7 @@ struct RoutingRules {
 };
 struct Route {
   Role role = Role::kMuon;
-  View view = View::kPlain;
+  View view = View::kNone;
 };
 /// AdamW for everything below two dimensions, and for what an AdamW key matches; Muon for the other
 /// matrices; a stack of matrices where an expert key matches three dimensions.

@@ -13,33 +13,33 @@ namespace {
 
 /// The parts of sums that this rank keeps: matrices by number, slices by place.
 void add_pieces(std::vector<StateEntry>& entries, const std::vector<size_t>& first,
-                const Plan& plan, const std::vector<SlotPlan>& slots) {
-  for (const SlotPlan& slot : slots) {
-    for (const OwnerState& owner_state : slot.owner_state) {
+                const Plan& plan, const std::vector<RankChunk>& chunks) {
+  for (const RankChunk& chunk : chunks) {
+    for (const OwnerState& owner_state : chunk.owner_state) {
       const auto p = static_cast<size_t>(owner_state.param);
       for (size_t i = first[p]; i < first[p + 1]; ++i) {
         StateEntry& entry = entries[i];
-        if (entry.place == StatePlace::kSlices)
-          entry.pieces.push_back({-1, owner_state.first, owner_state.numel});
-        if (entry.place == StatePlace::kMatrices)
-          entry.pieces.push_back({plan.matrices()[static_cast<size_t>(owner_state.first)].index, 0,
+        if (entry.location == StateLocation::kOwnedSlices)
+          entry.blocks.push_back({-1, owner_state.first, owner_state.numel});
+        if (entry.location == StateLocation::kOwnedMatrices)
+          entry.blocks.push_back({plan.matrices()[static_cast<size_t>(owner_state.first)].index, 0,
                                   owner_state.numel});
       }
     }
   }
   for (StateEntry& entry : entries) {
-    std::sort(entry.pieces.begin(), entry.pieces.end(),
-              [](const StatePiece& a, const StatePiece& b) {
+    std::sort(entry.blocks.begin(), entry.blocks.end(),
+              [](const StateRange& a, const StateRange& b) {
                 return std::pair(a.index, a.begin) < std::pair(b.index, b.begin);
               });
-    for (const StatePiece& piece : entry.pieces) entry.numel += piece.numel;
+    for (const StateRange& block : entry.blocks) entry.numel += block.numel;
   }
 }
 
 /// What is taken for it in the one buffer; the caller's masters and NorMuon's moments are not
 /// there.
 int64_t bytes_of(const StateEntry& entry) {
-  if (!entry.ours || entry.place == StatePlace::kLines) return 0;
+  if (!entry.ours || entry.location == StateLocation::kOwnedNeurons) return 0;
   return padded_bytes(entry.numel, size_of(entry.dtype));
 }
 
@@ -91,7 +91,7 @@ const char* name_of(StateKind kind) {
 
 StateView view_of(const StateEntry& entry) {
   const bool words = entry.kind == StateKind::kRemainder;
-  return {entry.data, entry.numel, words ? 0 : static_cast<int32_t>(entry.dtype), entry.place};
+  return {entry.data, entry.numel, words ? 0 : static_cast<int32_t>(entry.dtype), entry.location};
 }
 
 std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t param) {
@@ -99,32 +99,32 @@ std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t para
   const GroupSettings& group = settings.groups[static_cast<size_t>(p.group)];
   const bool adamw = group.role == Role::kAdamW;
   const bool sums = p.grad_layout || !p.layout.partial_dims().empty();
-  const StatePlace place = !sums   ? StatePlace::kLocal
-                           : adamw ? StatePlace::kSlices
-                                   : StatePlace::kMatrices;
+  const StateLocation place = !sums   ? StateLocation::kShard
+                              : adamw ? StateLocation::kOwnedSlices
+                                      : StateLocation::kOwnedMatrices;
   std::vector<StateEntry> out = {{param, StateKind::kMomentum, place, group.momentum_dtype}};
   if (adamw) out.push_back({param, StateKind::kVariance, place, DType::kF32});
   if (owns_master(p) || p.master_kind == MasterKind::kCaller)
-    out.push_back({param, StateKind::kMaster, StatePlace::kLocal, DType::kF32, owns_master(p)});
+    out.push_back({param, StateKind::kMaster, StateLocation::kShard, DType::kF32, owns_master(p)});
   if (p.master_kind == MasterKind::kRemainder)
-    out.push_back({param, StateKind::kRemainder, StatePlace::kLocal, DType::kBF16});
-  if (normuon_lines(settings, param) > 0)
-    out.push_back({param, StateKind::kNormuon, StatePlace::kLines, DType::kF32});
+    out.push_back({param, StateKind::kRemainder, StateLocation::kShard, DType::kBF16});
+  if (normuon_neurons(settings, param) > 0)
+    out.push_back({param, StateKind::kNormuon, StateLocation::kOwnedNeurons, DType::kF32});
   return out;
 }
 
 State::State(Device& device, const OptimizerSettings& settings, const Plan& plan,
-             const std::vector<SlotPlan>& slots, int rank)
+             const std::vector<RankChunk>& chunks, int rank)
     : first_{0} {
   for (size_t p = 0; p < settings.params.size(); ++p) {
     for (StateEntry& entry : state_of(settings, static_cast<int32_t>(p))) {
-      if (entry.place == StatePlace::kLocal)
+      if (entry.location == StateLocation::kShard)
         entry.numel = settings.params[p].layout.local_numel(rank);
       entries_.push_back(std::move(entry));
     }
     first_.push_back(entries_.size());
   }
-  add_pieces(entries_, first_, plan, slots);
+  add_pieces(entries_, first_, plan, chunks);
   int64_t total = 0;
   for (const StateEntry& entry : entries_) total = checked_add(total, bytes_of(entry));
   memory_ = Buffer(device, total);
@@ -132,7 +132,8 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
   char* at = memory_.as<char>();
   for (const bool local : {true, false}) {  // what lies with owners follows all that is local
     for (StateEntry& entry : entries_) {
-      if ((entry.place == StatePlace::kLocal) != local || entry.place == StatePlace::kLines)
+      if ((entry.location == StateLocation::kShard) != local ||
+          entry.location == StateLocation::kOwnedNeurons)
         continue;
       if (!entry.ours) entry.data = settings.params[static_cast<size_t>(entry.param)].master;
       if (entry.ours && entry.numel > 0) entry.data = at;
@@ -140,10 +141,10 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
     }
   }
   for (StateEntry& entry : entries_) {
-    if (entry.place != StatePlace::kLines) continue;
+    if (entry.location != StateLocation::kOwnedNeurons) continue;
     entry.data = normuon_.moments(entry.param);
-    entry.numel = entry.data ? normuon_.lines(entry.param) : 0;
-    entry.pieces = normuon_.pieces(plan, entry.param);
+    entry.numel = entry.data ? normuon_.neurons(entry.param) : 0;
+    entry.blocks = normuon_.blocks(plan, entry.param);
   }
 }
 
@@ -153,8 +154,8 @@ void State::start(Device& device, const OptimizerSettings& settings) {
   take(device, settings, all, true);
 }
 
-void State::take_params(Device& device, const OptimizerSettings& settings,
-                        const std::vector<int64_t>& list) {
+void State::reset_masters(Device& device, const OptimizerSettings& settings,
+                          const std::vector<int64_t>& list) {
   take(device, settings, list, false);
 }
 
@@ -163,9 +164,9 @@ void State::take(Device& device, const OptimizerSettings& settings,
                  const std::vector<int64_t>& list, bool clears) {
   if (!memory_.data()) return;
   const Buffer findings(device, sizeof(Findings));  // a non-finite weight is no error here
-  std::vector<Owned> owned;
+  std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> sources;
-  std::vector<MatrixPiece> pieces;
+  std::vector<MatrixBlock> blocks;
   for (const int64_t param : list) {
     const StateEntry* const entry = find(param, StateKind::kMaster);
     if (!entry || !entry->ours || entry->numel == 0) continue;
@@ -174,7 +175,7 @@ void State::take(Device& device, const OptimizerSettings& settings,
     const auto index = static_cast<int32_t>(owned.size());
     owned.push_back({index, 1, numel});
     sources.push_back({p.data, p.dtype, 1, numel, numel, 1, numel});
-    pieces.push_back(
+    blocks.push_back(
         {index, 1, numel, 0, 0, static_cast<float*>(entry->data) - memory_.as<float>()});
   }
   LocalStream local(device);
@@ -188,7 +189,7 @@ void State::take(Device& device, const OptimizerSettings& settings,
         ops.fill(stream, entry->data, 0, entry->numel * size_of(entry->dtype));
     }
     ops.fill(stream, findings.data(), 0, findings.bytes());
-    ops.pack(stream, pieces, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
+    ops.pack(stream, blocks, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
              findings.as<Findings>());
   });
 }

@@ -13,18 +13,23 @@ namespace muonrt {
 
 /// Where state lies: with the local elements of the parameter; where gradients are addends, with
 /// the owners of matrices or slices; NorMuon's, with the owners of the lines' matrices.
-enum class StatePlace : int32_t { kLocal = 0, kMatrices = 1, kSlices = 2, kLines = 3 };
+enum class StateLocation : int32_t {
+  kShard = 0,
+  kOwnedMatrices = 1,
+  kOwnedSlices = 2,
+  kOwnedNeurons = 3
+};
 
 struct StateView {
   void* data;
   int64_t numel;
   int32_t dtype;  // as MUONRT_DTYPE_..., 0: 16-bit words
-  StatePlace place = StatePlace::kLocal;
+  StateLocation location = StateLocation::kShard;
 };
 
 /// A piece of a view whose place is not local. Pieces lie one after the other; those of kLines lie
 /// where they begin.
-struct StatePiece {
+struct StateRange {
   int64_t index;  // kMatrices, kLines: of the matrix, expert by expert, part by part; kSlices: -1
   int64_t begin;  // kSlices: its first local element; kLines: its first line; kMatrices: 0
   int64_t numel;
@@ -34,12 +39,12 @@ struct StatePiece {
 struct StateEntry {
   int32_t param;
   StateKind kind;
-  StatePlace place;
+  StateLocation location;
   DType dtype;       // a remainder's is any of 2 bytes
   bool ours = true;  // else the caller's memory
   int64_t numel = 0;
   void* data = nullptr;
-  std::vector<StatePiece> pieces = {};  // where `place` is not local
+  std::vector<StateRange> blocks = {};  // where `place` is not local
 };
 
 const char* name_of(StateKind kind);
@@ -54,13 +59,13 @@ class State {
   State() = default;
   /// Takes the memory; only NorMuon's is cleared yet.
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
-        const std::vector<SlotPlan>& slots, int rank);
+        const std::vector<RankChunk>& chunks, int rank);
   /// Zero, but owned masters are the parameters' values, which the caller's default stream may have
   /// yet to write. On the device, whose memory the host need not reach.
   void start(Device& device, const OptimizerSettings& settings);
   /// Owned masters of these parameters <- their values; remainders <- 0. As at the start.
-  void take_params(Device& device, const OptimizerSettings& settings,
-                   const std::vector<int64_t>& list);
+  void reset_masters(Device& device, const OptimizerSettings& settings,
+                     const std::vector<int64_t>& list);
 
   /// Parameter by parameter.
   const std::vector<StateEntry>& entries() const { return entries_; }

@@ -14,7 +14,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 void check_device_scalars(const OptimizerSettings& settings, const Device& device,
-                          const StepSettings& step, int64_t logits) {
+                          const StepArgs& step, int64_t logits) {
   for (const auto& [name, pointer] :
        {std::pair{"device_grad_scale_inv", step.device_grad_scale_inv},
         {"grad_multiplier", step.grad_multiplier},
@@ -35,7 +35,7 @@ void check_device_scalars(const OptimizerSettings& settings, const Device& devic
 }
 
 /// Of a function of the caller's, in the last step.
-std::optional<Error> function_error(const OptimizerSettings& settings, const FunctionFailure& f) {
+std::optional<Error> callback_error(const OptimizerSettings& settings, const CallbackFailure& f) {
   if (!f.function) return std::nullopt;
   return make_error(Status::kCallback, "param '",
                     settings.params[static_cast<size_t>(f.param)].name, "': ", f.function,
@@ -44,24 +44,24 @@ std::optional<Error> function_error(const OptimizerSettings& settings, const Fun
 
 /// What `work` of a pipeline throws; what is late behind a caller's stream is late because of it.
 template <class Work>
-std::optional<Error> step_error(const Pipeline& pipeline, const Work& work) {
-  auto error = error_of(work);
+std::optional<Error> capture_step_error(const Pipeline& pipeline, const Work& work) {
+  auto error = capture_error(work);
   if (!error || error->status() != Status::kTimeout) return error;
-  const auto theirs = pipeline.late();
+  const auto theirs = pipeline.caller_stream_error();
   return theirs ? theirs : error;
 }
 
-void measure(const Pipeline& pipeline, double seconds, StepReport& report) {
+void fill_timings(const Pipeline& pipeline, double seconds, StepReport& report) {
   double local = 0, products = 0, exchange = 0;
   pipeline.visit_spans([&](const Span& span) {
     const double took = static_cast<double>(span.end - span.begin) * 1e-9;
-    if (span.work == Work::kLocal) local += took;
-    if (span.work == Work::kProducts) products += took;
+    if (span.kind == SpanKind::kLocal) local += took;
+    if (span.kind == SpanKind::kProducts) products += took;
     if (span.on_comm()) exchange += took;
   });
   report.seconds = seconds;
   report.local_seconds = local;
-  report.product_seconds = products;
+  report.gemm_seconds = products;
   report.exchange_seconds = exchange;
   report.exposed_seconds = std::max(0.0, seconds - local - products);
 }
@@ -73,144 +73,152 @@ void measure(const Pipeline& pipeline, double seconds, StepReport& report) {
 
 // A rank whose own arguments are bad still meets its peers in every exchange; it reads no gradient
 // and votes no, so that no vote passes and nobody compares its stamp.
-StepRun Optimizer::prepare(FunctionRef<StepSettings()> read, StepSettings& step,
-                           std::optional<Error>& mine) {
-  StepRun run;
-  const int64_t every = settings_.health_every, committed = record_.steps();
-  run.health = every > 0 && (committed + 1) % every == 0;
-  mine = error_of([&] {
+StepInputs Optimizer::read_inputs(FunctionRef<StepArgs()> read, StepArgs& step,
+                                  std::optional<Error>& mine) {
+  StepInputs run;
+  const int64_t every = settings_.health_every, committed = commit_state_.steps();
+  run.collect_health = every > 0 && (committed + 1) % every == 0;
+  mine = capture_error([&] {
     step = read();
-    plans_.pipeline().join(step.stream, settings_.timeout_ms);
-    run.stamp = tables_.fill(settings_, plans_.plan(), step, committed, plans_.in_blocks());
-    check_device_scalars(settings_, *device_, step, clipper_.logits());
+    pipelines_.pipeline().wait_caller_stream(step.stream, settings_.timeout_ms);
+    run.fingerprint = param_tables_.fill_for_step(settings_, pipelines_.plan(), step, committed,
+                                                  pipelines_.is_block_step());
+    check_device_scalars(settings_, *device_, step, qk_clipper_.logits());
     run.factors = {static_cast<float>(step.grad_scale_inv), step.device_grad_scale_inv,
                    step.grad_multiplier, step.found_inf};
     run.qk_logits = step.qk_logits;
-    first_check_.begin(plans_.pipeline(), settings_, tables_.params(), run);
+    consistency_check_.run_before_step(pipelines_.pipeline(), settings_, param_tables_.params(),
+                                       run);
   });
   run.local_ok = !mine;
-  if (mine) tables_.sit_out();
+  if (mine) param_tables_.deactivate_all();
   return run;
 }
 
 // Puts the whole step in the streams.
-void Optimizer::enqueue(const StepRun& run) {
-  record_.begin(run.stamp);
-  Pipeline& pipeline = plans_.pipeline();
-  if (const auto error = step_error(pipeline, [&] { pipeline.enqueue(run); })) {
+void Optimizer::enqueue(const StepInputs& run) {
+  commit_state_.begin_step(run.fingerprint);
+  Pipeline& pipeline = pipelines_.pipeline();
+  if (const auto error = capture_step_error(pipeline, [&] { pipeline.enqueue(run); })) {
     comm_->abort(error->status(), error->message());
-    pipeline.abandon();
-    fail(*error);
+    pipeline.drain_after_error();
+    abort_and_throw(*error);
   }
 }
 
 void Optimizer::wait() {
-  Pipeline& pipeline = plans_.pipeline();
-  if (const auto error = step_error(pipeline, [&] { pipeline.wait(); })) fail(*error);
-  StepEnd end = record_.end_of(pipeline.outcome());
+  Pipeline& pipeline = pipelines_.pipeline();
+  if (const auto error = capture_step_error(pipeline, [&] { pipeline.wait(); }))
+    abort_and_throw(*error);
+  StepEndState end = commit_state_.end_state(pipeline.readback());
   const auto error = comm_->error();
   end.comm_failed = error.has_value();
-  if (error && judge(end) > StepResult::kRejected) fail(*error);
-  plans_.count_matrices();
+  if (error && determine_outcome(end) > StepOutcome::kRejected) abort_and_throw(*error);
+  pipelines_.count_orthogonalized();
 }
 
-Status Optimizer::step(FunctionRef<StepSettings()> read, StepReport& report) {
-  record_.require_usable();
+Status Optimizer::step(FunctionRef<StepArgs()> read, StepReport& report) {
+  commit_state_.require_usable();
   const auto start = std::chrono::steady_clock::now();
-  if (plans_.blocks()) record_.agree_on_steps(*comm_, plans_.period());
-  plans_.choose(record_.steps());
+  if (pipelines_.block_plan()) commit_state_.agree_on_steps(*comm_, pipelines_.block_period());
+  pipelines_.select_step(commit_state_.steps());
   report = StepReport{};
-  report.step = record_.steps();
+  report.step = commit_state_.steps();
   const int64_t bytes_before = comm_->bytes_sent();
-  StepSettings step;
+  StepArgs step;
   std::optional<Error> mine;
-  const StepRun run = prepare(read, step, mine);
+  const StepInputs run = read_inputs(read, step, mine);
   enqueue(run);
   report.enqueue_seconds = seconds_since(start);
   wait();
-  if (!mine) mine = function_error(settings_, plans_.pipeline().function_failure());
+  if (!mine) mine = callback_error(settings_, pipelines_.pipeline().callback_failure());
   std::optional<Error> agreed;
-  if (const auto error = error_of([&] { agreed = conclude(step, mine, report); }))
-    fail(error->of_ended_comm());
+  if (const auto error = capture_error([&] { agreed = apply_vote_result(step, mine, report); }))
+    abort_and_throw(error->as_comm_error());
   if (agreed) {
     // What all ranks have agreed on leaves the optimizer usable, unless a device or a stream is
     // bad.
-    if (!leaves_usable(agreed->status())) fail(*agreed);
+    if (!leaves_optimizer_usable(agreed->status())) abort_and_throw(*agreed);
     throw *agreed;
   }
-  if (run.health) take_health(report);
-  measure(plans_.pipeline(), seconds_since(start), report);
+  if (run.collect_health) collect_health(report);
+  fill_timings(pipelines_.pipeline(), seconds_since(start), report);
   report.bytes_sent = comm_->bytes_sent() - bytes_before;
   return report.skipped ? Status::kSkipped : Status::kOk;
 }
 
 // What the votes say, the same on every rank: committed, skipped, or rejected with this error.
-std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::optional<Error>& mine,
-                                         StepReport& report) {
-  const Outcome& outcome = plans_.pipeline().outcome();
-  const StepEnd end = record_.end_of(outcome);
-  const StepResult result = judge(end);
-  if (result == StepResult::kRejected) {
+std::optional<Error> Optimizer::apply_vote_result(const StepArgs& step,
+                                                  const std::optional<Error>& mine,
+                                                  StepReport& report) {
+  const StepReadback& outcome = pipelines_.pipeline().readback();
+  const StepEndState end = commit_state_.end_state(outcome);
+  const StepOutcome result = determine_outcome(end);
+  if (result == StepOutcome::kRejected) {
     return explain_rejection(
         *comm_, mine,
-        step_arguments(settings_, step, tables_, outcome.findings, record_.steps(), first_check_),
-        [&] { return first_check_.difference(*comm_, settings_, end.verdict); });
+        make_step_table(settings_, step, param_tables_, outcome.findings, commit_state_.steps(),
+                        consistency_check_),
+        [&] { return consistency_check_.find_replica_mismatch(*comm_, settings_, end.vote_sum); });
   }
-  const Ballot& last = result == StepResult::kSkipped ? end.verdict : last_ballot(end);
-  report.planned = std::ssize(plans_.plan().matrices());
+  const Vote& last = result == StepOutcome::kSkipped ? end.vote_sum : final_vote_sum(end);
+  report.planned = std::ssize(pipelines_.plan().matrices());
   report.orthogonalized = last.orthogonalized;
-  if (result == StepResult::kSkipped) {
+  if (result == StepOutcome::kSkipped) {
     report.skipped = true;
-    explain_skip(*comm_, found_in(outcome.findings, tables_, settings_), record_.found_of_ranks(),
-                 report);
+    explain_skip(*comm_, nonfinite_source(outcome.findings, param_tables_, settings_),
+                 commit_state_.nonfinite_by_rank(), report);
     return std::nullopt;
   }
   report.zero_matrices = last.zero_matrices;
   MUONRT_REQUIRE(
-      result == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
+      result == StepOutcome::kCommitted, Status::kTorn, "an update was not finite on ",
       comm_->size() - last.consent,
       " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
       "MUONRT_COMMIT_ATOMIC. Here: ",
-      words_of(settings_, found_in(outcome.findings, tables_, settings_), rank()));
+      words_of(settings_, nonfinite_source(outcome.findings, param_tables_, settings_), rank()));
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
-  report.grad_norm = plans_.pipeline().clipping().grad_norm();
-  note_commit();
-  record_.note_commit(end.verdict);
-  report.step = record_.steps();
-  report.clipped_heads = std::ssize(clipper_.clipped());
+  report.grad_norm = pipelines_.pipeline().clipping().grad_norm();
+  finish_commit();
+  commit_state_.on_commit(end.vote_sum);
+  report.step = commit_state_.steps();
+  report.clipped_heads = std::ssize(qk_clipper_.clipped());
   return std::nullopt;
 }
 
-void Optimizer::note_commit() {
-  clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().clipping().logits());
-  tables_.count_commit();
-  first_check_.note_commit(plans_.pipeline().outcome().findings.written != 0);
+void Optimizer::finish_commit() {
+  qk_clipper_.on_commit(settings_, param_tables_.params(),
+                        pipelines_.pipeline().clipping().logits());
+  param_tables_.on_commit();
+  consistency_check_.on_commit(pipelines_.pipeline().readback().findings.wrote_nonfinite != 0);
 }
 
-// The communicator is closed first; see VoteRecord::note_failure.
-void Optimizer::fail(const Error& error) {
+// The communicator is closed first; see CommitState::on_failure.
+void Optimizer::abort_and_throw(const Error& error) {
   comm_->abort(error.status(), error.message());
-  throw record_.note_failure(error, plans_.pipeline().outcome());
+  throw commit_state_.on_failure(error, pipelines_.pipeline().readback());
 }
 
 Recovery Optimizer::recover(Comm& survivors, SurvivorPolicy policy) {
-  return record_.settle(survivors, policy, [&](int64_t stamp, const Ballot& verdict) {
+  return commit_state_.recover(survivors, policy, [&](int64_t fingerprint, const Vote& vote_sum) {
     device_->clear_error();
-    plans_.pipeline().roll_forward(stamp, verdict);
-    note_commit();
+    pipelines_.pipeline().roll_forward(fingerprint, vote_sum);
+    finish_commit();
   });
 }
 
 // The step is what it is by now: that its statistics fail is the next step's error.
-void Optimizer::take_health(StepReport& report) {
-  if (const auto error = error_of(
-          [&] { plans_.take_health(tables_.params(), record_.steps(), report.skipped); })) {
+void Optimizer::collect_health(StepReport& report) {
+  if (const auto error = capture_error([&] {
+        pipelines_.collect_health(param_tables_.params(), commit_state_.steps(), report.skipped);
+      })) {
     comm_->abort(error->status(), error->message());
-    record_.end(error->of_ended_comm().between("health statistics of the step before: "));
+    commit_state_.set_fatal_error(
+        error->as_comm_error().with_context("health statistics of the step before: "));
     return;
   }
-  report.health = true;
+  report.has_health = true;
 }
 
 }  // namespace muonrt

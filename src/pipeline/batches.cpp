@@ -19,8 +19,8 @@ bool same_work(const BatchShape& a, const BatchShape& b) {
 
 std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> matrices,
                                      const MatrixRules& rules) {
-  const DType transport = plan.problem().options.transport;
-  const Together together = rules.together();
+  const DType transport = plan.problem().options.transport_dtype;
+  const LaunchLimits together = rules.launch_limits();
   std::vector<BatchShape> out;
   for (const int32_t id : matrices) {
     const Matrix& matrix = plan.matrices()[static_cast<size_t>(id)];
@@ -32,7 +32,7 @@ std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> 
     one.n = std::max(matrix.rows, matrix.cols);
     one.ld = rules.leading_dimension(one.n, transport);
     if (!out.empty() && same_work(out.back(), one) &&
-        (out.back().count + 1) * one.m * one.ld <= together.elements) {
+        (out.back().count + 1) * one.m * one.ld <= together.max_elements) {
       ++out.back().count;
       continue;
     }
@@ -42,8 +42,8 @@ std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> 
   int64_t elements = 0;
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t more = out[i].count * out[i].m * out[i].ld;
-    const bool joins = i > 0 && together.shapes && elements + more <= together.elements;
-    if (i > 0) out[i].team = out[i - 1].team + !joins;
+    const bool joins = i > 0 && together.mixes_shapes && elements + more <= together.max_elements;
+    if (i > 0) out[i].batch_group = out[i - 1].batch_group + !joins;
     elements = joins ? elements + more : more;
   }
   return out;
@@ -53,22 +53,24 @@ BatchBytes batch_bytes(const BatchShape& batch, const NewtonSchulz& settings, DT
                        const MatrixRules& rules, bool health) {
   BatchBytes out;
   out.raw = round_up(batch.count * batch.m * batch.ld * size_of(transport), kMemoryAlignment);
-  out.work = newton_schulz_workspace(rules, settings, batch.method, batch.m, batch.n, batch.count);
+  out.workspace =
+      newton_schulz_workspace(rules, settings, batch.method, batch.m, batch.n, batch.count);
   if (health)
-    out.measured =
+    out.statistics =
         round_up(batch.count * lanczos_space(batch.m, batch.n).floats * 4, kMemoryAlignment);
   return out;
 }
 
-int64_t largest_team(std::span<const BatchShape> batches, std::span<const NewtonSchulz> methods,
-                     DType transport, const MatrixRules& rules, bool health) {
+int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
+                                  std::span<const NewtonSchulz> methods, DType transport,
+                                  const MatrixRules& rules, bool health) {
   int64_t most = 0, bytes = 0;
-  int32_t team = 0;
+  int32_t batch_group = 0;
   for (const BatchShape& batch : batches) {
-    if (batch.team != team) bytes = 0;
-    team = batch.team;
+    if (batch.batch_group != batch_group) bytes = 0;
+    batch_group = batch.batch_group;
     bytes += batch_bytes(batch, methods[static_cast<size_t>(batch.group)], transport, rules, health)
-                 .all();
+                 .total();
     most = std::max(most, bytes);
   }
   return most;
@@ -77,15 +79,16 @@ int64_t largest_team(std::span<const BatchShape> batches, std::span<const Newton
 std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,
                                    const MatrixRules& rules, bool health) {
   std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 0);
-  for (const Slot& slot : plan.slots()) {
-    if (slot.kind == SlotKind::kSlices) continue;
+  for (const ChunkSpec& chunk : plan.chunks()) {
+    if (chunk.kind == ChunkKind::kSlices) continue;
     std::map<int32_t, std::vector<int32_t>> owned;
-    for (const int32_t id : slot.matrices)
+    for (const int32_t id : chunk.matrices)
       owned[plan.matrices()[static_cast<size_t>(id)].owner].push_back(id);
     for (const auto& [owner, ids] : owned) {
       int64_t& most = out[static_cast<size_t>(owner)];
-      most = std::max(most, largest_team(batch_shapes(plan, in_batches(plan, ids), rules), methods,
-                                         plan.problem().options.transport, rules, health));
+      most = std::max(
+          most, largest_batch_group_bytes(batch_shapes(plan, in_batches(plan, ids), rules), methods,
+                                          plan.problem().options.transport_dtype, rules, health));
     }
   }
   return out;

@@ -17,7 +17,7 @@ struct BatchShape {
   int32_t group = 0;
   Method method;
   int64_t m = 0, n = 0, ld = 0;  // m <= n; of the gathered matrices, transport dtype
-  int32_t team = 0;              // those of one team run in lockstep, side by side in the scratch
+  int32_t batch_group = 0;       // those of one team run in lockstep, side by side in the scratch
 };
 
 /// How an owner's matrices of a slot, in the slot's order, are orthogonalized together.
@@ -26,18 +26,19 @@ std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> 
 
 /// Bytes of scratch of a batch, one part behind the other.
 struct BatchBytes {
-  int64_t raw = 0;       // what was gathered
-  int64_t work = 0;      // newton_schulz_workspace
-  int64_t measured = 0;  // of Lanczos, where steps may measure
-  int64_t all() const { return raw + work + measured; }
+  int64_t raw = 0;         // what was gathered
+  int64_t workspace = 0;   // newton_schulz_workspace
+  int64_t statistics = 0;  // of Lanczos, where steps may measure
+  int64_t total() const { return raw + workspace + statistics; }
 };
 BatchBytes batch_bytes(const BatchShape& batch, const NewtonSchulz& settings, DType transport,
                        const MatrixRules& rules, bool health);
 
 /// Of the team that needs most.
 /// @param methods  of each group
-int64_t largest_team(std::span<const BatchShape> batches, std::span<const NewtonSchulz> methods,
-                     DType transport, const MatrixRules& rules, bool health);
+int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
+                                  std::span<const NewtonSchulz> methods, DType transport,
+                                  const MatrixRules& rules, bool health);
 
 /// Bytes of scratch that each rank takes for products: of the team that needs most. Beside it, but
 /// not in it, a backend has what its library for products asks for.

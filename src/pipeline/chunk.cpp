@@ -21,36 +21,36 @@ std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
 
 }  // namespace
 
-Chunk::Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan,
+Chunk::Chunk(const PipelineContext& context, const ChunkConfig& work, const RankChunk& plan,
              const MessageBuffers& buffers, void* return_receive, void* scratch)
     : context_(&context),
       work_(&work),
       plan_(&plan),
       buffers_(buffers),
       return_receive_(return_receive),
-      teams_(make_teams(context, work, plan)),
+      teams_(make_batch_groups(context, work, plan)),
       packed_(context.device->create_event()),
       arrived_(context.device->create_event()),
       produced_(context.device->create_event()),
       returned_(context.device->create_event()) {
-  spans_ = {{"pack", plan.slot, Work::kLocal},
-            {"gather exchange", plan.slot, Work::kExchange},
-            {"return exchange", plan.slot, Work::kExchange},
-            {"commit", plan.slot, Work::kLocal},
-            {"sum", plan.slot, Work::kLocal},
-            {"relay exchange", plan.slot, Work::kExchange}};
-  for (Team& team : teams_) {
-    team.span = static_cast<int32_t>(spans_.size());
-    spans_.push_back({"unpack", plan.slot, Work::kLocal});
-    spans_.push_back({"newton-schulz", plan.slot, Work::kProducts});
-    spans_.push_back({"pack update", plan.slot, Work::kLocal});
+  spans_ = {{"pack", plan.index, SpanKind::kLocal},
+            {"gather exchange", plan.index, SpanKind::kExchange},
+            {"return exchange", plan.index, SpanKind::kExchange},
+            {"commit", plan.index, SpanKind::kLocal},
+            {"sum", plan.index, SpanKind::kLocal},
+            {"relay exchange", plan.index, SpanKind::kExchange}};
+  for (BatchGroup& batch_group : teams_) {
+    batch_group.span = static_cast<int32_t>(spans_.size());
+    spans_.push_back({"unpack", plan.index, SpanKind::kLocal});
+    spans_.push_back({"newton-schulz", plan.index, SpanKind::kProducts});
+    spans_.push_back({"pack update", plan.index, SpanKind::kLocal});
     auto* at = static_cast<char*>(scratch);
-    for (Batch& batch : team.batches) {
+    for (Batch& batch : batch_group.batches) {
       bind(batch, at);
-      at += batch.bytes.all();
+      at += batch.bytes.total();
     }
-    team.newton_schulz = newton_schulz_of(team, false);
-    if (work.health) team.measured = newton_schulz_of(team, true);
+    batch_group.newton_schulz = newton_schulz_of(batch_group, false);
+    if (work.health) batch_group.measured = newton_schulz_of(batch_group, true);
   }
   normuon_ = normuon_of(plan.owned);
   times_ = SpanTimes(*context.device, spans_.size());
@@ -63,7 +63,7 @@ void Chunk::bind(Batch& batch, void* scratch) {
   batch.workspace = static_cast<char*>(scratch) + batch.bytes.raw;
   if (work_->health)
     batch.lanczos =
-        reinterpret_cast<float*>(static_cast<char*>(batch.workspace) + batch.bytes.work);
+        reinterpret_cast<float*>(static_cast<char*>(batch.workspace) + batch.bytes.workspace);
   for (int64_t i = 0; i < batch.raw.count; ++i) {
     MatrixBatch one = batch.raw;
     one.data = static_cast<char*>(scratch) + i * one.stride * size_of(one.dtype);
@@ -78,23 +78,23 @@ void Chunk::bind(Batch& batch, void* scratch) {
     batch.lines[i].stored_rows = batch.owned[i].inputs_first == batch.owned[i].transposed();
 }
 
-Orthogonalization Chunk::newton_schulz_of(Team& team, bool measures) const {
+Orthogonalization Chunk::newton_schulz_of(BatchGroup& batch_group, bool measures) const {
   std::vector<OrthogonalizeArgs> batches;
-  for (Batch& b : team.batches) {
+  for (Batch& b : batch_group.batches) {
     const auto first = static_cast<int32_t>(b.owned.front().matrix);
-    Tally* const q = measures ? work_->health->records_of(first).q : nullptr;
+    Tally* const q = measures ? work_->health->batch_statistics_of(first).q : nullptr;
     batches.push_back({b.settings, &b.method, b.raw, b.workspace, q, b.lines});
   }
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   return Orthogonalization(c.ops(), *c.compute, batches, c.results.findings);
 }
 
-std::vector<NormuonState> Chunk::normuon_of(const std::vector<Owned>& owned) const {
+std::vector<NormuonState> Chunk::normuon_of(const std::vector<OwnedMatrix>& owned) const {
   std::vector<NormuonState> states;
   bool any = false;
-  for (const Owned& one : owned) {
+  for (const OwnedMatrix& one : owned) {
     const auto matrix = static_cast<size_t>(one.matrix);
-    const bool here = work_->normuon && (*work_->normuon)[matrix].lines > 0;
+    const bool here = work_->normuon && (*work_->normuon)[matrix].neurons > 0;
     states.push_back(here ? (*work_->normuon)[matrix] : NormuonState{});
     any = any || here;
   }
@@ -111,13 +111,13 @@ void Chunk::resolve_messages(const MessageBuffers& buffers, void* return_receive
 }
 
 void Chunk::bind_functions() {
-  const SlotPlan& plan = *plan_;
+  const RankChunk& plan = *plan_;
   const int32_t owner =
       context_->plan
           ->matrices()[static_cast<size_t>(
-              context_->plan->slots()[static_cast<size_t>(plan.slot)].matrices.front())]
+              context_->plan->chunks()[static_cast<size_t>(plan.index)].matrices.front())]
           .owner;
-  FunctionCall call{&work_->functions, work_->failure, true, plan.callback_param, owner};
+  BoundCallback call{&work_->functions, work_->failure, true, plan.callback_param, owner};
   call.local = plan.gather_send_bytes ? buffers_.gather_send : nullptr;
   call.full = plan.gather_receive_bytes ? buffers_.gather_receive : nullptr;
   gather_call_ = call;
@@ -131,18 +131,18 @@ bool Chunk::moves_gather() const { return !gather_sends_.empty() || !gather_rece
 bool Chunk::moves_return() const { return !return_sends_.empty() || !return_receives_.empty(); }
 
 void Chunk::exchange(int32_t span, const Messages& messages) {
-  const Context& c = *context_;
-  if (c.rehearses) return c.comm->prepare_exchange(messages);
+  const PipelineContext& c = *context_;
+  if (c.warming_up) return c.comm->prepare_exchange(messages);
   begin(span, *c.exchange);
   c.comm->exchange(*c.exchange, messages.sends, messages.receives);
   end(span, *c.exchange);
 }
 
-void Chunk::call(int32_t span, FunctionCall& function) {
-  const Context& c = *context_;
-  if (c.rehearses) return;
+void Chunk::call(int32_t span, BoundCallback& function) {
+  const PipelineContext& c = *context_;
+  if (c.warming_up) return;
   begin(span, *c.exchange);
-  c.device->call(*c.exchange, &FunctionCall::run, &function, &c.results.findings->failed);
+  c.device->call(*c.exchange, &BoundCallback::run, &function, &c.results.findings->failed);
   end(span, *c.exchange);
 }
 
@@ -163,17 +163,17 @@ void Chunk::relay() {
 }
 
 void Chunk::pack_gather() {
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
-  if (!plan_->gather_pieces.empty()) {
+  if (!plan_->gather_blocks.empty()) {
     begin(kPack, *c.compute);
-    const Wire message{.data = buffers_.gather_send, .dtype = plan_->gather_dtype};
-    if (plan_->kind == SlotKind::kDirections) {
-      c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.tables, message,
+    const TypedBuffer message{.data = buffers_.gather_send, .dtype = plan_->gather_dtype};
+    if (plan_->kind == ChunkKind::kDirections) {
+      c.ops().pack_direction(*c.compute, plan_->gather_blocks, c.tables, message,
                              c.results.findings);
     } else {
-      c.ops().pack_addend(*c.compute, plan_->gather_pieces, c.tables.params, message,
-                          c.results.findings);
+      c.ops().pack_partial_grad(*c.compute, plan_->gather_blocks, c.tables.params, message,
+                                c.results.findings);
     }
     end(kPack, *c.compute);
   }
@@ -190,48 +190,50 @@ void Chunk::gather() {
 
 // The addends become gradients of what is kept here, which then goes the way of any parameter.
 void Chunk::sum() {
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   begin(kSum, *c.compute);
-  for (size_t a = 0; a < plan_->addends.size(); ++a)
-    c.ops().accumulate(*c.compute, plan_->addends[a], buffers_.sums,
+  for (size_t a = 0; a < plan_->partial_grad_blocks.size(); ++a)
+    c.ops().accumulate(*c.compute, plan_->partial_grad_blocks[a], buffers_.sums,
                        {.data = buffers_.gather_receive, .dtype = plan_->gather_dtype}, a == 0);
-  if (plan_->kind == SlotKind::kSlices) {
-    c.ops().pack_adamw(*c.compute, plan_->owner_pieces, c.tables,
+  if (plan_->kind == ChunkKind::kSlices) {
+    c.ops().pack_adamw(*c.compute, plan_->owner_state_blocks, c.tables,
                        {.data = buffers_.return_send, .dtype = plan_->return_dtype},
                        c.results.findings);
   } else {
-    c.ops().pack_direction(*c.compute, plan_->owner_pieces, c.tables,
+    c.ops().pack_direction(*c.compute, plan_->owner_state_blocks, c.tables,
                            {.data = buffers_.directions, .dtype = plan_->return_dtype},
                            c.results.findings);
   }
   end(kSum, *c.compute);
 }
 
-Health::Records Chunk::records(const Batch& batch) const {
+Health::BatchStatistics Chunk::records(const Batch& batch) const {
   const Health* health = work_->health;
-  return health ? health->records(batch.owned.front().matrix) : Health::Records{};
+  return health ? health->records(batch.owned.front().matrix) : Health::BatchStatistics{};
 }
 
 /// The first run is never recorded: it makes what products need where a shape is met first. Nor is
 /// one that measures. Raw, workspace and findings stay where they are.
-void Chunk::run_newton_schulz(Team& team) {
-  const Context& c = *context_;
+void Chunk::run_newton_schulz(BatchGroup& batch_group) {
+  const PipelineContext& c = *context_;
   const bool measures = work_->health && work_->health->measures();
-  const Orthogonalization& work = *(measures ? team.measured : team.newton_schulz);
-  for (size_t i = 0; i < team.batches.size(); ++i) team.batches[i].result = work.results()[i];
-  Recorder* const recorder = recorder_of(*c.device);
-  if (!recorder || !team.ran || measures) {
+  const Orthogonalization& work = *(measures ? batch_group.measured : batch_group.newton_schulz);
+  for (size_t i = 0; i < batch_group.batches.size(); ++i)
+    batch_group.batches[i].result = work.results()[i];
+  GraphCapture* const recorder = graph_capture_of(*c.device);
+  if (!recorder || !batch_group.ran || measures) {
     work.enqueue();
-    team.ran = true;
+    batch_group.ran = true;
     return;
   }
-  if (!team.recording) team.recording = record_work(*recorder, *c.compute, [&] { work.enqueue(); });
-  recorder->replay(*c.compute, *team.recording);
+  if (!batch_group.recording)
+    batch_group.recording = capture_graph(*recorder, *c.compute, [&] { work.enqueue(); });
+  recorder->launch_graph(*c.compute, *batch_group.recording);
 }
 
 void Chunk::finish(Batch& batch) {
-  const Context& c = *context_;
-  const Health::Records health = records(batch);
+  const PipelineContext& c = *context_;
+  const Health::BatchStatistics health = records(batch);
   if (health.lanczos) c.ops().lanczos(*c.compute, batch.result, batch.lanczos, health.lanczos);
   for (size_t i = 0; i < batch.result_each.size(); ++i) {
     MatrixBatch one = batch.result;
@@ -244,33 +246,34 @@ void Chunk::finish(Batch& batch) {
   if (health.updates) c.ops().tally(*c.compute, batch.result, nullptr, health.updates);
 }
 
-void Chunk::run(Team& team) {
-  const Context& c = *context_;
-  const ConstWire message{
-      .data = plan_->kind == SlotKind::kAddends ? buffers_.directions : buffers_.gather_receive,
-      .dtype = c.transport()};
-  begin(team.span, *c.compute);
-  for (const Batch& batch : team.batches)
+void Chunk::run(BatchGroup& batch_group) {
+  const PipelineContext& c = *context_;
+  const ConstTypedBuffer message{.data = plan_->kind == ChunkKind::kPartialGrads
+                                             ? buffers_.directions
+                                             : buffers_.gather_receive,
+                                 .dtype = c.transport()};
+  begin(batch_group.span, *c.compute);
+  for (const Batch& batch : batch_group.batches)
     c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(), message);
-  end(team.span, *c.compute);
-  begin(team.span + 1, *c.compute);
-  run_newton_schulz(team);
-  end(team.span + 1, *c.compute);
-  for (Batch& batch : team.batches) finish(batch);
-  begin(team.span + 2, *c.compute);
-  for (const Batch& batch : team.batches)
+  end(batch_group.span, *c.compute);
+  begin(batch_group.span + 1, *c.compute);
+  run_newton_schulz(batch_group);
+  end(batch_group.span + 1, *c.compute);
+  for (Batch& batch : batch_group.batches) finish(batch);
+  begin(batch_group.span + 2, *c.compute);
+  for (const Batch& batch : batch_group.batches)
     c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(),
                  {.data = buffers_.return_send, .dtype = c.transport()}, c.results.findings);
-  end(team.span + 2, *c.compute);
+  end(batch_group.span + 2, *c.compute);
 }
 
 void Chunk::produce() {
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   if (!teams_.empty() || !plan_->owner_state.empty()) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
     if (!plan_->owner_state.empty()) sum();
-    for (Team& team : teams_) run(team);
+    for (BatchGroup& batch_group : teams_) run(batch_group);
   }
   c.device->record(*produced_, *c.compute);
   c.device->wait(*c.exchange, *produced_);
@@ -283,26 +286,26 @@ void Chunk::orthogonalize() {
   context_->device->record(*returned_, *context_->exchange);
 }
 
-void Chunk::commit(const StepRun& run) {
-  const Context& c = *context_;
-  const SlotPlan& p = *plan_;
-  const Verdict verdict = c.verdict(run.stamp);
-  if (!normuon_.empty()) c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, verdict);
-  if (p.return_pieces.empty() && p.owner_state.empty()) return;
+void Chunk::commit(const StepInputs& run) {
+  const PipelineContext& c = *context_;
+  const RankChunk& p = *plan_;
+  const CommitCondition vote_sum = c.commit_condition(run.fingerprint);
+  if (!normuon_.empty()) c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, vote_sum);
+  if (p.return_blocks.empty() && p.owner_state.empty()) return;
   c.device->wait(*c.compute, *returned_);
-  const ConstWire message{.data = return_receive_, .dtype = p.return_dtype};
+  const ConstTypedBuffer message{.data = return_receive_, .dtype = p.return_dtype};
   begin(kCommit, *c.compute);
   switch (p.kind) {
-    case SlotKind::kDirections:
-      c.ops().commit_muon(*c.compute, p.return_pieces, c.tables, message, verdict);
+    case ChunkKind::kDirections:
+      c.ops().commit_muon(*c.compute, p.return_blocks, c.tables, message, vote_sum);
       break;
-    case SlotKind::kAddends:
-      c.ops().commit_momentum(*c.compute, p.owner_pieces, c.tables, verdict);
-      c.ops().commit_update(*c.compute, p.return_pieces, c.tables, message, verdict);
+    case ChunkKind::kPartialGrads:
+      c.ops().commit_momentum(*c.compute, p.owner_state_blocks, c.tables, vote_sum);
+      c.ops().commit_update(*c.compute, p.return_blocks, c.tables, message, vote_sum);
       break;
-    case SlotKind::kSlices:
-      c.ops().commit_values(*c.compute, p.return_pieces, c.tables.params, message, verdict);
-      c.ops().commit_adamw(*c.compute, p.owner_views, {}, c.tables, verdict);
+    case ChunkKind::kSlices:
+      c.ops().commit_values(*c.compute, p.return_blocks, c.tables.params, message, vote_sum);
+      c.ops().commit_adamw(*c.compute, p.owner_state_views, {}, c.tables, vote_sum);
       break;
   }
   end(kCommit, *c.compute);

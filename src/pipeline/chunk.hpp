@@ -9,9 +9,9 @@
 #include "backend/normuon.hpp"
 #include "backend/recorder.hpp"
 #include "pipeline/batches.hpp"
-#include "pipeline/context.hpp"
-#include "pipeline/functions.hpp"
+#include "pipeline/exchange_callbacks.hpp"
 #include "pipeline/health.hpp"
+#include "pipeline/pipeline_context.hpp"
 #include "pipeline/span.hpp"
 #include "pipeline/span_times.hpp"
 
@@ -27,11 +27,11 @@ struct MessageBuffers {
 };
 
 /// What chunks have beside what every stage has; fixed when the optimizer is created.
-struct ChunkWork {
+struct ChunkConfig {
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
   const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null: none has NorMuon
-  Functions functions;                 // the caller's, for slots that they carry
-  FunctionFailure* failure = nullptr;  // where those report
+  ExchangeCallbacks functions;         // the caller's, for slots that they carry
+  CallbackFailure* failure = nullptr;  // where those report
   Health* health = nullptr;            // null: no step measures
 };
 
@@ -41,11 +41,12 @@ class Chunk {
  public:
   /// @param return_receive  where the update lands; alive until `commit` has run.
   /// @param scratch         scratch_bytes of memory for products, shared by all chunks.
-  Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan,
+  Chunk(const PipelineContext& context, const ChunkConfig& work, const RankChunk& plan,
         const MessageBuffers& buffers, void* return_receive, void* scratch);
 
   /// Bytes of product scratch that `plan` needs; reserves its products.
-  static int64_t scratch_bytes(const Context& context, const ChunkWork& work, const SlotPlan& plan);
+  static int64_t scratch_bytes(const PipelineContext& context, const ChunkConfig& work,
+                               const RankChunk& plan);
 
   /// The chunk that used these buffers before; its messages must be gone before they are
   /// overwritten.
@@ -58,9 +59,9 @@ class Chunk {
   void orthogonalize();
   /// One pass over the local shard, and over what is kept here: momentum, decay, update, where the
   /// verdict says so.
-  void commit(const StepRun& run);
+  void commit(const StepInputs& run);
 
-  int32_t slot() const { return plan_->slot; }
+  int32_t index() const { return plan_->index; }
   /// Where the sum of each kept thing lies; null if the slot has none.
   const float* sums() const { return buffers_.sums; }
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
@@ -76,8 +77,8 @@ class Chunk {
   struct Batch {
     const NewtonSchulz* settings = nullptr;
     Method method;
-    std::vector<Owned> owned;
-    std::vector<MatrixPiece> unpack, pack;  // MatrixPiece::matrix counts inside the batch
+    std::vector<OwnedMatrix> owned;
+    std::vector<MatrixBlock> unpack, pack;  // MatrixBlock::matrix counts inside the batch
     MatrixBatch raw;                        // short side first, transport dtype
     BatchBytes bytes;
     std::vector<MatrixBatch> raw_each, result_each;
@@ -88,21 +89,21 @@ class Chunk {
     MatrixBatch result;
   };
   // Batches that are orthogonalized in lockstep, side by side in the scratch.
-  struct Team {
+  struct BatchGroup {
     std::vector<Batch> batches;
     // Of these batches; the second in steps that measure, where there are any.
     std::optional<Orthogonalization> newton_schulz, measured;
     int32_t span = 0;  // first of its three spans
     bool ran = false;
-    std::unique_ptr<Recording> recording;  // of its Newton-Schulz, where the device records
+    std::unique_ptr<DeviceGraph> recording;  // of its Newton-Schulz, where the device records
   };
 
-  static std::vector<Team> make_teams(const Context& context, const ChunkWork& work,
-                                      const SlotPlan& plan);
+  static std::vector<BatchGroup> make_batch_groups(const PipelineContext& context,
+                                                   const ChunkConfig& work, const RankChunk& plan);
   void bind(Batch& batch, void* scratch);
-  Orthogonalization newton_schulz_of(Team& team, bool measures) const;
+  Orthogonalization newton_schulz_of(BatchGroup& batch_group, bool measures) const;
   /// One for each; none at all where no matrix has NorMuon.
-  std::vector<NormuonState> normuon_of(const std::vector<Owned>& owned) const;
+  std::vector<NormuonState> normuon_of(const std::vector<OwnedMatrix>& owned) const;
   void resolve_messages(const MessageBuffers& buffers, void* return_receive);
   void bind_functions();
   bool moves_gather() const;
@@ -110,32 +111,32 @@ class Chunk {
   void pack_gather();
   void produce();
   void exchange(int32_t span, const Messages& messages);
-  void call(int32_t span, FunctionCall& function);
+  void call(int32_t span, BoundCallback& function);
   void exchange_gather();
   void exchange_return();
   void relay();
   void sum();
-  void run(Team& team);
-  void run_newton_schulz(Team& team);
+  void run(BatchGroup& batch_group);
+  void run_newton_schulz(BatchGroup& batch_group);
   /// What is done to a batch's result before it is packed.
   void finish(Batch& batch);
-  Health::Records records(const Batch& batch) const;
+  Health::BatchStatistics records(const Batch& batch) const;
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
   void end(int32_t span, Stream& stream) { times_.end(span, stream); }
 
-  const Context* context_;
-  const ChunkWork* work_;
-  const SlotPlan* plan_;
+  const PipelineContext* context_;
+  const ChunkConfig* work_;
+  const RankChunk* plan_;
   MessageBuffers buffers_;
   void* return_receive_;
   const Chunk* previous_ = nullptr;
-  std::vector<Team> teams_;
+  std::vector<BatchGroup> teams_;
   std::vector<NormuonState> normuon_;  // of all that is owned
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
   std::vector<SendTo> relay_sends_;  // second level of the return
   std::vector<ReceiveFrom> relay_receives_;
-  FunctionCall gather_call_, return_call_;  // where the caller's functions carry the slot
+  BoundCallback gather_call_, return_call_;  // where the caller's functions carry the slot
   std::unique_ptr<Event> packed_, arrived_, produced_, returned_;
   std::vector<Span> spans_;
   SpanTimes times_;

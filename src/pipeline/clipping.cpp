@@ -10,7 +10,7 @@ constexpr int64_t kWordBytes = kNormWords * 8;
 
 }  // namespace
 
-Clipping::Clipping(const Context& context, ClippingWork work)
+Clipping::Clipping(const PipelineContext& context, ClippingConfig work)
     : context_(&context), work_(std::move(work)) {
   Device& device = *context.device;
   const int64_t logit_bytes = round_up(work_.logits * 4, 64);
@@ -30,10 +30,10 @@ Clipping::Clipping(const Context& context, ClippingWork work)
 }
 
 void Clipping::exchange() {
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   c.device->record(*ready_, *c.compute);
   c.device->wait(*c.exchange, *ready_);
-  if (!c.rehearses) {
+  if (!c.warming_up) {
     if (work_.clip_norm > 0) c.comm->reduce_sum(*c.exchange, mine_, all_, kNormWords);
     if (work_.logits > 0) c.comm->reduce_max(*c.exchange, my_logits_, logits_, work_.logits);
   }
@@ -41,18 +41,18 @@ void Clipping::exchange() {
   c.device->wait(*c.compute, *reduced_);
 }
 
-void Clipping::enqueue(const StepRun& run) {
-  const Context& c = *context_;
+void Clipping::enqueue(const StepInputs& run) {
+  const PipelineContext& c = *context_;
   Stream& s = *c.compute;
   const bool clips = work_.clip_norm > 0;
   c.ops().fill(s, norm_, 0, sizeof(double));
   if (clips) {
     c.ops().fill(s, mine_, 0, kWordBytes);
-    c.ops().sum_squares(s, work_.counted, c.tables.params, mine_);
+    c.ops().sum_squares(s, work_.norm_params, c.tables.params, mine_);
   }
   if (work_.logits > 0) c.ops().take_logits(s, run.qk_logits, my_logits_, work_.logits);
   if (clips || work_.logits > 0) exchange();
-  if (clips || run.factors.on_device() || c.rehearses)
+  if (clips || run.factors.on_device() || c.warming_up)
     c.ops().scale_gradients(s, run.factors, {.norm = work_.clip_norm, .sums = all_}, work_.tables,
                             c.results.findings, norm_);
   for (const ClippedWeight& weight : work_.clipped)

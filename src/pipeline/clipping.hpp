@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "pipeline/context.hpp"
+#include "pipeline/pipeline_context.hpp"
 
 namespace muonrt {
 
@@ -16,23 +16,23 @@ struct ClippedWeight {
 
 /// What happens on all ranks ahead of a step; fixed when the optimizer is created, equal on every
 /// rank but for `counted`.
-struct ClippingWork {
-  double clip_norm = 0.0;              // 0: gradients are not clipped
-  std::vector<int32_t> counted;        // parameters whose elements this rank adds to the norm
-  std::vector<int32_t> watched;        // packed, but not in every step: scanned then, too
-  int64_t logits = 0;                  // of all layers
-  std::vector<ClippedWeight> clipped;  // all, of other ranks' too
-  GradientTables tables;               // in which the factor on the gradients is written
+struct ClippingConfig {
+  double clip_norm = 0.0;                 // 0: gradients are not clipped
+  std::vector<int32_t> norm_params;       // parameters whose elements this rank adds to the norm
+  std::vector<int32_t> clip_only_params;  // packed, but not in every step: scanned then, too
+  int64_t logits = 0;                     // of all layers
+  std::vector<ClippedWeight> clipped;     // all, of other ranks' too
+  GradientTables tables;                  // in which the factor on the gradients is written
 };
 
 /// The work ahead of the gathers: the norm of all gradients, the factor on them, QK-clip's row
 /// factors. At most one sum and one maximum over the ranks.
 class Clipping {
  public:
-  Clipping(const Context& context, ClippingWork work);
+  Clipping(const PipelineContext& context, ClippingConfig work);
 
   /// Enqueues it; what follows on the compute stream finds the tables and factors ready.
-  void enqueue(const StepRun& run);
+  void enqueue(const StepInputs& run);
   /// Copies what the host reports to memory of the host.
   void report();
 
@@ -43,8 +43,8 @@ class Clipping {
  private:
   void exchange();
 
-  const Context* context_;
-  ClippingWork work_;
+  const PipelineContext* context_;
+  ClippingConfig work_;
   Buffer memory_, mirror_;
   int64_t* mine_ = nullptr;  // sums of squares of this rank, and of all
   int64_t* all_ = nullptr;

@@ -39,29 +39,29 @@ double root_mean_square(const int64_t* limbs, double numel) {
 
 }  // namespace
 
-Health::Health(const Context& context, int rank, const std::vector<SlotPlan>& slots)
+Health::Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks)
     : context_(&context), rank_(rank), done_(context.device->create_event()) {
   number_matrices();
   const auto& params = context.plan->problem().params;
   record_of_.assign(context.plan->matrices().size(), -1);
-  for (const SlotPlan& slot : slots) {
-    for (const Owned& owned : slot.owned)
+  for (const RankChunk& chunk : chunks) {
+    for (const OwnedMatrix& owned : chunk.owned)
       record_of_[static_cast<size_t>(owned.matrix)] = static_cast<int32_t>(owned_++);
-    if (slot.kind == SlotKind::kSlices) continue;
-    for (const Piece& p : slot.return_pieces) {
+    if (chunk.kind == ChunkKind::kSlices) continue;
+    for (const ShardBlock& p : chunk.return_blocks) {
       if (params[static_cast<size_t>(p.param)].layout.full_replica_index(rank) != 0) continue;
-      pieces_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
+      blocks_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
     // Gradients of layouts of their own lie elsewhere: what is gathered of them, once.
-    for (const Piece& p : slot.gather_pieces) {
+    for (const ShardBlock& p : chunk.gather_blocks) {
       const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
       if (!params[static_cast<size_t>(p.param)].grad_layout) continue;
       if (representative_[static_cast<size_t>(row)] == p.matrix)
-        elsewhere_.push_back({p.param, row, p.rows, p.cols, p.local_offset, p.local_ld});
+        grad_blocks_.push_back({p.param, row, p.rows, p.cols, p.local_offset, p.local_ld});
     }
   }
-  take_memory();
+  allocate_memory();
 }
 
 // Where every replica orthogonalizes for itself, the first one's matrix stands for all.
@@ -84,7 +84,7 @@ void Health::number_matrices() {
   }
 }
 
-void Health::take_memory() {
+void Health::allocate_memory() {
   Device& device = *context_->device;
   const auto params = static_cast<int64_t>(context_->plan->problem().params.size());
   const int64_t rows = std::ssize(rows_);
@@ -114,7 +114,7 @@ void Health::take_memory() {
   context_->comm->prepare_reduction(words_ * 8);
 }
 
-Health::Records Health::records_of(int32_t matrix) const {
+Health::BatchStatistics Health::batch_statistics_of(int32_t matrix) const {
   const int32_t at = record_of_[static_cast<size_t>(matrix)];
   return {lanczos_ + at, updates_ + at, q_ + at};
 }
@@ -127,13 +127,13 @@ void Health::begin(bool measures) {
 }
 
 void Health::synchronize(Stream& stream) {
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   drain(*c.device, stream, *done_);
   if (const auto error = c.comm->error()) throw *error;
 }
 
 void Health::finish(const ParamView* views, bool updated) {
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   measure_local(views);
   hash_replicas(views);
   if (memory_.bytes() > 0)
@@ -147,17 +147,17 @@ void Health::finish(const ParamView* views, bool updated) {
 void Health::measure_local(const ParamView* views) {
   Ops& ops = context_->ops();
   Stream& s = *context_->compute;
-  const auto part_of = [](const LocalPiece& p, const void* memory, DType dtype) {
+  const auto part_of = [](const LocalBlock& p, const void* memory, DType dtype) {
     auto* const at = static_cast<char*>(const_cast<void*>(memory)) + p.offset * size_of(dtype);
     return MatrixBatch{at, dtype, p.rows, p.cols, p.ld, 1, 0};
   };
-  const auto add_gradient = [&](const LocalPiece& p) {
+  const auto add_gradient = [&](const LocalBlock& p) {
     const ParamView& v = views[p.param];
     if (v.active && v.grad)
       ops.tally(s, part_of(p, v.grad, v.grad_dtype), nullptr, gradients_ + p.row);
   };
-  for (const LocalPiece& p : elsewhere_) add_gradient(p);
-  for (const LocalPiece& p : pieces_) {
+  for (const LocalBlock& p : grad_blocks_) add_gradient(p);
+  for (const LocalBlock& p : blocks_) {
     const ParamView& v = views[p.param];
     const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
     // Addends of a gradient are counted each, weights once.
@@ -224,7 +224,7 @@ void Health::fill_words(const ParamView* views, bool updated) {
 }
 
 void Health::reduce() {
-  const Context& c = *context_;
+  const PipelineContext& c = *context_;
   Stream& s = *c.exchange;
   c.ops().copy(s, mine_.data(), exchanged_.data(), words_ * 8);
   c.comm->reduce_sum(s, mine_.as<int64_t>(), all_.as<int64_t>(), words_);

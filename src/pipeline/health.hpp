@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "pipeline/context.hpp"
+#include "pipeline/pipeline_context.hpp"
 #include "pipeline/replica_hashes.hpp"
 
 namespace muonrt {
@@ -28,18 +28,20 @@ struct MatrixHealth {
 class Health {
  public:
   /// @param slots  this rank's.
-  Health(const Context& context, int rank, const std::vector<SlotPlan>& slots);
+  Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks);
 
   /// Where what the owner measures of a batch goes; matrices of a batch are neighbours.
-  struct Records {
+  struct BatchStatistics {
     Lanczos* lanczos;
     Tally* updates;
     Tally* q;  // of the Gram form
   };
   /// @param matrix  the batch's first, one that this rank owns.
-  Records records_of(int32_t matrix) const;
+  BatchStatistics batch_statistics_of(int32_t matrix) const;
   /// Null pointers in a step that does not measure.
-  Records records(int32_t matrix) const { return measures_ ? records_of(matrix) : Records{}; }
+  BatchStatistics records(int32_t matrix) const {
+    return measures_ ? batch_statistics_of(matrix) : BatchStatistics{};
+  }
   bool measures() const { return measures_; }
 
   /// Enqueues what comes before a step.
@@ -54,12 +56,12 @@ class Health {
   const ReplicaDifference& difference() const { return difference_; }
 
  private:
-  struct LocalPiece {  // of a matrix, in the parameter's local buffers
+  struct LocalBlock {  // of a matrix, in the parameter's local buffers
     int32_t param, row;
     int64_t rows, cols, offset, ld;
   };
   void number_matrices();
-  void take_memory();
+  void allocate_memory();
   void measure_local(const ParamView* views);
   void hash_replicas(const ParamView* views);
   void fill_words(const ParamView* views, bool updated);
@@ -67,16 +69,16 @@ class Health {
   void read_words(const ParamView* views, bool updated);
   void synchronize(Stream& stream);
 
-  const Context* context_;
+  const PipelineContext* context_;
   int rank_;
   bool measures_ = false;
   std::vector<MatrixHealth> rows_;
   std::vector<int32_t> row_of_, representative_;  // by matrix: its row; by row: the matrix shown
   std::vector<int32_t> record_of_;                // by matrix: -1 where another rank owns it
   int64_t owned_ = 0;
-  std::vector<LocalPiece> pieces_;
-  std::vector<LocalPiece> elsewhere_;  // gradients that lie elsewhere than their parameters
-  Buffer memory_, mirror_;             // what the device measures, and its copy for the host
+  std::vector<LocalBlock> blocks_;
+  std::vector<LocalBlock> grad_blocks_;  // gradients that lie elsewhere than their parameters
+  Buffer memory_, mirror_;               // what the device measures, and its copy for the host
   Lanczos* lanczos_ = nullptr;
   Tally* updates_ = nullptr;  // by record
   Tally* q_ = nullptr;

@@ -12,11 +12,11 @@ namespace muonrt {
 
 namespace {
 
-enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kOutcomeSpan };
+enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kConfirmSpan };
 
 // Sources of the copies that reset a step; the device may read them at any time.
 constexpr Findings kNoFindings{};
-const Ballot kReject = reject_preset();
+const Vote kReject = rejecting_vote_sum();
 constexpr int64_t kOne = 1;
 // Actions that are enqueued before the caller's stream has come to the step, and those where
 // Newton-Schulz is not one launch. More might fill a GPU's queue of launches (about a thousand),
@@ -27,51 +27,55 @@ int64_t aligned(int64_t bytes) { return round_up(bytes, kMemoryAlignment); }
 
 }  // namespace
 
-Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, StepWork work)
-    : context_(context), rank_(rank), work_(std::move(work)), slots_(std::move(slots)) {
+Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> rank_chunks,
+                   PipelineConfig work)
+    : context_(context),
+      rank_(rank),
+      config_(std::move(work)),
+      rank_chunks_(std::move(rank_chunks)) {
   Device& device = *context_.device;
   const PlanOptions& options = context_.plan->problem().options;
-  const auto slot_count = static_cast<int32_t>(context_.plan->slots().size());
+  const auto slot_count = static_cast<int32_t>(context_.plan->chunks().size());
   order_ = schedule(slot_count, options.window, options.commit);
   if (options.commit == CommitMode::kAtomic) {
     scanned_ = unpacked();
-    const std::vector<int32_t>& watched = work_.clipping.watched;
+    const std::vector<int32_t>& watched = config_.clipping.clip_only_params;
     scanned_.insert(scanned_.end(), watched.begin(), watched.end());
   } else {
-    scanned_ = work_.held;
+    scanned_ = config_.held_params;
   }
   compute_ = device.create_stream(StreamKind::kCompute);
   exchange_ = device.create_stream(context_.comm->stream_kind());
-  called_ = device.create_event();
-  voted_ = device.create_event();
-  verdict_in_ = device.create_event();
+  callbacks_done_ = device.create_event();
+  vote_ready_ = device.create_event();
+  vote_received_ = device.create_event();
   finished_ = device.create_event();
   context_.compute = compute_.get();
   context_.exchange = exchange_.get();
-  spans_ = {{"scan", -1, Work::kLocal},
-            {"vote", -1, Work::kVote},
-            {"adamw", -1, Work::kLocal},
-            {"outcome", -1, Work::kVote}};
+  spans_ = {{"scan", -1, SpanKind::kLocal},
+            {"vote", -1, SpanKind::kVote},
+            {"adamw", -1, SpanKind::kLocal},
+            {"outcome", -1, SpanKind::kVote}};
   times_ = SpanTimes(device, spans_.size());
-  context_.comm->prepare_reduction(sizeof(Ballot));
-  mirror_ = Buffer::shared(device, sizeof(Outcome));
-  outcome_ = new (mirror_.data()) Outcome{kReject, kReject, kNoFindings, 0, 0};
-  if (work_.health) health_ = std::make_unique<Health>(context_, rank_, slots_);
-  work_.chunks.health = health_.get();
-  work_.chunks.failure = &function_failure_;
+  context_.comm->prepare_reduction(sizeof(Vote));
+  readback_buffer_ = Buffer::shared(device, sizeof(StepReadback));
+  readback_ = new (readback_buffer_.data()) StepReadback{kReject, kReject, kNoFindings, 0, 0};
+  if (config_.health) health_ = std::make_unique<Health>(context_, rank_, rank_chunks_);
+  config_.chunks.health = health_.get();
+  config_.chunks.failure = &callback_failure_;
   make_chunks();
-  clipping_ = std::make_unique<Clipping>(context_, std::move(work_.clipping));
+  clipping_ = std::make_unique<Clipping>(context_, std::move(config_.clipping));
 }
 
 // Those of which not all is packed here (AdamW's, replicas that are not gathered): nobody else
 // reads these gradients before the vote.
 std::vector<int32_t> Pipeline::unpacked() const {
   std::map<int32_t, int64_t> packed;  // elements by parameter
-  for (const SlotPlan& slot : slots_) {
-    for (const Piece& p : slot.gather_pieces) packed[p.param] += p.rows * p.cols;
+  for (const RankChunk& chunk : rank_chunks_) {
+    for (const ShardBlock& p : chunk.gather_blocks) packed[p.param] += p.rows * p.cols;
   }
   std::vector<int32_t> out;
-  for (const int32_t param : work_.held) {
+  for (const int32_t param : config_.held_params) {
     const ParamSpec& spec = context_.plan->problem().params[static_cast<size_t>(param)];
     if (packed[param] != grad_layout(spec).local_numel(rank_)) out.push_back(param);
   }
@@ -90,14 +94,14 @@ void Pipeline::make_chunks() {
   const auto window = static_cast<size_t>(options.window);
   RankBuffers sizes(options);
   int64_t scratch = 0, total = 6 * kMemoryAlignment;
-  for (const SlotPlan& s : slots_) {
-    sizes.add(s.slot, bytes_of(s));
-    scratch = std::max(scratch, Chunk::scratch_bytes(context_, work_.chunks, s));
+  for (const RankChunk& s : rank_chunks_) {
+    sizes.add(s.index, bytes_of(s));
+    scratch = std::max(scratch, Chunk::scratch_bytes(context_, config_.chunks, s));
     if (atomic) total += aligned(s.return_receive_bytes) + aligned(s.sum_bytes);
     owned_ += static_cast<int64_t>(s.owned.size());
   }
   total += aligned(scratch);
-  for (const SlotBytes& buffers : sizes.in_flight())
+  for (const ChunkBytes& buffers : sizes.in_flight())
     for (const int64_t bytes : buffers) total += aligned(bytes);
   workspace_ = Buffer(*context_.device, total);
 
@@ -108,14 +112,14 @@ void Pipeline::make_chunks() {
     return static_cast<void*>(here);
   };
   context_.results.findings = static_cast<Findings*>(take(kMemoryAlignment));
-  context_.results.ballot_sum = static_cast<Ballot*>(take(kMemoryAlignment));
-  ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
-  second_ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
-  second_verdict_ = static_cast<Ballot*>(take(kMemoryAlignment));
+  context_.results.vote_sum = static_cast<Vote*>(take(kMemoryAlignment));
+  own_vote_ = static_cast<Vote*>(take(kMemoryAlignment));
+  confirm_vote_ = static_cast<Vote*>(take(kMemoryAlignment));
+  confirm_sum_ = static_cast<Vote*>(take(kMemoryAlignment));
   transient_ = at;
   scratch_ = take(scratch);
   std::vector<void*> return_receives;
-  for (const SlotBytes& bytes : sizes.in_flight()) {
+  for (const ChunkBytes& bytes : sizes.in_flight()) {
     MessageBuffers buffers;
     buffers.gather_send = take(bytes[kGatherSend]);
     buffers.gather_receive = take(bytes[kGatherReceive]);
@@ -125,40 +129,40 @@ void Pipeline::make_chunks() {
     message_buffers_.push_back(buffers);
     return_receives.push_back(take(bytes[kReturnReceive]));
   }
-  chunks_.resize(context_.plan->slots().size());
+  chunks_.resize(context_.plan->chunks().size());
   std::vector<const Chunk*> last(window, nullptr);
-  for (const SlotPlan& s : slots_) {
-    const size_t turn = static_cast<size_t>(s.slot) % window;
+  for (const RankChunk& s : rank_chunks_) {
+    const size_t turn = static_cast<size_t>(s.index) % window;
     void* receive = atomic ? take(s.return_receive_bytes) : return_receives[turn];
     MessageBuffers buffers = message_buffers_[turn];
     if (atomic) buffers.sums = static_cast<float*>(take(s.sum_bytes));
-    auto chunk = std::make_unique<Chunk>(context_, work_.chunks, s, buffers, receive, scratch_);
+    auto chunk = std::make_unique<Chunk>(context_, config_.chunks, s, buffers, receive, scratch_);
     chunk->set_previous_user(last[turn]);
     last[turn] = chunk.get();
-    chunks_[static_cast<size_t>(s.slot)] = std::move(chunk);
+    chunks_[static_cast<size_t>(s.index)] = std::move(chunk);
   }
 }
 
-void Pipeline::prepare(const StepRun& run) {
-  *outcome_ = Outcome{kReject, kReject, kNoFindings, 0, 0};
+void Pipeline::prepare(const StepInputs& run) {
+  *readback_ = StepReadback{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
-  const TableCopy& tables = work_.copy;
+  const TableCopy& tables = config_.table_copy;
   if (tables.bytes > 0) ops.copy(s, tables.to, tables.from, tables.bytes);
-  start_ = kNoFindings;
-  start_.gradient_replicas = run.gradient_replicas;
-  start_.weight_replicas = run.weight_replicas;
-  ops.copy(s, context_.results.findings, &start_, sizeof(Findings));
-  ops.copy(s, context_.results.ballot_sum, &kReject, sizeof(Ballot));
-  ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
+  initial_findings_ = kNoFindings;
+  initial_findings_.gradient_replicas = run.gradient_replicas;
+  initial_findings_.weight_replicas = run.weight_replicas;
+  ops.copy(s, context_.results.findings, &initial_findings_, sizeof(Findings));
+  ops.copy(s, context_.results.vote_sum, &kReject, sizeof(Vote));
+  ops.copy(s, confirm_sum_, &kReject, sizeof(Vote));
   // This rank's own, too: a stream that fails before it casts must not leave an older one standing.
-  ops.copy(s, ballot_, &kReject, sizeof(Ballot));
-  ops.copy(s, second_ballot_, &kReject, sizeof(Ballot));
-  if (work_.poison) {
+  ops.copy(s, own_vote_, &kReject, sizeof(Vote));
+  ops.copy(s, confirm_vote_, &kReject, sizeof(Vote));
+  if (config_.poison) {
     constexpr unsigned char kNanByte = 0xff;  // of every float and bf16
     ops.fill(s, transient_, kNanByte, workspace_.as<char>() + workspace_.bytes() - transient_);
   }
-  if (health_) health_->begin(run.health);
+  if (health_) health_->begin(run.collect_health);
   clipping_->enqueue(run);
 }
 
@@ -169,40 +173,42 @@ void Pipeline::scan() {
   times_.end(kScanSpan, *compute_);
 }
 
-void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirror, bool binding) {
+void Pipeline::vote(const StepInputs& run, Vote* mine, Vote* sum, Vote* mirror,
+                    bool decides_commit) {
   Device& device = *context_.device;
   Ops& ops = context_.ops();
-  const bool last = context_.plan->problem().options.commit == CommitMode::kAtomic || !binding;
-  const int32_t span = binding ? kVoteSpan : kOutcomeSpan;
-  if (work_.chunks.functions) {
+  const bool last =
+      context_.plan->problem().options.commit == CommitMode::kAtomic || !decides_commit;
+  const int32_t span = decides_commit ? kVoteSpan : kConfirmSpan;
+  if (config_.chunks.functions) {
     // What they report counts in this ballot.
-    device.record(*called_, *exchange_);
-    device.wait(*compute_, *called_);
+    device.record(*callbacks_done_, *exchange_);
+    device.wait(*compute_, *callbacks_done_);
   }
-  ops.cast_ballot(*compute_, mine, context_.results.findings, run.stamp, last ? owned_ : 0,
-                  run.local_ok);
-  device.record(*voted_, *compute_);
-  device.wait(*exchange_, *voted_);
+  ops.cast_vote(*compute_, mine, context_.results.findings, run.fingerprint, last ? owned_ : 0,
+                run.local_ok);
+  device.record(*vote_ready_, *compute_);
+  device.wait(*exchange_, *vote_ready_);
   times_.begin(span, *exchange_);
-  if (binding) ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
-  if (!context_.rehearses) {
-    if (binding) context_.comm->retract(*exchange_, &outcome_->vote_entered);
+  if (decides_commit) ops.copy(*exchange_, &readback_->vote_sent, &kOne, sizeof kOne);
+  if (!context_.warming_up) {
+    if (decides_commit) context_.comm->clear_if_aborted(*exchange_, &readback_->vote_sent);
     context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(mine),
-                              reinterpret_cast<int64_t*>(sum), kBallotWords);
+                              reinterpret_cast<int64_t*>(sum), kVoteWords);
   }
-  if (binding) ops.copy(*exchange_, &outcome_->vote_passed, &kOne, sizeof kOne);
-  ops.copy(*exchange_, mirror, sum, sizeof(Ballot));
+  if (decides_commit) ops.copy(*exchange_, &readback_->vote_returned, &kOne, sizeof kOne);
+  ops.copy(*exchange_, mirror, sum, sizeof(Vote));
   times_.end(span, *exchange_);
-  device.record(*verdict_in_, *exchange_);
-  device.wait(*compute_, *verdict_in_);
+  device.record(*vote_received_, *exchange_);
+  device.wait(*compute_, *vote_received_);
 }
 
-void Pipeline::adamw(const StepRun& run) {
-  const AdamWork& work = work_.adamw;
-  if (work.whole.empty() && work.pieces.empty()) return;
+void Pipeline::adamw(const StepInputs& run) {
+  const AdamWParams& work = config_.adamw;
+  if (work.whole.empty() && work.blocks.empty()) return;
   times_.begin(kAdamWSpan, *compute_);
-  context_.ops().commit_adamw(*compute_, work.whole, work.pieces, context_.tables,
-                              context_.verdict(run.stamp));
+  context_.ops().commit_adamw(*compute_, work.whole, work.blocks, context_.tables,
+                              context_.commit_condition(run.fingerprint));
   times_.end(kAdamWSpan, *compute_);
 }
 
@@ -211,10 +217,11 @@ void Pipeline::count(const Action& action) {
   if (action.stage == Stage::kGather) resident_peak_ = std::max(resident_peak_, ++resident_);
 }
 
-void Pipeline::perform(const Action& action, const StepRun& run) {
-  const ProfilerRange range(*context_.device, stage_name(action.stage), action.slot);
+void Pipeline::perform(const Action& action, const StepInputs& run) {
+  const ProfilerRange range(*context_.device, stage_name(action.stage), action.chunk);
   count(action);
-  Chunk* const chunk = action.slot >= 0 ? chunks_[static_cast<size_t>(action.slot)].get() : nullptr;
+  Chunk* const chunk =
+      action.chunk >= 0 ? chunks_[static_cast<size_t>(action.chunk)].get() : nullptr;
   switch (action.stage) {
     case Stage::kScan:
       return scan();
@@ -223,46 +230,46 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
     case Stage::kOrthogonalize:
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
-      return vote(run, ballot_, context_.results.ballot_sum, &outcome_->verdict, true);
+      return vote(run, own_vote_, context_.results.vote_sum, &readback_->vote_sum, true);
     case Stage::kCommit:
       return chunk ? chunk->commit(run) : void();
     case Stage::kAdamW:
       return adamw(run);
-    case Stage::kOutcome:
-      return vote(run, second_ballot_, second_verdict_, &outcome_->outcome, false);
+    case Stage::kConfirm:
+      return vote(run, confirm_vote_, confirm_sum_, &readback_->confirm_sum, false);
   }
 }
 
-void Pipeline::enqueue(const StepRun& run) {
-  const ProfilerRange range(*context_.device, context_.rehearses ? "rehearsal" : "step");
-  function_failure_ = {};
+void Pipeline::enqueue(const StepInputs& run) {
+  const ProfilerRange range(*context_.device, context_.warming_up ? "rehearsal" : "step");
+  callback_failure_ = {};
   prepare(run);
   resident_ = 0;
-  const int ahead = recorder_of(*context_.device) ? kAhead : kAheadOfLaunches;
+  const int ahead = graph_capture_of(*context_.device) ? kAhead : kAheadOfLaunches;
   int enqueued = 0;
   for (const Action& action : order_) {
     perform(action, run);
-    if (work_.serial) drain();
-    if (++enqueued == ahead) context_.device->synchronize_joined(join_deadline_);
+    if (config_.serial) drain();
+    if (++enqueued == ahead) context_.device->synchronize_caller_stream(caller_deadline_);
   }
-  context_.ops().copy(*compute_, &outcome_->findings, context_.results.findings, sizeof(Findings));
+  context_.ops().copy(*compute_, &readback_->findings, context_.results.findings, sizeof(Findings));
   clipping_->report();
   context_.device->record(*finished_, *compute_);
 }
 
 // The second time Newton-Schulz is recorded, which one that measures is not.
-void Pipeline::rehearse() {
-  context_.rehearses = true;
+void Pipeline::warm_up() {
+  context_.warming_up = true;
   context_.ops().fill(*compute_, workspace_.data(), 0, workspace_.bytes());
-  const int times = recorder_of(*context_.device) ? 2 : 1;
+  const int times = graph_capture_of(*context_.device) ? 2 : 1;
   for (int i = 0; i < times; ++i) {
-    StepRun run;
+    StepInputs run;
     run.local_ok = false;
-    run.health = health_ && i == 0;
+    run.collect_health = health_ && i == 0;
     enqueue(run);
     wait();
   }
-  context_.rehearses = false;
+  context_.warming_up = false;
   // No step has run yet.
   times_.forget();
   for (const auto& chunk : chunks_)
@@ -273,14 +280,14 @@ void Pipeline::rehearse() {
 // No deadline of its own: exchanges end by the transport's, and local passes end by themselves. To
 // give up on those would hand buffers back that are still being written.
 void Pipeline::wait() {
-  context_.device->synchronize_joined(join_deadline_);
+  context_.device->synchronize_caller_stream(caller_deadline_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
 }
 
 // Behind a caller's stream that does not end nothing is enqueued: there is room for few launches.
-void Pipeline::run_now(FunctionRef<void(Stream&)> work) {
-  context_.device->synchronize_joined(join_deadline_);
+void Pipeline::run_between_steps(FunctionRef<void(Stream&)> work) {
+  context_.device->synchronize_caller_stream(caller_deadline_);
   work(*compute_);
   context_.device->record(*finished_, *compute_);
   wait();
@@ -288,41 +295,41 @@ void Pipeline::run_now(FunctionRef<void(Stream&)> work) {
 
 // What a failed enqueue has left behind still reads and writes the caller's buffers. Nothing ends
 // behind a caller's stream that does not.
-void Pipeline::abandon() noexcept {
-  constexpr int64_t kPatienceMs = 60'000;
+void Pipeline::drain_after_error() noexcept {
+  constexpr int64_t kDrainTimeoutMs = 60'000;
   try {
     Device& device = *context_.device;
-    device.synchronize_joined(join_deadline_);
-    device.record(*voted_, *exchange_);
-    device.wait(*compute_, *voted_);
+    device.synchronize_caller_stream(caller_deadline_);
+    device.record(*vote_ready_, *exchange_);
+    device.wait(*compute_, *vote_ready_);
     device.record(*finished_, *compute_);
-    device.synchronize(*finished_, Deadline::in_ms(kPatienceMs));
+    device.synchronize(*finished_, Deadline::in_ms(kDrainTimeoutMs));
   } catch (...) {  // a lost device has nothing left to wait for
   }
 }
 
 // All that the commits read was there before this rank cast its ballot: messages, sums, staged
 // moments, factors, tables.
-void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
-  StepRun run;
-  run.stamp = stamp;
-  outcome_->verdict = verdict;
-  context_.ops().copy(*compute_, context_.results.ballot_sum, &outcome_->verdict, sizeof(Ballot));
+void Pipeline::roll_forward(int64_t fingerprint, const Vote& vote_sum) {
+  StepInputs run;
+  run.fingerprint = fingerprint;
+  readback_->vote_sum = vote_sum;
+  context_.ops().copy(*compute_, context_.results.vote_sum, &readback_->vote_sum, sizeof(Vote));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
   clipping_->report();  // a step that could not be enqueued to its end has not
   muonrt::drain(*context_.device, *compute_, *finished_);
 }
 
-void Pipeline::join(void* callers_stream, int64_t timeout_ms) {
-  context_.device->join(*compute_, callers_stream, "step");
-  join_deadline_ = Deadline::in_ms(timeout_ms);
+void Pipeline::wait_caller_stream(void* callers_stream, int64_t timeout_ms) {
+  context_.device->wait_caller_stream(*compute_, callers_stream, "step");
+  caller_deadline_ = Deadline::in_ms(timeout_ms);
 }
 
-std::optional<Error> Pipeline::late() const {
-  if (!join_deadline_.passed()) return std::nullopt;
+std::optional<Error> Pipeline::caller_stream_error() const {
+  if (!caller_deadline_.passed()) return std::nullopt;
   try {
-    context_.device->synchronize_joined(join_deadline_);
+    context_.device->synchronize_caller_stream(caller_deadline_);
   } catch (const Error& error) {
     return error;
   }
@@ -330,10 +337,10 @@ std::optional<Error> Pipeline::late() const {
 }
 
 void Pipeline::drain() {
-  context_.device->synchronize_joined(join_deadline_);
+  context_.device->synchronize_caller_stream(caller_deadline_);
   for (Stream* stream : {compute_.get(), exchange_.get()}) {
-    context_.device->record(*called_, *stream);
-    context_.device->synchronize(*called_, Deadline::in_ms(kMaxTimeoutMs));
+    context_.device->record(*callbacks_done_, *stream);
+    context_.device->synchronize(*callbacks_done_, Deadline::in_ms(kMaxTimeoutMs));
   }
 }
 

@@ -68,10 +68,10 @@ int64_t ReplicaHashes::gradient_word(int64_t param) const {
 int64_t ReplicaHashes::word(int64_t param, Replicated first, Replicated last) const {
   const Holders group = holders(param, first, rank_);
   if (group.first < 0 || group.count < 2) return 0;
-  uint64_t hash = scrambled(static_cast<uint64_t>(param)) ^ static_cast<uint64_t>(group.first);
+  uint64_t hash = splitmix64(static_cast<uint64_t>(param)) ^ static_cast<uint64_t>(group.first);
   for (auto kind = static_cast<int64_t>(first); kind <= static_cast<int64_t>(last); ++kind)
-    hash = scrambled(hash) ^ mirror_.as<uint64_t>()[param * kReplicated + kind];
-  hash = scrambled(hash);
+    hash = splitmix64(hash) ^ mirror_.as<uint64_t>()[param * kReplicated + kind];
+  hash = splitmix64(hash);
   const auto others = static_cast<uint64_t>(group.count - 1);
   return static_cast<int64_t>(group.first == rank_ ? others * hash : 0 - hash);
 }

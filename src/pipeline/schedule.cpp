@@ -20,7 +20,7 @@ const char* stage_name(Stage stage) {
       return "commit";
     case Stage::kAdamW:
       return "adamw";
-    case Stage::kOutcome:
+    case Stage::kConfirm:
       return "outcome";
   }
   return "unknown";
@@ -30,41 +30,42 @@ namespace {
 
 // Gathers run ahead of the products by the window; the local passes of AdamW are placed behind the
 // first gathers, where the compute stream would otherwise wait for an exchange.
-std::vector<Action> atomic_order(int32_t slots, int32_t window) {
+std::vector<Action> atomic_order(int32_t chunks, int32_t window) {
   std::vector<Action> order;
-  for (int32_t i = 0; i < std::min(window, slots); ++i) order.push_back({Stage::kGather, i});
+  for (int32_t i = 0; i < std::min(window, chunks); ++i) order.push_back({Stage::kGather, i});
   order.push_back({Stage::kScan, -1});
-  for (int32_t i = 0; i < slots; ++i) {
+  for (int32_t i = 0; i < chunks; ++i) {
     order.push_back({Stage::kOrthogonalize, i});
-    if (i + window < slots) order.push_back({Stage::kGather, i + window});
+    if (i + window < chunks) order.push_back({Stage::kGather, i + window});
   }
   order.push_back({Stage::kVote, -1});
-  for (int32_t i = 0; i < slots; ++i) order.push_back({Stage::kCommit, i});
+  for (int32_t i = 0; i < chunks; ++i) order.push_back({Stage::kCommit, i});
   order.push_back({Stage::kAdamW, -1});
   return order;
 }
 
 // A slot commits one product later than its own, so that its return has time to arrive; with a
 // window of one there is no such room.
-std::vector<Action> eager_order(int32_t slots, int32_t window) {
+std::vector<Action> eager_order(int32_t chunks, int32_t window) {
   const int32_t delay = window > 1 ? 1 : 0;
   std::vector<Action> order = {{Stage::kScan, -1}, {Stage::kVote, -1}};
-  for (int32_t i = 0; i < std::min(window, slots); ++i) order.push_back({Stage::kGather, i});
+  for (int32_t i = 0; i < std::min(window, chunks); ++i) order.push_back({Stage::kGather, i});
   order.push_back({Stage::kAdamW, -1});
-  for (int32_t i = 0; i < slots; ++i) {
+  for (int32_t i = 0; i < chunks; ++i) {
     order.push_back({Stage::kOrthogonalize, i});
     if (i >= delay) order.push_back({Stage::kCommit, i - delay});
-    if (i + window < slots) order.push_back({Stage::kGather, i + window});
+    if (i + window < chunks) order.push_back({Stage::kGather, i + window});
   }
-  for (int32_t i = std::max(0, slots - delay); i < slots; ++i) order.push_back({Stage::kCommit, i});
-  order.push_back({Stage::kOutcome, -1});
+  for (int32_t i = std::max(0, chunks - delay); i < chunks; ++i)
+    order.push_back({Stage::kCommit, i});
+  order.push_back({Stage::kConfirm, -1});
   return order;
 }
 
 }  // namespace
 
-std::vector<Action> schedule(int32_t slots, int window, CommitMode commit) {
-  return commit == CommitMode::kAtomic ? atomic_order(slots, window) : eager_order(slots, window);
+std::vector<Action> schedule(int32_t chunks, int window, CommitMode commit) {
+  return commit == CommitMode::kAtomic ? atomic_order(chunks, window) : eager_order(chunks, window);
 }
 
 std::string to_text(const std::vector<Action>& actions) {
@@ -72,7 +73,7 @@ std::string to_text(const std::vector<Action>& actions) {
   for (const Action& action : actions) {
     if (!out.empty()) out += ' ';
     out += stage_name(action.stage);
-    if (action.slot >= 0) out += cat("(", action.slot, ")");
+    if (action.chunk >= 0) out += cat("(", action.chunk, ")");
   }
   return out;
 }

@@ -15,19 +15,19 @@ enum class Stage : int32_t {
   kVote,
   kCommit,   // unpack + momentum write + decay + update
   kAdamW,    // AdamW of all its parameters
-  kOutcome,  // eager: a second vote on what was found after the first
+  kConfirm,  // eager: a second vote on what was found after the first
 };
 
 struct Action {
   Stage stage;
-  int32_t slot;  // world-wide chunk slot; -1 where the stage has none
+  int32_t chunk;  // world-wide chunk slot; -1 where the stage has none
   bool operator==(const Action&) const = default;
 };
 
 /// The order of a step's stages. A pure function of its arguments, so that any two ranks meet in
 /// the same order; a rank passes over the slots in which it takes no part. At most `window` slots
 /// lie between their gather and the end of their orthogonalization.
-std::vector<Action> schedule(int32_t slots, int window, CommitMode commit);
+std::vector<Action> schedule(int32_t chunks, int window, CommitMode commit);
 
 const char* stage_name(Stage stage);
 

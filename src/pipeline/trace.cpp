@@ -33,7 +33,7 @@ std::string chrome_trace(const std::vector<Span>& spans, int rank) {
     name_thread(0, "compute");
     name_thread(1, "comm");
     for (const Span& s : ran) {
-      event(s.slot < 0 ? s.name : cat(s.name, " ", s.slot), "X", s.on_comm() ? 1 : 0, [&] {
+      event(s.chunk < 0 ? s.name : cat(s.name, " ", s.chunk), "X", s.on_comm() ? 1 : 0, [&] {
         out.field("ts", static_cast<double>(s.begin - origin) / 1e3);
         out.field("dur", static_cast<double>(s.end - s.begin) / 1e3);
       });

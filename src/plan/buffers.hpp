@@ -5,35 +5,35 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/copy_list.hpp"
 #include "plan/problem.hpp"
+#include "plan/rank_chunk.hpp"
 
 namespace muonrt {
 
 /// Buffers of a slot on one rank.
-enum SlotBuffer : size_t {
+enum ChunkBuffer : size_t {
   kGatherSend,
   kGatherReceive,
   kReturnSend,
   kReturnReceive,
   kSums,
   kDirectionBytes,
-  kSlotBuffers
+  kChunkBuffers
 };
 
 /// Their sizes in bytes.
-struct SlotBytes : std::array<int64_t, kSlotBuffers> {
-  SlotBytes() : std::array<int64_t, kSlotBuffers>{} {}
+struct ChunkBytes : std::array<int64_t, kChunkBuffers> {
+  ChunkBytes() : std::array<int64_t, kChunkBuffers>{} {}
 };
 
-inline SlotBytes bytes_of(const SlotPlan& slot) {
-  SlotBytes out;
-  out[kGatherSend] = slot.gather_send_bytes;
-  out[kGatherReceive] = slot.gather_receive_bytes;
-  out[kReturnSend] = slot.return_send_bytes;
-  out[kReturnReceive] = slot.return_receive_bytes;
-  out[kSums] = slot.sum_bytes;
-  out[kDirectionBytes] = slot.direction_bytes;
+inline ChunkBytes bytes_of(const RankChunk& chunk) {
+  ChunkBytes out;
+  out[kGatherSend] = chunk.gather_send_bytes;
+  out[kGatherReceive] = chunk.gather_receive_bytes;
+  out[kReturnSend] = chunk.return_send_bytes;
+  out[kReturnReceive] = chunk.return_receive_bytes;
+  out[kSums] = chunk.sum_bytes;
+  out[kDirectionBytes] = chunk.direction_bytes;
   return out;
 }
 
@@ -44,11 +44,11 @@ class RankBuffers {
       : atomic_(options.commit == CommitMode::kAtomic),
         window_(static_cast<size_t>(options.window)) {}
 
-  void add(int32_t slot, const SlotBytes& bytes) {
-    const size_t number = static_cast<size_t>(slot) % window_;
+  void add(int32_t chunk, const ChunkBytes& bytes) {
+    const size_t number = static_cast<size_t>(chunk) % window_;
     if (in_flight_.size() <= number) in_flight_.resize(number + 1);
-    SlotBytes& buffers = in_flight_[number];
-    for (size_t k = 0; k < kSlotBuffers; ++k) {
+    ChunkBytes& buffers = in_flight_[number];
+    for (size_t k = 0; k < kChunkBuffers; ++k) {
       if (atomic_ && (k == kReturnReceive || k == kSums)) {
         staged_ += bytes[k];
       } else {
@@ -59,10 +59,10 @@ class RankBuffers {
 
   /// By slot number modulo the window, up to the last that is used: the largest of those slots,
   /// which use the buffers in turn.
-  const std::vector<SlotBytes>& in_flight() const { return in_flight_; }
+  const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;
-    for (const SlotBytes& buffers : in_flight_)
+    for (const ChunkBytes& buffers : in_flight_)
       for (const int64_t bytes : buffers) sum += bytes;
     return sum;
   }
@@ -72,7 +72,7 @@ class RankBuffers {
  private:
   bool atomic_;
   size_t window_;
-  std::vector<SlotBytes> in_flight_;
+  std::vector<ChunkBytes> in_flight_;
   int64_t staged_ = 0;
 };
 

@@ -79,14 +79,14 @@ int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
 Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget) {
   std::vector<Queue> queues = queues_of(items, budget);
   Chunking out;
-  out.slot.assign(items.size(), -1);
+  out.chunk_of.assign(items.size(), -1);
   int64_t most = 0, height = 0;  // cost of the busiest owner: in all, and up to the slot
   for (const Queue& q : queues) {
-    out.slots = std::max(out.slots, q.chunks[0]);
+    out.chunks = std::max(out.chunks, q.chunks[0]);
     most = std::max(most, q.cost.back());
   }
-  for (int32_t slot = 0; slot < out.slots; ++slot) {
-    const int32_t left = out.slots - slot - 1;
+  for (int32_t chunk = 0; chunk < out.chunks; ++chunk) {
+    const int32_t left = out.chunks - chunk - 1;
     // An equal part of what is left; more if some owner's next matrix is larger than that, for then
     // the others have the time as well.
     const int64_t even = height + (most - height) / (left + 1);
@@ -96,7 +96,7 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget) {
     }
     for (Queue& q : queues) {
       for (const int32_t end = chunk_end(q, target, left); q.at < end; ++q.at)
-        out.slot[static_cast<size_t>(q.items[static_cast<size_t>(q.at)])] = slot;
+        out.chunk_of[static_cast<size_t>(q.items[static_cast<size_t>(q.at)])] = chunk;
       height = std::max(height, q.cost_to(q.at));
     }
   }

@@ -14,8 +14,8 @@ struct ChunkItem {
 };
 
 struct Chunking {
-  int32_t slots = 0;
-  std::vector<int32_t> slot;  // of each item, in [0, slots)
+  int32_t chunks = 0;
+  std::vector<int32_t> chunk_of;  // of each item, in [0, slots)
 };
 
 /// Cuts what every owner has to do into chunk slots that all owners number together: largest

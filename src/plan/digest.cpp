@@ -16,8 +16,9 @@ void feed(Hash& hash, const std::vector<int>& list) {
 }
 
 void feed(Hash& hash, const PlanOptions& o) {
-  for (const int64_t v : {number(o.world), number(o.transport), o.chunk_bytes, number(o.window),
-                          number(o.commit), number(o.replicas), number(o.max_peers)})
+  for (const int64_t v :
+       {number(o.world), number(o.transport_dtype), o.chunk_bytes, number(o.window),
+        number(o.commit), number(o.replica_mode), number(o.max_peers)})
     hash.value(v);
   for (const double v : {o.rates.flops, o.rates.bytes, o.rates.message_seconds}) hash.value(v);
 }
@@ -48,7 +49,7 @@ void feed(Hash& hash, const ParamSpec& spec) {
 
 void feed(Hash& hash, const Matrix& m) {
   for (const int64_t v : {number(m.owner), number(m.replica), number(m.grad_replica),
-                          number(m.slot), number(m.method.form), number(m.method.steps)})
+                          number(m.chunk), number(m.method.form), number(m.method.steps)})
     hash.value(v);
   feed(hash, m.method.restarts);
 }

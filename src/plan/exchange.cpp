@@ -17,10 +17,10 @@ using Content = std::vector<std::pair<int32_t, int32_t>>;
 /// The owner's side of one slot.
 class OwnerSide {
  public:
-  OwnerSide(const ExchangeContext& context, const RankMessages& messages, SlotPlan& slot)
-      : context_(context), slot_(slot), cursor_(size_of(slot.return_dtype)) {
-    index_of_ = add_owned(context, messages.owned, slot);
-    if (slot.kind == SlotKind::kAddends) {
+  OwnerSide(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk)
+      : context_(context), slot_(chunk), cursor_(size_of(chunk.return_dtype)) {
+    index_of_ = add_owned(context, messages.owned, chunk);
+    if (chunk.kind == ChunkKind::kPartialGrads) {
       add_owner_state();
       add_addends(messages.gather_receives);
     } else {
@@ -30,36 +30,36 @@ class OwnerSide {
   }
 
  private:
-  static Content content_of(const MessagePiece* first, const MessagePiece* last) {
+  static Content content_of(const MessageEntry* first, const MessageEntry* last) {
     Content out;
     for (; first != last; ++first) out.emplace_back(first->matrix, first->holder.shard);
     return out;
   }
 
-  Region add_message(const MessagePiece* first, const MessagePiece* last, int32_t peer) {
+  Region add_message(const MessageEntry* first, const MessageEntry* last, int32_t peer) {
     cursor_.begin_message();
     for (; first != last; ++first) {
       for (const Block& b : context_.blocks_of(first->matrix, first->holder)) {
-        slot_.return_matrix_pieces.push_back(
+        slot_.return_matrix_blocks.push_back(
             {index_of_.at(first->matrix), b.rows, b.cols, b.row, b.col, cursor_.take(b.numel())});
       }
     }
     return cursor_.region(peer);
   }
 
-  void add_gather(const std::vector<MessagePiece>& pieces) {
-    for_each_message(pieces, [&](const MessagePiece* first, const MessagePiece* last) {
+  void add_gather(const std::vector<MessageEntry>& blocks) {
+    for_each_message(blocks, [&](const MessageEntry* first, const MessageEntry* last) {
       const Region region = add_message(first, last, first->from);
       slot_.gather_receives.push_back(region);
       messages_.emplace(content_of(first, last), region);
     });
-    slot_.gather_matrix_pieces = slot_.return_matrix_pieces;
+    slot_.gather_matrix_blocks = slot_.return_matrix_blocks;
     slot_.gather_receive_bytes = cursor_.total();
   }
 
   /// The rectangles of a whole row-major matrix whose rows and columns are neighbours in the
   /// tensor: one, unless the matrix is a part that consists of several runs.
-  std::vector<Block> rectangles_of(const Owned& o) const {
+  std::vector<Block> rectangles_of(const OwnedMatrix& o) const {
     const Matrix& m = context_.matrix(o.matrix);
     const ParamSpec& spec = context_.spec(m);
     Runs rows = {{0, o.rows}}, cols = {{0, o.cols}};
@@ -88,15 +88,15 @@ class OwnerSide {
     MessageCursor directions(size_of(slot_.return_dtype));
     int64_t sum = 0;
     for (size_t i = 0; i < slot_.owned.size(); ++i) {
-      const Owned& o = slot_.owned[i];
+      const OwnedMatrix& o = slot_.owned[i];
       const int32_t param = context_.matrix(o.matrix).param;
       directions.begin_message();
       slot_.owner_state.push_back({param, o.matrix, o.rows * o.cols, sum});
       for (const Block& b : rectangles_of(o)) {
         const int64_t at = directions.take(b.numel());
-        slot_.owner_pieces.push_back(context_.piece(o.matrix, b, at));
-        slot_.owner_pieces.back().param = static_cast<int32_t>(i);
-        slot_.gather_matrix_pieces.push_back(
+        slot_.owner_state_blocks.push_back(context_.shard_block(o.matrix, b, at));
+        slot_.owner_state_blocks.back().param = static_cast<int32_t>(i);
+        slot_.gather_matrix_blocks.push_back(
             {static_cast<int32_t>(i), b.rows, b.cols, b.row, b.col, at});
       }
       sum = round_up(sum + o.rows * o.cols, kMessageAlignment / 4);
@@ -107,21 +107,23 @@ class OwnerSide {
 
   /// One list for each addend, so that they are added in the order of mesh coordinates, whoever
   /// holds them and whenever they arrive.
-  void add_addends(const std::vector<MessagePiece>& pieces) {
+  void add_addends(const std::vector<MessageEntry>& blocks) {
     MessageCursor cursor(size_of(slot_.gather_dtype));
-    for_each_message(pieces, [&](const MessagePiece* first, const MessagePiece* last) {
+    for_each_message(blocks, [&](const MessageEntry* first, const MessageEntry* last) {
       const int32_t peer = first->from;
       cursor.begin_message();
       for (; first != last; ++first) {
         const int32_t i = index_of_.at(first->matrix);
-        const Owned& o = slot_.owned[static_cast<size_t>(i)];
+        const OwnedMatrix& o = slot_.owned[static_cast<size_t>(i)];
         const OwnerState& owner_state = slot_.owner_state[static_cast<size_t>(i)];
-        const auto addend = static_cast<size_t>(first->holder.addend);
-        if (slot_.addends.size() <= addend) slot_.addends.resize(addend + 1);
+        const auto partial_grad = static_cast<size_t>(first->holder.partial_index);
+        if (slot_.partial_grad_blocks.size() <= partial_grad)
+          slot_.partial_grad_blocks.resize(partial_grad + 1);
         for (const Block& b : context_.grad_blocks_of(first->matrix, first->holder)) {
-          slot_.addends[addend].push_back({owner_state.param, first->matrix, b.rows, b.cols,
-                                           owner_state.sum_offset + b.row * o.cols + b.col, o.cols,
-                                           cursor.take(b.numel()), b.row, b.col, 1.0f});
+          slot_.partial_grad_blocks[partial_grad].push_back(
+              {owner_state.param, first->matrix, b.rows, b.cols,
+               owner_state.sum_offset + b.row * o.cols + b.col, o.cols, cursor.take(b.numel()),
+               b.row, b.col, 1.0f});
         }
       }
       slot_.gather_receives.push_back(cursor.region(peer));
@@ -131,8 +133,8 @@ class OwnerSide {
 
   /// The send buffer begins as the gather's receive buffer; peers that want what is already there
   /// share it.
-  void add_return(const std::vector<MessagePiece>& pieces) {
-    for_each_message(pieces, [&](const MessagePiece* first, const MessagePiece* last) {
+  void add_return(const std::vector<MessageEntry>& blocks) {
+    for_each_message(blocks, [&](const MessageEntry* first, const MessageEntry* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));
       if (is_new) at->second = add_message(first, last, first->to);
       slot_.return_sends.push_back({first->to, at->second.offset, at->second.bytes});
@@ -141,7 +143,7 @@ class OwnerSide {
   }
 
   const ExchangeContext& context_;
-  SlotPlan& slot_;
+  RankChunk& slot_;
   MessageCursor cursor_;
   std::map<int32_t, int32_t> index_of_;  // matrix id -> index into slot_.owned
   std::map<Content, Region> messages_;
@@ -150,18 +152,19 @@ class OwnerSide {
 }  // namespace
 
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
-                                     const std::vector<int32_t>& ids, SlotPlan& slot) {
+                                     const std::vector<int32_t>& ids, RankChunk& chunk) {
   std::map<int32_t, int32_t> index_of;
   for (const int32_t id : in_batches(context.plan, ids)) {
-    index_of[id] = static_cast<int32_t>(slot.owned.size());
+    index_of[id] = static_cast<int32_t>(chunk.owned.size());
     const Matrix& m = context.matrix(id);
-    slot.owned.push_back({id, m.rows, m.cols, context.spec(m).transposed});
+    chunk.owned.push_back({id, m.rows, m.cols, context.spec(m).transposed});
   }
   return index_of;
 }
 
-void add_owner_side(const ExchangeContext& context, const RankMessages& messages, SlotPlan& slot) {
-  OwnerSide(context, messages, slot);
+void add_owner_side(const ExchangeContext& context, const RankMessages& messages,
+                    RankChunk& chunk) {
+  OwnerSide(context, messages, chunk);
 }
 
 }  // namespace muonrt

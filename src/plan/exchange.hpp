@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "base/checked.hpp"
-#include "plan/copy_list.hpp"
 #include "plan/messages.hpp"
 #include "plan/owners/holder_table.hpp"
 #include "plan/plan.hpp"
+#include "plan/rank_chunk.hpp"
 
 namespace muonrt {
 
@@ -51,39 +51,39 @@ struct ExchangeContext {
     return blocks.grad_blocks(matrix(id).param, matrix(id).index, holder);
   }
   /// `block` of a matrix, with the factors on its update and its place in the tensor.
-  Piece piece(int32_t id, const Block& block, int64_t packed_offset) const;
+  ShardBlock shard_block(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
 /// Calls `use(first, last)` for the pieces of each message in turn.
 template <class Use>
-void for_each_message(const std::vector<MessagePiece>& pieces, const Use& use) {
-  for (size_t i = 0; i < pieces.size();) {
-    const auto same = [&](const MessagePiece& p) {
-      return p.from == pieces[i].from && p.to == pieces[i].to && p.owner == pieces[i].owner;
+void for_each_message(const std::vector<MessageEntry>& blocks, const Use& use) {
+  for (size_t i = 0; i < blocks.size();) {
+    const auto same = [&](const MessageEntry& p) {
+      return p.from == blocks[i].from && p.to == blocks[i].to && p.owner == blocks[i].owner;
     };
     size_t end = i;
-    while (end < pieces.size() && same(pieces[end])) ++end;
-    use(pieces.data() + i, pieces.data() + end);
+    while (end < blocks.size() && same(blocks[end])) ++end;
+    use(blocks.data() + i, blocks.data() + end);
     i = end;
   }
 }
 
 /// The holder's side of a slot: pieces that it sends to owners, gets back, and forwards.
-void add_holder_side(const ExchangeContext& context, const RankMessages& messages, const Slot& of,
-                     int32_t rank, SlotPlan& slot);
+void add_holder_side(const ExchangeContext& context, const RankMessages& messages,
+                     const ChunkSpec& of, int32_t rank, RankChunk& chunk);
 
-/// Fills SlotPlan::owned with `ids` (ascending), equal shapes adjacent.
+/// Fills RankChunk::owned with `ids` (ascending), equal shapes adjacent.
 /// @return  for each matrix its index there.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
-                                     const std::vector<int32_t>& ids, SlotPlan& slot);
+                                     const std::vector<int32_t>& ids, RankChunk& chunk);
 
 /// A rank that forwards sends all that owners sent to it, as it lies at the head of its buffer.
-void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, SlotPlan& slot);
+void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, RankChunk& chunk);
 /// One more of the messages that a rank forwards, which arrive as one.
 void add_relayed(const Region& message, std::vector<Region>& regions);
 
 /// The owner's side: where the pieces lie in the matrices that it owns and in the messages. Fills
-/// SlotPlan::owned, and what is kept of them where the slot's kind is kAddends.
-void add_owner_side(const ExchangeContext& context, const RankMessages& messages, SlotPlan& slot);
+/// RankChunk::owned, and what is kept of them where the slot's kind is kPartialGrads.
+void add_owner_side(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk);
 
 }  // namespace muonrt

@@ -15,63 +15,64 @@ const ParamSpec& spec_of(const Plan& plan, const Segment& s) {
 
 }  // namespace
 
-const Layout& front_layout(const Plan& plan, const Slot& slot) {
-  const int32_t param = slot.kind == SlotKind::kSlices
-                            ? slot.segments.front().param
-                            : plan.matrices()[static_cast<size_t>(slot.matrices.front())].param;
+const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk) {
+  const int32_t param = chunk.kind == ChunkKind::kSlices
+                            ? chunk.segments.front().param
+                            : plan.matrices()[static_cast<size_t>(chunk.matrices.front())].param;
   return plan.problem().params[static_cast<size_t>(param)].layout;
 }
 
 /// Where the holder is not in the replica that gets it from the owner.
-void MatrixMessages::route(MessagePiece& piece, int32_t head) {
-  if (head == piece.holder.replica) return;
+void MatrixMessages::route(MessageEntry& block, int32_t head) {
+  if (head == block.holder.replica) return;
   equal_.resize(static_cast<size_t>(plan_.problem().options.world));
-  std::vector<int>& equal = equal_[static_cast<size_t>(piece.to)];
-  if (equal.empty()) equal = front_layout(plan_, slot_).equal_holders(piece.to);
-  piece.exchange = Exchange::kRelay;
-  piece.from = equal[static_cast<size_t>(head)];
+  std::vector<int>& equal = equal_[static_cast<size_t>(block.to)];
+  if (equal.empty()) equal = front_layout(plan_, slot_).equal_holders(block.to);
+  block.exchange = Exchange::kRelay;
+  block.from = equal[static_cast<size_t>(head)];
 }
 
-RankMessages messages_of(const Plan& plan, BlockTable& blocks, const Slot& slot, int32_t rank) {
+RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,
+                         int32_t rank) {
   RankMessages out;
-  MatrixMessages messages(plan, blocks, slot);
-  const auto add = [&](const MessagePiece& piece, std::vector<MessagePiece>* sends,
-                       std::vector<MessagePiece>& receives) {
-    if (sends != nullptr && piece.from == rank) sends->push_back(piece);
-    if (piece.to == rank) receives.push_back(piece);
+  MatrixMessages messages(plan, blocks, chunk);
+  const auto add = [&](const MessageEntry& block, std::vector<MessageEntry>* sends,
+                       std::vector<MessageEntry>& receives) {
+    if (sends != nullptr && block.from == rank) sends->push_back(block);
+    if (block.to == rank) receives.push_back(block);
   };
-  for (const int32_t id : slot.matrices) {
+  for (const int32_t id : chunk.matrices) {
     if (plan.matrices()[static_cast<size_t>(id)].owner == rank) out.owned.push_back(id);
-    messages.for_each(id, rank, [&](const MessagePiece& piece) {
-      switch (piece.exchange) {
+    messages.for_each(id, rank, [&](const MessageEntry& block) {
+      switch (block.exchange) {
         case Exchange::kGather:
-          return add(piece, &out.gather_sends, out.gather_receives);
+          return add(block, &out.gather_sends, out.gather_receives);
         case Exchange::kReturn:
-          return add(piece, &out.return_sends, out.return_receives);
+          return add(block, &out.return_sends, out.return_receives);
         case Exchange::kRelay:
-          return add(piece, nullptr, out.relay_receives);
+          return add(block, nullptr, out.relay_receives);
       }
     });
   }
   for (auto* list : {&out.gather_sends, &out.gather_receives, &out.return_sends,
                      &out.return_receives, &out.relay_receives}) {
-    std::sort(list->begin(), list->end(), [](const MessagePiece& a, const MessagePiece& b) {
+    std::sort(list->begin(), list->end(), [](const MessageEntry& a, const MessageEntry& b) {
       return std::tie(a.from, a.to, a.owner, a.matrix) < std::tie(b.from, b.to, b.owner, b.matrix);
     });
   }
   return out;
 }
 
-SliceGroup::SliceGroup(const Plan& plan, const Slot& slot, int32_t rank) : slot_(slot) {
-  const Layout& layout = front_layout(plan, slot);
+SliceGroup::SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank) : slot_(chunk) {
+  const Layout& layout = front_layout(plan, chunk);
   for (const int one : layout.replica_group(rank)) {
     members_.push_back(
         {one, static_cast<int32_t>(layout.full_replica_index(one)), std::ssize(members_)});
     replicas_ = std::max(replicas_, members_.back().replica + 1);
   }
   if (members_.empty()) return;
-  gathers_ = !spec_of(plan, slot.segments.front()).grad_layout;
-  for (const Segment& s : slot.segments)
+  gathers_ = !spec_of(plan, chunk.segments.front()).grad_layout;
+  for (const Segment& s : chunk.segments)
     local_.push_back(spec_of(plan, s).layout.local_numel(rank));
   for (Member& member : members_) {
     for (size_t s = 0; s < local_.size(); ++s) {
@@ -97,10 +98,10 @@ bool SliceGroup::returns(const Member& owner, const Member& to) const {
   return to.replica == head_replica(to.replica, owner.replica, slot_.relay, replicas_);
 }
 
-SplitGather::SplitGather(const Plan& plan, const Slot& slot)
-    : plan_(plan), slot_(slot), owners_(front_layout(plan, slot).mesh().ranks()) {
+SplitGather::SplitGather(const Plan& plan, const ChunkSpec& chunk)
+    : plan_(plan), slot_(chunk), owners_(front_layout(plan, chunk).mesh().ranks()) {
   std::sort(owners_.begin(), owners_.end());
-  for (const Segment& s : slot.segments) sources_.emplace_back(spec_of(plan, s));
+  for (const Segment& s : chunk.segments) sources_.emplace_back(spec_of(plan, s));
 }
 
 std::vector<int32_t> SplitGather::holders_of(int32_t owner) const {

@@ -22,7 +22,7 @@ constexpr int32_t kEveryRank = -1;
 
 /// What a message holds of one matrix. A message holds its pieces by ascending matrix; what is
 /// relayed lies as it came, by ascending owner, then matrix.
-struct MessagePiece {
+struct MessageEntry {
   Exchange exchange;
   int32_t from, to;
   int32_t owner, matrix;
@@ -34,8 +34,8 @@ struct MessagePiece {
 class MatrixMessages {
  public:
   /// All are borrowed.
-  MatrixMessages(const Plan& plan, BlockTable& blocks, const Slot& slot)
-      : plan_(plan), blocks_(blocks), slot_(slot) {}
+  MatrixMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
+      : plan_(plan), blocks_(blocks), slot_(chunk) {}
 
   /// Calls `use(piece)` for each piece of a matrix that `rank` sends or receives; for its owner
   /// also for those that others forward. Whom a rank forwards to says forwards_to (relay.hpp).
@@ -47,17 +47,17 @@ class MatrixMessages {
           if (holder.replica != m.grad_replica) return;
           const int64_t numel = blocks_.grad_numel(m.param, m.index, holder);
           if (numel > 0)
-            use(MessagePiece{Exchange::kGather, holder.rank, m.owner, m.owner, id, holder, numel});
+            use(MessageEntry{Exchange::kGather, holder.rank, m.owner, m.owner, id, holder, numel});
         });
     const HolderGroup& group = plan_.holders().group(m.param, m.index);
     for_each_holder(group, m.owner, rank, [&](const Holder& holder) {
       if (plan_.each_replica() && holder.replica != m.replica) return;
       const int64_t numel = blocks_.numel(m.param, m.index, holder);
       if (numel == 0) return;
-      MessagePiece piece{Exchange::kReturn, m.owner, holder.rank, m.owner, id, holder, numel};
+      MessageEntry block{Exchange::kReturn, m.owner, holder.rank, m.owner, id, holder, numel};
       if (slot_.relay > 0)
-        route(piece, head_replica(holder.replica, m.replica, slot_.relay, group.replicas));
-      use(piece);
+        route(block, head_replica(holder.replica, m.replica, slot_.relay, group.replicas));
+      use(block);
     });
   }
 
@@ -71,21 +71,22 @@ class MatrixMessages {
       use(*holder);
     }
   }
-  void route(MessagePiece& piece, int32_t head);
+  void route(MessageEntry& block, int32_t head);
 
   const Plan& plan_;
   BlockTable& blocks_;
-  const Slot& slot_;
+  const ChunkSpec& slot_;
   std::vector<std::vector<int>> equal_;  // where the slot relays: by rank, once asked for
 };
 
 /// A rank's messages of a slot of matrices, each list in the order of its messages.
 struct RankMessages {
   std::vector<int32_t> owned;  // matrices, ascending
-  std::vector<MessagePiece> gather_sends, gather_receives, return_sends, return_receives,
+  std::vector<MessageEntry> gather_sends, gather_receives, return_sends, return_receives,
       relay_receives;
 };
-RankMessages messages_of(const Plan& plan, BlockTable& blocks, const Slot& slot, int32_t rank);
+RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,
+                         int32_t rank);
 
 /// The ranks that hold what `rank` holds in a slot of slices. Each owns a slice of all the slot's
 /// segments, which are its messages: addends come to it, new values go from it to the others.
@@ -98,7 +99,7 @@ class SliceGroup {
   };
 
   /// `slot` is borrowed. Without members where `rank` is not in the mesh.
-  SliceGroup(const Plan& plan, const Slot& slot, int32_t rank);
+  SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank);
 
   const std::vector<Member>& members() const { return members_; }  // by rank
   const Member& member(int32_t rank) const;                        // one of them
@@ -124,7 +125,7 @@ class SliceGroup {
   }
 
  private:
-  const Slot& slot_;
+  const ChunkSpec& slot_;
   std::vector<Member> members_;
   std::vector<int64_t> local_;  // elements of each segment's parameter on any member
   int32_t replicas_ = 0;
@@ -141,7 +142,7 @@ class SplitGather {
   };
 
   /// `plan` and `slot` are borrowed.
-  SplitGather(const Plan& plan, const Slot& slot);
+  SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
   /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, by owner (who
   /// receives), then by holder.
@@ -161,13 +162,13 @@ class SplitGather {
   std::vector<Share> shares_of(int32_t owner, int32_t holder);
 
   const Plan& plan_;
-  const Slot& slot_;
+  const ChunkSpec& slot_;
   std::vector<int32_t> owners_;  // ascending
   std::vector<SliceSources> sources_;
 };
 
 /// The layout of one of the slot's parameters. Where a return takes two levels, a rank has the same
 /// equal holders in all of them.
-const Layout& front_layout(const Plan& plan, const Slot& slot);
+const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 }  // namespace muonrt

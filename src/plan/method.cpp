@@ -78,7 +78,7 @@ double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols) {
   return c.square * m * m * m + c.gram * m * m * n + c.rectangle * 2 * m * m * n;
 }
 
-double orthogonalize_flops_plain(const Method& method, int64_t rows, int64_t cols) {
+double orthogonalize_flops_full(const Method& method, int64_t rows, int64_t cols) {
   const auto [m, n] = shape_of(rows, cols);
   if (m == 0) return 0.0;
   const Count c = count_products(method);

@@ -36,6 +36,6 @@ double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols);
 
 /// FLOPs if every product were computed in full.
-double orthogonalize_flops_plain(const Method& method, int64_t rows, int64_t cols);
+double orthogonalize_flops_full(const Method& method, int64_t rows, int64_t cols);
 
 }  // namespace muonrt

@@ -8,12 +8,12 @@
 #include "base/error.hpp"
 #include "base/fits_f32.hpp"
 #include "plan/batch.hpp"
-#include "plan/callback_slots.hpp"
+#include "plan/callback_chunks.hpp"
+#include "plan/chunk_assignment.hpp"
 #include "plan/exchange.hpp"
 #include "plan/owners/cost.hpp"
 #include "plan/owners/ownership.hpp"
 #include "plan/slices.hpp"
-#include "plan/slots.hpp"
 
 namespace muonrt {
 
@@ -45,7 +45,8 @@ void check_param(const ParamSpec& spec, size_t index) {
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
                  spec.owner, " is no rank; give a rank, or -1 to let the planner choose");
   MUONRT_REQUIRE(
-      !spec.by_callback || !sums_gradients(spec), Status::kNotSupported, "param '", spec.name,
+      !spec.by_callback || !owner_assembles_gradient(spec), Status::kNotSupported, "param '",
+      spec.name,
       "': the caller's functions carry it, but its gradients are addends, or cut in another way "
       "than it is (",
       grad_layout(spec).describe(),
@@ -127,7 +128,8 @@ class OwnerSets {
 int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   const Holder& mine = *group.find(rank);
   for (const Holder& holder : group.members) {
-    if (holder.replica == replica && holder.shard == mine.shard && holder.addend == mine.addend)
+    if (holder.replica == replica && holder.shard == mine.shard &&
+        holder.partial_index == mine.partial_index)
       return holder.rank;
   }
   return rank;
@@ -156,11 +158,11 @@ Plan::Plan(Problem problem) : problem_(std::move(problem)) {
   check_count(matrices);
   const std::vector<int32_t> params_by_name = order_by_name(problem_.params);
   holders_ = HolderTable(problem_.params, problem_.options.world);
-  if (problem_.options.replicas == Replicas::kAuto) {
+  if (problem_.options.replica_mode == ReplicaMode::kAuto) {
     choose_replicas();
     return;
   }
-  each_ = problem_.options.replicas == Replicas::kEach;
+  each_ = problem_.options.replica_mode == ReplicaMode::kEach;
   add_matrices();
   std::vector<int32_t> first(problem_.params.size() + 1, 0);
   for (const Matrix& m : matrices_) ++first[static_cast<size_t>(m.param) + 1];
@@ -172,12 +174,12 @@ Plan::Plan(Problem problem) : problem_(std::move(problem)) {
       by_name.push_back(id);
   }
   choose_owners(by_name);
-  choose_slots(by_name, params_by_name);
+  assign_chunks(by_name, params_by_name);
 }
 
 void Plan::choose_replicas() {
   Problem problem = problem_;
-  problem.options.replicas = Replicas::kOnce;
+  problem.options.replica_mode = ReplicaMode::kOnce;
   Plan once(problem);
   const double once_seconds = step_seconds(once);
   // A plan of every replica has a matrix for each: large where they are many, and then useless.
@@ -185,12 +187,12 @@ void Plan::choose_replicas() {
   if (each_seconds >= once_seconds) {
     *this = std::move(once);
   } else {
-    problem.options.replicas = Replicas::kEach;
+    problem.options.replica_mode = ReplicaMode::kEach;
     Plan each(std::move(problem));
     each_seconds = step_seconds(each);
     *this = each_seconds < once_seconds ? std::move(each) : std::move(once);
   }
-  problem_.options.replicas = Replicas::kAuto;
+  problem_.options.replica_mode = ReplicaMode::kAuto;
   once_seconds_ = once_seconds;
   each_seconds_ = each_seconds;
 }
@@ -293,36 +295,36 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   lower_bound_ = static_cast<double>(owners.lower_bound);
 }
 
-std::vector<SlotPlan> Plan::rank_slots(int rank) const {
+std::vector<RankChunk> Plan::rank_chunks(int rank) const {
   MUONRT_REQUIRE(rank >= 0 && rank < problem_.options.world, Status::kInvalidArgument,
                  "plan: rank ", rank, " is outside the world; give 0 to ",
                  problem_.options.world - 1);
   BlockTable blocks(problem_.params, holders_);
   const ExchangeContext context{*this, holders_, blocks};
-  std::vector<SlotPlan> out;
+  std::vector<RankChunk> out;
   auto view = static_cast<int32_t>(problem_.params.size());
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    SlotPlan slot;
-    slot.slot = static_cast<int32_t>(s);
-    slot.kind = slots_[s].kind;
-    slot.gather_dtype = slots_[s].gather_dtype;
-    slot.return_dtype = slots_[s].return_dtype;
-    if (slots_[s].callback_param >= 0) {
-      add_callback_slot(context, rank, slots_[s].matrices, slot);
-      out.push_back(std::move(slot));
+  for (size_t s = 0; s < chunks_.size(); ++s) {
+    RankChunk chunk;
+    chunk.index = static_cast<int32_t>(s);
+    chunk.kind = chunks_[s].kind;
+    chunk.gather_dtype = chunks_[s].gather_dtype;
+    chunk.return_dtype = chunks_[s].return_dtype;
+    if (chunks_[s].callback_param >= 0) {
+      add_callback_chunk(context, rank, chunks_[s].matrices, chunk);
+      out.push_back(std::move(chunk));
       continue;
     }
-    if (slot.kind == SlotKind::kSlices) {
-      add_slices(*this, slots_[s], rank, slot);
+    if (chunk.kind == ChunkKind::kSlices) {
+      add_slices(*this, chunks_[s], rank, chunk);
     } else {
-      const RankMessages messages = messages_of(*this, blocks, slots_[s], rank);
-      add_holder_side(context, messages, slots_[s], rank, slot);
-      add_owner_side(context, messages, slot);
+      const RankMessages messages = messages_of(*this, blocks, chunks_[s], rank);
+      add_holder_side(context, messages, chunks_[s], rank, chunk);
+      add_owner_side(context, messages, chunk);
     }
-    if (slot.owned.empty() && !slot.takes_part()) continue;
-    for (Piece& piece : slot.owner_pieces) piece.param += view;
-    for (size_t i = 0; i < slot.owner_state.size(); ++i) slot.owner_views.push_back(view++);
-    out.push_back(std::move(slot));
+    if (chunk.owned.empty() && !chunk.takes_part()) continue;
+    for (ShardBlock& block : chunk.owner_state_blocks) block.param += view;
+    for (size_t i = 0; i < chunk.owner_state.size(); ++i) chunk.owner_state_views.push_back(view++);
+    out.push_back(std::move(chunk));
   }
   return out;
 }

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "plan/copy_list.hpp"
 #include "plan/method.hpp"
 #include "plan/owners/holder_table.hpp"
 #include "plan/problem.hpp"
+#include "plan/rank_chunk.hpp"
 
 namespace muonrt {
 
@@ -23,7 +23,7 @@ struct Matrix {
   double cost;      // orthogonalize_cost
   int32_t owner;    // rank
   int32_t replica;  // the owner's replica of the layout; -1 until it is chosen
-  int32_t slot;
+  int32_t chunk;
   int32_t grad_replica = 0;  // of the gradient's layout: the one that is gathered
 };
 
@@ -34,8 +34,8 @@ struct Segment {
   int32_t index, count;
 };
 
-struct Slot {
-  SlotKind kind = SlotKind::kDirections;
+struct ChunkSpec {
+  ChunkKind kind = ChunkKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
   std::vector<int32_t> matrices;  // ascending ids
   std::vector<Segment> segments;  // kSlices: of parameters that lie over the same mesh dims
@@ -57,7 +57,7 @@ inline int64_t moment_bytes(const ParamSpec& spec) {
 }
 /// What lies with each local element.
 inline int64_t local_state_bytes(const ParamSpec& spec) {
-  return spec.weight_bytes + (sums_gradients(spec) ? 0 : moment_bytes(spec));
+  return spec.weight_bytes + (owner_assembles_gradient(spec) ? 0 : moment_bytes(spec));
 }
 
 /// Who owns which matrix, in which chunk slot it travels. Immutable; equal on every rank.
@@ -72,7 +72,7 @@ class Plan {
 
   const Problem& problem() const { return problem_; }
   const std::vector<Matrix>& matrices() const { return matrices_; }
-  const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<ChunkSpec>& chunks() const { return chunks_; }
 
   /// Who holds what; shared by everything that derives copy lists.
   const HolderTable& holders() const { return holders_; }
@@ -80,7 +80,7 @@ class Plan {
   /// What `rank` does in every slot, in world order; slots in which it takes no part are left out.
   /// Messages begin at 64-byte boundaries of their buffers, whose sizes are multiples of 64.
   /// Errors: INVALID_ARGUMENT for a rank outside the world.
-  std::vector<SlotPlan> rank_slots(int rank) const;
+  std::vector<RankChunk> rank_chunks(int rank) const;
 
   /// Load of the busiest rank, and the best lower bound known for it, in FLOPs.
   double makespan() const { return makespan_; }
@@ -112,15 +112,15 @@ class Plan {
   double seconds_in_every_replica() const;
   void add_matrices();
   void choose_owners(const std::vector<int32_t>& by_name);
-  void choose_slots(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params);
-  void add_matrix_slots(const Slot& proto, const std::vector<int32_t>& by_name);
-  void add_callback_slots(const Slot& proto, std::vector<int32_t> ids);
-  void add_segment_slots(const Slot& proto, const std::vector<int32_t>& params_by_name);
+  void assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params);
+  void add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>& by_name);
+  void add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids);
+  void add_segment_chunks(const ChunkSpec& proto, const std::vector<int32_t>& params_by_name);
 
   Problem problem_;
   HolderTable holders_;
   std::vector<Matrix> matrices_;
-  std::vector<Slot> slots_;
+  std::vector<ChunkSpec> chunks_;
   std::vector<double> load_;
   double makespan_ = 0, lower_bound_ = 0;
   bool each_ = false;

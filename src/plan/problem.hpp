@@ -15,7 +15,7 @@ namespace muonrt {
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
 /// Where replicas hold a matrix: orthogonalized once for all of them, by each for itself, or
 /// whichever the cost model calls cheaper. The bits are the same.
-enum class Replicas : int32_t { kOnce = 0, kEach = 1, kAuto = 2 };
+enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 
 /// A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself:
@@ -61,7 +61,7 @@ inline const Layout& grad_layout(const ParamSpec& spec) {
 /// Whether ranks hold addends of the gradient, or other elements of it than of the parameter: it is
 /// put together (and summed) where the matrix (AdamW: the slice) is owned, and the state lives
 /// there.
-inline bool sums_gradients(const ParamSpec& spec) {
+inline bool owner_assembles_gradient(const ParamSpec& spec) {
   return spec.grad_layout || !spec.layout.partial_dims().empty();
 }
 
@@ -87,11 +87,11 @@ constexpr int kMaxPeers = 64;
 
 struct PlanOptions {
   int world = 1;
-  DType transport = DType::kBF16;
+  DType transport_dtype = DType::kBF16;
   int64_t chunk_bytes = 64 << 20;  // of whole matrices in the transport dtype, at one owner
   int window = 3;                  // chunks in flight, >= 1
   CommitMode commit = CommitMode::kAtomic;
-  Replicas replicas = Replicas::kOnce;
+  ReplicaMode replica_mode = ReplicaMode::kOnce;
   MachineRates rates;
   int max_peers = 0;  // that a rank sends to in one exchange of a return; 0: kMaxPeers
 };

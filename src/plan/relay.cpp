@@ -35,7 +35,7 @@ RelayChooser::RelayChooser(const std::vector<ParamSpec>& params, const PlanOptio
                            const HolderTable& holders)
     : params_(params),
       max_peers_(max_peers(options)),
-      never_(options.replicas == Replicas::kEach || options.world <= max_peers_),
+      never_(options.replica_mode == ReplicaMode::kEach || options.world <= max_peers_),
       holders_(holders),
       blocks_(params, holders),
       block_of_kind_(static_cast<size_t>(holders.kinds()), -1),
@@ -46,7 +46,7 @@ int32_t RelayChooser::block(int32_t param, int64_t index) {
   if (never_ || spec.by_callback) return 0;
   if (index < 0) {
     const HolderGroup& group = holders_.whole_group(param);
-    return relay_block(group.addends, group.replicas, true, max_peers_);
+    return relay_block(group.partial_count, group.replicas, true, max_peers_);
   }
   int32_t& known = block_of_kind_[static_cast<size_t>(holders_.kind(param, index))];
   if (known >= 0) return known;

@@ -36,7 +36,7 @@ void add_slice(const Block& block, int64_t begin, int64_t end, std::vector<Block
 
 SliceSources::SliceSources(const ParamSpec& spec)
     : param_(as_matrix(spec.layout)), grad_(as_matrix(*spec.grad_layout)) {
-  holders_.resize(static_cast<size_t>(grad_.replicas() / grad_.addends()));
+  holders_.resize(static_cast<size_t>(grad_.replicas() / grad_.partial_count()));
   for (const int32_t rank : grad_.mesh().ranks())
     holders_[static_cast<size_t>(grad_.full_replica_index(rank))].push_back(rank);
   for (std::vector<int>& ranks : holders_) std::sort(ranks.begin(), ranks.end());

@@ -16,24 +16,24 @@ std::pair<int64_t, int64_t> chunk(int64_t numel, int64_t index, int64_t count) {
 
 /// One rank's part in a slot of slices. All its segments lie over the same mesh dims, so the ranks
 /// that it meets are the same for each.
-class SliceSlot {
+class SliceChunk {
  public:
-  SliceSlot(const Plan& plan, const Slot& slot, int32_t rank, SlotPlan& out)
+  SliceChunk(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out)
       : plan_(plan),
-        slot_(slot),
+        slot_(chunk),
         rank_(rank),
         out_(out),
-        group_(plan, slot, rank),
+        group_(plan, chunk, rank),
         sends_(size_of(out.gather_dtype)),
         receives_(size_of(out.gather_dtype)),
         back_(size_of(out.return_dtype)) {
     if (!group_.members().empty()) add_owner_state();
-    if (spec_of(slot.segments.front()).grad_layout) add_split_gather();
+    if (spec_of(chunk.segments.front()).grad_layout) add_split_gather();
     group_.for_each(rank, [&](Exchange exchange, const Member& from, const Member& to) {
       if (exchange == Exchange::kGather) return add_gather(from, to);
       add_return(from, to);
     });
-    if (slot.relay > 0 && !group_.members().empty()) add_relay();
+    if (chunk.relay > 0 && !group_.members().empty()) add_relay();
     out.gather_send_bytes = sends_.total();
     out.gather_receive_bytes = receives_.total();
     out.return_receive_bytes = back_.total();
@@ -48,7 +48,7 @@ class SliceSlot {
 
   /// A message with the slices of `owner`.
   Region add_message(const Member& owner, int32_t peer, MessageCursor& cursor,
-                     std::vector<Piece>& pieces) const {
+                     std::vector<ShardBlock>& pieces) const {
     cursor.begin_message();
     for (size_t s = 0; s < slot_.segments.size(); ++s) {
       const auto [begin, end] = group_.range(s, owner);
@@ -69,8 +69,8 @@ class SliceSlot {
       owner_state_of_.push_back(out_.owner_state.size());
       if (begin == end) continue;
       out_.owner_state.push_back({param, begin, end - begin, sum});
-      const auto place = static_cast<int32_t>(out_.owner_pieces.size());
-      out_.owner_pieces.push_back(
+      const auto place = static_cast<int32_t>(out_.owner_state_blocks.size());
+      out_.owner_state_blocks.push_back(
           {place, -1, 1, end - begin, 0, end - begin, back.take(end - begin), 0, begin, 1.0f});
       sum = round_up(sum + end - begin, kMessageAlignment / 4);
     }
@@ -80,18 +80,19 @@ class SliceSlot {
     out_.return_send_bytes = back.total();
   }
 
-  std::vector<Piece>& addends_of(const Layout& gradient, int32_t holder) {
-    const auto addend = static_cast<size_t>(gradient.addend_index(holder));
-    if (out_.addends.size() <= addend) out_.addends.resize(addend + 1);
-    return out_.addends[addend];
+  std::vector<ShardBlock>& partial_grads_of(const Layout& gradient, int32_t holder) {
+    const auto partial_grad = static_cast<size_t>(gradient.partial_index(holder));
+    if (out_.partial_grad_blocks.size() <= partial_grad)
+      out_.partial_grad_blocks.resize(partial_grad + 1);
+    return out_.partial_grad_blocks[partial_grad];
   }
 
   void add_gather(const Member& from, const Member& owner) {
     if (from.rank == rank_)
-      out_.gather_sends.push_back(add_message(owner, owner.rank, sends_, out_.gather_pieces));
+      out_.gather_sends.push_back(add_message(owner, owner.rank, sends_, out_.gather_blocks));
     if (owner.rank != rank_) return;
     receives_.begin_message();
-    std::vector<Piece>& list = addends_of(front_layout(plan_, slot_), from.rank);
+    std::vector<ShardBlock>& list = partial_grads_of(front_layout(plan_, slot_), from.rank);
     for (const OwnerState& k : out_.owner_state)
       list.push_back({k.param, -1, 1, k.numel, k.sum_offset, k.numel, receives_.take(k.numel), 0,
                       k.first, 1.0f});
@@ -111,7 +112,7 @@ class SliceSlot {
     sends_.begin_message();
     for (const auto& [s, blocks] : shares) {
       for (const SharedBlock& b : blocks) {
-        out_.gather_pieces.push_back({slot_.segments[s].param, -1, b.rows, b.cols, b.grad_offset,
+        out_.gather_blocks.push_back({slot_.segments[s].param, -1, b.rows, b.cols, b.grad_offset,
                                       b.grad_ld, sends_.take(b.rows * b.cols), 0, 0, 1.0f});
       }
     }
@@ -122,7 +123,8 @@ class SliceSlot {
     receives_.begin_message();
     for (const auto& [s, blocks] : shares) {
       const OwnerState& to = out_.owner_state[owner_state_of_[s]];
-      std::vector<Piece>& list = addends_of(*spec_of(slot_.segments[s]).grad_layout, holder);
+      std::vector<ShardBlock>& list =
+          partial_grads_of(*spec_of(slot_.segments[s]).grad_layout, holder);
       for (const SharedBlock& b : blocks) {
         list.push_back({to.param, -1, b.rows, b.cols, to.sum_offset + b.param_offset - to.first,
                         b.param_ld, receives_.take(b.rows * b.cols), 0, b.param_offset, 1.0f});
@@ -138,8 +140,8 @@ class SliceSlot {
 
   /// New values of `owner`'s slices; those of its own a rank has already.
   Region add_back(const Member& owner, int32_t peer) {
-    std::vector<Piece> own;
-    return add_message(owner, peer, back_, owner.rank == rank_ ? own : out_.return_pieces);
+    std::vector<ShardBlock> own;
+    return add_message(owner, peer, back_, owner.rank == rank_ ? own : out_.return_blocks);
   }
 
   void add_relay() {
@@ -154,12 +156,12 @@ class SliceSlot {
   }
 
   const Plan& plan_;
-  const Slot& slot_;
+  const ChunkSpec& slot_;
   int32_t rank_;
-  SlotPlan& out_;
+  RankChunk& out_;
   SliceGroup group_;
   MessageCursor sends_, receives_, back_;
-  std::vector<size_t> owner_state_of_;  // of each segment: index into SlotPlan::owner_state
+  std::vector<size_t> owner_state_of_;  // of each segment: index into RankChunk::owner_state
   Region all_{};                        // its slices as they return
 };
 
@@ -177,8 +179,8 @@ std::pair<int64_t, int64_t> slice_at(const Layout& layout, const Segment& segmen
                   layout.replicas());
 }
 
-void add_slices(const Plan& plan, const Slot& slot, int32_t rank, SlotPlan& out) {
-  SliceSlot(plan, slot, rank, out);
+void add_slices(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out) {
+  SliceChunk(plan, chunk, rank, out);
 }
 
 }  // namespace muonrt

@@ -19,6 +19,6 @@ std::pair<int64_t, int64_t> slice_at(const Layout& layout, const Segment& segmen
 /// gathers the addends of it from the ranks of its own replica (of the gradient's layout, where
 /// that is another), and gives the new values to all the others. Leaves `out` empty where the rank
 /// has no part in it.
-void add_slices(const Plan& plan, const Slot& slot, int32_t rank, SlotPlan& out);
+void add_slices(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out);
 
 }  // namespace muonrt

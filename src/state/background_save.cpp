@@ -9,27 +9,28 @@ namespace muonrt {
 
 namespace {
 
-int64_t bytes_written(const LocalPiece& piece) {
-  return (piece.last - piece.first) * bytes_of(piece.tensor);
+int64_t bytes_written(const StateShard& shard) {
+  return (shard.write_end - shard.write_begin) * bytes_of(shard.tensor);
 }
 
-int64_t bytes_written(const std::vector<LocalPiece>& pieces) {
+int64_t bytes_written(const std::vector<StateShard>& shards) {
   int64_t out = 0;
-  for (const LocalPiece& piece : pieces) out = checked_add(out, bytes_written(piece));
+  for (const StateShard& shard : shards) out = checked_add(out, bytes_written(shard));
   return out;
 }
 
 /// Copies what of the pieces is written, which then lies in `memory`.
-void stage(std::vector<LocalPiece>& pieces, std::vector<unsigned char>& memory, DeviceCopy& copy) {
+void stage(std::vector<StateShard>& shards, std::vector<unsigned char>& memory, DeviceCopy& copy) {
   unsigned char* to = memory.data();
-  for (LocalPiece& piece : pieces) {
-    const int64_t bytes = bytes_written(piece), skipped = piece.first * bytes_of(piece.tensor);
+  for (StateShard& shard : shards) {
+    const int64_t bytes = bytes_written(shard),
+                  skipped = shard.write_begin * bytes_of(shard.tensor);
     if (bytes == 0) continue;
-    copy.read(to, static_cast<const char*>(piece.data) + skipped, bytes);
-    piece.data = to;
-    piece.extent = piece.extent.part(piece.first, piece.last);
-    piece.last -= piece.first;
-    piece.first = 0;
+    copy.read(to, static_cast<const char*>(shard.data) + skipped, bytes);
+    shard.data = to;
+    shard.extent = shard.extent.part(shard.write_begin, shard.write_end);
+    shard.write_end -= shard.write_begin;
+    shard.write_begin = 0;
     to += bytes;
   }
 }
@@ -41,7 +42,7 @@ BackgroundSave::~BackgroundSave() {
 }
 
 int64_t BackgroundSave::reserve(const Optimizer& optimizer, bool with_params) {
-  const int64_t bytes = bytes_written(local_pieces(optimizer, with_params));
+  const int64_t bytes = bytes_written(local_state_shards(optimizer, with_params));
   if (bytes > std::ssize(memory_)) memory_ = std::vector<unsigned char>(static_cast<size_t>(bytes));
   return bytes;
 }
@@ -52,7 +53,7 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
     error_.emplace(Status::kOutOfMemory, "save: there was no memory to write it");
-    pieces_ = local_pieces(optimizer, settings.with_params);
+    pieces_ = local_state_shards(optimizer, settings.with_params);
     DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
     staged = bytes_written(pieces_) <= std::ssize(memory_);
     if (staged) {
@@ -62,8 +63,9 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
       error_.reset();
     }
   };
-  const auto error = error_of([&] {
-    if (const auto of_all = agreed(optimizer.comm(), error_of(prepare))) throw *of_all;
+  const auto error = capture_error([&] {
+    if (const auto of_all = find_common_error(optimizer.comm(), capture_error(prepare)))
+      throw *of_all;
   });
   if (error) save_.reset();
   if (error) throw *error;
@@ -77,7 +79,7 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
 }
 
 void BackgroundSave::write() {
-  error_ = error_of([&] {
+  error_ = capture_error([&] {
     DeviceCopy copy;
     save_->write(pieces_, copy);
   });
@@ -85,7 +87,7 @@ void BackgroundSave::write() {
 
 void BackgroundSave::wait() {
   if (thread_.joinable()) thread_.join();
-  const auto error = error_of([&] { save_->publish(error_); });
+  const auto error = capture_error([&] { save_->publish(error_); });
   save_.reset();
   if (error) throw *error;
 }

@@ -26,7 +26,7 @@ class BackgroundSave {
   /// Waits for the thread and publishes. Collective. Errors: as save_state, INVALID_STATE where
   /// none is under way.
   void wait();
-  bool under_way() const { return save_.has_value(); }
+  bool in_progress() const { return save_.has_value(); }
 
  private:
   void write();
@@ -34,7 +34,7 @@ class BackgroundSave {
   std::unique_ptr<Files> files_;
   std::vector<unsigned char> memory_;
   std::optional<Save> save_;
-  std::vector<LocalPiece> pieces_;  // that the thread writes
+  std::vector<StateShard> pieces_;  // that the thread writes
   std::thread thread_;
   std::optional<Error> error_;  // unless this rank's file is written
 };

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "state/pieces.hpp"
+#include "state/state_shards.hpp"
 
 namespace muonrt {
 

@@ -23,7 +23,7 @@ inline uint64_t hash_elements(std::string_view name, int64_t first,
     uint64_t out = 0;
     for (size_t i = 0; i < values.size() / sizeof bits; ++i) {
       std::memcpy(&bits, values.data() + i * sizeof bits, sizeof bits);
-      out += scrambled(scrambled(begin + i) ^ bits);
+      out += splitmix64(splitmix64(begin + i) ^ bits);
     }
     return out;
   };

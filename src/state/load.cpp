@@ -16,7 +16,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr size_t kMostShown = 20;  // differences in an error
+constexpr size_t kMaxShown = 20;  // differences in an error
 
 /// Names come from outside.
 std::string name_of(const ManifestParam& param) { return cat("param ", in_quotes(param.name)); }
@@ -46,11 +46,10 @@ class Comparison {
   void require_equal(const std::string& what) const {
     if (problems_.empty()) return;
     std::string text;
-    for (size_t i = 0; i < std::min(kMostShown, problems_.size()); ++i)
+    for (size_t i = 0; i < std::min(kMaxShown, problems_.size()); ++i)
       text += (i ? "; " : "") + problems_[i];
-    if (problems_.size() > kMostShown)
-      text += cat("; and ", problems_.size() - kMostShown, " more");
-    throw Error(kBad, cat(what, ": it is another model's state: ", text));
+    if (problems_.size() > kMaxShown) text += cat("; and ", problems_.size() - kMaxShown, " more");
+    throw Error(kInvalidArg, cat(what, ": it is another model's state: ", text));
   }
   /// What is worth knowing, a line each.
   std::string notes() const {
@@ -82,10 +81,10 @@ class Comparison {
     differ("role", saved.role, mine.role);
     for (const auto& [kind, dtype] : mine.state) {
       const auto found = saved.state.find(kind);
-      const std::string other = word_of(other_form(kind_of(kind)));
+      const std::string other = kind_name(other_form(kind_from_name(kind)));
       if (found == saved.state.end() && saved.state.contains(other)) {
         differ(cat("dtype of ", other).c_str(), saved.state.at(other),
-               kind_of(other) == static_cast<int32_t>(StateKind::kMaster) ? "F32" : "U16");
+               kind_from_name(other) == static_cast<int32_t>(StateKind::kMaster) ? "F32" : "U16");
         notes_.push_back(cat(name_of(mine), ": its ", other, " becomes ", kind));
       } else if (found == saved.state.end()) {
         missing(cat(name_of(mine), ": its ", kind, " is not in it"), "it starts anew");
@@ -94,10 +93,10 @@ class Comparison {
       }
     }
     for (const auto& [kind, dtype] : saved.state)
-      if (!mine.state.contains(kind) && kind != word_of(StateTensor::kParam) &&
-          !mine.state.contains(word_of(other_form(kind_of(kind)))))
+      if (!mine.state.contains(kind) && kind != kind_name(StateTensor::kParam) &&
+          !mine.state.contains(kind_name(other_form(kind_from_name(kind)))))
         missing(cat(name_of(mine), ": it keeps no ", kind), "it is left");
-    if (!saved.lines.empty() && !mine.lines.empty() && saved.lines != mine.lines)
+    if (!saved.neurons.empty() && !mine.neurons.empty() && saved.neurons != mine.neurons)
       problems_.push_back(cat(name_of(mine), ": NorMuon's lines are others (axis, parts)"));
     if (saved.momentum != mine.momentum)
       notes_.push_back(cat(name_of(mine), ": its momentum was ", saved.momentum, " and becomes ",
@@ -124,14 +123,14 @@ class Comparison {
 
 std::shared_ptr<const SharedManifest> read_same(Comm& comm, const std::string& path) {
   std::shared_ptr<const SharedManifest> out;
-  Fingerprint same;
-  together(comm, [&] {
+  AgreementTable same;
+  run_collectively(comm, [&] {
     out = share_manifest(path);
     const auto bytes = out->file.bytes();
     same.add("load: checksum of the manifest",
              cat(crc32c(bytes.data(), bytes.size()), " of ", bytes.size(), " bytes"));
   });
-  same.compare(comm);
+  same.require_equal(comm);
   return out;
 }
 
@@ -139,7 +138,8 @@ std::shared_ptr<const SharedManifest> read_same(Comm& comm, const std::string& p
 /// average takes the share 1 - constant of.
 double conversion(const ManifestParam& saved, const ManifestParam& mine) {
   if (saved.momentum == mine.momentum) return 1.0;
-  return saved.momentum == "ema" ? 1.0 / (1.0 - saved.constant) : 1.0 - saved.constant;
+  return saved.momentum == "ema" ? 1.0 / (1.0 - saved.momentum_constant)
+                                 : 1.0 - saved.momentum_constant;
 }
 
 /// One rank's part of a load.
@@ -153,94 +153,94 @@ class Loader {
         comparison_(comparison),
         copy_(optimizer.device(), optimizer.settings().timeout_ms),
         sources_(folder, saved, optimizer.rank(), optimizer.comm().size()),
-        pieces_(local_pieces(optimizer, mine.with_params)) {}
+        pieces_(local_state_shards(optimizer, mine.with_params)) {}
 
   void verify() {
-    for (const LocalPiece& piece : pieces_) {
-      const std::string what = what_of(piece);
-      read(piece, kind_read(piece),
+    for (const StateShard& shard : pieces_) {
+      const std::string what = what_of(shard);
+      read(shard, kind_read(shard),
            [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
-             const StateTensor& t = piece.tensor;
+             const StateTensor& t = shard.tensor;
              // A bad one would end in weights unseen.
              const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
              MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
                             bad->problem, "; load another checkpoint");
-             const double factor = factor_of(piece);
+             const double factor = factor_of(shard);
              if (factor == 1.0) return;
              const auto large =
                  bad_moment(t.kind, t.dtype, saved_.step, scaled(bytes, t.dtype, factor));
              MUONRT_REQUIRE(!large, Status::kInvalidArgument, what, ": element ",
                             element + large->index, " ", large->problem, " as ",
-                            mine_of(piece).momentum, "; keep the momentum's convention");
+                            mine_of(shard).momentum, "; keep the momentum's convention");
            });
     }
   }
 
   void write() {
     sources_.forget_checks();
-    for (const LocalPiece& piece : pieces_) {
-      const int32_t kind = kind_read(piece);
-      if (kind == piece.tensor.kind) {
-        write_saved(piece);
+    for (const StateShard& shard : pieces_) {
+      const int32_t kind = kind_read(shard);
+      if (kind == shard.tensor.kind) {
+        write_saved(shard);
       } else if (kind != kNone) {
-        write_other_form(piece, kind);
-      } else if (piece.tensor.kind != StateTensor::kParam) {
-        write_anew(piece);
+        write_other_form(shard, kind);
+      } else if (shard.tensor.kind != StateTensor::kParam) {
+        write_anew(shard);
       }
     }
     resume();
   }
 
  private:
-  const ManifestParam& mine_of(const LocalPiece& piece) const {
-    return mine_.params[static_cast<size_t>(piece.tensor.param)];
+  const ManifestParam& mine_of(const StateShard& shard) const {
+    return mine_.params[static_cast<size_t>(shard.tensor.param)];
   }
-  const ManifestParam& saved_of(const LocalPiece& piece) const {
-    return *comparison_.saved(mine_of(piece).name);
+  const ManifestParam& saved_of(const StateShard& shard) const {
+    return *comparison_.saved(mine_of(shard).name);
   }
   /// The kind of state that a piece is read from; kNone: it is absent.
   static constexpr int32_t kNone = -2;
-  int32_t kind_read(const LocalPiece& piece) const {
-    const ManifestParam* const saved = comparison_.saved(mine_of(piece).name);
-    for (const int32_t kind : {piece.tensor.kind, other_form(piece.tensor.kind)})
-      if (saved && saved->state.contains(word_of(kind))) return kind;
+  int32_t kind_read(const StateShard& shard) const {
+    const ManifestParam* const saved = comparison_.saved(mine_of(shard).name);
+    for (const int32_t kind : {shard.tensor.kind, other_form(shard.tensor.kind)})
+      if (saved && saved->state.contains(kind_name(kind))) return kind;
     return kNone;
   }
-  std::string what_of(const LocalPiece& piece) const {
-    return cat("load: ", name_of(mine_of(piece)), ": ", word_of(piece.tensor.kind));
+  std::string what_of(const StateShard& shard) const {
+    return cat("load: ", name_of(mine_of(shard)), ": ", kind_name(shard.tensor.kind));
   }
   /// What its elements are multiplied by.
-  double factor_of(const LocalPiece& piece) const {
-    const bool momentum = piece.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
-    return momentum ? conversion(saved_of(piece), mine_of(piece)) : 1.0;
+  double factor_of(const StateShard& shard) const {
+    const bool momentum = shard.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
+    return momentum ? conversion(saved_of(shard), mine_of(shard)) : 1.0;
   }
-  char* param_of(const LocalPiece& piece) const {
+  char* param_of(const StateShard& shard) const {
     return static_cast<char*>(
-        optimizer_.settings().params[static_cast<size_t>(piece.tensor.param)].data);
+        optimizer_.settings().params[static_cast<size_t>(shard.tensor.param)].data);
   }
-  void read(const LocalPiece& piece, int32_t kind, const StateSources::Take& take) {
-    if (kind != kNone) sources_.read(mine_of(piece).name, kind, piece.extent, what_of(piece), take);
+  void read(const StateShard& shard, int32_t kind, const StateSources::Take& take) {
+    if (kind != kNone) sources_.read(mine_of(shard).name, kind, shard.extent, what_of(shard), take);
   }
 
-  void write_saved(const LocalPiece& piece) {
-    const int64_t size = bytes_of(piece.tensor);
-    char* const to = static_cast<char*>(piece.data);
-    const double factor = factor_of(piece);
-    read(piece, piece.tensor.kind,
+  void write_saved(const StateShard& shard) {
+    const int64_t size = bytes_of(shard.tensor);
+    char* const to = static_cast<char*>(shard.data);
+    const double factor = factor_of(shard);
+    read(shard, shard.tensor.kind,
          [&](int64_t first, int64_t, std::span<const unsigned char> bytes) {
            if (factor == 1.0)
              return copy_.write(to + first * size, bytes.data(), std::ssize(bytes));
-           const auto values = scaled(bytes, piece.tensor.dtype, factor);
+           const auto values = scaled(bytes, shard.tensor.dtype, factor);
            copy_.write(to + first * size, values.data(), std::ssize(values));
          });
   }
 
   /// The f32 weights stay what they are. A parameter beside a remainder is theirs, too: it rounds
   /// ties otherwise than one beside master weights.
-  void write_other_form(const LocalPiece& piece, int32_t kind) {
-    char* const to = static_cast<char*>(piece.data);
-    char* const param = param_of(piece);
-    read(piece, kind, [&](int64_t first, int64_t, std::span<const unsigned char> bytes) {
+  void write_other_form(const StateShard& shard, int32_t kind) {
+    char* const to = static_cast<char*>(shard.data);
+    char* const param = param_of(shard);
+    read(shard, kind, [&](int64_t first, int64_t, std::span<const unsigned char> bytes) {
       if (kind == static_cast<int32_t>(StateKind::kMaster)) {
         const SplitWeights weights = split_weights(bytes);
         copy_.write(param + first * 2, weights.params.data(), std::ssize(weights.params));
@@ -254,19 +254,19 @@ class Loader {
     });
   }
   /// Zeros; master weights from the parameter.
-  void write_anew(const LocalPiece& piece) {
+  void write_anew(const StateShard& shard) {
     constexpr int64_t kAtOnce = 1 << 18;
-    const int64_t size = bytes_of(piece.tensor);
-    const bool master = piece.tensor.kind == static_cast<int32_t>(StateKind::kMaster);
-    for (int64_t at = 0; at < piece.extent.numel(); at += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, piece.extent.numel() - at);
+    const int64_t size = bytes_of(shard.tensor);
+    const bool master = shard.tensor.kind == static_cast<int32_t>(StateKind::kMaster);
+    for (int64_t at = 0; at < shard.extent.numel(); at += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, shard.extent.numel() - at);
       std::vector<unsigned char> values(static_cast<size_t>(count * size));
       if (master) {
         std::vector<unsigned char> halves(static_cast<size_t>(count * 2));
-        copy_.read(halves.data(), param_of(piece) + at * 2, count * 2);
+        copy_.read(halves.data(), param_of(shard) + at * 2, count * 2);
         values = join_weights(halves, std::vector<unsigned char>(halves.size()));
       }
-      copy_.write(static_cast<char*>(piece.data) + at * size, values.data(), count * size);
+      copy_.write(static_cast<char*>(shard.data) + at * size, values.data(), count * size);
     }
   }
 
@@ -288,7 +288,7 @@ class Loader {
   const Comparison& comparison_;
   DeviceCopy copy_;
   StateSources sources_;
-  std::vector<LocalPiece> pieces_;
+  std::vector<StateShard> pieces_;
 };
 
 /// State goes with the parameters that it was made with.
@@ -296,7 +296,8 @@ void check_params(const std::vector<uint64_t>& hashes, const Manifest& mine,
                   const Comparison& comparison, const std::string& path) {
   for (size_t i = 0; i < hashes.size(); ++i) {
     const ManifestParam* const saved = comparison.saved(mine.params[i].name);
-    MUONRT_REQUIRE(!saved || saved->hash == hashes[i], kBad, path, ": ", name_of(mine.params[i]),
+    MUONRT_REQUIRE(!saved || saved->hash == hashes[i], kInvalidArg, path, ": ",
+                   name_of(mine.params[i]),
                    " has other values than when its state was saved; load the parameters that "
                    "were saved with it first");
   }
@@ -308,15 +309,15 @@ std::string load_state(Optimizer& optimizer, const std::string& folder,
                        const LoadSettings& settings) {
   optimizer.require_usable();
   Comm& comm = optimizer.comm();
-  Fingerprint arguments;
+  AgreementTable arguments;
   std::string path;
-  together(comm, [&] {
+  run_collectively(comm, [&] {
     path = manifest_path(folder, settings.manifest);
     arguments.add("load: manifest", settings.manifest);
     arguments.add("load: with_params", cat(settings.with_params));
     arguments.add("load: partial", cat(settings.partial));
   });
-  arguments.compare(comm);
+  arguments.require_equal(comm);
   const auto shared = read_same(comm, path);
   const Manifest& saved = shared->manifest;
   const bool with_params = saved.with_params && settings.with_params;
@@ -324,7 +325,7 @@ std::string load_state(Optimizer& optimizer, const std::string& folder,
   std::optional<Comparison> comparison;
   std::optional<Loader> loader;
   std::string notes, partly;
-  together(comm, [&] {
+  run_collectively(comm, [&] {
     mine = manifest_of(optimizer, with_params);
     comparison.emplace(saved, mine, settings);
     comparison->require_equal(path);
@@ -335,13 +336,13 @@ std::string load_state(Optimizer& optimizer, const std::string& folder,
   });
   if (!with_params) {
     const std::vector<uint64_t> hashes = param_hashes(optimizer);
-    together(comm, [&] { check_params(hashes, mine, *comparison, path); });
+    run_collectively(comm, [&] { check_params(hashes, mine, *comparison, path); });
   }
   try {
-    together(comm, [&] { loader->write(); });
+    run_collectively(comm, [&] { loader->write(); });
   } catch (const Error& e) {
-    const Error end = e.between(partly);
-    optimizer.end(end);
+    const Error end = e.with_context(partly);
+    optimizer.set_fatal_error(end);
     throw end;
   }
   return notes;

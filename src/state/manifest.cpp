@@ -16,7 +16,7 @@ namespace {
 
 /// Any that can be saved: a parameter has up to 50 values, a group of settings 80.
 constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
-constexpr size_t kMostMembers = 50;  // of the whole
+constexpr size_t kMaxMembers = 50;  // of the whole
 constexpr size_t kFewGroups = 100, kGroupBytes = 100;
 
 /// The first line; it holds the checksum of all that follows.
@@ -115,21 +115,21 @@ ManifestParam read_param(const Reader& json) {
   p.dtype = json.at<std::string>("dtype");
   p.role = json.at<std::string>("role");
   p.momentum = json.at<std::string>("momentum");
-  p.constant = json.number("constant");
-  p.updates = json.count("updates", kMostSteps);
+  p.momentum_constant = json.number("constant");
+  p.updates = json.count("updates", kMaxStepCount);
   p.key = static_cast<uint32_t>(json.hex("key", 8));
   p.hash = json.hex("hash");
-  p.lines = json.at<std::string>("lines");
+  p.neurons = json.at<std::string>("lines");
   p.group = json.count("group");
   p.state = json.inner("state").texts();
-  const bool good =
-      (p.momentum == "ema" || p.momentum == "heavy_ball") && p.constant >= 0 && p.constant < 1;
+  const bool good = (p.momentum == "ema" || p.momentum == "heavy_ball") &&
+                    p.momentum_constant >= 0 && p.momentum_constant < 1;
   MUONRT_REQUIRE(good, Status::kCorrupt, "manifest: param ", in_quotes(p.name),
-                 ": its momentum is ", in_quotes(p.momentum), " of ", p.constant,
+                 ": its momentum is ", in_quotes(p.momentum), " of ", p.momentum_constant,
                  " (ema or heavy_ball of 0 to below 1)");
   for (const auto& [word, dtype] : p.state) {
-    const bool remainder = word == word_of(static_cast<int32_t>(StateKind::kRemainder));
-    const bool known = kind_of(word) != kind_of("") &&
+    const bool remainder = word == kind_name(static_cast<int32_t>(StateKind::kRemainder));
+    const bool known = kind_from_name(word) != kind_from_name("") &&
                        (remainder ? dtype == "U16" : dtype == "F32" || dtype == "BF16");
     MUONRT_REQUIRE(known, Status::kCorrupt, "manifest: param ", in_quotes(p.name), ": its state ",
                    in_quotes(word), " in ", in_quotes(dtype), " is unknown");
@@ -137,9 +137,9 @@ ManifestParam read_param(const Reader& json) {
   return p;
 }
 
-FileRecord read_file(const Reader& json) {
-  FileRecord out = {json.at<std::string>("name"), json.count("bytes"),
-                    static_cast<uint32_t>(json.hex("header_crc32c", 8))};
+ManifestFile read_file(const Reader& json) {
+  ManifestFile out = {json.at<std::string>("name"), json.count("bytes"),
+                      static_cast<uint32_t>(json.hex("header_crc32c", 8))};
   MUONRT_REQUIRE(!out.name.empty() && out.name.find('/') == out.name.npos, Status::kCorrupt,
                  "manifest: files: ", in_quotes(out.name),
                  " is no name of a file beside the manifest");
@@ -177,16 +177,16 @@ Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
     to.dtype = name_of(p.dtype);
     to.role = muon ? "muon" : "adamw";
     to.momentum = muon && group.momentum_kind == MomentumKind::kHeavyBall ? "heavy_ball" : "ema";
-    to.constant = muon ? group.momentum : group.beta1;
+    to.momentum_constant = muon ? group.momentum : group.beta1;
     to.updates = optimizer.updates(i);
     to.key = keys.keys[static_cast<size_t>(i)];
     to.group = p.group;
   }
   for (const StateTensor& t : state_tensors(settings, with_params)) {
     ManifestParam& to = out.params[static_cast<size_t>(t.param)];
-    to.state[word_of(t.kind)] = t.dtype;
-    if (t.place == StatePlace::kLines)
-      to.lines = digits_of(normuon_digest(settings, static_cast<int32_t>(t.param)), 16);
+    to.state[kind_name(t.kind)] = t.dtype;
+    if (t.location == StateLocation::kOwnedNeurons)
+      to.neurons = digits_of(normuon_digest(settings, static_cast<int32_t>(t.param)), 16);
   }
   return out;
 }
@@ -212,11 +212,11 @@ std::string to_text(const Manifest& manifest) {
           json.field("dtype", p.dtype);
           json.field("role", p.role);
           json.field("momentum", p.momentum);
-          json.field("constant", p.constant);
+          json.field("constant", p.momentum_constant);
           json.field("updates", p.updates);
           json.field("key", digits_of(p.key, 8));
           json.field("hash", digits_of(p.hash, 16));
-          json.field("lines", p.lines);
+          json.field("lines", p.neurons);
           json.field("group", p.group);
           json.key("state");
           write_texts(json, p.state);
@@ -225,7 +225,7 @@ std::string to_text(const Manifest& manifest) {
     });
     json.key("files");
     json.list([&] {
-      for (const FileRecord& file : manifest.files) {
+      for (const ManifestFile& file : manifest.files) {
         json.object([&] {
           json.field("name", file.name);
           json.field("bytes", file.bytes);
@@ -252,8 +252,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
   JsonParts parts;
   parts.member = [&](const std::string& key, JsonValue member) {
     auto& all = std::get<JsonValue::Object>(members.value);
-    MUONRT_REQUIRE(all.size() < kMostMembers, Status::kCorrupt, what, ": it has more than ",
-                   kMostMembers, " members; the checkpoint is damaged, load another");
+    MUONRT_REQUIRE(all.size() < kMaxMembers, Status::kCorrupt, what, ": it has more than ",
+                   kMaxMembers, " members; the checkpoint is damaged, load another");
     all[key] = std::move(member);
     if (key == "format") require_format(json);
   };
@@ -272,8 +272,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
   };
   parse_json_parts(text, what, kLimits, parts);
   require_format(json);
-  out.save = json.count("save", kMostSaves);
-  out.step = json.count("step", kMostSteps);
+  out.save = json.count("save", kMaxSaves);
+  out.step = json.count("step", kMaxStepCount);
   out.seed = json.hex("seed");
   out.with_params = json.at<bool>("with_params");
   for (const char* list : {"groups", "params", "files"}) json.at<JsonValue::List>(list);

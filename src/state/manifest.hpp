@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "optimizer/optimizer.hpp"
-#include "state/piece_file.hpp"
+#include "state/shard_file.hpp"
 
 namespace muonrt {
 
@@ -15,13 +15,13 @@ namespace muonrt {
 struct ManifestParam {
   std::string name;
   std::vector<int64_t> shape;
-  std::string dtype;     // "f32"
-  std::string role;      // "muon", "adamw"
-  std::string momentum;  // how its momentum is formed: "ema", "heavy_ball"
-  double constant = 0;   // and with which constant
+  std::string dtype;             // "f32"
+  std::string role;              // "muon", "adamw"
+  std::string momentum;          // how its momentum is formed: "ema", "heavy_ball"
+  double momentum_constant = 0;  // and with which constant
   int64_t updates = 0;
-  uint32_t key = 0;   // of its random rounding
-  std::string lines;  // NorMuon: a digest of what has a moment; else ""
+  uint32_t key = 0;     // of its random rounding
+  std::string neurons;  // NorMuon: a digest of what has a moment; else ""
   int64_t group = 0;
   uint64_t hash = 0;                         // of its elements, see param_hashes
   std::map<std::string, std::string> state;  // dtype, by the word of its kind
@@ -35,10 +35,10 @@ struct Manifest {
   bool with_params = false;
   std::vector<std::map<std::string, std::string>> groups;  // settings by name, as they are listed
   std::vector<ManifestParam> params;
-  std::vector<FileRecord> files;
+  std::vector<ManifestFile> files;
 };
 
-constexpr int64_t kMostSaves = 9999999999;
+constexpr int64_t kMaxSaves = 9999999999;
 constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 

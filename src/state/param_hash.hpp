@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "state/device_copy.hpp"
-#include "state/pieces.hpp"
+#include "state/state_shards.hpp"
 
 namespace muonrt {
 

@@ -60,13 +60,13 @@ std::string probe_path(const std::string& folder, const std::string& id) {
 }
 
 void Publisher::publish(Manifest& manifest, int64_t keep, bool& published) {
-  for (const FileRecord& file : manifest.files) {
+  for (const ManifestFile& file : manifest.files) {
     const int64_t bytes = files_.size(folder_ + "/" + file.name);
     MUONRT_REQUIRE(bytes == file.bytes, Status::kIo, folder_, "/", file.name, ": it has ", bytes,
                    " bytes (its rank has written ", file.bytes,
                    "); is the folder shared by all ranks?");
   }
-  manifest.save = std::min(keep_newest(keep) + 1, kMostSaves);
+  manifest.save = std::min(keep_newest(keep) + 1, kMaxSaves);
   // Files are there before the manifest that names them.
   files_.sync_folder(folder_);
   write(to_text(manifest), kManifestName);
@@ -106,10 +106,10 @@ int64_t Publisher::keep_newest(int64_t keep) {
 /// Files that no checkpoint of the last `keep` names, and what failed saves have left. What goes
 /// wrong here is no error: the checkpoint is there.
 void Publisher::clean(const Manifest& newest, int64_t keep) {
-  static_cast<void>(error_of([&] {
+  static_cast<void>(capture_error([&] {
     std::set<std::string> named, older;
     const std::vector<std::string> names = files_.list(folder_);
-    for (const FileRecord& file : newest.files) named.insert(file.name);
+    for (const ManifestFile& file : newest.files) named.insert(file.name);
     for (const std::string& name : names)
       if (is_older(name)) older.insert(name);
     std::vector<std::string> gone;
@@ -121,10 +121,10 @@ void Publisher::clean(const Manifest& newest, int64_t keep) {
         continue;
       }
       Manifest kept;
-      const std::optional<Error> damaged = error_of([&] { kept = read_manifest(path); });
+      const std::optional<Error> damaged = capture_error([&] { kept = read_manifest(path); });
       if (damaged && damaged->status() != Status::kCorrupt) throw *damaged;
       if (damaged) gone.push_back(*name);
-      for (const FileRecord& file : kept.files) named.insert(file.name);
+      for (const ManifestFile& file : kept.files) named.insert(file.name);
     }
     for (const std::string& name : names)
       if (is_of_a_save(name) && !named.contains(name)) gone.push_back(name);

@@ -21,7 +21,7 @@ constexpr TypeSize kTypes[] = {
     {"I32", 32},    {"U64", 64},  {"I64", 64},        {"F8_E4M3", 8},     {"F8_E5M2", 8},
     {"F8_E8M0", 8}, {"C64", 64},  {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6},
     {"F6_E3M2", 6}, {"F4", 4}};
-constexpr size_t kMostDims = 64;
+constexpr size_t kMaxDims = 64;
 constexpr const char* kMetadata = "__metadata__";
 
 [[noreturn]] void refuse(const std::string& where, const std::string& problem) {
@@ -32,8 +32,8 @@ constexpr const char* kMetadata = "__metadata__";
 template <class Where>
 std::vector<int64_t> whole_numbers(const JsonValue& value, const Where& where, const char* what) {
   const auto* list = value.as<JsonValue::List>();
-  if (!list || list->size() > kMostDims)
-    refuse(where(), cat(what, " is no list of at most ", kMostDims, " whole numbers"));
+  if (!list || list->size() > kMaxDims)
+    refuse(where(), cat(what, " is no list of at most ", kMaxDims, " whole numbers"));
   std::vector<int64_t> out;
   for (const JsonValue& item : *list) {
     const int64_t* number = item.as<int64_t>();
@@ -157,8 +157,8 @@ void check_reads_back(const std::string& header, const std::vector<TensorEntry>&
                 cat(e.message(), " (a file is written only if it can be read)"));
   }
   const auto bytes = static_cast<int64_t>(header.size()) - 8;
-  MUONRT_REQUIRE(bytes <= kMostHeaderBytes, kBad, file, ": its header would have ", bytes,
-                 " bytes (at most ", kMostHeaderBytes, "); write fewer tensors");
+  MUONRT_REQUIRE(bytes <= kMaxHeaderBytes, kInvalidArg, file, ": its header would have ", bytes,
+                 " bytes (at most ", kMaxHeaderBytes, "); write fewer tensors");
 }
 
 }  // namespace
@@ -199,8 +199,8 @@ int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std:
   if (out > static_cast<uint64_t>(file_bytes - 8))
     refuse(file, cat("its header claims ", out, " bytes of a file of ", file_bytes,
                      " (truncated, or no safetensors file)"));
-  if (out > static_cast<uint64_t>(kMostHeaderBytes))
-    refuse(file, cat("its header has ", out, " bytes (at most ", kMostHeaderBytes, ")"));
+  if (out > static_cast<uint64_t>(kMaxHeaderBytes))
+    refuse(file, cat("its header has ", out, " bytes (at most ", kMaxHeaderBytes, ")"));
   return static_cast<int64_t>(out);
 }
 

@@ -44,7 +44,7 @@ struct TensorTable {
 };
 
 /// Largest header that is read, as in the reference implementation.
-constexpr int64_t kMostHeaderBytes = 100000000;
+constexpr int64_t kMaxHeaderBytes = 100000000;
 
 /// Bytes of the header whose length the first eight bytes of a file give.
 /// Errors: CORRUPT where the file has no such header, naming it.

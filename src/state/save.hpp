@@ -24,18 +24,18 @@ class Save {
   Save& operator=(const Save&) = delete;
 
   /// This rank's file. No other rank is asked, and not the optimizer.
-  void write(const std::vector<LocalPiece>& pieces, DeviceCopy& copy);
+  void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
   /// Makes it the newest checkpoint, unless a rank brings an error of its `write`. Collective.
   void publish(const std::optional<Error>& error);
 
  private:
   /// What a rank tells the others.
-  struct Told {
+  struct RankFile {
     int64_t bytes, header_crc32c;
   };
   void draw_id();
   void make_shared_folder();
-  void remove_mine();
+  void remove_own_file();
 
   Comm& comm_;
   std::string folder_;
@@ -46,9 +46,9 @@ class Save {
   std::string id_, name_;  // of the checkpoint, and of this rank's file
   std::string path_;       // of that
   Manifest manifest_;      // rank 0: what is to be published
-  FileRecord mine_;
-  std::vector<Told> told_;  // by rank
-  FileLock lock_;           // rank 0: of the folder
+  ManifestFile own_file_;
+  std::vector<RankFile> rank_files_;  // by rank
+  FileLock lock_;                     // rank 0: of the folder
 };
 
 }  // namespace muonrt

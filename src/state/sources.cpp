@@ -29,43 +29,44 @@ StateSources::StateSources(std::string folder, const Manifest& manifest, int ran
   folder_ = std::move(folder);
   // Ranks that lie as those that saved find all in one file, others mostly in those around it.
   const int64_t like = std::ssize(manifest.files) * rank / world;
-  const auto distance = [&](const FileRecord& record) {
+  const auto distance = [&](const ManifestFile& record) {
     const int64_t from = &record - manifest.files.data() - like;
     return from >= 0 ? 2 * from : -2 * from + 1;
   };
-  for (const FileRecord& record : manifest.files) unopened_.push_back(&record);
-  std::sort(unopened_.begin(), unopened_.end(),
-            [&](const FileRecord* a, const FileRecord* b) { return distance(*a) > distance(*b); });
+  for (const ManifestFile& record : manifest.files) unopened_.push_back(&record);
+  std::sort(unopened_.begin(), unopened_.end(), [&](const ManifestFile* a, const ManifestFile* b) {
+    return distance(*a) > distance(*b);
+  });
 }
 
-StateSources::StateSources(std::vector<std::unique_ptr<PieceFile>> files, const Manifest& manifest)
+StateSources::StateSources(std::vector<std::unique_ptr<ShardFile>> files, const Manifest& manifest)
     : StateSources(manifest) {
   for (auto& file : files) add(std::move(file));
 }
 
-void StateSources::add(std::unique_ptr<PieceFile> opened) {
-  PieceFile& file = *files_.emplace_back(std::move(opened));
-  for (const FilePiece& piece : file.pieces()) {
-    const auto where = [&] { return cat(file.path(), ": tensor ", in_quotes(piece.entry->name)); };
-    const auto param = params_.find(piece.param);
+void StateSources::add(std::unique_ptr<ShardFile> opened) {
+  ShardFile& file = *files_.emplace_back(std::move(opened));
+  for (const StoredShard& shard : file.shards()) {
+    const auto where = [&] { return cat(file.path(), ": tensor ", in_quotes(shard.entry->name)); };
+    const auto param = params_.find(shard.param);
     const auto* const state = param == params_.end() ? nullptr : &param->second->state;
-    const auto dtype = state ? state->find(word_of(piece.kind)) : decltype(state->end()){};
-    MUONRT_REQUIRE(state && dtype != state->end() && dtype->second == piece.entry->dtype,
+    const auto dtype = state ? state->find(kind_name(shard.kind)) : decltype(state->end()){};
+    MUONRT_REQUIRE(state && dtype != state->end() && dtype->second == shard.entry->dtype,
                    Status::kCorrupt, where(), ": the manifest has no such state, or in another ",
                    "dtype; the checkpoint is damaged, load another");
-    Tensor& tensor = at(piece.param, piece.kind);
+    Tensor& tensor = at(shard.param, shard.kind);
     // How many lines there are, the first piece says for all.
-    if (piece.kind == kLines && tensor.numel == 0) tensor.numel = product(piece.extent.shape);
-    const char* const problem = problem_of(piece.extent, tensor.numel);
+    if (shard.kind == kLines && tensor.numel == 0) tensor.numel = product(shard.extent.shape);
+    const char* const problem = problem_of(shard.extent, tensor.numel);
     MUONRT_REQUIRE(!problem, Status::kCorrupt, where(), ": ", problem);
-    tensor.sources.push_back({&file, &piece});
+    tensor.sources.push_back({&file, &shard});
   }
 }
 
 void StateSources::open_next() {
-  const FileRecord& record = *unopened_.back();
+  const ManifestFile& record = *unopened_.back();
   unopened_.pop_back();
-  add(std::make_unique<PieceFile>(folder_, record));
+  add(std::make_unique<ShardFile>(folder_, record));
 }
 
 StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) {
@@ -96,7 +97,7 @@ int64_t StateSources::numel_in_files(const std::string& param, int32_t kind,
     const std::vector<Source>& sources = at(param, kind).sources;
     MUONRT_REQUIRE(i < sources.size(), Status::kCorrupt, what, ": its files hold ", found, " of ",
                    wanted, " elements; the checkpoint is damaged, load another");
-    found += sources[i].piece->extent.numel();  // at most 2^63 bytes of files
+    found += sources[i].shard->extent.numel();  // at most 2^63 bytes of files
   }
   return wanted;
 }
@@ -107,9 +108,9 @@ std::string StateSources::where(const std::string& param, int32_t kind, int64_t 
   if (!tensor) return "no file";
   const Extent one = whole_extent(tensor->numel).part(element, element + 1);
   for (const Source& source : tensor->sources)
-    for (const Overlap& o : overlaps(one, source.piece->extent))
+    for (const Overlap& o : overlaps(one, source.shard->extent))
       out += cat(out.empty() ? "" : " and ", source.file->path(), ": byte ",
-                 source.file->byte_of(*source.piece, o.second));
+                 source.file->byte_of(*source.shard, o.second));
   return out.empty() ? "no file" : out;
 }
 
@@ -119,19 +120,19 @@ void StateSources::forget_checks() {
 
 void StateSources::take_from(const Source& source, const Extent& extent, const Take& take,
                              Taken& taken) {
-  const int64_t size = element_bytes(source.piece->entry->dtype);
-  for (const Overlap& o : overlaps(extent, source.piece->extent)) {
+  const int64_t size = element_bytes(source.shard->entry->dtype);
+  for (const Overlap& o : overlaps(extent, source.shard->extent)) {
     taken.stretches.emplace_back(o.first, o.first + o.count);
     taken.count += o.count;
     for (int64_t done = 0; done < o.count; done += kGivenOut) {
       const int64_t count = std::min(kGivenOut, o.count - done);
-      const auto bytes = source.file->elements(*source.piece, o.second + done, count);
+      const auto bytes = source.file->elements(*source.shard, o.second + done, count);
       take(o.first + done, o.element + done, bytes.first(static_cast<size_t>(count * size)));
       resident_ += std::max(count * size, int64_t{4096});
     }
   }
   if (resident_ < kResident) return;
-  for (const auto& file : files_) file->give_memory_back();
+  for (const auto& file : files_) file->release_pages();
   resident_ = 0;
 }
 

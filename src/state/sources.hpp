@@ -21,10 +21,10 @@ class StateSources {
   ///     files of its like on.
   explicit StateSources(std::string folder, const Manifest& manifest, int rank = 0, int world = 1);
   /// Of those of its files that are open. Errors: CORRUPT, naming file and tensor.
-  StateSources(std::vector<std::unique_ptr<PieceFile>> files, const Manifest& manifest);
+  StateSources(std::vector<std::unique_ptr<ShardFile>> files, const Manifest& manifest);
 
   /// Those that are open.
-  const std::vector<std::unique_ptr<PieceFile>>& files() const { return files_; }
+  const std::vector<std::unique_ptr<ShardFile>>& files() const { return files_; }
   /// Elements of the whole tensor; of NorMuon's, lines. Of what the manifest names.
   int64_t numel(const std::string& param, int32_t kind);
   /// The same, once the files have at least that many: what holds all of them takes no more memory
@@ -37,7 +37,7 @@ class StateSources {
   /// Calls `take(first, element, bytes)` for stretches of the extent, each once: those from its
   /// element `first` on, which is element `element` of the whole tensor.
   /// @param what  names it in errors. Errors: CORRUPT where elements are missing or there twice, IO
-  ///     and CORRUPT naming a file, and as PieceFile::elements.
+  ///     and CORRUPT naming a file, and as ShardFile::elements.
   using Take =
       std::function<void(int64_t first, int64_t element, std::span<const unsigned char> bytes)>;
   void read(const std::string& param, int32_t kind, const Extent& extent, const std::string& what,
@@ -47,8 +47,8 @@ class StateSources {
 
  private:
   struct Source {
-    PieceFile* file;
-    const FilePiece* piece;
+    ShardFile* file;
+    const StoredShard* shard;
   };
   struct Tensor {
     int64_t numel = 0;  // of NorMuon 0 until a piece has told
@@ -60,7 +60,7 @@ class StateSources {
     int64_t count = 0;
   };
   explicit StateSources(const Manifest& manifest);
-  void add(std::unique_ptr<PieceFile> file);
+  void add(std::unique_ptr<ShardFile> file);
   void open_next();
   Tensor& at(const std::string& param, int32_t kind);
   /// Of those of which something is known.
@@ -69,8 +69,8 @@ class StateSources {
 
   std::string folder_;
   std::unordered_map<std::string_view, const ManifestParam*> params_;  // by name
-  std::vector<const FileRecord*> unopened_;                            // the next one last
-  std::vector<std::unique_ptr<PieceFile>> files_;
+  std::vector<const ManifestFile*> unopened_;                          // the next one last
+  std::vector<std::unique_ptr<ShardFile>> files_;
   std::map<std::pair<std::string, int32_t>, Tensor> tensors_;  // that were asked for, or lie here
   int64_t resident_ = 0;  // bytes that were read since memory was last given back
 };

@@ -39,7 +39,7 @@ MappedFile::~MappedFile() {
   if (data_) munmap(data_, size_);
 }
 
-void MappedFile::give_memory_back() const {
+void MappedFile::release_pages() const {
   if (data_) madvise(data_, size_, MADV_DONTNEED);
 }
 

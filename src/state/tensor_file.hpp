@@ -26,7 +26,7 @@ class MappedFile {
   }
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
   /// What was read need not stay in memory; the next reader takes it from the file again.
-  void give_memory_back() const;
+  void release_pages() const;
 
  private:
   void* data_ = nullptr;
@@ -44,7 +44,7 @@ class TensorFile {
   std::span<const unsigned char> header() const { return map_.bytes().first(data_at_); }
   /// What follows the header.
   std::span<const unsigned char> data() const { return map_.bytes().subspan(data_at_); }
-  void give_memory_back() const { map_.give_memory_back(); }
+  void release_pages() const { map_.release_pages(); }
 
  private:
   std::string path_;

@@ -60,7 +60,7 @@ void TensorModel::add_folder() {
   } catch (const fs::filesystem_error& e) {
     throw Error(Status::kIo, cat(path_, ": cannot be read: ", e.code().message()));
   }
-  MUONRT_REQUIRE(!paths.empty(), kBad, path_,
+  MUONRT_REQUIRE(!paths.empty(), kInvalidArg, path_,
                  ": the folder holds no *.safetensors; give a file, an index, or a folder of them");
   std::sort(paths.begin(), paths.end());
   add_files(paths);
@@ -103,15 +103,15 @@ void TensorModel::add_files(const std::vector<std::string>& paths) {
   table_.index();
   for (const TensorEntry& entry : table_.entries) {
     const TensorEntry* const last = table_.find(entry.name);
-    MUONRT_REQUIRE(last == &entry, kBad, path_, ": tensor ", in_quotes(entry.name), " is in ",
-                   files_[static_cast<size_t>(entry.file)]->path(), " and in ",
+    MUONRT_REQUIRE(last == &entry, kInvalidArg, path_, ": tensor ", in_quotes(entry.name),
+                   " is in ", files_[static_cast<size_t>(entry.file)]->path(), " and in ",
                    files_[static_cast<size_t>(last->file)]->path(), "; remove it from one of them");
   }
 }
 
 const TensorEntry& TensorModel::at(const std::string& name) const {
   const TensorEntry* const found = table_.find(name);
-  MUONRT_REQUIRE(found, kBad, path_, ": there is no tensor ", in_quotes(name));
+  MUONRT_REQUIRE(found, kInvalidArg, path_, ": there is no tensor ", in_quotes(name));
   return *found;
 }
 

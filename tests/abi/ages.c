@@ -9,12 +9,12 @@
 
 static int failures;
 
-#define EXPECT(what)                                                                 \
-  do {                                                                               \
-    if (!(what)) {                                                                   \
-      fprintf(stderr, "ages.c:%d: %s (%s)\n", __LINE__, #what, muonrt_last_error()); \
-      ++failures;                                                                    \
-    }                                                                                \
+#define EXPECT(what)                                                                     \
+  do {                                                                                   \
+    if (!(what)) {                                                                       \
+      fprintf(stderr, "ages.c:%d: %s (%s)\n", __LINE__, #what, muonrt_get_last_error()); \
+      ++failures;                                                                        \
+    }                                                                                    \
   } while (0)
 
 /* Fills a struct between bytes that must stay. */
@@ -43,8 +43,8 @@ int main(void) {
   muonrt_optimizer_options_t options;
   muonrt_group_t groups[2];
   muonrt_param_t params[2];
-  muonrt_step_t step;
-  muonrt_report_t report;
+  muonrt_step_args_t step;
+  muonrt_step_report_t report;
   const char* const names[2] = {"a", "b"};
   const int64_t shape[2] = {2, 3};
   float data[2][6] = {{1, 2, 3, 4, 5, 6}, {6, 5, 4, 3, 2, 1}};
@@ -70,26 +70,26 @@ int main(void) {
     params[i].data = data[i];
     params[i].grad = grad[i];
   }
-  muonrt_step_init(&step);
+  muonrt_step_args_init(&step);
   step.lr = 0.1;
-  muonrt_report_init(&report);
+  muonrt_step_report_init(&report);
   status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2);
 #ifdef OLDER
   /* Before version 1.0 a struct that has grown is refused in its older sizes. */
   EXPECT(status == MUONRT_ERROR_INVALID_ARGUMENT);
-  EXPECT(strstr(muonrt_last_error(), "struct_size") != NULL);
+  EXPECT(strstr(muonrt_get_last_error(), "struct_size") != NULL);
 #else
   EXPECT(status == MUONRT_OK);
   EXPECT(muonrt_optimizer_step(optimizer, &step, &report) == MUONRT_OK);
   EXPECT(report.step == 1 && report.added == 0 && data[0][0] != 1.0f && data[1][0] != 6.0f);
   step.added = 1; /* what the library does not know is not ignored */
   EXPECT(muonrt_optimizer_step(optimizer, &step, &report) == MUONRT_ERROR_INVALID_ARGUMENT);
-  EXPECT(strstr(muonrt_last_error(), "newer library") != NULL);
+  EXPECT(strstr(muonrt_get_last_error(), "newer library") != NULL);
   muonrt_optimizer_destroy(optimizer);
   groups[1].added = 1;
   status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2);
   EXPECT(status == MUONRT_ERROR_INVALID_ARGUMENT);
-  EXPECT(strstr(muonrt_last_error(), "newer library") != NULL);
+  EXPECT(strstr(muonrt_get_last_error(), "newer library") != NULL);
 #endif
   muonrt_comm_destroy(comm);
   return failures != 0;

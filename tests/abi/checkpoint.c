@@ -10,7 +10,7 @@ static float gradient[kCount];
 
 static void check(muonrt_status_t status) {
   if (status == MUONRT_OK) return;
-  printf("%s: %s\n", muonrt_status_name(status), muonrt_last_error());
+  printf("%s: %s\n", muonrt_status_get_name(status), muonrt_get_last_error());
   exit(1);
 }
 
@@ -31,10 +31,10 @@ static muonrt_optimizer_t* make(muonrt_comm_t* comm, float* weights) {
 }
 
 static void step(muonrt_optimizer_t* optimizer, int number) {
-  muonrt_step_t args;
+  muonrt_step_args_t args;
   int i;
   for (i = 0; i < kCount; ++i) gradient[i] = (float)((i + 1) * (number + 3) % 7) - 3.0f;
-  muonrt_step_init(&args);
+  muonrt_step_args_init(&args);
   args.lr = 0.02;
   check(muonrt_optimizer_step(optimizer, &args, NULL));
 }

@@ -6,7 +6,7 @@
 
 static void check(muonrt_status_t status) {
   if (status == MUONRT_OK) return;
-  printf("%s: %s\n", muonrt_status_name(status), muonrt_last_error());
+  printf("%s: %s\n", muonrt_status_get_name(status), muonrt_get_last_error());
   exit(1);
 }
 
@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   float shard[8] = {1.0f, 2.0f, 3.0f}, gradient[8] = {1.0f, 0.0f, 2.0f};
   const muonrt_placement_t rows = {MUONRT_PLACEMENT_SHARD, 0, 0};
   muonrt_comm_t* comm;
-  muonrt_folder_t folder;
+  muonrt_folder_options_t folder;
   muonrt_mesh_t mesh;
   muonrt_layout_t layout;
   muonrt_group_t group;
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   muonrt_status_t status;
 
   if (argc != 4) return 2;
-  muonrt_folder_init(&folder);
+  muonrt_folder_options_init(&folder);
   folder.rank = atoi(argv[1]);
   folder.size = 2;
   folder.path = argv[2];
@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   param.grad = gradient;
   status = muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1);
   if (status != MUONRT_OK) {
-    printf("%s: %s\n", muonrt_status_name(status), muonrt_last_error());
+    printf("%s: %s\n", muonrt_status_get_name(status), muonrt_get_last_error());
     muonrt_comm_destroy(comm); /* rank 0 hands on what it has yet for rank 1 */
     return 1;
   }

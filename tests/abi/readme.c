@@ -4,7 +4,7 @@
 
 static void check(muonrt_status_t status) {
   if (status == MUONRT_OK) return;
-  fprintf(stderr, "%s: %s\n", muonrt_status_name(status), muonrt_last_error());
+  fprintf(stderr, "%s: %s\n", muonrt_status_get_name(status), muonrt_get_last_error());
   exit(1);
 }
 
@@ -19,7 +19,7 @@ int main(void) {
   muonrt_group_t group;
   muonrt_param_t param;
   muonrt_optimizer_t* optimizer;
-  muonrt_step_t step;
+  muonrt_step_args_t step;
 
   for (int i = 0; i < 12; ++i) {
     shard[i] = 0.1f * (float)i;
@@ -44,7 +44,7 @@ int main(void) {
   param.grad = shard_gradient; /* read by the step */
   check(muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1));
 
-  muonrt_step_init(&step);
+  muonrt_step_args_init(&step);
   step.lr = 3e-4;
   check(muonrt_optimizer_step(optimizer, &step, NULL)); /* collective */
 

@@ -19,7 +19,7 @@ enum { IN = 16, HIDDEN = 48, SAMPLES = 256, STEPS = 120, MATRICES = 2, MAX_RANKS
 /* Ends the program with the library's own words. */
 static void check(muonrt_status_t status, const char* what) {
   if (status == MUONRT_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, muonrt_status_name(status), muonrt_last_error());
+  fprintf(stderr, "%s: %s: %s\n", what, muonrt_status_get_name(status), muonrt_get_last_error());
   exit(1);
 }
 
@@ -69,7 +69,7 @@ static void gather(muonrt_comm_t* comm, int32_t ranks, const muonrt_layout_t* la
   int32_t r;
   for (r = 0; r < ranks; ++r) {
     int64_t local[2];
-    check(muonrt_layout_local_shape(local, layout, ranks, 2, shape, r), "layout");
+    check(muonrt_layout_get_local_shape(local, layout, ranks, 2, shape, r), "layout");
     if (mine > 0) {
       const muonrt_message_t m = {r, 0, (void*)shard, mine * (int64_t)sizeof(float)};
       sends[n_sends++] = m;
@@ -98,8 +98,8 @@ static int train(muonrt_comm_t* comm) {
   muonrt_param_t params[MATRICES];
   muonrt_optimizer_t* optimizer;
 
-  check(muonrt_comm_rank(&rank, comm), "rank");
-  check(muonrt_comm_size(&ranks, comm), "size");
+  check(muonrt_comm_get_rank(&rank, comm), "rank");
+  check(muonrt_comm_get_size(&ranks, comm), "size");
   mesh_shape = ranks;
   muonrt_mesh_init(&mesh);
   mesh.ndim = 1;
@@ -116,8 +116,9 @@ static int train(muonrt_comm_t* comm) {
     const int64_t all = shapes[m][0] * shapes[m][1];
     int64_t local[2], n_runs;
     muonrt_run_t run = {0, 0};
-    check(muonrt_layout_local_shape(local, &layout, ranks, 2, shapes[m], rank), "layout");
-    check(muonrt_layout_runs(&run, 1, &n_runs, &layout, ranks, 2, shapes[m], rank, 0), "layout");
+    check(muonrt_layout_get_local_shape(local, &layout, ranks, 2, shapes[m], rank), "layout");
+    check(muonrt_layout_get_runs(&run, 1, &n_runs, &layout, ranks, 2, shapes[m], rank, 0),
+          "layout");
     numel[m] = local[0] * local[1];
     first[m] = run.begin * shapes[m][1];
     full[m] = malloc((size_t)all * sizeof(float));
@@ -137,7 +138,7 @@ static int train(muonrt_comm_t* comm) {
   check(muonrt_optimizer_create(&optimizer, comm, NULL, groups, 2, params, MATRICES), "create");
 
   for (step = 0; step < STEPS; ++step) {
-    muonrt_step_t args;
+    muonrt_step_args_t args;
     for (m = 0; m < MATRICES; ++m) {
       gather(comm, ranks, &layout, shapes[m], shard[m], numel[m], full[m]);
     }
@@ -146,7 +147,7 @@ static int train(muonrt_comm_t* comm) {
     for (m = 0; m < MATRICES; ++m) {
       memcpy(grad[m], full_grad[m] + first[m], (size_t)numel[m] * sizeof(float));
     }
-    muonrt_step_init(&args);
+    muonrt_step_args_init(&args);
     args.lr = 0.05 * (1.0 - (double)step / (double)STEPS);
     check(muonrt_optimizer_step(optimizer, &args, NULL), "step");
   }

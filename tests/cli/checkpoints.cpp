@@ -61,7 +61,7 @@ std::vector<muonrt_group_t> groups() {
   std::vector<muonrt_group_t> out(4);
   for (size_t i = 0; i < out.size(); ++i)
     muonrt_group_init(&out[i], i == kAdamW ? MUONRT_ROLE_ADAMW : MUONRT_ROLE_MUON);
-  out[kNormuon].normuon = MUONRT_NORMUON_ROWS;
+  out[kNormuon].normuon_axis = MUONRT_NORMUON_ROWS;
   out[kHeavyBall].momentum_kind = MUONRT_MOMENTUM_HEAVY_BALL;
   out[kHeavyBall].momentum_dtype = MUONRT_DTYPE_BF16;
   return out;
@@ -77,9 +77,9 @@ struct Shard {
       const int64_t size = tensor.shape[static_cast<size_t>(d)];
       std::vector<muonrt_run_t> runs(static_cast<size_t>(size));
       int64_t count = 0;
-      muonrt::check(muonrt_layout_runs(runs.data(), size, &count, &layout, comm.size(),
-                                       static_cast<int32_t>(tensor.shape.size()),
-                                       tensor.shape.data(), comm.rank(), d));
+      muonrt::check(muonrt_layout_get_runs(runs.data(), size, &count, &layout, comm.size(),
+                                           static_cast<int32_t>(tensor.shape.size()),
+                                           tensor.shape.data(), comm.rank(), d));
       std::vector<int64_t> next;
       for (const int64_t before : at)
         for (int64_t r = 0; r < count; ++r)
@@ -148,8 +148,8 @@ void run_rank(muonrt::Comm comm, const Arguments& a) {
       for (size_t k = 0; k < shards[i].grad.size(); ++k)
         shards[i].grad[k] =
             noise(1000003 * (step + 1) + 7919 * static_cast<int64_t>(i) + shards[i].elements[k]);
-    muonrt_step_t args;
-    muonrt_step_init(&args);
+    muonrt_step_args_t args;
+    muonrt_step_args_init(&args);
     args.lr = 0.01;
     optimizer.step(args);
     if (a.keep > 1 && step + 1 < a.steps) optimizer.save(a.folder, &save);

@@ -6,6 +6,8 @@
 // indices, lr_factor, axis}; `momentum`, a number or one for each step; `row_factors`, for each
 // step a factor for each row, applied after the step.
 
+#include "reference/reference.hpp"
+
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -20,16 +22,14 @@
 #include <utility>
 #include <vector>
 
-#include "textbook/textbook.hpp"
-
 namespace {
 
 using Json = nlohmann::ordered_json;
-using textbook::Decay;
-using textbook::List;
-using textbook::Matrix;
-using textbook::Normalize;
-using textbook::Scale;
+using reference::Decay;
+using reference::List;
+using reference::Matrix;
+using reference::Normalize;
+using reference::Scale;
 using Values = std::vector<double>;
 
 /// A word's meaning. Throws if the reference has none.
@@ -49,8 +49,8 @@ List divided(List list, double s) {
   return list;
 }
 
-void take_list(const Json& words, textbook::Muon& how) {
-  using namespace textbook::lists;
+void take_list(const Json& words, reference::Muon& how) {
+  using namespace reference::lists;
   const Json given = words.value("coefficients", Json(how.aol ? "aol" : "polar_express"));
   if (given.is_array()) {
     how.safety = words.value("safety", 1.0);
@@ -58,9 +58,9 @@ void take_list(const Json& words, textbook::Muon& how) {
   } else if (given == "polar_express") {
     const std::string mode = words.value("safety_mode", "auto");
     how.safety = words.value("safety", 1.02);
-    how.list = textbook::polar_express(words.value("lower_bound", 1e-3), words.value("steps", 5),
-                                       words.value("cushion", 0.02),
-                                       mode == "inner" || mode == "auto" ? how.safety : 1);
+    how.list = reference::polar_express(words.value("lower_bound", 1e-3), words.value("steps", 5),
+                                        words.value("cushion", 0.02),
+                                        mode == "inner" || mode == "auto" ? how.safety : 1);
     if (mode == "all") how.list = divided(how.list, std::exchange(how.safety, 1));
   } else {
     how.list = std::map<std::string, List>{{"keller_jordan", kKellerJordan},
@@ -96,11 +96,11 @@ class AdamW : public Param {
 
   void step(int64_t step, Values& weights, const Values& gradient) override {
     if ((step + 1) % every_ == 0)
-      textbook::adamw_step(how_, (step + 1) / every_, weights, m_, v_, gradient);
+      reference::adamw_step(how_, (step + 1) / every_, weights, m_, v_, gradient);
   }
 
  private:
-  textbook::AdamW how_;
+  reference::AdamW how_;
   int64_t every_;
   Values m_, v_;
 };
@@ -145,21 +145,21 @@ class Muon : public Param {
 
   void step(int64_t step, Values& weights, const Values& gradient) override {
     const auto n = static_cast<size_t>(step);
-    textbook::Muon how = how_;
+    reference::Muon how = how_;
     how.momentum = momenta_.size() > 1 ? momenta_.at(n) : momenta_.at(0);
     if (corrected_) how.corrected_at = step + 1;
-    std::vector<textbook::Part> parts = parts_;
+    std::vector<reference::Part> parts = parts_;
     if (period_ > 0 && step % period_ != 0) {
-      parts = textbook::cut_into(parts_, grid_.at(0), grid_.at(1));
+      parts = reference::cut_into(parts_, grid_.at(0), grid_.at(1));
       how.scale_times *= block_factor_;
     }
     for (size_t e = 0; e < momentum_.size(); ++e) {
       Matrix w = matrix_of(weights, e);
-      textbook::muon_step(how, parts, w, momentum_[e], matrix_of(gradient, e), moments_[e]);
+      reference::muon_step(how, parts, w, momentum_[e], matrix_of(gradient, e), moments_[e]);
       for (int64_t i = 0; i < w.rows && !row_factors_.empty(); ++i)
         for (int64_t j = 0; j < w.cols; ++j)
           w(i, j) *= row_factors_.at(n).at(static_cast<size_t>(i));
-      if (transposed_) w = textbook::transpose(w);
+      if (transposed_) w = reference::transpose(w);
       std::copy(w.v.begin(), w.v.end(),
                 weights.begin() + static_cast<std::ptrdiff_t>(e * w.v.size()));
     }
@@ -181,7 +181,7 @@ class Muon : public Param {
     const Json normuon = words.value("normuon", Json::object());
     how_.normuon = words.contains("normuon");
     how_.normuon_beta2 = normuon.value("beta2", 0.95);
-    const auto add = [&](textbook::Part part, const std::string& axis) {
+    const auto add = [&](reference::Part part, const std::string& axis) {
       part.normuon_columns =
           axis == "columns" || (axis == "longer" && part.cols.size() > part.rows.size());
       parts_.push_back(std::move(part));
@@ -191,24 +191,24 @@ class Muon : public Param {
       add({part.at("rows"), part.at("cols"), part.value("lr_factor", 1.0)},
           part.value("axis", axis));
     if (parts_.empty())
-      add(textbook::whole_matrix(momentum_.at(0).rows, momentum_.at(0).cols), axis);
+      add(reference::whole_matrix(momentum_.at(0).rows, momentum_.at(0).cols), axis);
   }
 
   Matrix matrix_of(const Values& flat, size_t matrix) const {
     Matrix out(rows_, cols_);
     const auto at = flat.begin() + static_cast<std::ptrdiff_t>(matrix * out.v.size());
     out.v.assign(at, at + static_cast<std::ptrdiff_t>(out.v.size()));
-    return transposed_ ? textbook::transpose(out) : out;
+    return transposed_ ? reference::transpose(out) : out;
   }
 
-  textbook::Muon how_;
+  reference::Muon how_;
   Values momenta_;  // one, or one for each step
   std::vector<Values> row_factors_;
   int64_t rows_ = 1, cols_ = 1, period_ = 0;  // rows and columns as they are stored
   bool transposed_ = false, corrected_ = false;
   std::vector<int64_t> grid_;
   double block_factor_ = 1;
-  std::vector<textbook::Part> parts_;
+  std::vector<reference::Part> parts_;
   std::vector<Matrix> momentum_;
   std::vector<std::vector<Values>> moments_;
 };

@@ -60,17 +60,17 @@ TEST_CASE("emulated cuda: ops and events only enqueue", "[emulated]") {
 
 TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated]") {
   Machine machine(make_device());
-  const Buffer findings(*machine.device, sizeof(Findings)), ballot(*machine.device, sizeof(Ballot));
+  const Buffer findings(*machine.device, sizeof(Findings)), vote(*machine.device, sizeof(Vote));
   const auto event = machine.device->create_event();
   emulator::fail_next_kernel();
-  machine.ops().cast_ballot(machine.on(), ballot.as<Ballot>(), findings.as<Findings>(), 1, 1, true);
+  machine.ops().cast_vote(machine.on(), vote.as<Vote>(), findings.as<Findings>(), 1, 1, true);
   machine.device->record(*event, machine.on());
   CHECK_NOTHROW(machine.device->synchronize(*event, Deadline::in_ms(60000)));
   const auto error = machine.device->error();
   REQUIRE(error.has_value());
   CHECK(error->status() == Status::kDevice);
   CHECK(error->message().find("cudaErrorLaunchFailure") != std::string::npos);
-  CHECK_THROWS_AS(machine.ops().fill(machine.on(), ballot.data(), 0, 8), Error);
+  CHECK_THROWS_AS(machine.ops().fill(machine.on(), vote.data(), 0, 8), Error);
   emulator::forget_failure();
   machine.device->clear_error();
   CHECK_FALSE(machine.device->error().has_value());
@@ -168,7 +168,7 @@ TEST_CASE(
   CHECK(rig.step(theirs.handle) == MUONRT_ERROR_TIMEOUT);
   CHECK(theirs.has_ended());
   CHECK(emulator::pending() == 0);
-  CHECK(std::string(muonrt_last_error()).find("exchange #3 did not end") != std::string::npos);
+  CHECK(std::string(muonrt_get_last_error()).find("exchange #3 did not end") != std::string::npos);
   other.join();
 }
 

@@ -21,11 +21,11 @@ struct OneRank {
     rank.fill_gradients(0);
   }
   std::optional<muonrt::Error> step(cudaStream_t stream) {
-    return muonrt::error_of([&] {
+    return muonrt::capture_error([&] {
       muonrt::StepReport report;
       rank.optimizer().step(
           [&] {
-            muonrt::StepSettings s;
+            muonrt::StepArgs s;
             s.lr = 0.1;
             s.stream = stream;
             return s;

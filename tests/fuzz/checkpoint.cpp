@@ -46,18 +46,19 @@ void try_pieces(const std::string& header, size_t data) {
   for (size_t i = 0; i < 8; ++i) front[i] = static_cast<char>(header.size() >> (8 * i));
   front += header;
   const MemoryFile memory(front + std::string(data, '\0'));
-  const FileRecord record = {memory.name(), static_cast<int64_t>(front.size() + data),
-                             crc32c(front.data(), front.size())};
-  std::vector<std::unique_ptr<PieceFile>> files;
-  files.push_back(std::make_unique<PieceFile>("/proc/self/fd", record));
+  const ManifestFile record = {memory.name(), static_cast<int64_t>(front.size() + data),
+                               crc32c(front.data(), front.size())};
+  std::vector<std::unique_ptr<ShardFile>> files;
+  files.push_back(std::make_unique<ShardFile>("/proc/self/fd", record));
   Manifest manifest;
   std::vector<std::pair<std::string, int32_t>> tensors;
-  for (const FilePiece& piece : files[0]->pieces()) {
-    if (kind_of(word_of(piece.kind)) != piece.kind || *word_of(piece.kind) == '\0') return;
+  for (const StoredShard& piece : files[0]->shards()) {
+    if (kind_from_name(kind_name(piece.kind)) != piece.kind || *kind_name(piece.kind) == '\0')
+      return;
     ManifestParam& p = manifest.params.emplace_back();
     p.name = piece.param;
     p.shape = piece.extent.shape;
-    p.state[word_of(piece.kind)] = piece.entry->dtype;
+    p.state[kind_name(piece.kind)] = piece.entry->dtype;
     tensors.emplace_back(piece.param, piece.kind);
   }
   StateSources sources(std::move(files), manifest);

@@ -8,7 +8,7 @@
 #include "comm/host_comm.hpp"
 #include "comm/mpi/mpi_transport.hpp"
 #include "comm/transport_bootstrap.hpp"
-#include "cuda/nccl/nccl_meeting.hpp"
+#include "cuda/nccl/nccl_setup.hpp"
 #include "mpi/harness.hpp"
 #include "muonrt/mpi.h"
 #include "support/transport_checks.hpp"
@@ -206,13 +206,13 @@ TEST_CASE("mpi faults: buffers are free after a timeout in the middle of long me
 TEST_CASE("mpi abi: what cannot be made is null, with a message", "[mpi][comm]") {
   MPI_Comm parent = world(), null = MPI_COMM_NULL;
   REQUIRE(muonrt_comm_create_mpi(nullptr, &parent, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
-  REQUIRE_THAT(muonrt_last_error(), Contains("comm is null"));
+  REQUIRE_THAT(muonrt_get_last_error(), Contains("comm is null"));
   muonrt_comm_t* comm = reinterpret_cast<muonrt_comm_t*>(&parent);
   REQUIRE(muonrt_comm_create_mpi(&comm, &null, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
-  REQUIRE_THAT(muonrt_last_error(), Contains("MPI_COMM_NULL"));
+  REQUIRE_THAT(muonrt_get_last_error(), Contains("MPI_COMM_NULL"));
   REQUIRE(comm == nullptr);
   REQUIRE(muonrt_comm_create_mpi(&comm, nullptr, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
-  REQUIRE_THAT(muonrt_last_error(), Contains("mpi_comm is null"));
+  REQUIRE_THAT(muonrt_get_last_error(), Contains("mpi_comm is null"));
   REQUIRE(muonrt_comm_create_mpi(&comm, &parent, -1) == MUONRT_ERROR_INVALID_ARGUMENT);
 }
 
@@ -221,11 +221,11 @@ TEST_CASE("mpi nccl: what fails on one rank ends the others' waits in NCCL, at a
   const auto bootstrap = muonrt::make_bootstrap(connect());
   std::string problem;
   const std::string error = attempt([&] {
-    nccl_enter(*bootstrap, false, [&](const muonrt::Bootstrap& alarm) {
+    nccl_run_with_alarm(*bootstrap, false, [&](const muonrt::Bootstrap& alarm) {
       if (rank() == size() - 1) throw muonrt::Error(muonrt::Status::kDevice, "no way in");
       const auto deadline = muonrt::Deadline::in_ms(20'000);
       while (!deadline.passed())
-        if (const auto trouble = alarm.trouble()) throw *trouble;
+        if (const auto trouble = alarm.pending_error()) throw *trouble;
       problem = "nothing was heard; ";
     });
   });

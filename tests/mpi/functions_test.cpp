@@ -18,7 +18,7 @@ constexpr int kSteps = 4;
 constexpr muonrt_placement_t kRows = {MUONRT_PLACEMENT_SHARD, 0, 1};
 
 void require(muonrt_status_t status) {
-  if (status != MUONRT_OK) throw std::runtime_error(muonrt_last_error());
+  if (status != MUONRT_OK) throw std::runtime_error(muonrt_get_last_error());
 }
 
 struct Trainer {
@@ -45,14 +45,14 @@ struct Trainer {
     int at = 0;
     for (int r = 0; r < ranks; ++r) {
       int64_t local[2];
-      require(muonrt_layout_local_shape(local, &layout, ranks, 2, shape.data(), r));
+      require(muonrt_layout_get_local_shape(local, &layout, ranks, 2, shape.data(), r));
       count.push_back(static_cast<int>(local[0] * local[1]));
       first.push_back(at);
       at += count.back();
     }
   }
 
-  static int assign(void* state, int64_t param, const muonrt_assignment_t* facts, int32_t* owner) {
+  static int assign(void* state, int64_t param, const muonrt_assign_info_t* facts, int32_t* owner) {
     const auto& self = *static_cast<Trainer*>(state);
     if (facts->world != self.ranks || facts->ndim != 2 || facts->n_holders < 1) return 1;
     *owner = static_cast<int32_t>(param % self.ranks);
@@ -131,14 +131,14 @@ Result train(Trainer& t, const muonrt_distributed_config_t* config) {
                                   static_cast<int64_t>(n)));
   for (int step = 0; step < kSteps; ++step) {
     for (size_t i = 0; i < n; ++i) fill(i, grads[i], step);
-    muonrt_step_t args;
-    muonrt_step_init(&args);
+    muonrt_step_args_t args;
+    muonrt_step_args_init(&args);
     args.lr = 0.02;
     require(muonrt_optimizer_step(optimizer, &args, nullptr));
   }
   muonrt_counters_t counters;
   muonrt_counters_init(&counters);
-  require(muonrt_optimizer_counters(optimizer, &counters));
+  require(muonrt_optimizer_get_counters(optimizer, &counters));
   out.bytes_sent = counters.bytes_sent;
   muonrt_optimizer_destroy(optimizer);
   muonrt_comm_destroy(comm);

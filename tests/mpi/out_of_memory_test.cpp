@@ -4,13 +4,13 @@
 #include "comm/host_comm.hpp"
 #include "mpi/harness.hpp"
 #include "support/bits_cases.hpp"
-#include "support/faults/refusal.hpp"
-#include "support/faults/refusing_new.hpp"
+#include "support/faults/allocation_failure.hpp"
+#include "support/faults/failing_new.hpp"
 #include "support/sanitized.hpp"
 
 using namespace muonrt;
 using namespace mpi_test;
-using support::Refusal;
+using support::AllocationFailure;
 using support::refusal;
 
 namespace {
@@ -20,7 +20,7 @@ world::Case small_case(int ranks) {
   c.params = {world::matrix("w", {6, 5}, {{PlacementKind::kShard, 0, 1}}),
               world::matrix("same", {4, 6}, {})};
   c.steps = 2;
-  c.without_grad = {{1}, {0}};
+  c.inactive_params = {{1}, {0}};
   c.settings.clip_norm = 0.5;
   c.settings.portable_gemm = true;
   return c;
@@ -37,14 +37,14 @@ std::string run(const world::Case& c, const world::Tensors& expected, int faulty
       rank.fill_gradients(step);
       barrier();
       if (step == 0 && tries == 0 && comm.rank() == faulty) refusal.arm(nth);
-      Refusal::mark(comm.rank() == faulty);
+      AllocationFailure::mark(comm.rank() == faulty);
       Status status = Status::kOk;
       try {
         status = rank.step_only(step, report);
       } catch (const Error& error) {
         status = error.status();
       }
-      Refusal::mark(false);
+      AllocationFailure::mark(false);
       seen += cat(status_name(status), " ");
     }
   }

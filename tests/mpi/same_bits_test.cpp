@@ -36,7 +36,7 @@ std::string run_and_compare(const world::Case& c, const world::Tensors& referenc
 
 /// Half of a pairwise cover in f32, the other half in bf16.
 std::string run_meshes(bool half) {
-  const auto reference = bits::reference(half, kSteps);
+  const auto reference = bits::reference_ops(half, kSteps);
   std::vector<size_t> meshes;
   for (size_t i = 0; i < bits::meshes().size(); ++i) {
     if (bits::meshes()[i].world == size()) meshes.push_back(i);
@@ -89,7 +89,7 @@ world::Case cut_along(int dim, int ranks) {
               world::matrix("b", {11}, {})};
   c.params[1].role = Role::kAdamW;
   c.steps = 4;
-  c.without_grad = {{}, {1}, {0}, {}};
+  c.inactive_params = {{}, {1}, {0}, {}};
   return c;
 }
 

@@ -28,39 +28,41 @@ Fixture fixture_for(Verb verb, bool forms, uint64_t seed) {
 }
 
 void commit_adamw(Machine& machine, const OnMachine& on, const StepTables& tables,
-                  const Verdict& verdict) {
+                  const CommitCondition& vote_sum) {
   std::vector<int32_t> list;
-  std::vector<Piece> pieces;
+  std::vector<ShardBlock> blocks;
   for (const int32_t p : all_params(on.fixture))
     if (p % 2) list.push_back(p);
-  for (const Piece& piece : on.fixture.pieces)
-    if (piece.param % 2 == 0) pieces.push_back(piece);
-  machine.ops().commit_adamw(machine.on(), list, pieces, tables, verdict);
+  for (const ShardBlock& block : on.fixture.blocks)
+    if (block.param % 2 == 0) blocks.push_back(block);
+  machine.ops().commit_adamw(machine.on(), list, blocks, tables, vote_sum);
   machine.finish();
 }
 
 /// Everything that the parameters own after a commit, and what it noted.
 Results committed(Machine& machine, const Fixture& fixture, Verb verb, DType wire,
-                  const Ballot& sum) {
+                  const Vote& sum) {
   OnMachine on(machine, fixture);
   if (verb == Verb::kUpdate) on.leave_out_momentum();
   if (verb == Verb::kMomentum) on.leave_out_weights();
-  const auto& pieces = fixture.pieces;
+  const auto& blocks = fixture.blocks;
   const StepTables tables{.params = on.views, .groups = on.groups, .adam = on.adam};
-  const ConstWire message{.data = machine.put(values(77, wire, fixture.message_elements)),
-                          .dtype = wire};
+  const ConstTypedBuffer message{.data = machine.put(values(77, wire, fixture.message_elements)),
+                                 .dtype = wire};
   auto* findings = machine.put_one(Findings{});
-  const Verdict verdict{
-      .sum = machine.put_one(sum), .world = kWorld, .stamp = kStamp, .findings = findings};
+  const CommitCondition vote_sum{.sum = machine.put_one(sum),
+                                 .world = kWorld,
+                                 .fingerprint = kFingerprint,
+                                 .findings = findings};
   if (verb == Verb::kMuon)
-    machine.ops().commit_muon(machine.on(), pieces, tables, message, verdict);
+    machine.ops().commit_muon(machine.on(), blocks, tables, message, vote_sum);
   if (verb == Verb::kHalves || verb == Verb::kMomentum)
-    machine.ops().commit_momentum(machine.on(), pieces, tables, verdict);
+    machine.ops().commit_momentum(machine.on(), blocks, tables, vote_sum);
   if (verb == Verb::kHalves || verb == Verb::kUpdate)
-    machine.ops().commit_update(machine.on(), pieces, tables, message, verdict);
-  if (verb == Verb::kAdamW) commit_adamw(machine, on, tables, verdict);
+    machine.ops().commit_update(machine.on(), blocks, tables, message, vote_sum);
+  if (verb == Verb::kAdamW) commit_adamw(machine, on, tables, vote_sum);
   if (verb == Verb::kValues)
-    machine.ops().commit_values(machine.on(), pieces, on.views, message, verdict);
+    machine.ops().commit_values(machine.on(), blocks, on.views, message, vote_sum);
   machine.finish();
   Results out = on.state();
   out.push_back(bytes_of(machine, findings));
@@ -87,7 +89,7 @@ TEST_CASE("commit: weights of all forms and state have the bits of the formulas"
         };
         const Results expected = of_reference(run);
         CHECK(difference(expected, of_reference([&](Machine& machine) {
-                           return committed(machine, fixture, verb, wire, Ballot{});
+                           return committed(machine, fixture, verb, wire, Vote{});
                          })) >= 0);
         check_everywhere(expected, run);
       }
@@ -102,12 +104,12 @@ TEST_CASE("commit: Muon's momentum and weights are within four roundings of floa
   });
   const Bytes update = values(77, DType::kBF16, fixture.message_elements);
   int64_t wrong = 0;
-  for (const Piece& piece : fixture.pieces) {
-    const auto p = static_cast<size_t>(piece.param);
+  for (const ShardBlock& block : fixture.blocks) {
+    const auto p = static_cast<size_t>(block.param);
     const FixtureParam& param = fixture.params[p];
     const MuonScalars& s = fixture.groups[static_cast<size_t>(param.group)];
-    for (int64_t i = 0; i < piece.rows * piece.cols && param.active; ++i) {
-      const int64_t at = piece.local_offset + i / piece.cols * piece.local_ld + i % piece.cols;
+    for (int64_t i = 0; i < block.rows * block.cols && param.active; ++i) {
+      const int64_t at = block.local_offset + i / block.cols * block.local_ld + i % block.cols;
       const double g =
           static_cast<double>(s.grad_scale) * value_in(fixture.grad[p], param.grad_dtype, at);
       const double m =
@@ -115,9 +117,9 @@ TEST_CASE("commit: Muon's momentum and weights are within four roundings of floa
           (s.heavy_ball ? 1.0 : 1.0 - static_cast<double>(s.momentum)) * g;
       const double old = param.master ? value_in(fixture.master[p], DType::kF32, at)
                                       : value_in(fixture.data[p], param.dtype, at);
-      const double w = old * (1 - static_cast<double>(s.decay) * piece.decay_scale) -
-                       static_cast<double>(s.rate) * piece.update_scale *
-                           value_in(update, DType::kBF16, piece.packed_offset + i);
+      const double w = old * (1 - static_cast<double>(s.decay) * block.decay_scale) -
+                       static_cast<double>(s.rate) * block.update_scale *
+                           value_in(update, DType::kBF16, block.packed_offset + i);
       const double bound = 4 * 0x1p-24;  // of values below 2
       wrong += !(std::fabs(value_in(array(got, p, kMomentum), DType::kF32, at) - m) <= bound);
       const float kept = value_in(array(got, p, kParam), param.dtype, at);
@@ -176,12 +178,12 @@ TEST_CASE("commit: momentum and AdamW's weights are the packed ones", "[ops]") {
     OnMachine on(machine, fixture);
     const StepTables tables{.params = on.views, .groups = on.groups, .adam = on.adam};
     auto* message = machine.put(std::vector<float>(static_cast<size_t>(fixture.message_elements)));
-    const Wire wire{.data = message, .dtype = DType::kF32};
+    const TypedBuffer wire{.data = message, .dtype = DType::kF32};
     auto* findings = machine.put_one(Findings{});
     if (verb == Verb::kMomentum)
-      machine.ops().pack_direction(machine.on(), fixture.pieces, tables, wire, findings);
+      machine.ops().pack_direction(machine.on(), fixture.blocks, tables, wire, findings);
     else
-      machine.ops().pack_adamw(machine.on(), fixture.pieces, tables, wire, findings);
+      machine.ops().pack_adamw(machine.on(), fixture.blocks, tables, wire, findings);
     machine.finish();
     const Results after = of_reference(
         [&](Machine& m) { return committed(m, fixture, verb, DType::kF32, consent()); });
@@ -220,19 +222,19 @@ TEST_CASE("commit: AdamW updates every element of a long list once", "[ops]") {
     }
     machine.ops().commit_adamw(
         machine.on(), list, {}, {.params = machine.put(views), .adam = machine.put_one(scalars)},
-        {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
+        {.sum = machine.put_one(consent()), .world = kWorld, .fingerprint = kFingerprint});
     machine.finish();
     CHECK((machine.get(weights, total) == one));
   }
 }
 
 TEST_CASE("commit: nothing is written unless every rank consents to the same stamp", "[ops]") {
-  std::vector<Ballot> rejected(7, consent());
-  rejected[0] = reject_preset();
-  rejected[1] = Ballot{};
+  std::vector<Vote> rejected(7, consent());
+  rejected[0] = rejecting_vote_sum();
+  rejected[1] = Vote{};
   rejected[2].consent -= 1;
   rejected[3].consent += 2;
-  rejected[4].stamp += 1;
+  rejected[4].fingerprint += 1;
   rejected[5].gradient_replicas = -1;
   rejected[6].weight_replicas = 1;
   for (const Verb verb : kVerbs) {
@@ -240,7 +242,7 @@ TEST_CASE("commit: nothing is written unless every rank consents to the same sta
     Machine machine(make_reference());
     Results before = OnMachine(machine, fixture).state();
     before.push_back(bytes_of(std::vector<Findings>(1)));
-    for (const Ballot& sum : rejected) {
+    for (const Vote& sum : rejected) {
       CAPTURE(static_cast<int>(verb), &sum - rejected.data());
       check_everywhere(before,
                        [&](Machine& m) { return committed(m, fixture, verb, DType::kBF16, sum); });
@@ -261,24 +263,24 @@ TEST_CASE("ballot: reports what the findings and the rank report", "[ops]") {
         found.gradient_replicas = -6;
         found.weight_replicas = int64_t{7} << 40;
         auto* findings = machine.put_one(found);
-        auto* ballot = machine.put_one(reject_preset());
-        machine.ops().cast_ballot(machine.on(), ballot, findings, kStamp, 11, local_ok);
+        auto* vote = machine.put_one(rejecting_vote_sum());
+        machine.ops().cast_vote(machine.on(), vote, findings, kFingerprint, 11, local_ok);
         machine.finish();
-        out.push_back(bytes_of(machine, ballot));
+        out.push_back(bytes_of(machine, vote));
       }
     }
     return out;
   };
   const Results expected = of_host(run);
   for (size_t i = 0; i < 4; ++i) {
-    const auto ballot = value_of<Ballot>(expected[i]);
-    CHECK(ballot.consent == (i == 2));
-    CHECK(ballot.nonfinite == (i == 3));
-    CHECK(ballot.stamp == kStamp);
-    CHECK(ballot.orthogonalized == 11);
-    CHECK(ballot.zero_matrices == 5);
-    CHECK(ballot.gradient_replicas == -6);
-    CHECK(ballot.weight_replicas == int64_t{7} << 40);
+    const auto vote = value_of<Vote>(expected[i]);
+    CHECK(vote.consent == (i == 2));
+    CHECK(vote.nonfinite == (i == 3));
+    CHECK(vote.fingerprint == kFingerprint);
+    CHECK(vote.orthogonalized == 11);
+    CHECK(vote.zero_matrices == 5);
+    CHECK(vote.gradient_replicas == -6);
+    CHECK(vote.weight_replicas == int64_t{7} << 40);
   }
   check_everywhere(expected, run);
 }

@@ -29,7 +29,7 @@ std::vector<Written> ends() {
   std::vector<Written> out;
   for (const float sign : {1.0f, -1.0f}) {
     for (const bool master : {false, true}) {
-      const WeightForm form = master ? WeightForm::kMaster : WeightForm::kPlain;
+      const WeightForm form = master ? WeightForm::kMaster : WeightForm::kParamOnly;
       out.push_back({form, DType::kF32, sign * largest, true});
       out.push_back({form, DType::kF32, sign * kInf, false});
       out.push_back({form, DType::kBF16, sign * below, true});
@@ -73,26 +73,28 @@ int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t 
   if (w.form == WeightForm::kMaster) view.master = machine.put(zeros);
   if (w.form == WeightForm::kRemainder)
     view.remainder = reinterpret_cast<uint16_t*>(machine.put(zeros));
-  Piece piece{};
-  piece.rows = 1;
-  piece.cols = piece.local_ld = piece.tensor_ld = n;
-  piece.update_scale = 1.0f;
-  const std::vector<Piece> pieces(verb == Verb::kAdamW ? 0 : 1, piece);
+  ShardBlock block{};
+  block.rows = 1;
+  block.cols = block.local_ld = block.tensor_ld = n;
+  block.update_scale = 1.0f;
+  const std::vector<ShardBlock> blocks(verb == Verb::kAdamW ? 0 : 1, block);
   const std::vector<int32_t> list(verb == Verb::kAdamW ? 1 : 0);
   auto* findings = machine.put_one(Findings{});
   const StepTables tables{machine.put_one(view), machine.put_one(muon), machine.put_one(adam)};
-  const ConstWire wire{.data = machine.put(values), .dtype = DType::kF32};
-  const Verdict verdict{
-      .sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp, .findings = findings};
+  const ConstTypedBuffer wire{.data = machine.put(values), .dtype = DType::kF32};
+  const CommitCondition vote_sum{.sum = machine.put_one(consent()),
+                                 .world = kWorld,
+                                 .fingerprint = kFingerprint,
+                                 .findings = findings};
   Ops& ops = machine.ops();
-  if (verb == Verb::kMuon) ops.commit_muon(machine.on(), pieces, tables, wire, verdict);
-  if (verb == Verb::kUpdate) ops.commit_update(machine.on(), pieces, tables, wire, verdict);
-  if (verb == Verb::kValues) ops.commit_values(machine.on(), pieces, tables.params, wire, verdict);
-  if (is_adamw(verb)) ops.commit_adamw(machine.on(), list, pieces, tables, verdict);
+  if (verb == Verb::kMuon) ops.commit_muon(machine.on(), blocks, tables, wire, vote_sum);
+  if (verb == Verb::kUpdate) ops.commit_update(machine.on(), blocks, tables, wire, vote_sum);
+  if (verb == Verb::kValues) ops.commit_values(machine.on(), blocks, tables.params, wire, vote_sum);
+  if (is_adamw(verb)) ops.commit_adamw(machine.on(), list, blocks, tables, vote_sum);
   machine.finish();
   const Findings found = machine.get_one(findings);
   CHECK(found.nonfinite == 0);
-  return found.written;
+  return found.wrote_nonfinite;
 }
 
 }  // namespace

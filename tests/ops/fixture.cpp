@@ -12,20 +12,20 @@ void add_pieces(Fixture& fixture, int32_t param, const std::vector<int64_t>& row
   const int64_t ld = fixture.params[static_cast<size_t>(param)].cols;
   for (size_t r = 0; r + 1 < rows.size(); ++r) {
     for (size_t c = 0; c + 1 < cols.size(); ++c) {
-      Piece piece{};
-      piece.param = param;
-      piece.rows = rows[r + 1] - rows[r];
-      piece.cols = cols[c + 1] - cols[c];
-      piece.local_offset = rows[r] * ld + cols[c];
-      piece.local_ld = ld;
-      piece.packed_offset = fixture.message_elements + gap;
-      piece.decay_scale = 0.5f + 0.25f * static_cast<float>(fixture.pieces.size() % 3);
-      piece.tensor_ld = ld + 5;
-      piece.tensor_index = (rows[r] + 3) * piece.tensor_ld + cols[c] + 2;
-      if (param % 8 == 0) piece.tensor_index += int64_t{1} << 33;  // no row of these has a factor
-      piece.update_scale = 0.2f + 0.1f * static_cast<float>(fixture.pieces.size() % 7);
-      fixture.pieces.push_back(piece);
-      fixture.message_elements += gap + piece.rows * piece.cols;
+      ShardBlock block{};
+      block.param = param;
+      block.rows = rows[r + 1] - rows[r];
+      block.cols = cols[c + 1] - cols[c];
+      block.local_offset = rows[r] * ld + cols[c];
+      block.local_ld = ld;
+      block.packed_offset = fixture.message_elements + gap;
+      block.decay_scale = 0.5f + 0.25f * static_cast<float>(fixture.blocks.size() % 3);
+      block.tensor_ld = ld + 5;
+      block.tensor_index = (rows[r] + 3) * block.tensor_ld + cols[c] + 2;
+      if (param % 8 == 0) block.tensor_index += int64_t{1} << 33;  // no row of these has a factor
+      block.update_scale = 0.2f + 0.1f * static_cast<float>(fixture.blocks.size() % 7);
+      fixture.blocks.push_back(block);
+      fixture.message_elements += gap + block.rows * block.cols;
     }
   }
 }
@@ -216,7 +216,7 @@ void OnMachine::leave_out_weights() {
   for (ParamView& view : left) {
     view.param = nullptr;
     view.master = nullptr;
-    view.form = WeightForm::kPlain;
+    view.form = WeightForm::kParamOnly;
   }
   views = machine.put(left);
 }

@@ -14,7 +14,7 @@ struct FixtureParam {
   int32_t group = 0;
   int64_t offset = 0;       // elements between an aligned address and every buffer
   int64_t grad_offset = 0;  // the gradient, in addition
-  muonrt::WeightForm form = muonrt::WeightForm::kPlain;  // of one without a master
+  muonrt::WeightForm form = muonrt::WeightForm::kParamOnly;  // of one without a master
   muonrt::DType momentum_dtype = muonrt::DType::kF32;
   bool clipped = false;          // its rows have factors
   int64_t remainder_offset = 0;  // the remainder, in addition to `offset`
@@ -22,7 +22,7 @@ struct FixtureParam {
 
 struct Fixture {
   std::vector<FixtureParam> params;
-  std::vector<muonrt::Piece> pieces;
+  std::vector<muonrt::ShardBlock> blocks;
   std::vector<muonrt::MuonScalars> groups;
   std::vector<muonrt::AdamScalars> adam;  // by parameter
   int64_t message_elements = 0;
@@ -46,12 +46,13 @@ Fixture make_small_fixture(uint64_t seed);
 void use_f32_momentum(Fixture& fixture);
 std::vector<int32_t> all_params(const Fixture& fixture);
 
-constexpr int64_t kWorld = 3, kStamp = 0x7123456789abcdef;
+constexpr int64_t kWorld = 3, kFingerprint = 0x7123456789abcdef;
 /// The sum of the ballots of kWorld ranks that all consent.
-inline muonrt::Ballot consent() {
-  muonrt::Ballot sum{};
+inline muonrt::Vote consent() {
+  muonrt::Vote sum{};
   sum.consent = kWorld;
-  sum.stamp = static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kStamp));
+  sum.fingerprint =
+      static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kFingerprint));
   return sum;
 }
 

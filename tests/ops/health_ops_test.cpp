@@ -21,7 +21,7 @@ struct Stored {
   std::shared_ptr<void> memory;
   MatrixBatch batch;
 
-  Stored(backends::Backend& b, DType dtype, const std::vector<textbook::Matrix>& of) {
+  Stored(backends::Backend& b, DType dtype, const std::vector<reference::Matrix>& of) {
     const int64_t m = of[0].rows, n = of[0].cols, ld = n + 3;
     batch = {nullptr, dtype, m, n, ld, std::ssize(of), m * ld + 5};
     const int64_t bytes = batch.count * batch.stride * size_of(dtype);
@@ -31,8 +31,8 @@ struct Stored {
     for (int64_t k = 0; k < batch.count; ++k)
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j)
-          reference::store(batch.data, dtype, k * batch.stride + i * ld + j,
-                           static_cast<float>(of[static_cast<size_t>(k)](i, j)));
+          reference_ops::store(batch.data, dtype, k * batch.stride + i * ld + j,
+                               static_cast<float>(of[static_cast<size_t>(k)](i, j)));
   }
 };
 
@@ -44,7 +44,7 @@ T* zeros(std::shared_ptr<void>& keeper, backends::Backend& b, int64_t count) {
 }
 
 std::vector<Spectrum> spectra_of(backends::Backend& b, DType dtype,
-                                 const std::vector<textbook::Matrix>& of) {
+                                 const std::vector<reference::Matrix>& of) {
   const Stored x(b, dtype, of);
   const int64_t floats = lanczos_space(x.batch.rows, x.batch.cols).floats * x.batch.count;
   const auto space = b.memory(floats * 4);
@@ -70,7 +70,7 @@ TEST_CASE("tally: squares add up exactly, whatever the dtype and the size of the
           "[ops][health]") {
   for (auto& b : backends::all()) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-      std::vector<textbook::Matrix> of(2, textbook::Matrix(7, 41));
+      std::vector<reference::Matrix> of(2, reference::Matrix(7, 41));
       for (int64_t i = 0; i < 7 * 41; ++i) {
         // Squares of integers in float64: exact sums.
         of[0].v[static_cast<size_t>(i)] = static_cast<double>(i % 128) - 64;
@@ -119,7 +119,7 @@ TEST_CASE("tally: the smallest and the largest floats of all exponents are count
 TEST_CASE("tally: infinities and NaN are counted and add nothing", "[ops][health]") {
   for (auto& b : backends::all()) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-      textbook::Matrix m(5, 9);
+      reference::Matrix m(5, 9);
       for (double& v : m.v) v = 2;
       m(0, 0) = std::numeric_limits<double>::quiet_NaN();
       m(2, 3) = HUGE_VAL;
@@ -174,12 +174,12 @@ TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is with
           "[ops][health][nosan]") {
   auto b = backends::host(2);
   for (const auto& [name, spectrum] : eight_spectra(96)) {
-    const textbook::Matrix x = textbook::rounded(
-        textbook::assemble(textbook::random_svd(96, 160, spectrum, 77)), DType::kF32);
+    const reference::Matrix x = reference::rounded(
+        reference::assemble(reference::random_svd(96, 160, spectrum, 77)), DType::kF32);
     for (const auto& l : five_step_lists()) {
-      const textbook::Matrix o =
-          textbook::rounded(textbook::newton_schulz(l.list, l.safety, x), DType::kBF16);
-      const double expected = deviation_of(textbook::svd(o).s);
+      const reference::Matrix o =
+          reference::rounded(reference::newton_schulz(l.list, l.safety, x), DType::kBF16);
+      const double expected = deviation_of(reference::svd(o).s);
       INFO(l.name << ", " << name);
       CHECK(spectra_of(b, DType::kBF16, {o})[0].deviation() ==
             Approx(expected).epsilon(kFivePercent));
@@ -204,10 +204,10 @@ TEST_CASE("lanczos: ends of known spectra of a thousand rows, those that run to 
       double norm = 0;
       for (const double s : spectrum) norm += s * s;
       std::vector<double> sigmas;
-      textbook::Matrix x(m, m);
+      reference::Matrix x(m, m);
       for (int64_t i = 0; i < m; ++i) {
         const double s = spectrum[static_cast<size_t>(i)];
-        sigmas.push_back(std::fabs(textbook::compose(l.list, s / (l.safety * std::sqrt(norm)))));
+        sigmas.push_back(std::fabs(reference::compose(l.list, s / (l.safety * std::sqrt(norm)))));
         x(i, (i + 7) % m) = i % 2 ? sigmas.back() : -sigmas.back();
       }
       INFO(l.name << ", " << name);
@@ -222,15 +222,15 @@ TEST_CASE("lanczos: exact where the matrix is small, zero, or orthogonal, and Na
   for (auto& b : backends::all()) {
     INFO(b.name);
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {1, 300}, {2, 2}, {5, 9}}) {
-      const textbook::Matrix x = textbook::rounded(textbook::gaussian(m, n, 5), DType::kF32);
-      const auto sigmas = textbook::svd(x).s;
+      const reference::Matrix x = reference::rounded(reference::gaussian(m, n, 5), DType::kF32);
+      const auto sigmas = reference::svd(x).s;
       const Spectrum s = spectra_of(b, DType::kF32, {x})[0];
       CHECK(s.largest == Approx(sigmas.front()).epsilon(1e-4));
       CHECK(s.smallest == Approx(sigmas.back()).epsilon(1e-3));
     }
-    const textbook::Matrix none(6, 11);
+    const reference::Matrix none(6, 11);
     CHECK(spectra_of(b, DType::kBF16, {none})[0].deviation() == 1.0);
-    textbook::Matrix unit = textbook::identity(70), bad = unit;
+    reference::Matrix unit = reference::identity(70), bad = unit;
     CHECK(spectra_of(b, DType::kF16, {unit})[0].deviation() < 1e-5);
     bad(3, 4) = std::numeric_limits<double>::quiet_NaN();
     const auto both = spectra_of(b, DType::kF32, {bad, unit});
@@ -240,8 +240,8 @@ TEST_CASE("lanczos: exact where the matrix is small, zero, or orthogonal, and Na
 }
 
 TEST_CASE("lanczos: bits do not depend on the batch", "[ops][health]") {
-  std::vector<textbook::Matrix> of;
-  for (uint64_t k = 0; k < 3; ++k) of.push_back(textbook::gaussian(300, 700, k));
+  std::vector<reference::Matrix> of;
+  for (uint64_t k = 0; k < 3; ++k) of.push_back(reference::gaussian(300, 700, k));
   auto host = backends::host(2);
   const auto together = spectra_of(host, DType::kF32, of);
   for (size_t k = 0; k < 3; ++k) {

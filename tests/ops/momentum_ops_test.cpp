@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "reference/reference.hpp"
 #include "support/backends.hpp"
-#include "textbook/textbook.hpp"
 
 // How momentum and moments decay on a backend: to exactly zero without gradients, and without bias
 // when they are stored as bf16.
@@ -16,7 +16,7 @@ using namespace muonrt;
 namespace {
 
 constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, of f32 and of bf16
-constexpr int64_t kStamp = 5;
+constexpr int64_t kFingerprint = 5;
 
 /// A matrix of rows x cols in two pieces, which lie apart in a tensor that is wider.
 class Param {
@@ -33,17 +33,17 @@ class Param {
     t_->view.numel = kN;
     t_->view.momentum_dtype = momentum_dtype;
     t_->view.seed = 99;
-    t_->sum = {.consent = 1, .stamp = kStamp};
+    t_->sum = {.consent = 1, .fingerprint = kFingerprint};
     message_ = floats();
     for (int64_t row = 0; row < kRows; row += 2) {
-      Piece piece{};
-      piece.rows = std::min<int64_t>(2, kRows - row);
-      piece.cols = piece.local_ld = kCols;
-      piece.local_offset = piece.packed_offset = row * kCols;
-      piece.tensor_index = element_of(row * kCols);
-      piece.tensor_ld = kCols + kApart;
-      piece.update_scale = 1.0f;
-      pieces_.push_back(piece);
+      ShardBlock block{};
+      block.rows = std::min<int64_t>(2, kRows - row);
+      block.cols = block.local_ld = kCols;
+      block.local_offset = block.packed_offset = row * kCols;
+      block.tensor_index = element_of(row * kCols);
+      block.tensor_ld = kCols + kApart;
+      block.update_scale = 1.0f;
+      pieces_.push_back(block);
     }
   }
 
@@ -77,7 +77,7 @@ class Param {
     return message_;
   }
   void commit_momentum() {
-    backend_.ops->commit_momentum(*backend_.stream, pieces_, tables(), verdict());
+    backend_.ops->commit_momentum(*backend_.stream, pieces_, tables(), vote_sum());
     backend_.wait();
     ++t_->view.step;
   }
@@ -85,8 +85,8 @@ class Param {
   void commit_adamw(bool by_pieces) {
     const std::vector<int32_t> all = {0};
     const std::span<const int32_t> list(all.data(), by_pieces ? 0 : 1);
-    const std::span<const Piece> pieces(pieces_.data(), by_pieces ? pieces_.size() : 0);
-    backend_.ops->commit_adamw(*backend_.stream, list, pieces, tables(), verdict());
+    const std::span<const ShardBlock> blocks(pieces_.data(), by_pieces ? pieces_.size() : 0);
+    backend_.ops->commit_adamw(*backend_.stream, list, blocks, tables(), vote_sum());
     backend_.wait();
   }
 
@@ -97,7 +97,7 @@ class Param {
     ParamView view;
     MuonScalars muon;
     AdamScalars adam;
-    Ballot sum;
+    Vote sum;
     Findings findings;
   };
   float* floats() {
@@ -106,8 +106,8 @@ class Param {
     return static_cast<float*>(kept_.back().get());
   }
   StepTables tables() const { return {&t_->view, &t_->muon, &t_->adam}; }
-  Verdict verdict() const {
-    return {.sum = &t_->sum, .world = 1, .stamp = kStamp, .findings = &t_->findings};
+  CommitCondition vote_sum() const {
+    return {.sum = &t_->sum, .world = 1, .fingerprint = kFingerprint, .findings = &t_->findings};
   }
 
   backends::Backend& backend_;
@@ -115,7 +115,7 @@ class Param {
   std::vector<std::shared_ptr<void>> kept_;
   Tables* t_;
   float* message_;
-  std::vector<Piece> pieces_;
+  std::vector<ShardBlock> pieces_;
 };
 
 /// The kinds of momentum, in both dtypes: check(param, dtype).
@@ -261,12 +261,12 @@ void momentum_is_rounded_by_place(backends::Backend& backend) {
       int64_t as_weights = 0;
       for (int64_t i = 0; i < Param::kN; ++i) {
         const auto rounded = [&](uint64_t seed) {
-          return textbook::rounded_at_random(
+          return reference::rounded_at_random(
               static_cast<double>(next[static_cast<size_t>(i)]),
-              textbook::random_bits(seed, step, 3, static_cast<uint64_t>(Param::element_of(i))));
+              reference::random_bits(seed, step, 3, static_cast<uint64_t>(Param::element_of(i))));
         };
         const auto stored = static_cast<double>(param.momentum(i));
-        REQUIRE(stored == rounded(99 ^ textbook::kMomentumSeed));
+        REQUIRE(stored == rounded(99 ^ reference::kMomentumSeed));
         as_weights += stored == rounded(99);
       }
       REQUIRE(as_weights < Param::kN);

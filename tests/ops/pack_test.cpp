@@ -19,15 +19,15 @@ constexpr unsigned char kRedZone = 0x5a;
 enum class Verb { kDirection, kGradient, kAdamW };
 constexpr Verb kVerbs[] = {Verb::kDirection, Verb::kGradient, Verb::kAdamW};
 
-void pack(Machine& machine, OnMachine& on, Verb verb, Wire message, Findings* findings) {
-  const auto& pieces = on.fixture.pieces;
+void pack(Machine& machine, OnMachine& on, Verb verb, TypedBuffer message, Findings* findings) {
+  const auto& blocks = on.fixture.blocks;
   const StepTables tables{.params = on.views, .groups = on.groups, .adam = on.adam};
   if (verb == Verb::kDirection)
-    machine.ops().pack_direction(machine.on(), pieces, tables, message, findings);
+    machine.ops().pack_direction(machine.on(), blocks, tables, message, findings);
   if (verb == Verb::kGradient)
-    machine.ops().pack_addend(machine.on(), pieces, on.views, message, findings);
+    machine.ops().pack_partial_grad(machine.on(), blocks, on.views, message, findings);
   if (verb == Verb::kAdamW)
-    machine.ops().pack_adamw(machine.on(), pieces, tables, message, findings);
+    machine.ops().pack_adamw(machine.on(), blocks, tables, message, findings);
   machine.finish();
 }
 
@@ -76,19 +76,19 @@ TEST_CASE("pack: a direction is within five roundings of float64", "[ops]") {
     return packed(machine, fixture, Verb::kDirection, DType::kF32, 0);
   })[1];
   double worst = 0;
-  for (const Piece& piece : fixture.pieces) {
-    const auto p = static_cast<size_t>(piece.param);
+  for (const ShardBlock& block : fixture.blocks) {
+    const auto p = static_cast<size_t>(block.param);
     const FixtureParam& param = fixture.params[p];
     const MuonScalars& s = fixture.groups[static_cast<size_t>(param.group)];
     const double mu = s.momentum;
-    for (int64_t i = 0; i < piece.rows * piece.cols; ++i) {
-      const int64_t at = piece.local_offset + i / piece.cols * piece.local_ld + i % piece.cols;
+    for (int64_t i = 0; i < block.rows * block.cols; ++i) {
+      const int64_t at = block.local_offset + i / block.cols * block.local_ld + i % block.cols;
       const double g =
           static_cast<double>(s.grad_scale) * value_in(fixture.grad[p], param.grad_dtype, at);
       const double fresh = (s.heavy_ball ? 1.0 : 1.0 - mu) * g;
       const double next = mu * value_in(fixture.momentum[p], DType::kF32, at) + fresh;
       const double expected = !param.active ? 0 : s.nesterov ? fresh + mu * next : next;
-      const double got = value_in(message, DType::kF32, piece.packed_offset + i);
+      const double got = value_in(message, DType::kF32, block.packed_offset + i);
       worst = std::max(worst, std::fabs(got - expected));
     }
   }
@@ -112,8 +112,9 @@ TEST_CASE("pack: a value that is not finite is noted with its parameter, whereve
     const Fixture fixture = make_small_fixture(3);
     const auto noted = [&](Machine& machine, size_t param) {
       OnMachine on(machine, fixture);
-      Wire message{.data = machine.put(Bytes(static_cast<size_t>(fixture.message_elements * 2))),
-                   .dtype = DType::kBF16};
+      TypedBuffer message{
+          .data = machine.put(Bytes(static_cast<size_t>(fixture.message_elements * 2))),
+          .dtype = DType::kBF16};
       std::vector<Findings> out;
       for (int64_t i = 0; i < 35; ++i) {
         Bytes poisoned = bad.momentum ? fixture.momentum[param] : fixture.grad[param];
@@ -211,9 +212,9 @@ TEST_CASE("accumulate: partial gradients are added in f32, one after the other, 
           "[ops][tsan]") {
   const Fixture fixture = make_fixture(7);
   constexpr int64_t kParam = 7, kNumel = 96 * 136;
-  std::vector<Piece> pieces;
-  for (const Piece& p : fixture.pieces)
-    if (p.param == kParam) pieces.push_back(p);
+  std::vector<ShardBlock> blocks;
+  for (const ShardBlock& p : fixture.blocks)
+    if (p.param == kParam) blocks.push_back(p);
   for (const DType wire : kDTypes) {
     for (const int64_t offset : {0, 1}) {
       const Run run = [&](Machine& machine) {
@@ -221,7 +222,7 @@ TEST_CASE("accumulate: partial gradients are added in f32, one after the other, 
         for (uint64_t rank = 0; rank < 3; ++rank) {
           const auto* message = machine.put(values(50 + rank, wire, fixture.message_elements),
                                             offset * size_of(wire));
-          machine.ops().accumulate(machine.on(), pieces, sums, {.data = message, .dtype = wire},
+          machine.ops().accumulate(machine.on(), blocks, sums, {.data = message, .dtype = wire},
                                    rank == 0);
         }
         machine.finish();

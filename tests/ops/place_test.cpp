@@ -18,8 +18,8 @@ struct Shape {
 };
 
 struct Placing {
-  std::vector<Owned> owned;
-  std::vector<MatrixPiece> pieces;
+  std::vector<OwnedMatrix> owned;
+  std::vector<MatrixBlock> blocks;
   std::vector<int64_t> pads;
   int64_t message_elements = 0;
 };
@@ -34,7 +34,7 @@ Placing placing(const std::vector<Shape>& shapes) {
       for (const auto& [col, end_col] : {std::pair(int64_t{0}, s.cut_col), {s.cut_col, s.cols}}) {
         if (row == end_row || col == end_col) continue;
         out.message_elements += s.gap;
-        out.pieces.push_back({index, end_row - row, end_col - col, row, col, out.message_elements});
+        out.blocks.push_back({index, end_row - row, end_col - col, row, col, out.message_elements});
         out.message_elements += (end_row - row) * (end_col - col);
       }
     }
@@ -89,7 +89,7 @@ struct Move {
 Results placed(Machine& machine, const Placing& p, const Content& content, const Move& move) {
   std::vector<MatrixBatch> matrices;
   for (size_t i = 0; i < p.owned.size(); ++i) {
-    const Owned& o = p.owned[i];
+    const OwnedMatrix& o = p.owned[i];
     matrices.push_back({machine.put(content.matrices[i], move.offset * size_of(move.stored)),
                         move.stored, o.short_side(), o.long_side(), o.long_side() + p.pads[i], 1,
                         0});
@@ -97,10 +97,10 @@ Results placed(Machine& machine, const Placing& p, const Content& content, const
   auto* message = machine.put(content.message, move.offset * size_of(move.transport));
   auto* findings = machine.put_one(Findings{});
   if (move.unpack) {
-    machine.ops().unpack(machine.on(), p.pieces, p.owned, matrices.data(),
+    machine.ops().unpack(machine.on(), p.blocks, p.owned, matrices.data(),
                          {.data = message, .dtype = move.transport});
   } else {
-    machine.ops().pack(machine.on(), p.pieces, p.owned, matrices.data(),
+    machine.ops().pack(machine.on(), p.blocks, p.owned, matrices.data(),
                        {.data = message, .dtype = move.transport}, findings);
   }
   machine.finish();
@@ -247,7 +247,7 @@ TEST_CASE("unpack: a matrix that is stored long side first is rejected", "[ops]"
     auto* memory = machine.put(Bytes(64));
     const MatrixBatch tall{memory, DType::kF32, 4, 2, 2, 1, 0};
     const auto unpack = [&] {
-      machine.ops().unpack(machine.on(), p.pieces, p.owned, &tall,
+      machine.ops().unpack(machine.on(), p.blocks, p.owned, &tall,
                            {.data = memory + 32, .dtype = DType::kF32});
       machine.finish();
     };

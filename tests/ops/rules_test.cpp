@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "ops/fixture.hpp"
-#include "textbook/textbook.hpp"
+#include "reference/reference.hpp"
 
 // NorMuon, clipping and QK-clip.
 
@@ -29,7 +29,7 @@ NormuonState put_state(Machine& machine, uint64_t seed, int64_t lines) {
   state.moments = reinterpret_cast<float*>(machine.put(moments));
   state.staged = reinterpret_cast<float*>(machine.put(none));
   state.factors = reinterpret_cast<float*>(machine.put(none));
-  state.lines = lines;
+  state.neurons = lines;
   return state;
 }
 
@@ -56,12 +56,12 @@ Results normed(Machine& machine, const NormedCase& c) {
                         {.params = put_views, .groups = machine.put_one(group)});
   machine.ops().commit_normuon(
       machine.on(), states, put_views,
-      {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
+      {.sum = machine.put_one(consent()), .world = kWorld, .fingerprint = kFingerprint});
   machine.finish();
   Results out = {machine.get(data, count * stride * size_of(c.dtype))};
   for (const NormuonState& state : states)
     for (const float* at : {state.factors, state.staged, state.moments})
-      if (at) out.push_back(bytes_of(machine, at, state.lines));
+      if (at) out.push_back(bytes_of(machine, at, state.neurons));
   return out;
 }
 
@@ -127,17 +127,17 @@ TEST_CASE("normuon: matrices and moments are float64's, up to the roundings of f
   size_t array = 1;  // factors, staged and committed moments of each matrix that has moments
   for (int64_t k = 0; k < std::ssize(c.kinds); ++k) {
     const char kind = c.kinds[static_cast<size_t>(k)];
-    textbook::Matrix x(c.rows, c.cols);
+    reference::Matrix x(c.rows, c.cols);
     for (int64_t i = 0; i < c.rows * c.cols; ++i)
       x.v[static_cast<size_t>(i)] =
           value_in(content, c.dtype, k * stride + i / c.cols * c.ld + i % c.cols);
     std::vector<double> moments;
-    if (kind == 'c') x = textbook::transpose(x);
+    if (kind == 'c') x = reference::transpose(x);
     const Bytes before = values(static_cast<uint64_t>(6 + k), DType::kF32, x.rows);
     for (int64_t i = 0; i < x.rows; ++i)
       moments.push_back(std::fabs(value_in(before, DType::kF32, i)));
-    if (kind == 'r' || kind == 'c') x = textbook::normuon(x, static_cast<double>(0.9f), moments);
-    if (kind == 'c') x = textbook::transpose(x);
+    if (kind == 'r' || kind == 'c') x = reference::normuon(x, static_cast<double>(0.9f), moments);
+    if (kind == 'c') x = reference::transpose(x);
     const auto near = [](float found, double expected) {
       return std::fabs(static_cast<double>(found) - expected) <= 32 * 0x1p-24 * std::fabs(expected);
     };

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "ops/subjects.hpp"
+#include "reference/reference.hpp"
 #include "support/tolerances.hpp"
-#include "textbook/textbook.hpp"
 
 using namespace muonrt;
 using namespace ops_test;
@@ -22,7 +22,7 @@ struct Stored {
   double get(int64_t k, int64_t i, int64_t j) const {
     return static_cast<double>(value_in(bytes, batch.dtype, at(k, i, j)));
   }
-  void set(int64_t k, const textbook::Matrix& from) {
+  void set(int64_t k, const reference::Matrix& from) {
     for (int64_t i = 0; i < from.rows; ++i)
       for (int64_t j = 0; j < from.cols; ++j)
         set_value(bytes, batch.dtype, at(k, i, j), static_cast<float>(from(i, j)));
@@ -78,10 +78,10 @@ TEST_CASE("scale rows: every row gets its factor, the Gram matrix both, symmetri
       Stored gram(dtype, m, m), x(dtype, m, n);
       const Stored factors(DType::kF32, 1, m);
       for (int64_t k = 0; k < kCount; ++k) {
-        textbook::Matrix in = textbook::gaussian(m, n, static_cast<uint64_t>(90 + k));
+        reference::Matrix in = reference::gaussian(m, n, static_cast<uint64_t>(90 + k));
         for (int64_t j = 0; j < n && m > 3; ++j) in(3, j) = 0;
         x.set(k, in);
-        gram.set(k, textbook::multiply(in, textbook::transpose(in)));
+        gram.set(k, reference::multiply(in, reference::transpose(in)));
       }
       const Run run = [&](Machine& machine) {
         const MatrixBatch batches[] = {gram.on(machine), x.on(machine), factors.on(machine)};

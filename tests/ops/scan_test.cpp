@@ -84,7 +84,7 @@ TEST_CASE("scan: sees every element of a listed parameter that is active or watc
       views[0].active = 0;
       CHECK(scanned(machine, views, {1, 0}).first_param == 1);
       CHECK(scanned(machine, views, {0}).nonfinite == 0);
-      views[0].watched = 1;
+      views[0].clip_only = 1;
       CHECK(scanned(machine, views, {1, 0}).first_param == 0);
     }
   }

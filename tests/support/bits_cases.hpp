@@ -117,7 +117,7 @@ inline void set_variant(muonrt::GroupSettings& g, int variant) {
     g.coefficients = family;
     g.steps = muonrt::published_steps(family);
     g.form = form;
-    g.iteration = dtype;
+    g.iteration_dtype = dtype;
   };
   constexpr auto kStandard = muonrt::FormChoice::kStandard, kGram = muonrt::FormChoice::kGram;
   switch (variant) {
@@ -168,16 +168,16 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.settings.window = f.window;
   c.settings.commit = f.commit ? muonrt::CommitMode::kEager : muonrt::CommitMode::kAtomic;
   c.settings.threads = f.threads;
-  c.settings.iteration = half ? muonrt::DType::kBF16 : muonrt::DType::kF32;
+  c.settings.iteration_dtype = half ? muonrt::DType::kBF16 : muonrt::DType::kF32;
   c.settings.groups = world::default_groups();
   set_variant(c.settings.groups[0], f.variant);
   c.settings.poison = true;
   c.steps = steps;
-  c.without_grad = {{}, {3, 9}, {}};
+  c.inactive_params = {{}, {3, 9}, {}};
   return c;
 }
 
-inline world::Tensors reference(bool half, int steps, int variant = 0) {
+inline world::Tensors reference_ops(bool half, int steps, int variant = 0) {
   Factors f;
   f.variant = variant;
   return world::run(make(f, half, steps)).tensors;

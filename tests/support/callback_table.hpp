@@ -75,7 +75,7 @@ inline void abort_all(void* state, muonrt_status_t status, const char* message) 
 }
 
 inline muonrt_status_t published(void* state, char* message, int64_t capacity) {
-  const auto error = static_cast<State*>(state)->inner->published();
+  const auto error = static_cast<State*>(state)->inner->published_error();
   if (!error) return MUONRT_OK;
   std::strncpy(message, error->what(), static_cast<size_t>(capacity) - 1);
   return static_cast<muonrt_status_t>(error->status());
@@ -96,7 +96,7 @@ inline muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t t
     out->duplicate = duplicate;
     out->abort = abort_all;
     out->destroy = destroy;
-    out->published = published;
+    out->get_published_error = published;
   });
 }
 
@@ -116,7 +116,7 @@ inline muonrt_transport_t table_over(std::unique_ptr<Transport> inner,
   table.duplicate = duplicate;
   table.abort = abort_all;
   table.destroy = destroy;
-  table.published = published;
+  table.get_published_error = published;
   return table;
 }
 

@@ -23,9 +23,9 @@ class Board {
 
   /// Gives a rank's settings the functions. Owners go round the ranks, holders or not.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
-    settings.functions = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
+    settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     const int world = case_.world;
-    settings.assign = [world](int64_t param, const auto&, const auto&, int32_t* owner) {
+    settings.assign_owner = [world](int64_t param, const auto&, const auto&, int32_t* owner) {
       *owner = static_cast<int32_t>((param * 5 + 2) % world);
       return 0;
     };
@@ -49,7 +49,7 @@ class Board {
     int64_t calls = 0;
   };
 
-  size_t width() const { return static_cast<size_t>(size_of(case_.settings.transport)); }
+  size_t width() const { return static_cast<size_t>(size_of(case_.settings.transport_dtype)); }
 
   /// Copies this rank's elements between its shard and the whole tensor.
   template <class Copy>

@@ -19,7 +19,7 @@ namespace resumed {
 inline world::Case small(int64_t rows = 6) {
   world::Case c = world::on_mesh({2});
   c.settings.groups = world::default_groups();
-  c.settings.groups[0].normuon = NormuonAxis::kRows;
+  c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
   c.params.push_back(world::matrix("w", {rows, 5}, {{PlacementKind::kShard, 0, 1}}));
   c.params.push_back(world::matrix("b", {11}, {{PlacementKind::kReplicate, 0, 1}}));
   c.params.back().role = Role::kAdamW;

@@ -15,7 +15,7 @@ std::unique_ptr<Device> make_host(int threads, bool portable_gemm) {
 }
 
 std::unique_ptr<Device> make_reference() {
-  return wrapped::with<reference::ReferenceOps>(make_host());
+  return wrapped::with<reference_ops::ReferenceOps>(make_host());
 }
 
 std::unique_ptr<Device> make_device(bool naive, int index) {

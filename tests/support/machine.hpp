@@ -101,10 +101,10 @@ inline int64_t difference(const std::vector<Bytes>& a, const std::vector<Bytes>&
 
 /// Element i of an array of a dtype; `values` makes one.
 inline void set_value(Bytes& bytes, muonrt::DType dtype, int64_t i, float x) {
-  reference::store(bytes.data(), dtype, i, x);
+  reference_ops::store(bytes.data(), dtype, i, x);
 }
 inline float value_in(const Bytes& bytes, muonrt::DType dtype, int64_t i) {
-  return reference::load(bytes.data(), dtype, i);
+  return reference_ops::load(bytes.data(), dtype, i);
 }
 inline Bytes values(uint64_t seed, muonrt::DType dtype, int64_t n, float scale = 1.0f) {
   Bytes out(static_cast<size_t>(n * muonrt::size_of(dtype)));

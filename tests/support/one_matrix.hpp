@@ -24,8 +24,8 @@ class OneMatrix {
     return muonrt_optimizer_create(&optimizer, comm, options, &group, 1, &param, 1);
   }
   muonrt_status_t step() {
-    muonrt_step_t args;
-    muonrt_step_init(&args);
+    muonrt_step_args_t args;
+    muonrt_step_args_init(&args);
     args.lr = 0.1;
     return muonrt_optimizer_step(optimizer, &args, nullptr);
   }

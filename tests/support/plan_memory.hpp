@@ -11,9 +11,9 @@ inline MemoryPlan memory_of(const Plan& plan, int rank) {
   const std::vector<ParamSpec>& params = plan.problem().params;
   RankBuffers buffers(plan.problem().options);
   MemoryPlan out;
-  for (const SlotPlan& slot : plan.rank_slots(rank)) {
-    buffers.add(slot.slot, bytes_of(slot));
-    for (const OwnerState& owner_state : slot.owner_state)
+  for (const RankChunk& chunk : plan.rank_chunks(rank)) {
+    buffers.add(chunk.index, bytes_of(chunk));
+    for (const OwnerState& owner_state : chunk.owner_state)
       out.state_bytes +=
           owner_state.numel * moment_bytes(params[static_cast<size_t>(owner_state.param)]);
   }

@@ -44,8 +44,8 @@ inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut
         Ended& end = out.ranks[static_cast<size_t>(comm.rank())];
         end.step = world::attempt(rank, last);
         if (comm.rank() == speaker)
-          dynamic_cast<HostComm&>(comm).transport().abort_family(muonrt::Status::kAborted,
-                                                                 "planted");
+          dynamic_cast<HostComm&>(comm).transport().abort_with_duplicates(muonrt::Status::kAborted,
+                                                                          "planted");
         HostComm survivors(second.transport(c.world - 1 - comm.rank()));
         survivors.set_timeout_ms(60000);
         try {

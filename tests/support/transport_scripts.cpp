@@ -138,7 +138,7 @@ std::string published_between_operations(Transport& t) {
   const int last = t.size() - 1;
   char byte = 0;
   if (t.rank() == 0) {
-    if (t.published()) problems = "an error before there was one; ";
+    if (t.published_error()) problems = "an error before there was one; ";
     const SendTo send{last, &byte, 1};
     error_from([&] { t.exchange({&send, 1}, {}); });
   }
@@ -147,9 +147,10 @@ std::string published_between_operations(Transport& t) {
     t.exchange({}, {&receive, 1});
     t.abort(Status::kAborted, "enough");
   } else if (!t.caller_thread_only()) {
-    while (!t.published() && !t.error()) std::this_thread::yield();
+    while (!t.published_error() && !t.error()) std::this_thread::yield();
   }
-  const auto error = t.published() ? t.published() : error_of_waiting_for(t, t.rank() ? 0 : 1);
+  const auto error =
+      t.published_error() ? t.published_error() : error_of_waiting_for(t, t.rank() ? 0 : 1);
   return problems + unlike(error, Status::kAborted, {"enough"});
 }
 

@@ -32,10 +32,10 @@ void store(unsigned char* at, DType dtype, float x) {
 
 std::string Case::describe() const {
   const auto& s = settings;
-  std::string out =
-      cat("world ", world, " mesh ", mesh, " ranks ", rank_array, " window ", s.window, " chunk ",
-          s.chunk_bytes, s.commit == CommitMode::kAtomic ? " atomic" : " eager", " threads ",
-          s.threads, " transport ", name_of(s.transport), " iteration ", name_of(s.iteration));
+  std::string out = cat(
+      "world ", world, " mesh ", mesh, " ranks ", rank_array, " window ", s.window, " chunk ",
+      s.chunk_bytes, s.commit == CommitMode::kAtomic ? " atomic" : " eager", " threads ", s.threads,
+      " transport ", name_of(s.transport_dtype), " iteration ", name_of(s.iteration_dtype));
   for (const Param& p : params) out += cat("; ", p.name, p.shape, " ", to_text(p.placements));
   return out;
 }
@@ -50,10 +50,11 @@ float value(int64_t param, int64_t element, int64_t step) {
          static_cast<float>(1 << 23);
 }
 
-float addend_value(int64_t param, int64_t element, int64_t step, int64_t addend, DType dtype) {
+float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
+                         DType dtype) {
   // Of unlike sizes, with all bits in use: the order of the sum shows.
-  const float x =
-      0.3f * static_cast<float>(addend % 3 + 1) * value(param + 7919 * (addend + 1), element, step);
+  const float x = 0.3f * static_cast<float>(partial_grad % 3 + 1) *
+                  value(param + 7919 * (partial_grad + 1), element, step);
   return dtype == DType::kF32 ? x : to_f32(to_bf16(x));
 }
 
@@ -170,12 +171,13 @@ void Rank::make_buffers() {
 
 float Rank::gradient(int64_t param, int64_t element, int64_t step) const {
   const Param& p = case_->params[static_cast<size_t>(param)];
-  if (p.addends == 0) return value(param, element, step);
-  if (grad_layout(param).addends() > 1)
-    return addend_value(param, element, step, grad_layout(param).addend_index(rank_),
-                        p.addend_dtype);
-  float sum = addend_value(param, element, step, 0, p.addend_dtype);
-  for (int a = 1; a < p.addends; ++a) sum += addend_value(param, element, step, a, p.addend_dtype);
+  if (p.partial_grads == 0) return value(param, element, step);
+  if (grad_layout(param).partial_count() > 1)
+    return partial_grad_value(param, element, step, grad_layout(param).partial_index(rank_),
+                              p.partial_grad_dtype);
+  float sum = partial_grad_value(param, element, step, 0, p.partial_grad_dtype);
+  for (int a = 1; a < p.partial_grads; ++a)
+    sum += partial_grad_value(param, element, step, a, p.partial_grad_dtype);
   return sum;
 }
 
@@ -185,8 +187,8 @@ void Rank::add_owner_state(int64_t param, Tensors& full) {
   const Param& p = case_->params[static_cast<size_t>(param)];
   const bool adamw = p.role == Role::kAdamW;
   std::map<int64_t, int64_t> owner_state;  // by first: elements
-  for (const SlotPlan& slot : plan.rank_slots(rank_)) {
-    for (const OwnerState& k : slot.owner_state) {
+  for (const RankChunk& chunk : plan.rank_chunks(rank_)) {
+    for (const OwnerState& k : chunk.owner_state) {
       if (k.param == param) owner_state[k.first] = k.numel;
     }
   }
@@ -243,10 +245,10 @@ void Rank::fill_gradients(int64_t step) {
 Status Rank::step_only(int64_t step, StepReport& report) {
   return optimizer_->step(
       [&] {
-        StepSettings s;
+        StepArgs s;
         s.lr = case_->lr;
-        if (static_cast<size_t>(step) < case_->without_grad.size()) {
-          s.without_grad = case_->without_grad[static_cast<size_t>(step)];
+        if (static_cast<size_t>(step) < case_->inactive_params.size()) {
+          s.inactive_params = case_->inactive_params[static_cast<size_t>(step)];
         }
         if (case_->arguments) case_->arguments(s, step, rank_);
         return s;

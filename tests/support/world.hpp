@@ -28,7 +28,7 @@ struct Param {
   std::vector<muonrt::Placement> grad_placements;
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
-  muonrt::View view = muonrt::View::kPlain;
+  muonrt::View view = muonrt::View::kNone;
   int batch_dims = 0, row_dims = 0;  // of a stack or matrix of more dims than its own
   bool transposed = false;
   std::vector<muonrt::PartSettings> parts;
@@ -36,11 +36,11 @@ struct Param {
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
   double lr_factor = 1.0;
   int32_t priority = 0;
-  /// > 0: the gradient is a sum of so many addends, each of `addend_dtype`. Where its layout has
-  /// partial dims (of that many ranks together) a rank holds its addend, else their sum, added one
-  /// after the other in f32.
-  int addends = 0;
-  muonrt::DType addend_dtype = muonrt::DType::kF32;
+  /// > 0: the gradient is a sum of so many addends, each of `partial_grad_dtype`. Where its layout
+  /// has partial dims (of that many ranks together) a rank holds its addend, else their sum, added
+  /// one after the other in f32.
+  int partial_grads = 0;
+  muonrt::DType partial_grad_dtype = muonrt::DType::kF32;
   muonrt::NormuonAxis normuon_axis = muonrt::NormuonAxis::kOff;
   muonrt::QkClipSettings qk_clip;
 };
@@ -63,9 +63,9 @@ struct Case {
   muonrt::OptimizerSettings settings;  // groups 0 (Muon) and 1 (AdamW) are made if there are none
   int steps = 5;
   double lr = 0.02;
-  std::vector<std::vector<int64_t>> without_grad;  // by step
+  std::vector<std::vector<int64_t>> inactive_params;  // by step
   /// More arguments of a step on a rank.
-  std::function<void(muonrt::StepSettings&, int64_t step, int rank)> arguments;
+  std::function<void(muonrt::StepArgs&, int64_t step, int rank)> arguments;
   /// A rank's last word on its settings; may be empty.
   std::function<void(muonrt::OptimizerSettings&, int rank)> adjust;
 
@@ -101,8 +101,8 @@ struct Tensors {
 float value(int64_t param, int64_t element, int64_t step);
 
 /// Addend `addend` of the gradient, rounded to `dtype`.
-float addend_value(int64_t param, int64_t element, int64_t step, int64_t addend,
-                   muonrt::DType dtype);
+float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
+                         muonrt::DType dtype);
 
 /// Makes the rank's device; the host's by default.
 using MakeDevice = muonrt::Optimizer::MakeDevice;

@@ -18,7 +18,7 @@ class Ops : public muonrt::Ops {
   int64_t leading_dimension(int64_t cols, muonrt::DType dtype) const override {
     return inner_.leading_dimension(cols, dtype);
   }
-  muonrt::Together together() const override { return inner_.together(); }
+  muonrt::LaunchLimits launch_limits() const override { return inner_.launch_limits(); }
   void reserve(int64_t m, int64_t n, int64_t k, muonrt::DType dtype) override {
     inner_.reserve(m, n, k, dtype);
   }
@@ -28,38 +28,38 @@ class Ops : public muonrt::Ops {
   void copy(muonrt::Stream& s, void* to, const void* from, int64_t bytes) override {
     inner_.copy(s, to, from, bytes);
   }
-  void pack_direction(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                      const muonrt::StepTables& tables, muonrt::Wire message,
+  void pack_direction(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                      const muonrt::StepTables& tables, muonrt::TypedBuffer message,
                       muonrt::Findings* findings) override {
-    inner_.pack_direction(s, pieces, tables, message, findings);
+    inner_.pack_direction(s, blocks, tables, message, findings);
   }
-  void pack_addend(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                   const muonrt::ParamView* params, muonrt::Wire message,
-                   muonrt::Findings* findings) override {
-    inner_.pack_addend(s, pieces, params, message, findings);
+  void pack_partial_grad(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                         const muonrt::ParamView* params, muonrt::TypedBuffer message,
+                         muonrt::Findings* findings) override {
+    inner_.pack_partial_grad(s, blocks, params, message, findings);
   }
-  void accumulate(muonrt::Stream& s, std::span<const muonrt::Piece> pieces, float* sums,
-                  muonrt::ConstWire message, bool first) override {
-    inner_.accumulate(s, pieces, sums, message, first);
+  void accumulate(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks, float* sums,
+                  muonrt::ConstTypedBuffer message, bool first) override {
+    inner_.accumulate(s, blocks, sums, message, first);
   }
-  void pack_adamw(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                  const muonrt::StepTables& tables, muonrt::Wire message,
+  void pack_adamw(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                  const muonrt::StepTables& tables, muonrt::TypedBuffer message,
                   muonrt::Findings* findings) override {
-    inner_.pack_adamw(s, pieces, tables, message, findings);
+    inner_.pack_adamw(s, blocks, tables, message, findings);
   }
   void scan(muonrt::Stream& s, std::span<const int32_t> list, const muonrt::ParamView* params,
             muonrt::Findings* findings) override {
     inner_.scan(s, list, params, findings);
   }
-  void unpack(muonrt::Stream& s, std::span<const muonrt::MatrixPiece> pieces,
-              std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-              muonrt::ConstWire message) override {
-    inner_.unpack(s, pieces, owned, matrices, message);
+  void unpack(muonrt::Stream& s, std::span<const muonrt::MatrixBlock> blocks,
+              std::span<const muonrt::OwnedMatrix> owned, const muonrt::MatrixBatch* matrices,
+              muonrt::ConstTypedBuffer message) override {
+    inner_.unpack(s, blocks, owned, matrices, message);
   }
-  void pack(muonrt::Stream& s, std::span<const muonrt::MatrixPiece> pieces,
-            std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-            muonrt::Wire message, muonrt::Findings* findings) override {
-    inner_.pack(s, pieces, owned, matrices, message, findings);
+  void pack(muonrt::Stream& s, std::span<const muonrt::MatrixBlock> blocks,
+            std::span<const muonrt::OwnedMatrix> owned, const muonrt::MatrixBatch* matrices,
+            muonrt::TypedBuffer message, muonrt::Findings* findings) override {
+    inner_.pack(s, blocks, owned, matrices, message, findings);
   }
   void normalize(muonrt::Stream& s, const muonrt::MatrixBatch& in, const muonrt::MatrixBatch& out,
                  const muonrt::Normalization& how, muonrt::Findings* findings) override {
@@ -75,33 +75,34 @@ class Ops : public muonrt::Ops {
   void add_identity(muonrt::Stream& s, const muonrt::MatrixBatch& x, float gamma) override {
     inner_.add_identity(s, x, gamma);
   }
-  void cast_ballot(muonrt::Stream& s, muonrt::Ballot* ballot, const muonrt::Findings* findings,
-                   int64_t stamp, int64_t orthogonalized, bool local_ok) override {
-    inner_.cast_ballot(s, ballot, findings, stamp, orthogonalized, local_ok);
+  void cast_vote(muonrt::Stream& s, muonrt::Vote* vote, const muonrt::Findings* findings,
+                 int64_t fingerprint, int64_t orthogonalized, bool local_ok) override {
+    inner_.cast_vote(s, vote, findings, fingerprint, orthogonalized, local_ok);
   }
-  void commit_muon(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                   const muonrt::StepTables& tables, muonrt::ConstWire message,
-                   const muonrt::Verdict& verdict) override {
-    inner_.commit_muon(s, pieces, tables, message, verdict);
+  void commit_muon(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                   const muonrt::StepTables& tables, muonrt::ConstTypedBuffer message,
+                   const muonrt::CommitCondition& vote_sum) override {
+    inner_.commit_muon(s, blocks, tables, message, vote_sum);
   }
-  void commit_update(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                     const muonrt::StepTables& tables, muonrt::ConstWire message,
-                     const muonrt::Verdict& verdict) override {
-    inner_.commit_update(s, pieces, tables, message, verdict);
+  void commit_update(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                     const muonrt::StepTables& tables, muonrt::ConstTypedBuffer message,
+                     const muonrt::CommitCondition& vote_sum) override {
+    inner_.commit_update(s, blocks, tables, message, vote_sum);
   }
-  void commit_momentum(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                       const muonrt::StepTables& tables, const muonrt::Verdict& verdict) override {
-    inner_.commit_momentum(s, pieces, tables, verdict);
+  void commit_momentum(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                       const muonrt::StepTables& tables,
+                       const muonrt::CommitCondition& vote_sum) override {
+    inner_.commit_momentum(s, blocks, tables, vote_sum);
   }
-  void commit_values(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                     const muonrt::ParamView* params, muonrt::ConstWire message,
-                     const muonrt::Verdict& verdict) override {
-    inner_.commit_values(s, pieces, params, message, verdict);
+  void commit_values(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                     const muonrt::ParamView* params, muonrt::ConstTypedBuffer message,
+                     const muonrt::CommitCondition& vote_sum) override {
+    inner_.commit_values(s, blocks, params, message, vote_sum);
   }
   void commit_adamw(muonrt::Stream& s, std::span<const int32_t> list,
-                    std::span<const muonrt::Piece> pieces, const muonrt::StepTables& tables,
-                    const muonrt::Verdict& verdict) override {
-    inner_.commit_adamw(s, list, pieces, tables, verdict);
+                    std::span<const muonrt::ShardBlock> blocks, const muonrt::StepTables& tables,
+                    const muonrt::CommitCondition& vote_sum) override {
+    inner_.commit_adamw(s, list, blocks, tables, vote_sum);
   }
   void normuon(muonrt::Stream& s, const muonrt::MatrixBatch& matrices,
                std::span<const muonrt::NormuonState> states,
@@ -109,8 +110,9 @@ class Ops : public muonrt::Ops {
     inner_.normuon(s, matrices, states, tables);
   }
   void commit_normuon(muonrt::Stream& s, std::span<const muonrt::NormuonState> states,
-                      const muonrt::ParamView* params, const muonrt::Verdict& verdict) override {
-    inner_.commit_normuon(s, states, params, verdict);
+                      const muonrt::ParamView* params,
+                      const muonrt::CommitCondition& vote_sum) override {
+    inner_.commit_normuon(s, states, params, vote_sum);
   }
   void sum_squares(muonrt::Stream& s, std::span<const int32_t> list,
                    const muonrt::ParamView* params, int64_t* sums) override {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "train/model.hpp"
-#include "train/textbook_gpt.hpp"
+#include "train/reference_gpt.hpp"
 
 using namespace muonrt::train;
 using namespace muonrt::train::test;
@@ -41,7 +41,7 @@ double derivative(const Config& config, Tensors<double>& params, size_t p,
   const std::vector<double> before = values;
   const auto loss_at = [&](double step) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = before[i] + step * direction[i];
-    return textbook_loss(config, params.values, tokens);
+    return reference_loss(config, params.values, tokens);
   };
   const double up = loss_at(kStep), down = loss_at(-kStep);
   values = before;

@@ -7,7 +7,7 @@
 
 #include "train/model/gpt.hpp"
 #include "train/model/init.hpp"
-#include "train/textbook_gpt.hpp"
+#include "train/reference_gpt.hpp"
 
 using namespace muonrt::train;
 using namespace muonrt::train::test;
@@ -64,15 +64,15 @@ TEST_CASE("train model: loss, logits and the largest input of each softmax are t
   const Gpt gpt(config);
   Workspace ws(config, sequences);
   CHECK(gpt.evaluate(params.pointers().data(), tokens.data(), sequences, ws) ==
-        Approx(textbook_loss(config, exact.values, tokens)).epsilon(1e-6));
+        Approx(reference_loss(config, exact.values, tokens)).epsilon(1e-6));
   std::vector<double> most(6, -std::numeric_limits<double>::infinity());
   for (int64_t s = 0; s < sequences; ++s) {
-    textbook_logits(config, exact.values, tokens.data() + s * (config.context + 1), config.context,
-                    most.data());
+    reference_logits(config, exact.values, tokens.data() + s * (config.context + 1), config.context,
+                     most.data());
   }
   for (size_t i = 0; i < 6; ++i) CHECK(ws.attention_max[i] == Approx(most[i]).epsilon(1e-5));
 
-  const auto logits = textbook_logits(config, exact.values, tokens.data(), config.context);
+  const auto logits = reference_logits(config, exact.values, tokens.data(), config.context);
   std::vector<float> got(size_t(config.vocab));
   for (const int64_t length : {int64_t{1}, int64_t{7}, config.context}) {
     gpt.next_logits(params.pointers().data(), tokens.data(), length, got.data(), ws);

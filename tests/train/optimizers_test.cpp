@@ -75,7 +75,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
   muonrt_param_t param = muonrt::param();
   good.fill(param, ParamIndex::layer(1, ParamIndex::kWk));
   REQUIRE(param.qk_clip != nullptr);
-  CHECK(param.qk_clip->kind == MUONRT_QK_CLIP_K);
+  CHECK(param.qk_clip->kind == MUONRT_QK_KEY);
   CHECK(param.qk_clip->layer == 1);
   CHECK(param.qk_clip->heads == model.heads);
   CHECK(param.qk_clip->head_dim == model.head_dim());

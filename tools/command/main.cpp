@@ -38,7 +38,7 @@ void refuse_beyond_64_bits(CLI::App& app) {
 
 /// The library's version beside the command's, which it may have been linked to later.
 std::string version() {
-  const int32_t v = muonrt_version();
+  const int32_t v = muonrt_get_version();
   return fmt::format("muonrt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
 }
 

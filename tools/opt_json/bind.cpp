@@ -9,11 +9,11 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr Word kQkKinds[] = {{"q", MUONRT_QK_CLIP_Q},
-                             {"k", MUONRT_QK_CLIP_K},
-                             {"mla_q", MUONRT_QK_CLIP_MLA_Q},
-                             {"mla_kv", MUONRT_QK_CLIP_MLA_KV},
-                             {"qkv", MUONRT_QK_CLIP_QKV}};
+constexpr Word kQkKinds[] = {{"q", MUONRT_QK_QUERY},
+                             {"k", MUONRT_QK_KEY},
+                             {"mla_q", MUONRT_QK_MLA_QUERY},
+                             {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
+                             {"qkv", MUONRT_QK_QKV}};
 template <class To, class From>
 void take(To& out, const std::optional<From>& value) {
   if (value) out = static_cast<To>(*value);
@@ -25,7 +25,7 @@ BoundRule::BoundRule(const std::string& file, const ParamConfig& config)
     : where_(file + ": " + config.rule), name_(config.rule) {
   const bool adamw = config.role == "adamw";
   muonrt_group_init(&group_, adamw ? MUONRT_ROLE_ADAMW : MUONRT_ROLE_MUON);
-  for (const Setting& setting : config.plain) {
+  for (const Setting& setting : config.fields) {
     if (setting.use != (adamw ? Setting::kMuon : Setting::kAdamW)) setting.set(group_);
   }
   take_qk_clip(config);
@@ -97,7 +97,7 @@ void BoundRule::take_list(const ParamConfig& c) {
     group_.block_lr_factor = c.blocks->lr_factor;
   }
   if (c.normuon) {
-    group_.normuon = bound_axis(c.normuon->axis);
+    group_.normuon_axis = bound_axis(c.normuon->axis);
     group_.normuon_beta2 = c.normuon->beta2;
   }
 }
@@ -108,8 +108,8 @@ muonrt_group_t BoundRule::group(int64_t step) const {
   out.custom = custom_.empty() ? nullptr : custom_.data();
   if (restarts_given_) {
     static const int32_t kNone = 0;
-    out.restarts = restarts_.empty() ? &kNone : restarts_.data();
-    out.n_restarts = static_cast<int32_t>(restarts_.size());
+    out.gram_restarts = restarts_.empty() ? &kNone : restarts_.data();
+    out.n_gram_restarts = static_cast<int32_t>(restarts_.size());
   }
   if (schedule_) out.momentum = scheduled_momentum(*schedule_, group_.momentum, step);
   return out;
@@ -149,7 +149,7 @@ muonrt_optimizer_options_t bound_options(const StepConfig& config,
   take(out.chunk_bytes, config.chunk_bytes);
   out.seed = static_cast<int64_t>(config.seed);
   take(out.clip_norm, config.clip_norm);
-  take(out.replicas, config.replicas);
+  take(out.replica_mode, config.replicas);
   take(out.replica_check, config.replica_check);
   out.health_every = config.health_every;
   return out;

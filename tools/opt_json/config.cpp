@@ -42,7 +42,7 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   }
   if (config.role == "matrix" && !own("batch_dims")) config.batch_dims.reset();
   muonrt_group_t said{};
-  for (const Setting& setting : config.plain) setting.set(said);
+  for (const Setting& setting : config.fields) setting.set(said);
   if (said.form == MUONRT_FORM_STANDARD && !own("restarts")) config.restarts.reset();
   config.momentum_kind = said.momentum_kind;
   config.momentum_dtype = said.momentum_dtype;
@@ -108,13 +108,13 @@ const std::vector<Key<StepConfig>>& top_keys() {
        }},
       {"grad_scale_inv",
        [](S& out, const Value& v) { out.grad_scale_inv = v.number(1e-30, kHuge); }},
-      {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMostSize); }},
+      {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMaxSize); }},
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
       {"replicas", [](S& out, const Value& v) { out.replicas = v.choice(std::span(kReplicas)); }},
       {"replica_check",
        [](S& out, const Value& v) { out.replica_check = v.choice(std::span(kReplicaChecks)); }},
-      {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMostSize); }},
+      {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMaxSize); }},
       {"allow_no_muon", [](S& out, const Value& v) { out.allow_no_muon = v.boolean(); }}};
   return keys;
 }

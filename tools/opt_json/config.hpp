@@ -76,7 +76,7 @@ struct ParamConfig {
   std::optional<std::string> role;
   LayoutConfig layout;
   PartsConfig parts;
-  std::vector<Setting> plain;  // in this order: of a field the last counts
+  std::vector<Setting> fields;  // in this order: of a field the last counts
   std::optional<bool> transposed;
   std::optional<int64_t> batch_dims, row_dims;
   std::optional<double> lr, lr_factor;

@@ -25,11 +25,11 @@ namespace {
 }  // namespace
 
 fs::path output_target(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as Linux has it
+  constexpr int kMaxLinks = 40;  // as Linux has it
   std::error_code error;
   fs::path at = fs::absolute(path, error);
   for (int links = 0; !error && fs::is_symlink(fs::symlink_status(at, error)); ++links) {
-    if (links == kMostLinks) refuse(path, "cannot be written: it is a link to itself");
+    if (links == kMaxLinks) refuse(path, "cannot be written: it is a link to itself");
     at = at.parent_path() / fs::read_symlink(at, error);
   }
   // What cannot be looked at is refused when it is opened.

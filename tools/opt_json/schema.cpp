@@ -45,11 +45,11 @@ void add_plain(std::vector<Key<P>>& keys) {
                         const auto use = row.has(kMuonOnly)    ? Setting::kMuon
                                          : row.has(kAdamWOnly) ? Setting::kAdamW
                                                                : Setting::kBoth;
-                        out.plain.push_back({use, [row, value](G& group) {
-                                               auto& field = row.c_member(group);
-                                               using Field = std::decay_t<decltype(field)>;
-                                               field = static_cast<Field>(value);
-                                             }});
+                        out.fields.push_back({use, [row, value](G& group) {
+                                                auto& field = row.c_member(group);
+                                                using Field = std::decay_t<decltype(field)>;
+                                                field = static_cast<Field>(value);
+                                              }});
                       }});
     }
   });
@@ -103,7 +103,7 @@ void read_row_bounds(P& out, const Value& v) {
   }
   v.require_list(2);
   out.layout.row_bounds.clear();
-  for (const int64_t bound : v.integers(0, kMostSize)) {
+  for (const int64_t bound : v.integers(0, kMaxSize)) {
     out.layout.row_bounds += (out.layout.row_bounds.empty() ? "" : ",") + std::to_string(bound);
   }
 }
@@ -135,18 +135,18 @@ void read_betas(P& out, const Value& v) {
   v.require_list(2);
   if (v.json.size() != 2) v.refuse(v.shown() + " (two numbers belong there)");
   const double first = value_of(Decay{}, v.at(0)), second = value_of(Decay{}, v.at(1));
-  out.plain.push_back({Setting::kBoth, [=](G& group) {
-                         group.beta1 = first;
-                         group.beta2 = second;
-                       }});
+  out.fields.push_back({Setting::kBoth, [=](G& group) {
+                          group.beta1 = first;
+                          group.beta2 = second;
+                        }});
 }
 
 MomentumSchedule read_schedule(const Value& v) {
   using M = MomentumSchedule;
   static const std::vector<Key<M>> keys = {
-      decay("from", &M::from), integer("warmup_steps", &M::warmup_steps, 0, kMostSize),
-      integer("cooldown_steps", &M::cooldown_steps, 0, kMostSize),
-      integer("total_steps", &M::total_steps, 0, kMostSize)};
+      decay("from", &M::from), integer("warmup_steps", &M::warmup_steps, 0, kMaxSize),
+      integer("cooldown_steps", &M::cooldown_steps, 0, kMaxSize),
+      integer("total_steps", &M::total_steps, 0, kMaxSize)};
   M out;
   read_object(out, v, keys);
   if (!v.json.contains("from")) v.refuse("from is missing");

@@ -12,7 +12,7 @@ std::vector<Key<PartItem>> rate_keys() {
 }
 
 std::pair<int64_t, int64_t> read_range(const Value& v) {
-  const auto ends = v.integers(0, kMostSize);
+  const auto ends = v.integers(0, kMaxSize);
   if (ends.size() != 2 || ends[0] >= ends[1]) {
     v.refuse(v.shown() + " (a range [begin, end] with begin < end belongs there)");
   }
@@ -37,13 +37,13 @@ PartItem read_item(const Value& v) {
   if (v.json.is_array()) {
     out.runs = read_ranges(v);
   } else if (!v.json.is_object()) {
-    out.size = v.integer(1, kMostSize);
+    out.size = v.integer(1, kMaxSize);
   } else {
     static const std::vector<Key<PartItem>> keys = [] {
       auto list = rate_keys();
       list.push_back({"name", [](PartItem& o, const Value& x) { o.name = x.text(); }});
       list.push_back(
-          {"size", [](PartItem& o, const Value& x) { o.size = x.integer(1, kMostSize); }});
+          {"size", [](PartItem& o, const Value& x) { o.size = x.integer(1, kMaxSize); }});
       list.push_back({"ranges", [](PartItem& o, const Value& x) { o.runs = read_ranges(x); }});
       return list;
     }();
@@ -57,11 +57,11 @@ PartItem read_item(const Value& v) {
 std::vector<PartItem> read_items(const Value& v) {
   v.require_list(1);
   std::vector<PartItem> out;
-  if (v.json[0].is_number_integer() && v.at(0).integer(0, kMostSize) == 0) {
+  if (v.json[0].is_number_integer() && v.at(0).integer(0, kMaxSize) == 0) {
     v.require_list(2);
     int64_t last = 0;
     for (size_t i = 1; i < v.json.size(); ++i) {
-      const int64_t bound = v.at(i).integer(last + 1, kMostSize);
+      const int64_t bound = v.at(i).integer(last + 1, kMaxSize);
       out.emplace_back().size = bound - last;
       last = bound;
     }
@@ -86,7 +86,7 @@ PartItem read_rates(const Value& v) {
 }
 
 Key<PartsConfig> count(const char* name, int64_t PartsConfig::*field) {
-  return {name, [=](PartsConfig& out, const Value& v) { out.*field = v.integer(1, kMostSize); }};
+  return {name, [=](PartsConfig& out, const Value& v) { out.*field = v.integer(1, kMaxSize); }};
 }
 
 Key<PartsConfig> third(const char* name, PartItem PartsConfig::*field) {
@@ -138,7 +138,7 @@ PartsConfig read_parts(const Value& value) {
                                            {"heads",
                                             [](C& out, const Value& v) {
                                               out.kind = "heads";
-                                              out.heads = v.integer(1, kMostSize);
+                                              out.heads = v.integer(1, kMaxSize);
                                             }},
                                            {"qkv", read_qkv},
                                            {"lr_factor", later},

@@ -74,6 +74,6 @@ void read_object(T& out, const Value& object, const std::vector<Key<T>>& keys) {
 }
 
 constexpr double kHuge = 1e30;
-constexpr int64_t kMostSize = int64_t{1} << 62;
+constexpr int64_t kMaxSize = int64_t{1} << 62;
 
 }  // namespace muonrt::tool

@@ -81,7 +81,7 @@ void TrainOptimizer::clip(const Config& model, int64_t layer, bool keys, double 
   const size_t rule = used_[static_cast<size_t>(p.group)];
   const tool::ParamConfig& c = config_.rules[rule].config;
   const muonrt_qk_clip_t* from = rules_[static_cast<size_t>(p.group)].qk_clip();
-  const int32_t kind = keys ? MUONRT_QK_CLIP_K : MUONRT_QK_CLIP_Q;
+  const int32_t kind = keys ? MUONRT_QK_KEY : MUONRT_QK_QUERY;
   if (c.role != "matrix" || (!from && threshold <= 0)) return;
   if (from) p.clip = *from;
   if (from && from->kind != kind) {

@@ -44,7 +44,7 @@ void Products::multiply(const Factor& a, const Factor& b, float* c, int64_t ld, 
   auto& [pool, scratch, memory] = *host_;
   const int64_t bytes = scratch.bytes_for(args, pool.threads());
   if (std::ssize(memory) < bytes) memory.resize(static_cast<size_t>(bytes));
-  scratch.lend(memory.data(), std::ssize(memory));
+  scratch.set_workspace(memory.data(), std::ssize(memory));
   host::gemm(args, pool, scratch);
 }
 

@@ -91,13 +91,13 @@ class Trainer {
   std::unique_ptr<Optimizer> make_optimizer(const TrainMesh& mesh);
   int64_t sum(int64_t mine);
   int64_t add_gradients(int64_t step, int64_t block);
-  double train_step(int64_t step, muonrt_report_t& report);
+  double train_step(int64_t step, muonrt_step_report_t& report);
   double validate();
   CurvePoint advance(int64_t step, RunResult& result, Times& times, tool::HealthLog& health);
   std::unique_ptr<Progress> progress(std::FILE* out) const;
   double rate(int64_t step) const;
   void set_groups(int64_t step);
-  muonrt_report_t step_optimizer(int64_t step);
+  muonrt_step_report_t step_optimizer(int64_t step);
   void load();
   void save(int64_t steps);
   float largest(float mine);
@@ -211,9 +211,9 @@ void Trainer::set_groups(int64_t step) {
   }
 }
 
-muonrt_report_t Trainer::step_optimizer(int64_t step) {
+muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
   set_groups(step);
-  muonrt_step_t args = step_args();
+  muonrt_step_args_t args = step_args();
   args.lr = rate(step);
   args.grad_scale_inv = settings_.config().grad_scale_inv.value_or(1.0);
   logits_.clear();
@@ -228,7 +228,7 @@ muonrt_report_t Trainer::step_optimizer(int64_t step) {
   }
   if (!memory_) return optimizer_->step(args);
   memory_->put(far_grad_, local_grad_);
-  const muonrt_report_t report = optimizer_->step(args);
+  const muonrt_step_report_t report = optimizer_->step(args);
   memory_->get(local_, far_);
   return report;
 }
@@ -254,7 +254,7 @@ void Trainer::save(int64_t steps) {
   optimizer_->save(options_.save, &how);
 }
 
-double Trainer::train_step(int64_t step, muonrt_report_t& report) {
+double Trainer::train_step(int64_t step, muonrt_step_report_t& report) {
   const int64_t blocks = (options_.batch + kBlock - 1) / kBlock;
   shards_.gather(comm_, local_.data(), full_.pointers.data());
   std::fill(sums_.block.begin(), sums_.block.end(), 0);
@@ -292,13 +292,13 @@ std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
 /// One step, its checkpoint and its validation; `times` are sums over the steps.
 CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
                             tool::HealthLog& health) {
-  muonrt_report_t report;
+  muonrt_step_report_t report;
   const double began = now();
   result.train_loss = train_step(step, report);
   times.busy += now() - began;
   times.optimizer += report.seconds;
   times.exposed += report.exposed_seconds;
-  if (report.health) health.add(optimizer_->health(), step + 1);
+  if (report.has_health) health.add(optimizer_->health(), step + 1);
   result.max_logits.push_back(
       largest(*std::max_element(work_.attention_max.begin(), work_.attention_max.end())));
   result.clipped_heads += report.clipped_heads;
@@ -341,7 +341,7 @@ RunResult Trainer::run(std::FILE* out) {
     result.optimizer_ms = times.optimizer / done * 1e3;
     result.exposed_ms = times.exposed / done * 1e3;
   }
-  if (options_.trace) result.trace = optimizer_->trace(MUONRT_JSON);
+  if (options_.trace) result.trace = optimizer_->trace(MUONRT_FORMAT_JSON);
   if (rank_ == 0) {
     result.plan = optimizer_->describe();
     result.health = health.summary();

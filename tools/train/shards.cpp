@@ -6,16 +6,16 @@ namespace muonrt::train {
 
 namespace {
 
-constexpr int64_t kElement = sizeof(float), kAddend = sizeof(int64_t);
+constexpr int64_t kElement = sizeof(float), kPartialGrad = sizeof(int64_t);
 
 std::vector<muonrt_run_t> runs_of(const muonrt_layout_t& layout, int ranks,
                                   const std::vector<int64_t>& shape, int rank, int dim) {
   int64_t count = 0;
   const auto dims = static_cast<int32_t>(shape.size());
-  check(muonrt_layout_runs(nullptr, 0, &count, &layout, ranks, dims, shape.data(), rank, dim));
+  check(muonrt_layout_get_runs(nullptr, 0, &count, &layout, ranks, dims, shape.data(), rank, dim));
   std::vector<muonrt_run_t> runs(static_cast<size_t>(count));
-  check(muonrt_layout_runs(runs.data(), count, &count, &layout, ranks, dims, shape.data(), rank,
-                           dim));
+  check(muonrt_layout_get_runs(runs.data(), count, &count, &layout, ranks, dims, shape.data(), rank,
+                               dim));
   return runs;
 }
 
@@ -33,7 +33,7 @@ Shards::Piece Shards::make_piece(const TrainMesh& mesh, const std::vector<ParamS
     layout.mesh = &mesh.c_mesh();
     layout.placements = placements.data();
     std::vector<int64_t> local(shape.size());
-    check(muonrt_layout_local_shape(local.data(), &layout, ranks_, dims, shape.data(), rank));
+    check(muonrt_layout_get_local_shape(local.data(), &layout, ranks_, dims, shape.data(), rank));
     piece.shapes.push_back(local);
     piece.offsets.push_back(piece.elements);
     const auto rows = runs_of(layout, ranks_, shape, rank, 0);
@@ -104,10 +104,10 @@ void Shards::reduce_scatter(Comm& comm, const int64_t* const* full, float* local
     auto& out = addends_out_[static_cast<size_t>(peer)];
     out.resize(static_cast<size_t>(piece.elements));
     pack(piece, full, out.data());
-    if (!out.empty()) sends.push_back({peer, 0, out.data(), piece.elements * kAddend});
+    if (!out.empty()) sends.push_back({peer, 0, out.data(), piece.elements * kPartialGrad});
     auto& in = addends_in_[static_cast<size_t>(peer)];
     in.resize(mine);
-    if (mine) receives.push_back({peer, 0, in.data(), local_elements() * kAddend});
+    if (mine) receives.push_back({peer, 0, in.data(), local_elements() * kPartialGrad});
   }
   comm.exchange(sends, receives);
   std::vector<int64_t>& total = addends_in_[0];

@@ -21,7 +21,7 @@ extern "C" muonrt_status_t muonrt_comm_create_mpi(muonrt_comm_t** comm, const vo
     if (status != MUONRT_OK) table.destroy(table.state);
     return status;
   } catch (...) {
-    const Error error = muonrt::caught_error();
+    const Error error = muonrt::current_error();
     return muonrt_set_last_error(static_cast<muonrt_status_t>(error.status()), error.what());
   }
 }

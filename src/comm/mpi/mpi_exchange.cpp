@@ -2,8 +2,8 @@
 #include <exception>
 
 #include "base/text.hpp"
-#include "comm/mpi/mpi_channel.hpp"
 #include "comm/mpi/mpi_check.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 
 namespace muonrt::mpi {
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int kDataTag = 0, kOverTag = 2;
 // How long a failed exchange waits for receives that have begun and cannot be called back, and for
 // peers to say that theirs are over: on a busy machine a message may be on its way for seconds.
-constexpr int64_t kGraceMs = 5000, kFarewellMs = 6000;
+constexpr int64_t kGraceMs = 5000, kGoodbyeMs = 6000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
@@ -23,7 +23,7 @@ std::string ranks_text(std::vector<int32_t> ranks) {
 }  // namespace
 
 /// A message travels in pieces of `piece_bytes`; MPI keeps the order of a pair's pieces.
-void Channel::start(const muonrt_message_t& message, bool send) {
+void Communicator::start(const muonrt_message_t& message, bool send) {
   for (int64_t begin = 0; begin < message.bytes; begin += piece_bytes_) {
     const int64_t bytes = std::min(piece_bytes_, message.bytes - begin);
     char* const data = static_cast<char*>(message.data) + begin;
@@ -40,7 +40,7 @@ void Channel::start(const muonrt_message_t& message, bool send) {
   }
 }
 
-void Channel::check_piece(const Piece& piece, const MPI_Status& status) const {
+void Communicator::check_piece(const Fragment& piece, const MPI_Status& status) const {
   int error_class = MPI_SUCCESS;
   MPI_Error_class(status.MPI_ERROR, &error_class);
   MUONRT_REQUIRE(error_class != MPI_ERR_TRUNCATE, Status::kMismatch, "rank ", piece.peer,
@@ -57,7 +57,7 @@ void Channel::check_piece(const Piece& piece, const MPI_Status& status) const {
 }
 
 /// True if any piece has completed since the last call.
-bool Channel::test_pieces() {
+bool Communicator::test_pieces() {
   int n = 0;
   const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &n,
                                 completed_.data(), statuses_.data());
@@ -72,8 +72,8 @@ bool Channel::test_pieces() {
   return true;
 }
 
-void Channel::throw_timeout() const {
-  throw error_in_words(Status::kTimeout, [&] {
+void Communicator::throw_timeout() const {
+  throw error_with_message(Status::kTimeout, [&] {
     std::vector<int32_t> silent, not_taking;
     for (size_t i = 0; i < pieces_.size(); ++i) {
       if (requests_[i] != MPI_REQUEST_NULL)
@@ -90,8 +90,8 @@ void Channel::throw_timeout() const {
   });
 }
 
-void Channel::exchange(std::span<const muonrt_message_t> sends,
-                       std::span<const muonrt_message_t> receives, Deadline deadline) {
+void Communicator::exchange(std::span<const muonrt_message_t> sends,
+                            std::span<const muonrt_message_t> receives, Deadline deadline) {
   int64_t sent = 0, received = 0;
   for (const auto& m : sends) sent += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
   for (const auto& m : receives) received += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
@@ -112,14 +112,14 @@ void Channel::exchange(std::span<const muonrt_message_t> sends,
         pauses.reset();
         continue;
       }
-      box_->look();
+      box_->throw_if_failed();
       if (deadline.passed()) throw_timeout();
       pauses.pause();
     }
   });
 }
 
-void Channel::fail(const char* operation) {
+void Communicator::fail(const char* operation) {
   Error failed(Status::kInternal, "unknown exception");
   try {
     throw;
@@ -129,20 +129,20 @@ void Channel::fail(const char* operation) {
     failed = Error(Status::kInternal, error.what());
   } catch (...) {
   }
-  post(failed.between(cat(operation, " of rank ", rank_, " (mpi): ")));
+  publish(failed.with_context(cat(operation, " of rank ", rank_, " (mpi): ")));
   give_up();
   throw failed;
 }
 
-bool Channel::active(size_t i) const { return requests_[i] != MPI_REQUEST_NULL; }
+bool Communicator::active(size_t i) const { return requests_[i] != MPI_REQUEST_NULL; }
 
-bool Channel::any_active(bool send) const {
+bool Communicator::any_active(bool send) const {
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && pieces_[i].send == send && !pieces_[i].over) return true;
   return false;
 }
 
-bool Channel::receives_from(int32_t peer) const {
+bool Communicator::receives_from(int32_t peer) const {
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && !pieces_[i].send && pieces_[i].peer == peer) return true;
   return false;
@@ -150,8 +150,8 @@ bool Channel::receives_from(int32_t peer) const {
 
 /// To those that may send to this rank: its receives from them are over, and no more will come. A
 /// message without bytes is gone as soon as it is sent.
-void Channel::tell_senders() const noexcept {
-  for (const Piece& piece : pieces_) {
+void Communicator::notify_senders() const noexcept {
+  for (const Fragment& piece : pieces_) {
     if (piece.send || receives_from(piece.peer)) continue;
     MPI_Request request = MPI_REQUEST_NULL;
     if (MPI_Isend(nullptr, 0, MPI_BYTE, piece.peer, kOverTag, comm_, &request) == MPI_SUCCESS)
@@ -160,7 +160,7 @@ void Channel::tell_senders() const noexcept {
 }
 
 /// Nobody will touch the sends to those that have told this rank so.
-void Channel::hear_receivers() noexcept {
+void Communicator::poll_receivers() noexcept {
   while (true) {
     int arrived = 0;
     MPI_Status status;
@@ -169,7 +169,7 @@ void Channel::hear_receivers() noexcept {
     const int peer = status.MPI_SOURCE;
     if (MPI_Recv(nullptr, 0, MPI_BYTE, peer, kOverTag, comm_, MPI_STATUS_IGNORE) != MPI_SUCCESS)
       return;
-    for (Piece& piece : pieces_)
+    for (Fragment& piece : pieces_)
       if (piece.send && piece.peer == peer) piece.over = true;
   }
 }
@@ -178,10 +178,10 @@ void Channel::hear_receivers() noexcept {
 /// those that have begun get a moment to finish. A send cannot be called back, and its receiver may
 /// be in the middle of it: it goes on until that has said that it wants no more. Who says nothing
 /// has not begun to receive, and will find the posted error before it does, or is gone.
-void Channel::give_up() noexcept {
+void Communicator::give_up() noexcept {
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && !pieces_[i].send) MPI_Cancel(&requests_[i]);
-  const Deadline grace = Deadline::in_ms(kGraceMs), farewell = Deadline::in_ms(kFarewellMs);
+  const Deadline grace = Deadline::in_ms(kGraceMs), goodbye_frame = Deadline::in_ms(kGoodbyeMs);
   bool told = false;
   Backoff pauses = backoff();
   while (true) {
@@ -189,12 +189,12 @@ void Channel::give_up() noexcept {
       int done = 0;
       if (request != MPI_REQUEST_NULL) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     }
-    hear_receivers();
+    poll_receivers();
     if (!told && (!any_active(/*send=*/false) || grace.passed())) {
-      tell_senders();
+      notify_senders();
       told = true;
     }
-    if (told && (!any_active(/*send=*/true) || farewell.passed())) break;
+    if (told && (!any_active(/*send=*/true) || goodbye_frame.passed())) break;
     pauses.pause();
   }
   for (size_t i = 0; i < requests_.size(); ++i)

@@ -7,14 +7,14 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "comm/mpi/mpi_channel.hpp"
 #include "comm/mpi/mpi_check.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 
 namespace muonrt::mpi {
 
 namespace {
 
-Channel& channel(void* state) { return *static_cast<Channel*>(state); }
+Communicator& channel(void* state) { return *static_cast<Communicator*>(state); }
 
 /// Runs `body`; its exception becomes a status and a text.
 template <class Body>
@@ -29,7 +29,7 @@ muonrt_status_t as_status(char* message, int64_t capacity, Body body) noexcept {
     body();
     return MUONRT_OK;
   } catch (...) {
-    const Error error = caught_error();
+    const Error error = current_error();
     return say(error.status(), error.what());
   }
 }
@@ -64,20 +64,20 @@ muonrt_status_t reduce_sum(void* state, const int64_t* in, int64_t* out, int64_t
 }
 
 void abort_all(void* state, muonrt_status_t status, const char* message) {
-  channel(state).post(Error(static_cast<Status>(status), message));
+  channel(state).publish(Error(static_cast<Status>(status), message));
 }
 
-muonrt_status_t published(void* state, char* message, int64_t capacity) {
+muonrt_status_t published_error(void* state, char* message, int64_t capacity) {
   return as_status(message, capacity, [&] {
-    if (const auto error = channel(state).posted()) throw *error;
+    if (const auto error = channel(state).published_error()) throw *error;
   });
 }
 
 void destroy(void* state) {
-  Channel::destroy(std::unique_ptr<Channel>(static_cast<Channel*>(state)));
+  Communicator::destroy(std::unique_ptr<Communicator>(static_cast<Communicator*>(state)));
 }
 
-muonrt_transport_t table_of(std::unique_ptr<Channel> channel);
+muonrt_transport_t table_of(std::unique_ptr<Communicator> channel);
 
 muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms, char* message,
                           int64_t capacity) {
@@ -85,7 +85,7 @@ muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t timeout_
                    [&] { *out = table_of(channel(state).duplicate(Deadline::in_ms(timeout_ms))); });
 }
 
-muonrt_transport_t table_of(std::unique_ptr<Channel> channel) {
+muonrt_transport_t table_of(std::unique_ptr<Communicator> channel) {
   muonrt_transport_t table{};
   table.struct_size = sizeof table;
   table.rank = channel->rank();
@@ -99,14 +99,14 @@ muonrt_transport_t table_of(std::unique_ptr<Channel> channel) {
   table.duplicate = duplicate;
   table.abort = abort_all;
   table.destroy = destroy;
-  table.published = published;
+  table.get_published_error = published_error;
   table.state = channel.release();
   return table;
 }
 
 }  // namespace
 
-muonrt_transport_t make_transport(MPI_Comm comm, int64_t timeout_ms, int64_t piece_bytes) {
+muonrt_transport_t make_transport(MPI_Comm comm, int64_t timeout_ms, int64_t fragment_bytes) {
   int initialized = 0, finalized = 0, inter = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
@@ -125,8 +125,9 @@ muonrt_transport_t make_transport(MPI_Comm comm, int64_t timeout_ms, int64_t pie
   MUONRT_REQUIRE(timeout_ms > 0 && timeout_ms <= kMaxTimeoutMs, Status::kInvalidArgument,
                  "MPI communicator: timeout ", timeout_ms, " ms is out of range; pass 1 to ",
                  kMaxTimeoutMs);
-  MUONRT_CHECK_INTERNAL(piece_bytes > 0 && piece_bytes <= kPieceBytes, "pieces of ", piece_bytes);
-  return table_of(Channel::over(comm, piece_bytes, Deadline::in_ms(timeout_ms)));
+  MUONRT_CHECK_INTERNAL(fragment_bytes > 0 && fragment_bytes <= kMaxFragmentBytes, "pieces of ",
+                        fragment_bytes);
+  return table_of(Communicator::over(comm, fragment_bytes, Deadline::in_ms(timeout_ms)));
 }
 
 }  // namespace muonrt::mpi

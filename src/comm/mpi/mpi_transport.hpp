@@ -9,12 +9,12 @@
 namespace muonrt::mpi {
 
 /// Greatest size of one MPI message.
-constexpr int64_t kPieceBytes = int64_t{256} << 20;
+constexpr int64_t kMaxFragmentBytes = int64_t{256} << 20;
 
 /// A table of functions over a duplicate of `comm`. Collective. The caller owns its state until it
 /// hands the table on. Errors, thrown: INVALID_STATE before MPI_Init and after MPI_Finalize,
 /// INVALID_ARGUMENT for a null or inter-communicator, COMM, TIMEOUT.
 muonrt_transport_t make_transport(MPI_Comm comm, int64_t timeout_ms,
-                                  int64_t piece_bytes = kPieceBytes);
+                                  int64_t fragment_bytes = kMaxFragmentBytes);
 
 }  // namespace muonrt::mpi

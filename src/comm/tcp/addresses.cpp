@@ -226,7 +226,7 @@ std::vector<SocketAddress> resolve(const std::string& host_and_port) {
   return out;
 }
 
-std::vector<SocketAddress> own_places() {
+std::vector<SocketAddress> local_addresses() {
   std::vector<SocketAddress> out;
   for (const Own& own : own_addresses()) {
     const SocketAddress& at = own.address;

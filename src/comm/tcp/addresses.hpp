@@ -43,7 +43,7 @@ std::vector<SocketAddress> resolve(const std::string& host_and_port);
 
 /// This machine's addresses that others may call, with port 0: all but the link-local ones, which
 /// mean nothing elsewhere.
-std::vector<SocketAddress> own_places();
+std::vector<SocketAddress> local_addresses();
 
 // An interface is given by its name ("eth0") or by one of its addresses ("10.0.0.5"), and may have
 // several. Errors of both: INVALID_ARGUMENT if this machine has none such, or it has no address of

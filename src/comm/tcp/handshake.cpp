@@ -17,7 +17,7 @@ std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
 
 }  // namespace
 
-Digest keyed(const std::string& secret, TextParts text) {
+Digest keyed_digest(const std::string& secret, TextParts text) {
   const auto size = static_cast<uint64_t>(secret.size());
   return hmac_sha256({bytes_of(size), secret}, text);
 }
@@ -31,13 +31,13 @@ Nonce fresh_nonce() {
 }
 
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim) {
-  return keyed(secret, {bytes_of(greeted), bytes_of(claim, offsetof(Claim, proof))});
+  return keyed_digest(secret, {bytes_of(greeted), bytes_of(claim, offsetof(Claim, proof))});
 }
 
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                 const Answer& answer) {
-  return keyed(secret,
-               {bytes_of(claimed), bytes_of(greeted), bytes_of(answer, offsetof(Answer, proof))});
+  return keyed_digest(
+      secret, {bytes_of(claimed), bytes_of(greeted), bytes_of(answer, offsetof(Answer, proof))});
 }
 
 Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
@@ -45,7 +45,7 @@ Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce&
   Answer out{};
   out.magic = kAnswer;
   out.status = static_cast<int32_t>(status);
-  out.wire = kWireVersion;
+  out.wire = kProtocolVersion;
   std::memcpy(out.message.data(), message.data(), std::min(message.size(), out.message.size() - 1));
   out.proof = proof_of(secret, greeted, claimed, out);
   return out;

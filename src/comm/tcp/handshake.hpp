@@ -44,13 +44,13 @@ constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
 constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
 
 /// That of a rank which says this: version 1 said nothing.
-constexpr int32_t wire_version(int32_t said) { return said == 0 ? 1 : said; }
+constexpr int32_t protocol_version(int32_t said) { return said == 0 ? 1 : said; }
 
 /// From the system's source of random numbers. Errors: INTERNAL if it gives none.
 Nonce fresh_nonce();
 
 /// HMAC pads its key with zeros: keyed is the secret with its length, so that no two are equal.
-Digest keyed(const std::string& secret, TextParts text);
+Digest keyed_digest(const std::string& secret, TextParts text);
 
 /// HMAC over both numbers and all of the claim, or the answer, but the proof itself.
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);
@@ -63,7 +63,7 @@ Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce&
 
 /// All of `value`, or false: it is small, so a connection that does not take it is as good as dead.
 template <class T>
-bool tell(const Socket& s, const T& value) {
+bool send_value(const Socket& s, const T& value) {
   return send(s.fd(), &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(sizeof value);
 }

@@ -12,7 +12,7 @@
 namespace muonrt {
 
 /// How ranks of one run find each other over TCP: rank 0 listens, the others come to it.
-struct TcpMeeting {
+struct TcpRendezvous {
   int rank = 0, size = 1;
   std::string address;    // "host:port" of rank 0, which may have port 0: one that is free
   std::string interface;  // name or address of the one to use on this machine; empty: any that fits
@@ -25,7 +25,7 @@ struct TcpMeeting {
 
 /// Errors of both: INVALID_ARGUMENT.
 void check_rank(int rank, int size);
-void check_meeting(const TcpMeeting& meeting);
+void check_rendezvous(const TcpRendezvous& rendezvous);
 
 // The ends prove to each other that they know the secret, without telling it: each answers the
 // other's fresh random number with an HMAC over both numbers and what it claims to be. Whoever
@@ -37,25 +37,25 @@ void check_meeting(const TcpMeeting& meeting);
 /// Errors, which the ranks that have come get too: MISMATCH if a rank believes in another number of
 /// ranks or runs another version, is none of them, or if two say they are the same rank. TIMEOUT
 /// naming who is missing. COMM if the process may not open so many files.
-std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline);
+std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline);
 /// The same for one who listens already; `meeting.address` is a name for messages alone.
-std::vector<Socket> meet_all(const TcpMeeting& meeting, std::vector<Socket> doors,
-                             Deadline deadline);
+std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Socket> listeners,
+                                     Deadline deadline);
 
 /// The others: the connection to rank 0, once all ranks have come. Tries again, with pauses, while
 /// its name is not known, nobody listens, or when the connection ends before rank 0 has answered.
 /// Errors: INVALID_ARGUMENT; COMM if the secrets differ or something else listens there; what rank
 /// 0 says; TIMEOUT.
-Socket meet_rank_0(const TcpMeeting& meeting, Deadline deadline);
+Socket connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline);
 
 /// Where rank 0 may be, and the secret that it knows.
-struct Lead {
+struct RankZeroContact {
   std::vector<SocketAddress> addresses;  // none: not known yet
   std::string secret;
 };
 /// The same for one who asks `search` before each try; `meeting.address` is a name for messages
 /// alone. What `search` gives as `why` is said where no address is known.
-Socket meet_rank_0(const TcpMeeting& meeting, FunctionRef<Lead(std::string& why)> search,
-                   Deadline deadline);
+Socket connect_to_rank_0(const TcpRendezvous& rendezvous,
+                         FunctionRef<RankZeroContact(std::string& why)> search, Deadline deadline);
 
 }  // namespace muonrt

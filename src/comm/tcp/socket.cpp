@@ -109,7 +109,7 @@ Socket try_connect(const SocketAddress& address, const SocketAddress* from, Dead
     why = errno_text(error);
     return Socket();
   }
-  if (meets_itself(out)) {
+  if (is_self_connection(out)) {
     reset_when_closed(out);
     why = "nobody listens";
     return Socket();
@@ -117,7 +117,7 @@ Socket try_connect(const SocketAddress& address, const SocketAddress* from, Dead
   return out;
 }
 
-bool meets_itself(const Socket& s) {
+bool is_self_connection(const Socket& s) {
   const SocketAddress here = address_of(s);
   SocketAddress there;
   there.length = sizeof there.storage;

@@ -36,7 +36,7 @@ Socket try_connect(const SocketAddress& address, const SocketAddress* from, Dead
 
 /// Whether both ends are this one. Where nobody listens at a port of the range that the system
 /// gives to callers, it may give a caller that very port, which then answers itself.
-bool meets_itself(const Socket& socket);
+bool is_self_connection(const Socket& socket);
 
 /// Its port is free again at once when it is closed, and not after a minute; for ends that nothing
 /// was said over.

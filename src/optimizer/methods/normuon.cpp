@@ -24,7 +24,7 @@ Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
   const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
-  NormuonAxis axis = g.normuon;
+  NormuonAxis axis = g.normuon_axis;
   if (axis == NormuonAxis::kOff) return axis;
   if (p.normuon_axis != NormuonAxis::kOff) axis = p.normuon_axis;
   if (!p.parts.empty()) {
@@ -66,9 +66,9 @@ std::vector<Matrix> parts_of_one(const OptimizerSettings& settings, int32_t para
 
 }  // namespace
 
-int64_t normuon_lines(const OptimizerSettings& settings, int32_t param) {
+int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
-  if (settings.groups[static_cast<size_t>(p.group)].normuon == NormuonAxis::kOff) return 0;
+  if (settings.groups[static_cast<size_t>(p.group)].normuon_axis == NormuonAxis::kOff) return 0;
   int64_t lines = 0;
   for (const Matrix& m : parts_of_one(settings, param)) lines += lines_of(axis_of(settings, m), m);
   return p.view == View::kStack ? checked_mul(lines, p.layout.shape()[0]) : lines;
@@ -77,7 +77,7 @@ int64_t normuon_lines(const OptimizerSettings& settings, int32_t param) {
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   Hash hash;
-  hash.value(normuon_lines(settings, param));
+  hash.value(normuon_neurons(settings, param));
   for (const Matrix& m : parts_of_one(settings, param)) {
     const NormuonAxis axis = axis_of(settings, m);
     const auto i = static_cast<size_t>(m.index);
@@ -101,8 +101,8 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
       lines_(settings.params.size(), 0) {
   std::set<int32_t> owned;
   std::vector<bool> here(settings.params.size(), false);
-  for (const SlotPlan& slot : plan.rank_slots(rank)) {
-    for (const Owned& o : slot.owned) {
+  for (const RankChunk& chunk : plan.rank_chunks(rank)) {
+    for (const OwnedMatrix& o : chunk.owned) {
       owned.insert(o.matrix);
       here[static_cast<size_t>(plan.matrices()[static_cast<size_t>(o.matrix)].param)] = true;
     }
@@ -112,7 +112,7 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     const Matrix m = outputs_first(settings, plan.matrices()[i]);
     const NormuonAxis axis = axis_of(settings, m);
     NormuonState& state = states_[i];
-    state.lines = lines_of(axis, m);
+    state.neurons = lines_of(axis, m);
     // Stored short side first, outputs first where it is square (Owned::transposed): the rows of a
     // tall matrix are columns there.
     state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
@@ -125,12 +125,12 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
       continue;
     }
     first[i] = lines_[static_cast<size_t>(m.param)];
-    lines_[static_cast<size_t>(m.param)] += state.lines;
+    lines_[static_cast<size_t>(m.param)] += state.neurons;
   }
   int64_t total = 0;
   for (size_t p = 0; p < here.size(); ++p) total += here[p] ? 3 * padded(lines_[p]) : 0;
   for (size_t i = 0; i < states_.size(); ++i)
-    if (!owned.count(static_cast<int32_t>(i))) states_[i].lines = 0;
+    if (!owned.count(static_cast<int32_t>(i))) states_[i].neurons = 0;
   if (total == 0) return;
   memory_ = Buffer(device, checked_mul(total, 4));
   float* at = memory_.as<float>();
@@ -141,7 +141,7 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
   }
   for (size_t i = 0; i < states_.size(); ++i) {
     NormuonState& state = states_[i];
-    if (state.lines == 0) continue;
+    if (state.neurons == 0) continue;
     const auto p = static_cast<size_t>(state.param);
     state.moments = moments_[p] + first[i];
     state.staged = state.moments + padded(lines_[p]);
@@ -151,12 +151,12 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
       [&](Stream& stream) { device.ops().fill(stream, memory_.data(), 0, memory_.bytes()); });
 }
 
-std::vector<StatePiece> NormuonMemory::pieces(const Plan& plan, int32_t param) const {
-  std::vector<StatePiece> out;
+std::vector<StateRange> NormuonMemory::blocks(const Plan& plan, int32_t param) const {
+  std::vector<StateRange> out;
   for (size_t i = 0; i < states_.size(); ++i) {
     const NormuonState& state = states_[i];
-    if (state.param == param && state.lines > 0)
-      out.push_back({plan.matrices()[i].index, state.moments - moments(param), state.lines});
+    if (state.param == param && state.neurons > 0)
+      out.push_back({plan.matrices()[i].index, state.moments - moments(param), state.neurons});
   }
   return out;
 }

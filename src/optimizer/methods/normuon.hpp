@@ -10,10 +10,10 @@
 
 namespace muonrt {
 
-struct StatePiece;
+struct StateRange;
 
 /// Lines of all matrices of a parameter. 0 where nothing is normalized.
-int64_t normuon_lines(const OptimizerSettings& settings, int32_t param);
+int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param);
 
 /// Equal where the same lines of a parameter have moments, in the same order.
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param);
@@ -36,9 +36,9 @@ class NormuonMemory {
   /// part by part); f32, those of matrices that other ranks own stay zero. Null where this rank
   /// owns none.
   float* moments(int32_t param) const { return moments_[static_cast<size_t>(param)]; }
-  int64_t lines(int32_t param) const { return lines_[static_cast<size_t>(param)]; }
+  int64_t neurons(int32_t param) const { return lines_[static_cast<size_t>(param)]; }
   /// The lines among them that are this rank's, matrix by matrix.
-  std::vector<StatePiece> pieces(const Plan& plan, int32_t param) const;
+  std::vector<StateRange> blocks(const Plan& plan, int32_t param) const;
 
  private:
   Buffer memory_;

@@ -55,7 +55,7 @@ std::vector<QkLogits> qk_layers(const OptimizerSettings& settings) {
   for (const ParamSettings& p : settings.params) {
     if (p.qk_clip.kind == QkKind::kNone) continue;
     const auto [at, fresh] = found.try_emplace(p.qk_clip.layer, p.qk_clip.heads, &p);
-    MUONRT_REQUIRE(fresh || at->second.first == p.qk_clip.heads, kBad, "param '", p.name,
+    MUONRT_REQUIRE(fresh || at->second.first == p.qk_clip.heads, kInvalidArg, "param '", p.name,
                    "': qk_clip has ", p.qk_clip.heads, " heads, but param '",
                    at->second.second->name, "' of the same layer ", p.qk_clip.layer, " has ",
                    at->second.first, "; give every weight of a layer its query heads");
@@ -90,7 +90,7 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
                                           {"nope", c.nope, 0},
                                           {"rope", c.rope, 0},
                                           {"v_dim", c.v_dim, 0}}) {
-    MUONRT_REQUIRE(value >= low && value <= 1 << 20, kBad, who, ": ", field, " is ", value,
+    MUONRT_REQUIRE(value >= low && value <= 1 << 20, kInvalidArg, who, ": ", field, " is ", value,
                    " (must lie in [", low, ", 1048576]); correct it");
   }
   const bool mla = c.kind == QkKind::kMlaQuery || c.kind == QkKind::kMlaKeyValue;
@@ -98,23 +98,23 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
                                           {"nope", c.nope, mla},
                                           {"rope", c.rope, c.kind == QkKind::kMlaQuery},
                                           {"v_dim", c.v_dim, c.kind == QkKind::kMlaKeyValue}}) {
-    MUONRT_REQUIRE(has || value == 0, kBad, who, ": ", field, " is ", value, " ('", name_of(c.kind),
-                   "' has none); leave it 0");
+    MUONRT_REQUIRE(has || value == 0, kInvalidArg, who, ": ", field, " is ", value, " ('",
+                   name_of(c.kind), "' has none); leave it 0");
   }
-  MUONRT_REQUIRE(c.heads % c.kv_heads == 0, kBad, who, ": ", c.heads,
+  MUONRT_REQUIRE(c.heads % c.kv_heads == 0, kInvalidArg, who, ": ", c.heads,
                  " heads are shared out to kv_heads = ", c.kv_heads,
                  " (each needs as many); correct them");
   const int64_t rows = p.layout.shape()[0];
-  MUONRT_REQUIRE(rows_of(c) == rows, kBad, who, ": '", name_of(c.kind), "' has ", rows_of(c),
+  MUONRT_REQUIRE(rows_of(c) == rows, kInvalidArg, who, ": '", name_of(c.kind), "' has ", rows_of(c),
                  " rows by its heads and sizes, but shape is ", p.layout.shape(),
                  "; give the sizes of this weight");
-  MUONRT_REQUIRE(c.threshold > 0 && c.threshold < 1e30, kBad, who, ": threshold is ", c.threshold,
-                 " (must be above 0 and finite); correct it");
-  MUONRT_REQUIRE(c.exponent >= 0 && c.exponent <= 1, kBad, who, ": exponent is ", c.exponent,
+  MUONRT_REQUIRE(c.threshold > 0 && c.threshold < 1e30, kInvalidArg, who, ": threshold is ",
+                 c.threshold, " (must be above 0 and finite); correct it");
+  MUONRT_REQUIRE(c.exponent >= 0 && c.exponent <= 1, kInvalidArg, who, ": exponent is ", c.exponent,
                  " (the queries' share, 0 to 1); correct it");
   std::set<int32_t> seen;
   for (const int32_t head : c.select) {
-    MUONRT_REQUIRE(head >= 0 && head < c.heads && seen.insert(head).second, kBad, who,
+    MUONRT_REQUIRE(head >= 0 && head < c.heads && seen.insert(head).second, kInvalidArg, who,
                    ": select holds head ", head, " (0 to ", c.heads - 1,
                    ", each once); correct it");
   }

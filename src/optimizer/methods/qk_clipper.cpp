@@ -57,8 +57,8 @@ QkClipper::QkClipper(Device& device, const OptimizerSettings& settings, ParamVie
 }
 
 // Behind the vote: takes no memory.
-void QkClipper::note_commit(const OptimizerSettings& settings, const ParamView* params,
-                            const float* logits) {
+void QkClipper::on_commit(const OptimizerSettings& settings, const ParamView* params,
+                          const float* logits) {
   if (logits_ == 0) return;
   clipped_.clear();
   for (const Weight& weight : of_params_) {

@@ -27,7 +27,7 @@ class QkClipper {
   /// A step was committed: notes the heads whose logits went beyond a threshold of a parameter that
   /// may clip them and took part. Takes no memory. @param logits  of all layers; read where there
   /// are any.
-  void note_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
+  void on_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
   const Heads& clipped() const { return clipped_; }
 
  private:

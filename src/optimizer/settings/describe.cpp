@@ -25,7 +25,7 @@ std::string text(const Mesh& mesh) {
 
 /// Adds the lines of rows that `wanted` accepts.
 template <class Settings, class Wanted>
-auto lines_of(Fingerprint& table, const std::string& who, const Settings& s, Wanted wanted) {
+auto lines_of(AgreementTable& table, const std::string& who, const Settings& s, Wanted wanted) {
   return [&table, &who, &s, wanted](const auto& row) {
     if (!wanted(row)) return;
     if constexpr (requires { row.member; }) {
@@ -46,7 +46,7 @@ constexpr auto is_changeable = [](const auto& row) {
   return false;
 };
 
-void describe_param(Fingerprint& table, const std::string& who, const ParamSettings& p) {
+void describe_param(AgreementTable& table, const std::string& who, const ParamSettings& p) {
   table.add(who + ": shape", cat(p.layout.shape()));
   table.add(who + ": dtype", name_of(p.dtype));
   table.add(who + ": grad_dtype", name_of(p.grad_dtype));
@@ -79,24 +79,26 @@ void describe_param(Fingerprint& table, const std::string& who, const ParamSetti
 
 }  // namespace
 
-std::string text_of(const Line& line, const GroupSettings& g) {
+std::string text_of(const ComparedEntry& line, const GroupSettings& g) {
   const std::string_view name = line.name;
   if (name == "name") return cat("'", g.name, "'");
-  if (name == "restarts") return g.restarts ? cat(*g.restarts) : "searched";
+  if (name == "restarts") return g.gram_restarts ? cat(*g.gram_restarts) : "searched";
   std::string out;  // custom
   for (const Coefficients& c : g.custom) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
   return out;
 }
 
-std::string text_of(const Line& line, const OptimizerSettings& s) {
+std::string text_of(const ComparedEntry& line, const OptimizerSettings& s) {
   const std::string_view name = line.name;
-  if (name == "Gram form's dtype") return name_of(s.gram_iteration.value_or(s.iteration));
+  if (name == "Gram form's dtype")
+    return name_of(s.gram_iteration_dtype.value_or(s.iteration_dtype));
   if (name == "serial") return cat(s.serial);
-  const bool given = name == "distributed: assign" ? bool{s.assign} : bool{s.functions};
+  const bool given =
+      name == "distributed: assign" ? bool{s.assign_owner} : bool{s.exchange_callbacks};
   return given ? "given" : "none";
 }
 
-void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& g) {
+void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& g) {
   visit_group_fields(lines_of(table, who, g, is_changeable));
 }
 
@@ -113,8 +115,8 @@ void hash_scalars(Hash& hash, const GroupSettings& g) {
   });
 }
 
-Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& device) {
-  Fingerprint table;
+AgreementTable make_agreement_table(const OptimizerSettings& s, const std::string& device) {
+  AgreementTable table;
   table.add("muonrt version", build_info::kVersion);
   table.add("device", device);
   const std::string options = "options";

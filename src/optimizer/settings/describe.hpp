@@ -28,15 +28,15 @@ std::string text_of(const Row& row, const T& value) {
     return cat(value);
   }
 }
-std::string text_of(const Line& line, const GroupSettings& group);
-std::string text_of(const Line& line, const OptimizerSettings& settings);
+std::string text_of(const ComparedEntry& line, const GroupSettings& group);
+std::string text_of(const ComparedEntry& line, const OptimizerSettings& settings);
 
 /// Everything the ranks must have in common at creation, with `device` as Device::describe gives
 /// it.
-Fingerprint make_fingerprint(const OptimizerSettings& settings, const std::string& device);
+AgreementTable make_agreement_table(const OptimizerSettings& settings, const std::string& device);
 
 /// The settings of a group that may change between steps: as lines of a table, and hashed.
-void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& group);
+void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& group);
 void hash_scalars(Hash& hash, const GroupSettings& group);
 
 }  // namespace muonrt

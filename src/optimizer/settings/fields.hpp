@@ -76,7 +76,7 @@ struct Field {
 };
 
 /// A line of what ranks compare that is no plain setting; `line_text` has its text.
-struct Line {
+struct ComparedEntry {
   const char* name;
 };
 
@@ -108,14 +108,14 @@ inline constexpr Word kSymmetric[] = {{"default", 0}, {"vendor", 1}, {"sm80", 2}
 inline constexpr Word kReplicaChecks[] = {{"first", 0}, {"every", 1}, {"off", 2}};
 
 constexpr Number kFactor = {0, 1e30};
-constexpr int64_t kMostBytes = int64_t{1} << 60;  // of a buffer
-constexpr int kMaxBlocks = 1024;                  // along one dimension
+constexpr int64_t kMaxBytes = int64_t{1} << 60;  // of a buffer
+constexpr int kMaxBlocks = 1024;                 // along one dimension
 
 /// Calls `visit` with each row, in the order in which ranks compare them: what may change first.
 template <class Visit>
 void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(role), Choice{kRoles}, kFixed | kNoKey});
-  visit(Line{"name"});
+  visit(ComparedEntry{"name"});
   visit(Field{MUONRT_FIELD(lr_factor), kFactor, kNoKey});
   visit(Field{MUONRT_FIELD(weight_decay), kFactor});
   visit(Field{MUONRT_FIELD(momentum), Decay{}, kMuonOnly});
@@ -123,7 +123,7 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_beta2), Decay{}, kMuonOnly | kNoKey});
   visit(Field{MUONRT_FIELD(beta1), Decay{}, kAdamWOnly | kNoKey});
   visit(Field{MUONRT_FIELD(beta2), Decay{}, kAdamWOnly | kNoKey});
-  visit(Field{MUONRT_FIELD(eps), kFactor, kAdamWOnly, "adam_eps"});
+  visit(Field{MUONRT_FIELD(adamw_eps), kFactor, kAdamWOnly, "adam_eps"});
   visit(Field{MUONRT_FIELD_AT(block_lr_factor, blocks.lr_factor), kFactor, kMuonOnly | kNoKey});
   visit(Field{MUONRT_FIELD(momentum_kind), Choice{kMomentumKinds}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(coefficients), Choice{kCoefficients}, kFixed | kMuonOnly | kNoKey});
@@ -137,15 +137,14 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly, "eps"});
   visit(Field{MUONRT_FIELD(row_scaling), Choice{kRowScalings}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(renormalize), Flag{}, kFixed | kMuonOnly});
-  visit(Line{"restarts"});
-  visit(Field{MUONRT_FIELD_AT(iteration_dtype, iteration), AnyDType{},
-              kFixed | kMuonOnly | kZeroIsAbsent});
+  visit(ComparedEntry{"gram_restarts"});
+  visit(Field{MUONRT_FIELD(iteration_dtype), AnyDType{}, kFixed | kMuonOnly | kZeroIsAbsent});
   const auto count = Integers{1, kMaxBlocks};
   const unsigned of_blocks = kFixed | kMuonOnly | kNoKey;
   visit(Field{MUONRT_FIELD_AT(block_period, blocks.period), Integers{1, 1000000000}, of_blocks});
   visit(Field{MUONRT_FIELD_AT(block_rows, blocks.rows), count, of_blocks});
   visit(Field{MUONRT_FIELD_AT(block_cols, blocks.cols), count, of_blocks});
-  visit(Line{"custom"});
+  visit(ComparedEntry{"custom"});
   visit(Field{MUONRT_FIELD(scale_rule), Choice{kScaleRules}, kFixed | kMuonOnly, "scale"});
   visit(Field{MUONRT_FIELD(scale_factor), kFactor, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(form), Choice{kForms}, kFixed | kMuonOnly, "method"});
@@ -153,27 +152,27 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(adam_form), Choice{kAdamForms}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(update_every), Integers{1, 1 << 30}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(momentum_dtype), StorageDType{}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(normuon), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
+  visit(Field{MUONRT_FIELD(normuon_axis), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
 /// The same for the optimizer's; nothing of it changes. `device` is read first, by itself.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
   const NumberOrNone rate = {"the time of a step would not be finite", "the device's own"};
-  visit(Field{MUONRT_FIELD_AT(transport_dtype, transport), StorageDType{}});
-  visit(Field{MUONRT_FIELD_AT(iteration_dtype, iteration), AnyDType{}, kZeroIsAbsent});
-  visit(Line{"Gram form's dtype"});
+  visit(Field{MUONRT_FIELD(transport_dtype), StorageDType{}});
+  visit(Field{MUONRT_FIELD(iteration_dtype), AnyDType{}, kZeroIsAbsent});
+  visit(ComparedEntry{"Gram form's dtype"});
   visit(Field{MUONRT_FIELD(commit), Choice{kCommits}});
   visit(Field{MUONRT_FIELD(window), Integers{1, 64}});
-  visit(Field{MUONRT_FIELD(replicas), Choice{kReplicas}});
+  visit(Field{MUONRT_FIELD(replica_mode), Choice{kReplicas}});
   visit(Field{MUONRT_FIELD(max_peers), Integers{0, 1 << 30}});
   visit(Field{MUONRT_FIELD(machine_flops), rate, kZeroIsAbsent});
   visit(Field{MUONRT_FIELD(machine_bytes), rate, kZeroIsAbsent});
   visit(Field{MUONRT_FIELD_AT(machine_message_seconds, machine_message), rate, kZeroIsAbsent});
-  visit(Field{MUONRT_FIELD(chunk_bytes), Integers{1, kMostBytes}, kZeroIsAbsent});
-  visit(Line{"serial"});
-  visit(Line{"distributed: assign"});
-  visit(Line{"distributed: gather and redistribute"});
+  visit(Field{MUONRT_FIELD(chunk_bytes), Integers{1, kMaxBytes}, kZeroIsAbsent});
+  visit(ComparedEntry{"serial"});
+  visit(ComparedEntry{"distributed: assign"});
+  visit(ComparedEntry{"distributed: gather and redistribute"});
   visit(Field{MUONRT_FIELD(portable_gemm), Flag{}});
   visit(Field{MUONRT_FIELD(seed), Unchecked{}});
   visit(Field{MUONRT_FIELD(clip_norm),

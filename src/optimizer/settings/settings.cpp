@@ -13,9 +13,9 @@ OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
   OptimizerSettings out;
   out.device = kind;
   if (kind == DeviceKind::kHost) return out;
-  out.iteration = DType::kBF16;
+  out.iteration_dtype = DType::kBF16;
   // The Gram form keeps its bounded iterates in f16 on a GPU: three more bits than bf16.
-  out.gram_iteration = DType::kF16;
+  out.gram_iteration_dtype = DType::kF16;
   out.chunk_bytes = 256 << 20;
   return out;
 }
@@ -23,7 +23,7 @@ OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
 void change(GroupSettings& mine, const GroupSettings& given, const std::string& who) {
   const auto require_equal = [&](const auto& wish, const auto& at_creation, const char* field,
                                  const auto& show) {
-    MUONRT_REQUIRE(wish == at_creation, kBad, who, ": ", field, " is ", show(wish), ", but ",
+    MUONRT_REQUIRE(wish == at_creation, kInvalidArg, who, ": ", field, " is ", show(wish), ", but ",
                    show(at_creation), " at creation (it is fixed); create another optimizer");
   };
   if (!given.name.empty())
@@ -44,8 +44,8 @@ void change(GroupSettings& mine, const GroupSettings& given, const std::string& 
 }
 
 void require_param(const OptimizerSettings& settings, int64_t param, const char* where) {
-  MUONRT_REQUIRE(param >= 0 && param < std::ssize(settings.params), kBad, where, "param index is ",
-                 param, " (there are ", settings.params.size(),
+  MUONRT_REQUIRE(param >= 0 && param < std::ssize(settings.params), kInvalidArg, where,
+                 "param index is ", param, " (there are ", settings.params.size(),
                  " parameters); use an index below that");
 }
 

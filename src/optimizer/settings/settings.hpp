@@ -14,7 +14,7 @@
 #include "backend/qk_clip.hpp"
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
-#include "pipeline/functions.hpp"
+#include "pipeline/exchange_callbacks.hpp"
 #include "plan/problem.hpp"
 
 namespace muonrt {
@@ -80,24 +80,24 @@ struct GroupSettings {
   double normalize_eps = 1e-7;
   RowScaling row_scaling = RowScaling::kNone;
   bool renormalize = false;
-  std::optional<std::vector<int>> restarts;  // of the Gram form; absent: searched
-  std::optional<DType> iteration;            // of both forms; absent: the optimizer's
+  std::optional<std::vector<int>> gram_restarts;  // of the Gram form; absent: searched
+  std::optional<DType> iteration_dtype;                 // of both forms; absent: the optimizer's
   BlockGrid blocks;
   ScaleRule scale_rule = ScaleRule::kMatchRms;
   FormChoice form = FormChoice::kAuto;
   double scale_factor = 1.0;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double beta1 = 0.9, beta2 = 0.95, adamw_eps = 1e-8;
   WeightDecayKind weight_decay_kind = WeightDecayKind::kDecoupled;
   AdamForm adam_form = AdamForm::kTorch;
   int32_t update_every = 1;
   DType momentum_dtype = DType::kF32;
-  NormuonAxis normuon = NormuonAxis::kOff;
+  NormuonAxis normuon_axis = NormuonAxis::kOff;
   double normuon_beta2 = 0.95;
 
   static GroupSettings defaults(Role role);
 };
 
-enum class View : int32_t { kPlain = 0, kStack = 1, kMatrix = 2 };
+enum class View : int32_t { kNone = 0, kStack = 1, kMatrix = 2 };
 
 /// A block of each matrix that is orthogonalized by itself.
 struct PartSettings {
@@ -131,9 +131,9 @@ struct ParamSettings {
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
-  int32_t priority = 0;      // parameters of lower numbers go first
-  View view = View::kPlain;  // `layout` is of matrices (kStack: a 3-D stack of them) already
-  bool transposed = false;   // stored inputs x outputs
+  int32_t priority = 0;     // parameters of lower numbers go first
+  View view = View::kNone;  // `layout` is of matrices (kStack: a 3-D stack of them) already
+  bool transposed = false;  // stored inputs x outputs
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
   NormuonAxis normuon_axis = NormuonAxis::kOff;
@@ -143,8 +143,8 @@ struct ParamSettings {
 /// Names the rank that orthogonalizes a Muon parameter; called once for each at creation, in their
 /// order. `holders` are the ranks that hold a part of it, ascending.
 /// @return  0, or an error code that ends the creation.
-using Assign = std::function<int(int64_t param, const ParamSettings& facts,
-                                 const std::vector<int32_t>& holders, int32_t* owner)>;
+using AssignOwner = std::function<int(int64_t param, const ParamSettings& facts,
+                                      const std::vector<int32_t>& holders, int32_t* owner)>;
 
 struct OptimizerSettings {
   /// Dtypes and sizes that fit a kind of device.
@@ -153,12 +153,12 @@ struct OptimizerSettings {
   DeviceKind device = DeviceKind::kHost;
   int device_index = 0;
   int threads = 1;
-  DType transport = DType::kBF16;
-  DType iteration = DType::kF32;
-  std::optional<DType> gram_iteration;  // absent: as `iteration`
+  DType transport_dtype = DType::kBF16;
+  DType iteration_dtype = DType::kF32;
+  std::optional<DType> gram_iteration_dtype;  // absent: as `iteration`
   CommitMode commit = CommitMode::kAtomic;
   int window = 3;
-  Replicas replicas = Replicas::kOnce;
+  ReplicaMode replica_mode = ReplicaMode::kOnce;
   int max_peers = 0;                                                 // as PlanOptions
   double machine_flops = 0, machine_bytes = 0, machine_message = 0;  // 0: the device's default
   int64_t chunk_bytes = 64 << 20;
@@ -168,10 +168,10 @@ struct OptimizerSettings {
   // CUDA; as CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  int reserved_sms = 0;      // Optimizer::create asks the communicator
-  Allocator allocator = {};  // no functions: the device's own
-  Assign assign;             // empty: the plan chooses owners
-  Functions functions;       // empty: the built-in exchanges
+  int reserved_sms = 0;                  // Optimizer::create asks the communicator
+  Allocator allocator = {};              // no functions: the device's own
+  AssignOwner assign_owner;              // empty: the plan chooses owners
+  ExchangeCallbacks exchange_callbacks;  // empty: the built-in exchanges
   bool serial = false;       // one parameter and one stage at a time, for debugging; same bits
   bool poison = false;       // messages and scratch are NaN before every step
   int64_t seed = 0;          // of stochastic rounding
@@ -183,11 +183,11 @@ struct OptimizerSettings {
 };
 
 /// Arguments of one step.
-struct StepSettings {
+struct StepArgs {
   double lr = 0.0;
   std::vector<double> group_lrs;  // by group, in place of `lr`; empty: `lr` for all
   double grad_scale_inv = 1.0;
-  std::vector<int64_t> without_grad;
+  std::vector<int64_t> inactive_params;
   // Where the device reads them; null: absent.
   const float* device_grad_scale_inv = nullptr;
   const float* grad_multiplier = nullptr;

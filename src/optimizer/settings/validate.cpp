@@ -14,18 +14,18 @@ namespace {
 void number(const std::string& who, const char* field, double value, double low, double high,
             bool high_open) {
   const bool inside = value >= low && (high_open ? value < high : value <= high);  // false for NaN
-  MUONRT_REQUIRE(inside, kBad, who, ": ", field, " is ", value, " (must lie in [", low, ", ", high,
-                 high_open ? ")" : "]", "); set it to a number in that range");
+  MUONRT_REQUIRE(inside, kInvalidArg, who, ": ", field, " is ", value, " (must lie in [", low, ", ",
+                 high, high_open ? ")" : "]", "); set it to a number in that range");
 }
 
 void integer(const std::string& who, const char* field, int64_t value, int64_t low, int64_t high) {
-  MUONRT_REQUIRE(value >= low && value <= high, kBad, who, ": ", field, " is ", value,
+  MUONRT_REQUIRE(value >= low && value <= high, kInvalidArg, who, ": ", field, " is ", value,
                  " (must lie in [", low, ", ", high, "]); set it to a number in that range");
 }
 
 void check_dtype(const std::string& who, const char* field, DType dtype, const char* remedy) {
-  MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, kBad, who, ": ", field, " is ",
-                 name_of(dtype), " (value ", static_cast<int32_t>(dtype),
+  MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, kInvalidArg, who, ": ", field,
+                 " is ", name_of(dtype), " (value ", static_cast<int32_t>(dtype),
                  "; only f32 and bf16 are supported); ", remedy);
 }
 
@@ -36,7 +36,7 @@ void check_field(const std::string& who, const char* field, double value, const 
 
 void check_field(const std::string& who, const char* field, double value, const Decay&) {
   number(who, field, value, 0, 1, true);
-  MUONRT_REQUIRE(static_cast<float>(value) < 1.0f, kBad, who, ": ", field, " is ", value,
+  MUONRT_REQUIRE(static_cast<float>(value) < 1.0f, kInvalidArg, who, ": ", field, " is ", value,
                  " (1 once rounded to f32, so that nothing new would be taken in); use a smaller "
                  "one");
 }
@@ -45,7 +45,7 @@ void check_field(const std::string& who, const char* field, double value,
                  const NumberOrNone& rule) {
   constexpr double kLeast = NumberOrNone::kLeast;
   number(who, field, value, 0, 1e30, false);
-  MUONRT_REQUIRE(value == 0 || value >= kLeast, kBad, who, ": ", field, " is ", value, " (",
+  MUONRT_REQUIRE(value == 0 || value >= kLeast, kInvalidArg, who, ": ", field, " is ", value, " (",
                  rule.why, "); use 0 for ", rule.none, ", or a number from ", kLeast);
 }
 
@@ -76,7 +76,7 @@ auto checks_of(const std::string& who, const Settings& s) {
 void add_interval(std::vector<Interval>& list, const void* data, int64_t numel, DType dtype,
                   const char* what, const ParamSettings& p) {
   if (!data || numel == 0) return;
-  MUONRT_REQUIRE(numel <= kMostBytes / size_of(dtype), kBad, "param '", p.name, "': ", what,
+  MUONRT_REQUIRE(numel <= kMaxBytes / size_of(dtype), kInvalidArg, "param '", p.name, "': ", what,
                  " has ", numel, " elements of ", size_of(dtype),
                  " bytes (too large to address); split it");
   list.push_back(interval_of(data, numel, dtype, what, p.name));
@@ -89,18 +89,18 @@ void check_overlaps(std::vector<Interval>& list) {
 }
 
 void check_layouts(const ParamSettings& p, const std::string& who, int rank, int world) {
-  MUONRT_REQUIRE(!p.grad_layout || p.grad_layout->shape() == p.layout.shape(), kBad, who,
+  MUONRT_REQUIRE(!p.grad_layout || p.grad_layout->shape() == p.layout.shape(), kInvalidArg, who,
                  ": the gradient's layout is of ", grad_layout(p).shape(), " (the parameter has ",
                  p.layout.shape(), "); give it the same shape");
   for (const Layout* layout : {&p.layout, &grad_layout(p)})
     for (const int32_t r : layout->mesh().ranks()) {
-      MUONRT_REQUIRE(r < world, kBad, who, ": its mesh holds rank ", r, " (the communicator has ",
-                     world, " ranks); use ranks below that");
+      MUONRT_REQUIRE(r < world, kInvalidArg, who, ": its mesh holds rank ", r,
+                     " (the communicator has ", world, " ranks); use ranks below that");
     }
   const auto local = p.layout.local_shape(rank);
-  MUONRT_REQUIRE(!p.local_shape_given || p.local_shape == local, kBad, who, ": local_shape is ",
-                 p.local_shape, " (the layout ", p.layout.describe(), " of ", p.layout.shape(),
-                 " gives rank ", rank, " ", local,
+  MUONRT_REQUIRE(!p.local_shape_given || p.local_shape == local, kInvalidArg, who,
+                 ": local_shape is ", p.local_shape, " (the layout ", p.layout.describe(), " of ",
+                 p.layout.shape(), " gives rank ", rank, " ", local,
                  "); register the shard of that shape, or correct the layout");
 }
 
@@ -122,21 +122,21 @@ void check_gradients(const OptimizerSettings& s, const ParamSettings& p, const s
 }
 
 void check_matrix(const ParamSettings& p, const std::string& who) {
-  MUONRT_REQUIRE(p.layout.numel() < kMostBytes, kBad, who, ": shape is ", p.layout.shape(),
+  MUONRT_REQUIRE(p.layout.numel() < kMaxBytes, kInvalidArg, who, ": shape is ", p.layout.shape(),
                  " (too large to address); split it");
   const bool stack = p.view == View::kStack;
   MUONRT_REQUIRE(
-      p.layout.dims() == (stack ? 3 : 2), kBad, who, ": shape is ", p.layout.shape(),
+      p.layout.dims() == (stack ? 3 : 2), kInvalidArg, who, ": shape is ", p.layout.shape(),
       stack ? " (a stack is experts x rows x cols)" : " (Muon works on matrices)",
       "; say what its dimensions are (view, or batch_dims and row_dims), or give it to an AdamW "
       "group");
-  MUONRT_REQUIRE(p.layout.numel() > 0, kBad, who, ": shape is ", p.layout.shape(),
+  MUONRT_REQUIRE(p.layout.numel() > 0, kInvalidArg, who, ": shape is ", p.layout.shape(),
                  " (an empty matrix has no polar factor); leave it out");
 }
 
 void check_parts(const GroupSettings& g, const ParamSettings& p, const std::string& who) {
-  MUONRT_REQUIRE(p.parts.empty() || g.role == Role::kMuon, kBad, who, ": it has ", p.parts.size(),
-                 " parts (AdamW works element by element); leave them out");
+  MUONRT_REQUIRE(p.parts.empty() || g.role == Role::kMuon, kInvalidArg, who, ": it has ",
+                 p.parts.size(), " parts (AdamW works element by element); leave them out");
   bool axis = p.normuon_axis != NormuonAxis::kOff;
   for (const PartSettings& part : p.parts) {
     const std::string where = cat(who, ": part '", part.name, "'");
@@ -144,26 +144,26 @@ void check_parts(const GroupSettings& g, const ParamSettings& p, const std::stri
     number(where, "lr_factor", part.lr_factor, 0, 1e30, false);
     axis = axis || part.normuon_axis != NormuonAxis::kOff;
   }
-  MUONRT_REQUIRE(!axis || g.normuon != NormuonAxis::kOff, kBad, who,
+  MUONRT_REQUIRE(!axis || g.normuon_axis != NormuonAxis::kOff, kInvalidArg, who,
                  ": normuon_axis is set, but its group has NorMuon off; set the group's normuon");
 }
 
 void check_master(const ParamSettings& p, const std::string& who, int64_t numel) {
   const bool of_bf16 =
       p.master_kind == MasterKind::kRemainder || p.master_kind == MasterKind::kStochastic;
-  MUONRT_REQUIRE(!of_bf16 || p.dtype == DType::kBF16, kBad, who, ": master_kind is ",
+  MUONRT_REQUIRE(!of_bf16 || p.dtype == DType::kBF16, kInvalidArg, who, ": master_kind is ",
                  name_of(p.master_kind), ", but dtype is ", name_of(p.dtype),
                  " (only a bf16 weight has bits to add or to round away); use MUONRT_MASTER_NONE");
-  MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kBad, who,
+  MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kInvalidArg, who,
                  ": master is null (master_kind says that the caller owns it); pass the f32 shard");
-  MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kBad, who,
+  MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kInvalidArg, who,
                  ": master is given, but master_kind is ", static_cast<int32_t>(p.master_kind),
                  "; set it to MUONRT_MASTER_CALLER");
 }
 
 void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, int world) {
   const std::string who = cat("param '", p.name, "'");
-  MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kBad, who,
+  MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kInvalidArg, who,
                  ": group is ", p.group, " (there are ", s.groups.size(),
                  " groups); use an index below that");
   const GroupSettings& group = s.groups[p.group];
@@ -171,10 +171,10 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   check_dtype(who, "grad_dtype", p.grad_dtype, "convert the buffer");
   check_layouts(p, who, rank, world);
   const int64_t numel = p.layout.local_numel(rank);
-  MUONRT_REQUIRE(p.data || numel == 0, kBad, who, ": data is null (rank ", rank, " holds ", numel,
-                 " elements); pass the local shard");
+  MUONRT_REQUIRE(p.data || numel == 0, kInvalidArg, who, ": data is null (rank ", rank, " holds ",
+                 numel, " elements); pass the local shard");
   check_gradients(s, p, who);
-  MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
+  MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kInvalidArg, who, ": owner is ", p.owner,
                  " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
   if (group.role == Role::kMuon) check_matrix(p, who);
   check_parts(group, p, who);
@@ -194,7 +194,7 @@ void check_periods(const OptimizerSettings& s) {
                    "' has ", first->blocks.period,
                    "; the groups that have one share it); set the same, or 1");
     for (const GroupSettings& other : s.groups)
-      MUONRT_REQUIRE(other.normuon == NormuonAxis::kOff, Status::kNotSupported, "group '",
+      MUONRT_REQUIRE(other.normuon_axis == NormuonAxis::kOff, Status::kNotSupported, "group '",
                      other.name, "': normuon is on, and group '", g.name, "' has block_period ",
                      g.blocks.period,
                      " (blocks have other owners, and the statistic stays with one); set 1");
@@ -209,12 +209,12 @@ void check_periods(const OptimizerSettings& s) {
 }
 
 void check_restarts(const GroupSettings& g, const std::string& who) {
-  MUONRT_REQUIRE(!g.restarts || g.form != FormChoice::kStandard, kBad, who,
+  MUONRT_REQUIRE(!g.gram_restarts || g.form != FormChoice::kStandard, kInvalidArg, who,
                  ": restarts are given, but form is MUONRT_FORM_STANDARD (only the Gram form has "
                  "any); leave them out");
   int last = 0;
-  for (const int i : g.restarts.value_or(std::vector<int>{})) {
-    MUONRT_REQUIRE(i > last && i < g.steps, kBad, who, ": restarts are ", *g.restarts,
+  for (const int i : g.gram_restarts.value_or(std::vector<int>{})) {
+    MUONRT_REQUIRE(i > last && i < g.steps, kInvalidArg, who, ": restarts are ", *g.gram_restarts,
                    " (steps counted from 0 before which X is rebuilt: ascending, 1 to steps - 1, "
                    "and steps is ",
                    g.steps, "); correct them");
@@ -228,17 +228,18 @@ void validate(const GroupSettings& g, const std::string& who) {
   visit_group_fields(checks_of(who, g));
   check_restarts(g, who);
   const bool adamw = g.role == Role::kAdamW;
-  MUONRT_REQUIRE(adamw || g.update_every == 1, kBad, who, ": update_every is ", g.update_every,
-                 " (Muon acts at every step); leave it at 1");
-  MUONRT_REQUIRE(!adamw || g.normuon == NormuonAxis::kOff, kBad, who, ": normuon is ",
-                 static_cast<int32_t>(g.normuon), " (AdamW has no matrices); leave it off");
-  MUONRT_REQUIRE(g.normuon == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported, who,
-                 ": normuon is on with block_period ", g.blocks.period,
+  MUONRT_REQUIRE(adamw || g.update_every == 1, kInvalidArg, who, ": update_every is ",
+                 g.update_every, " (Muon acts at every step); leave it at 1");
+  MUONRT_REQUIRE(!adamw || g.normuon_axis == NormuonAxis::kOff, kInvalidArg, who, ": normuon is ",
+                 static_cast<int32_t>(g.normuon_axis), " (AdamW has no matrices); leave it off");
+  MUONRT_REQUIRE(g.normuon_axis == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported,
+                 who, ": normuon is on with block_period ", g.blocks.period,
                  " (a block's lines are not the matrix's); use one of them");
-  MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kBad, who, ": momentum_dtype is ",
-                 name_of(g.momentum_dtype), " (AdamW's moments are f32); leave it at f32");
-  MUONRT_REQUIRE(g.eps == 0 || std::isnormal(static_cast<float>(g.eps)), kBad, who, ": eps is ",
-                 g.eps, " (vanishes in f32); use 0 or a number from 1e-37");
+  MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kInvalidArg, who,
+                 ": momentum_dtype is ", name_of(g.momentum_dtype),
+                 " (AdamW's moments are f32); leave it at f32");
+  MUONRT_REQUIRE(g.adamw_eps == 0 || std::isnormal(static_cast<float>(g.adamw_eps)), kInvalidArg,
+                 who, ": eps is ", g.adamw_eps, " (vanishes in f32); use 0 or a number from 1e-37");
   for (const Coefficients& c : g.custom) {
     for (const double value : {c.a, c.b, c.c})
       number(who, "custom coefficient", value, -1e6, 1e6, false);
@@ -248,14 +249,15 @@ void validate(const GroupSettings& g, const std::string& who) {
 void validate(const OptimizerSettings& s, int rank, int world) {
   const std::string options = "options";
   visit_option_fields(checks_of(options, s));
-  MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,
-                 "options: distributed: only ", s.functions.gather ? "gather" : "redistribute",
+  MUONRT_REQUIRE(!s.exchange_callbacks.gather == !s.exchange_callbacks.redistribute, kInvalidArg,
+                 "options: distributed: only ",
+                 s.exchange_callbacks.gather ? "gather" : "redistribute",
                  " is given (they replace the built-in exchanges together); give both or neither");
   MUONRT_REQUIRE(
-      !s.functions || s.assign, kBad,
+      !s.exchange_callbacks || s.assign_owner, kInvalidArg,
       "options: distributed: gather and redistribute are given without assign (they have "
       "to know the owners); give all three");
-  MUONRT_REQUIRE(!s.functions || s.commit == CommitMode::kAtomic, Status::kNotSupported,
+  MUONRT_REQUIRE(!s.exchange_callbacks || s.commit == CommitMode::kAtomic, Status::kNotSupported,
                  "options: commit is eager, with functions of the caller's (one that fails after "
                  "chunks were committed could not be undone); use MUONRT_COMMIT_ATOMIC");
   qk_layers(s);
@@ -266,7 +268,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   std::set<std::string> names;
   std::vector<Interval> buffers;
   for (const ParamSettings& p : s.params) {
-    MUONRT_REQUIRE(names.insert(p.name).second, kBad, "param '", p.name,
+    MUONRT_REQUIRE(names.insert(p.name).second, kInvalidArg, "param '", p.name,
                    "': its name occurs twice; give every parameter a name of its own");
     check_param(s, p, rank, world);
     const int64_t numel = p.layout.local_numel(rank);

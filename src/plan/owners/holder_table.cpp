@@ -136,7 +136,7 @@ int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, i
     if (!spec.parts.empty() && spec.layout.numel() > 0) check_parts(spec);
     Entry& entry = layouts_[static_cast<size_t>(at->second)];
     if (entry.first_kind < 0) find_groups(spec, entry);
-  } else if (sums_gradients(spec)) {
+  } else if (owner_assembles_gradient(spec)) {
     Entry& entry = layouts_[static_cast<size_t>(at->second)];
     if (entry.whole < 0) entry.whole = add_group(spec.layout, whole_holders(spec.layout));
   }
@@ -163,8 +163,8 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
   HolderGroup group;
   const std::vector<std::vector<int>>& replicas = holders.replicas;
   group.shards = static_cast<int32_t>(replicas.front().size());
-  group.addends = static_cast<int32_t>(layout.addends());
-  group.replicas = static_cast<int32_t>(layout.replicas() / layout.addends());
+  group.partial_count = static_cast<int32_t>(layout.partial_count());
+  group.replicas = static_cast<int32_t>(layout.replicas() / layout.partial_count());
   // A layout that puts the whole tensor on one rank keeps the work there, too; with any other, a
   // rank whose share happens to be empty may own like its neighbours.
   const bool whole = layout.kind() == Layout::Kind::kOwner;
@@ -174,7 +174,7 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
       const int rank = ranks[s];
       group.members.push_back({rank, static_cast<int32_t>(layout.full_replica_index(rank)),
                                static_cast<int32_t>(s),
-                               static_cast<int32_t>(layout.addend_index(rank))});
+                               static_cast<int32_t>(layout.partial_index(rank))});
       if (!whole || layout.local_numel(rank) > 0) candidates.push_back(rank);
     }
   }
@@ -256,13 +256,13 @@ const std::vector<Block>& BlockTable::find(int32_t kind, const ParamSpec& spec,
 template <class Blocks>
 int64_t BlockTable::count(int32_t kind, const Holder& holder, const Blocks& blocks) {
   std::vector<int64_t>& known = numel_[static_cast<size_t>(kind)];
-  const auto slot = static_cast<size_t>(holder.shard);
-  if (known.size() <= slot) known.resize(slot + 1, -1);
-  if (known[slot] < 0) {
-    known[slot] = 0;
-    for (const Block& block : blocks()) known[slot] += block.numel();
+  const auto chunk = static_cast<size_t>(holder.shard);
+  if (known.size() <= chunk) known.resize(chunk + 1, -1);
+  if (known[chunk] < 0) {
+    known[chunk] = 0;
+    for (const Block& block : blocks()) known[chunk] += block.numel();
   }
-  return known[slot];
+  return known[chunk];
 }
 
 int64_t BlockTable::numel(int32_t param, int64_t index, const Holder& holder) {

@@ -13,14 +13,14 @@ namespace muonrt {
 /// Where a rank stands among the holders of a matrix: `replica` counts over the replicating mesh
 /// dims, `addend` over those whose ranks hold addends of the gradient.
 struct Holder {
-  int32_t rank, replica, shard, addend = 0;
+  int32_t rank, replica, shard, partial_index = 0;
 };
 
 /// Ranks that hold a matrix. Thousands of matrices share one group.
 struct HolderGroup {
   std::vector<Holder> members;  // by rank, ascending
   int32_t shards = 0;           // shards; one addend of one replica holds each once
-  int32_t replicas = 0, addends = 0;
+  int32_t replicas = 0, partial_count = 0;
   int32_t candidates = 0;  // who may own it: index into HolderTable::candidates()
 
   /// Null if `rank` is none of the holders.

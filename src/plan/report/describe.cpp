@@ -44,7 +44,7 @@ std::string spread_text(const Spread& spread) {
 std::string replicas_text(const Plan& plan) {
   std::string out =
       plan.each_replica() ? "each matrix once in every replica" : "each matrix once in the world";
-  if (plan.problem().options.replicas == Replicas::kAuto)
+  if (plan.problem().options.replica_mode == ReplicaMode::kAuto)
     out += cat(" (modelled: ", fixed(plan.once_seconds() * 1e3, 3), " ms once in the world, ",
                fixed(plan.each_seconds() * 1e3, 3), " ms in every replica, at ",
                plan.problem().options.rates.flops, " FLOP/s, ", plan.problem().options.rates.bytes,
@@ -77,8 +77,8 @@ std::string return_line(const Plan& plan, const PlanReport& report) {
   std::string out =
       cat("return      to at most ", report.return_peers, " peers in one exchange (max_peers ",
           bound, report.return_peers > bound ? ": more where no replicas can forward)" : ")");
-  if (report.relayed_slots > 0)
-    out += cat("; two levels in ", report.relayed_slots, " of ", plan.slots().size(),
+  if (report.relayed_chunks > 0)
+    out += cat("; two levels in ", report.relayed_chunks, " of ", plan.chunks().size(),
                " slots: owners return to one replica of each block, whose ranks forward");
   return out + "\n";
 }
@@ -88,12 +88,12 @@ std::string header(const Plan& plan, const PlanReport& report) {
   const auto& params = plan.problem().params;
   const auto muon = std::count_if(params.begin(), params.end(),
                                   [](const ParamSpec& spec) { return spec.role == Role::kMuon; });
-  const double saved = report.flops_plain > 0 ? 100 * (1 - report.flops / report.flops_plain) : 0.0;
+  const double saved = report.flops_full > 0 ? 100 * (1 - report.flops / report.flops_full) : 0.0;
   return cat("plan        ", hash_text(plan), "\n", "world       ", o.world, " ranks; ",
              plan.matrices().size(), " matrices of ", muon, " Muon parameters, ",
-             std::ssize(params) - muon, " AdamW parameters\n", "slots       ", plan.slots().size(),
+             std::ssize(params) - muon, " AdamW parameters\n", "slots       ", plan.chunks().size(),
              " of at most ", human_bytes(o.chunk_bytes), " at an owner, ", o.window,
-             " in flight, transport ", name_of(o.transport), ", commit ",
+             " in flight, transport ", name_of(o.transport_dtype), ", commit ",
              o.commit == CommitMode::kAtomic ? "atomic" : "eager", "\n", "arithmetic  ",
              billions(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
              "%), ", replicas_text(plan), "\n", method_line(plan), "balance     busiest rank ",
@@ -142,7 +142,7 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
     table.add({spec.name, shape_text(spec.layout.shape()) + (spec.transposed ? " (in x out)" : ""),
                layout_text(spec), method_text(plan, p, row),
                ranges(row.sliced ? spec.layout.mesh().ranks() : row.owners, "ranks"),
-               ranges(row.slots, "slots"), travels ? human_bytes(row.bytes) : "-",
+               ranges(row.chunks, "slots"), travels ? human_bytes(row.bytes) : "-",
                travels || row.sliced ? human_bytes(report.traffic.moved[p]) : "-",
                travels ? billions(row.flops) : "-", state_name(spec)});
   }
@@ -159,12 +159,12 @@ std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_r
                    {"cost (G)"},
                    {"busiest owner"},
                    {"mean owner"}});
-  const Limit limit(report.slots.size(), max_rows);
+  const Limit limit(report.chunks.size(), max_rows);
   for (size_t s = 0; s < limit.shown(); ++s) {
-    const SlotReport& row = report.slots[s];
-    table.add({cat(s), carries(plan.slots()[s]), return_text(plan.slots()[s]),
-               cat(plan.slots()[s].matrices.size()), cat(row.owners),
-               human_bytes(plan.slots()[s].bytes), billions(row.cost), billions(row.largest_cost),
+    const ChunkReport& row = report.chunks[s];
+    table.add({cat(s), content_name(plan.chunks()[s]), return_text(plan.chunks()[s]),
+               cat(plan.chunks()[s].matrices.size()), cat(row.owners),
+               human_bytes(plan.chunks()[s].bytes), billions(row.cost), billions(row.largest_cost),
                billions(row.owners > 0 ? row.cost / row.owners : 0)});
   }
   return table.text() + limit.rest();
@@ -185,7 +185,7 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
   const Limit limit(report.traffic.ranks.size(), max_rows);
   for (size_t r = 0; r < limit.shown(); ++r) {
     const RankTraffic& row = report.traffic.ranks[r];
-    table.add({cat(r), cat(row.owned), billions(plan.load()[r]), cat(row.slots),
+    table.add({cat(r), cat(row.owned), billions(plan.load()[r]), cat(row.chunks),
                human_bytes(row.sent), human_bytes(row.received),
                human_bytes(row.memory.message_bytes), human_bytes(row.memory.staged_bytes),
                report.scratch.empty() ? "-" : human_bytes(report.scratch[r]),

@@ -16,7 +16,7 @@ void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
 void write_options(JsonWriter& json, const Plan& plan) {
   const PlanOptions& o = plan.problem().options;
   json.field("world", o.world);
-  json.field("transport", name_of(o.transport));
+  json.field("transport", name_of(o.transport_dtype));
   json.field("chunk_bytes", o.chunk_bytes);
   json.field("window", o.window);
   json.field("replicas", plan.each_replica() ? "each" : "once");
@@ -27,7 +27,7 @@ void write_options(JsonWriter& json, const Plan& plan) {
     json.field("bytes_per_second", o.rates.bytes);
     json.field("message_seconds", o.rates.message_seconds);
   });
-  if (o.replicas == Replicas::kAuto) {
+  if (o.replica_mode == ReplicaMode::kAuto) {
     json.field("once_seconds", plan.once_seconds());
     json.field("each_seconds", plan.each_seconds());
   }
@@ -37,15 +37,15 @@ void write_options(JsonWriter& json, const Plan& plan) {
 void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   json.field("params", plan.problem().params.size());
   json.field("matrices", plan.matrices().size());
-  json.field("slots", plan.slots().size());
+  json.field("slots", plan.chunks().size());
   json.field("flops", report.flops);
-  json.field("flops_plain", report.flops_plain);
+  json.field("flops_full", report.flops_full);
   json.field("makespan_cost", plan.makespan());
   json.field("lower_bound_cost", plan.lower_bound());
   json.field("balance", report.balance);
   json.field("moved_bytes", report.traffic.moved_total);
   json.field("return_peers", report.return_peers);
-  json.field("relayed_slots", report.relayed_slots);
+  json.field("relayed_chunks", report.relayed_chunks);
   write_spread(json, "sent_bytes", report.sent);
   write_spread(json, "received_bytes", report.received);
   write_spread(json, "message_bytes", report.message_bytes);
@@ -72,9 +72,9 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("parts", spec.parts.size());
   json.field("matrices", row.matrices);
   json.field("owners", row.owners);
-  json.field("slots", row.slots);
+  json.field("slots", row.chunks);
   json.field("state", state_name(spec));
-  json.field("addends", grad_layout(spec).addends());
+  json.field("addends", grad_layout(spec).partial_count());
   json.field("bytes", row.bytes);
   json.field("moved_bytes", report.traffic.moved[p]);
   json.field("flops", row.flops);
@@ -82,13 +82,13 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
 
 void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
   json.field("slot", s);
-  json.field("carries", carries(plan.slots()[s]));
-  json.field("matrices", plan.slots()[s].matrices.size());
-  json.field("relay", plan.slots()[s].relay);
-  json.field("owners", report.slots[s].owners);
-  json.field("bytes", plan.slots()[s].bytes);
-  json.field("cost", report.slots[s].cost);
-  json.field("busiest_owner_cost", report.slots[s].largest_cost);
+  json.field("carries", content_name(plan.chunks()[s]));
+  json.field("matrices", plan.chunks()[s].matrices.size());
+  json.field("relay", plan.chunks()[s].relay);
+  json.field("owners", report.chunks[s].owners);
+  json.field("bytes", plan.chunks()[s].bytes);
+  json.field("cost", report.chunks[s].cost);
+  json.field("busiest_owner_cost", report.chunks[s].largest_cost);
 }
 
 void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t r) {
@@ -96,7 +96,7 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("rank", r);
   json.field("matrices", row.owned);
   json.field("cost", plan.load()[r]);
-  json.field("slots", row.slots);
+  json.field("slots", row.chunks);
   json.field("return_peers", row.peers);
   json.field("sent_bytes", row.sent);
   json.field("received_bytes", row.received);
@@ -124,7 +124,7 @@ void Plan::write(JsonWriter& json, std::span<const int64_t> scratch,
   json.key("total");
   json.object([&] { write_total(json, *this, report); });
   rows("params", report.params.size(), write_param);
-  rows("slots", report.slots.size(), write_slot);
+  rows("slots", report.chunks.size(), write_slot);
   rows("ranks", report.traffic.ranks.size(), write_rank);
   json.field("warnings", report.warnings);
 }

@@ -24,40 +24,40 @@ Spread spread_of(const std::vector<Rank>& ranks, const Get& get) {
 }
 
 void add_params(const Plan& plan, PlanReport& out) {
-  const int64_t element_bytes = size_of(plan.problem().options.transport);
+  const int64_t element_bytes = size_of(plan.problem().options.transport_dtype);
   out.params.resize(plan.problem().params.size());
   for (size_t id = 0; id < plan.matrices().size(); ++id) {
     const Matrix& m = plan.matrices()[id];
     ParamReport& row = out.params[static_cast<size_t>(m.param)];
     if (row.matrices++ == 0) row.first_matrix = static_cast<int32_t>(id);
     row.owners.push_back(m.owner);
-    row.slots.push_back(m.slot);
+    row.chunks.push_back(m.chunk);
     row.bytes += m.rows * m.cols * element_bytes;
     const double flops = orthogonalize_flops(m.method, m.rows, m.cols);
     row.flops += flops;
     out.flops += flops;
-    out.flops_plain += orthogonalize_flops_plain(m.method, m.rows, m.cols);
+    out.flops_full += orthogonalize_flops_full(m.method, m.rows, m.cols);
   }
-  for (size_t s = 0; s < plan.slots().size(); ++s) {
-    for (const Segment& segment : plan.slots()[s].segments) {
+  for (size_t s = 0; s < plan.chunks().size(); ++s) {
+    for (const Segment& segment : plan.chunks()[s].segments) {
       ParamReport& row = out.params[static_cast<size_t>(segment.param)];
-      row.slots.push_back(static_cast<int32_t>(s));
+      row.chunks.push_back(static_cast<int32_t>(s));
       row.sliced = true;
     }
   }
 }
 
 void add_slots(const Plan& plan, PlanReport& out) {
-  for (const Slot& slot : plan.slots()) {
-    SlotReport& row = out.slots.emplace_back();
+  for (const ChunkSpec& chunk : plan.chunks()) {
+    ChunkReport& row = out.chunks.emplace_back();
     std::map<int32_t, double> load;
-    for (const int32_t id : slot.matrices) {
+    for (const int32_t id : chunk.matrices) {
       const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
       load[m.owner] += m.cost;
       row.cost += m.cost;
     }
     row.owners = static_cast<int32_t>(load.size());
-    for (const Segment& segment : slot.segments) {
+    for (const Segment& segment : chunk.segments) {
       const Layout& layout = plan.problem().params[static_cast<size_t>(segment.param)].layout;
       row.owners = std::max(row.owners, static_cast<int32_t>(layout.mesh().size()));
     }
@@ -143,14 +143,14 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   out.scratch_bytes = spread_of(out.scratch, itself);
   out.check_bytes = spread_of(out.checks, itself);
   for (const RankTraffic& r : ranks) out.return_peers = std::max(out.return_peers, r.peers);
-  for (const Slot& slot : plan.slots()) out.relayed_slots += slot.relay > 0;
+  for (const ChunkSpec& chunk : plan.chunks()) out.relayed_chunks += chunk.relay > 0;
   add_warnings(plan, out);
   return out;
 }
 
-const char* carries(const Slot& slot) {
-  if (slot.kind == SlotKind::kSlices) return "slices";
-  return slot.kind == SlotKind::kAddends ? "addends" : "directions";
+const char* content_name(const ChunkSpec& chunk) {
+  if (chunk.kind == ChunkKind::kSlices) return "slices";
+  return chunk.kind == ChunkKind::kPartialGrads ? "addends" : "directions";
 }
 
 std::string layout_text(const ParamSpec& spec) {
@@ -159,12 +159,12 @@ std::string layout_text(const ParamSpec& spec) {
   return out;
 }
 
-std::string return_text(const Slot& slot) {
-  return slot.relay > 0 ? cat("over blocks of ", slot.relay) : std::string("direct");
+std::string return_text(const ChunkSpec& chunk) {
+  return chunk.relay > 0 ? cat("over blocks of ", chunk.relay) : std::string("direct");
 }
 
 const char* state_name(const ParamSpec& spec) {
-  if (!sums_gradients(spec)) return "local";
+  if (!owner_assembles_gradient(spec)) return "local";
   return spec.role == Role::kMuon ? "owners" : "slices";
 }
 

@@ -16,11 +16,11 @@ struct ParamReport {
   int32_t first_matrix = 0, matrices = 0;  // ids; 0 matrices for AdamW
   int64_t bytes = 0;                       // of its matrices, transport dtype
   double flops = 0;
-  std::vector<int32_t> owners, slots;  // of its matrices
+  std::vector<int32_t> owners, chunks;  // of its matrices
   bool sliced = false;  // AdamW with state in slices of all ranks: `slots` says where these travel
 };
 
-struct SlotReport {
+struct ChunkReport {
   int32_t owners = 0;
   double cost = 0, largest_cost = 0;  // in all; of its busiest owner
 };
@@ -34,10 +34,10 @@ struct Spread {
 /// The facts of a plan, for both printers.
 struct PlanReport {
   std::vector<ParamReport> params;
-  std::vector<SlotReport> slots;
+  std::vector<ChunkReport> chunks;
   PlanTraffic traffic;
-  double flops = 0, flops_plain = 0;  // with symmetric products at half cost; all in full
-  int64_t return_peers = 0, relayed_slots = 0;
+  double flops = 0, flops_full = 0;  // with symmetric products at half cost; all in full
+  int64_t return_peers = 0, relayed_chunks = 0;
   double balance = 1;  // makespan / lower bound
   Spread sent, received, message_bytes, staged_bytes, state_bytes;
   std::vector<int64_t> scratch, checks;  // of each rank; empty: not known
@@ -52,13 +52,13 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch = {},
                      std::span<const int64_t> checks = {});
 
 /// What travels in a slot: "directions", "addends" (of matrices) or "slices".
-const char* carries(const Slot& slot);
+const char* content_name(const ChunkSpec& chunk);
 
 /// Where a parameter lies, and its gradient where that lies elsewhere.
 std::string layout_text(const ParamSpec& spec);
 
 /// "direct", or the replicas of a block.
-std::string return_text(const Slot& slot);
+std::string return_text(const ChunkSpec& chunk);
 
 /// Where a parameter's state lies: "local", with the "owners" of its matrices, or in "slices".
 const char* state_name(const ParamSpec& spec);

@@ -6,7 +6,7 @@
 #include "base/checked.hpp"
 #include "base/hash.hpp"
 #include "plan/buffers.hpp"
-#include "plan/callback_slots.hpp"
+#include "plan/callback_chunks.hpp"
 #include "plan/messages.hpp"
 #include "plan/state_memory.hpp"
 
@@ -18,10 +18,10 @@ namespace {
 struct Message {
   int64_t numel = 0;
   Hash content;
-  void add(const MessagePiece& piece) {
-    numel += piece.numel;
-    content.value(static_cast<int64_t>(piece.matrix));
-    content.value(static_cast<int64_t>(piece.holder.shard));
+  void add(const MessageEntry& block) {
+    numel += block.numel;
+    content.value(static_cast<int64_t>(block.matrix));
+    content.value(static_cast<int64_t>(block.holder.shard));
   }
 };
 
@@ -38,8 +38,8 @@ class Measurement {
         direct_(ranks()) {
     out_.ranks.resize(ranks());
     out_.moved.assign(plan.problem().params.size(), 0);
-    for (const Slot& slot : plan.slots()) {
-      add_slot(slot);
+    for (const ChunkSpec& chunk : plan.chunks()) {
+      add_slot(chunk);
       ++number_;
     }
     add_memory();
@@ -51,40 +51,40 @@ class Measurement {
   size_t ranks() const { return static_cast<size_t>(plan_.problem().options.world); }
   const Matrix& matrix(int32_t id) const { return plan_.matrices()[static_cast<size_t>(id)]; }
 
-  void add_slot(const Slot& slot) {
-    slot_ = &slot;
-    if (slot.callback_param >= 0) return add_callback(slot);
-    if (slot.kind == SlotKind::kSlices) {
+  void add_slot(const ChunkSpec& chunk) {
+    slot_ = &chunk;
+    if (chunk.callback_param >= 0) return add_callback(chunk);
+    if (chunk.kind == ChunkKind::kSlices) {
       add_slices();
     } else {
       add_matrices();
     }
-    if (slot.relay > 0) add_relay();
+    if (chunk.relay > 0) add_relay();
     for (const size_t r : touched_) {
-      SlotBytes& now = buffers_[r];
-      if (now == SlotBytes()) continue;  // met twice
+      ChunkBytes& now = buffers_[r];
+      if (now == ChunkBytes()) continue;  // met twice
       end_slot(r, now);
       now = {};
     }
     touched_.clear();
   }
 
-  void end_slot(size_t rank, const SlotBytes& now) {
+  void end_slot(size_t rank, const ChunkBytes& now) {
     send_to(rank, returns_[rank]);
     returns_[rank] = 0;
     taken_[rank].add(number_, now);
-    ++out_.ranks[rank].slots;
+    ++out_.ranks[rank].chunks;
   }
 
   /// Nothing that we move; buffers on every rank.
-  void add_callback(const Slot& slot) {
-    const auto owner = static_cast<size_t>(matrix(slot.matrices.front()).owner);
-    out_.ranks[owner].owned += static_cast<int32_t>(slot.matrices.size());
-    const int64_t full = callback_full_bytes(plan_, slot.callback_param);
+  void add_callback(const ChunkSpec& chunk) {
+    const auto owner = static_cast<size_t>(matrix(chunk.matrices.front()).owner);
+    out_.ranks[owner].owned += static_cast<int32_t>(chunk.matrices.size());
+    const int64_t full = callback_full_bytes(plan_, chunk.callback_param);
     for (size_t r = 0; r < ranks(); ++r) {
-      const int64_t local = callback_local_bytes(plan_, slot.callback_param, static_cast<int>(r));
+      const int64_t local = callback_local_bytes(plan_, chunk.callback_param, static_cast<int>(r));
       const int64_t whole = r == owner ? full : 0;
-      SlotBytes bytes;
+      ChunkBytes bytes;
       bytes[kGatherSend] = bytes[kReturnReceive] = local;
       bytes[kGatherReceive] = bytes[kReturnSend] = whole;
       end_slot(r, bytes);
@@ -107,7 +107,7 @@ class Measurement {
     const Matrix& m = matrix(id);
     const auto owner = static_cast<size_t>(m.owner);
     ++out_.ranks[owner].owned;
-    if (slot_->kind == SlotKind::kAddends) {
+    if (slot_->kind == ChunkKind::kPartialGrads) {
       const int64_t numel = m.rows * m.cols;
       add_sum(owner, numel, m.param);
       add(owner, kDirectionBytes, numel * size_of(slot_->return_dtype));
@@ -115,13 +115,13 @@ class Measurement {
     int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
     const int64_t gather_size = size_of(slot_->gather_dtype);
     const int64_t back_size = size_of(slot_->return_dtype);
-    messages.for_each(id, kEveryRank, [&](const MessagePiece& piece) {
-      const bool gathers = piece.exchange == Exchange::kGather;
-      if (piece.from != piece.to) moved += piece.numel * (gathers ? gather_size : back_size);
-      if (piece.exchange == Exchange::kRelay) return;
-      const auto peer = static_cast<size_t>(piece.holder.rank);
+    messages.for_each(id, kEveryRank, [&](const MessageEntry& block) {
+      const bool gathers = block.exchange == Exchange::kGather;
+      if (block.from != block.to) moved += block.numel * (gathers ? gather_size : back_size);
+      if (block.exchange == Exchange::kRelay) return;
+      const auto peer = static_cast<size_t>(block.holder.rank);
       if (back_[peer].numel == 0 && gather_[peer].numel == 0) peers_.push_back(peer);
-      (gathers ? gather_ : back_)[peer].add(piece);
+      (gathers ? gather_ : back_)[peer].add(block);
     });
   }
 
@@ -130,7 +130,7 @@ class Measurement {
     const int64_t gather_size = size_of(slot_->gather_dtype);
     const int64_t back_size = size_of(slot_->return_dtype);
     // Addends arrive in buffers of their own; directions lie where the return is packed.
-    const bool shared = slot_->kind == SlotKind::kDirections;
+    const bool shared = slot_->kind == ChunkKind::kDirections;
     std::unordered_set<uint64_t> known;
     for (const size_t r : peers_) {
       const int64_t bytes = gather_[r].numel * gather_size;
@@ -202,7 +202,7 @@ class Measurement {
   void add_slices() {
     const Layout& layout = front_layout(plan_, *slot_);
     for (int64_t s = 0; s < layout.shard_count(); ++s)
-      add_group(SliceGroup(plan_, *slot_, layout.rank_of(0, s)), layout.addends());
+      add_group(SliceGroup(plan_, *slot_, layout.rank_of(0, s)), layout.partial_count());
     const auto front = static_cast<size_t>(slot_->segments.front().param);
     if (plan_.problem().params[front].grad_layout) add_split_gather();
   }
@@ -226,11 +226,11 @@ class Measurement {
 
   /// Each rank sends to the owners in its replica, each owner gives to all others, some of whom
   /// forward.
-  void add_group(const SliceGroup& group, int64_t addends) {
+  void add_group(const SliceGroup& group, int64_t partial_grads) {
     const int64_t gather_size = size_of(slot_->gather_dtype);
     const int64_t back_size = size_of(slot_->return_dtype);
     const int64_t elsewhere =
-        (addends - 1) * gather_size + (std::ssize(group.members()) - 1) * back_size;
+        (partial_grads - 1) * gather_size + (std::ssize(group.members()) - 1) * back_size;
     for (const SliceGroup::Member& owner : group.members()) {
       for (size_t s = 0; s < slot_->segments.size(); ++s) {
         const auto [begin, end] = group.range(s, owner);
@@ -255,7 +255,7 @@ class Measurement {
         numel * moment_bytes(plan_.problem().params[static_cast<size_t>(param)]);
   }
 
-  void add(size_t rank, SlotBuffer buffer, int64_t bytes) {
+  void add(size_t rank, ChunkBuffer buffer, int64_t bytes) {
     buffers_[rank][buffer] += round_up(bytes, kMessageAlignment);
   }
 
@@ -271,14 +271,14 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<SlotBytes> buffers_;       // of each rank in this slot
+  std::vector<ChunkBytes> buffers_;      // of each rank in this slot
   std::vector<RankBuffers> taken_;       // of each rank
   std::vector<Message> gather_, back_;   // of each peer, with the owner at hand
   std::vector<int64_t> returns_;         // other ranks that each owner returns to in this slot
   std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
   std::vector<size_t> relaying_;         // ranks that forward in this slot
   std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot
-  const Slot* slot_ = nullptr;
+  const ChunkSpec* slot_ = nullptr;
   int32_t number_ = 0;  // of that slot
   PlanTraffic out_;
 };

@@ -14,7 +14,7 @@ struct RankTraffic {
   int64_t sent = 0, received = 0;
   int64_t messages = 0;  // to other ranks
   int64_t peers = 0;     // other ranks that it sends to in one exchange of a return, at most
-  int32_t slots = 0;     // in which it takes part
+  int32_t chunks = 0;    // in which it takes part
   int32_t owned = 0;     // matrices
   MemoryPlan memory;
 };

@@ -5,16 +5,17 @@
 int main(void) {
   const int32_t expected =
       MUONRT_VERSION_MAJOR * 10000 + MUONRT_VERSION_MINOR * 100 + MUONRT_VERSION_PATCH;
-  if (muonrt_version() != expected) {
-    fprintf(stderr, "the library is version %d, the header %d\n", (int)muonrt_version(),
+  if (muonrt_get_version() != expected) {
+    fprintf(stderr, "the library is version %d, the header %d\n", (int)muonrt_get_version(),
             (int)expected);
     return 1;
   }
 
   muonrt_comm_t* comm = NULL;
   int32_t size = 0;
-  if (muonrt_comm_create_self(&comm) != MUONRT_OK || muonrt_comm_size(&size, comm) != MUONRT_OK) {
-    fprintf(stderr, "%s\n", muonrt_last_error());
+  if (muonrt_comm_create_self(&comm) != MUONRT_OK ||
+      muonrt_comm_get_size(&size, comm) != MUONRT_OK) {
+    fprintf(stderr, "%s\n", muonrt_get_last_error());
     return 1;
   }
   muonrt_comm_destroy(comm);

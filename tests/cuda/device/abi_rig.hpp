@@ -18,7 +18,7 @@ constexpr int kRows = 8, kCols = 12, kNumel = 6;
 
 /// Throws what the last call said.
 inline void ok(muonrt_status_t status) {
-  if (status != MUONRT_OK) throw std::runtime_error(muonrt_last_error());
+  if (status != MUONRT_OK) throw std::runtime_error(muonrt_get_last_error());
 }
 
 /// A matrix for Muon and a vector for AdamW in memory of a GPU, and a staged communicator of one
@@ -65,8 +65,8 @@ class AbiRig {
     return muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2);
   }
   muonrt_status_t step(cudaStream_t stream) {
-    muonrt_step_t args;
-    muonrt_step_init(&args);
+    muonrt_step_args_t args;
+    muonrt_step_args_init(&args);
     args.lr = 0.5;
     args.stream = stream;
     return muonrt_optimizer_step(optimizer, &args, nullptr);

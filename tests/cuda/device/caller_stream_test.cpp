@@ -135,7 +135,7 @@ TEST_CASE("caller's stream: one under capture is refused by name, and nothing is
       const std::vector<float> before = rig.whole();
       REQUIRE(cudaStreamBeginCapture(theirs.handle, mode) == cudaSuccess);
       const muonrt_status_t status = rig.step(theirs.handle);
-      const std::string said = muonrt_last_error();
+      const std::string said = muonrt_get_last_error();
       CHECK(end_capture(theirs.handle));
       CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
       CHECK(said.find("captured into a graph") != std::string::npos);
@@ -152,7 +152,7 @@ TEST_CASE("caller's stream: a default stream that a capture forbids is refused b
     const std::vector<float> before = rig.whole();
     REQUIRE(cudaStreamBeginCapture(captured.handle, cudaStreamCaptureModeRelaxed) == cudaSuccess);
     const muonrt_status_t status = rig.step(theirs.handle);
-    const std::string said = muonrt_last_error();
+    const std::string said = muonrt_get_last_error();
     CHECK(end_capture(captured.handle));
     CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
     CHECK(said.find("captured into a graph") != std::string::npos);
@@ -173,7 +173,7 @@ TEST_CASE("caller's stream: beside a blocking one under capture only masters are
       const CallersStream captured(Kind::kBlocking);
       REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
       const muonrt_status_t status = rig.create();
-      const std::string said = status == MUONRT_OK ? "" : muonrt_last_error();
+      const std::string said = status == MUONRT_OK ? "" : muonrt_get_last_error();
       CHECK(end_capture(captured.handle));
       INFO(said);
       CHECK(status == (masters ? MUONRT_ERROR_NOT_SUPPORTED : MUONRT_OK));
@@ -200,7 +200,7 @@ TEST_CASE("caller's stream: a step beside the capture of another stream works an
       std::string said;
       const auto step = [&] {
         status = rig.step(theirs.handle);
-        said = muonrt_last_error();
+        said = muonrt_get_last_error();
       };
       if (elsewhere) {
         std::thread(step).join();

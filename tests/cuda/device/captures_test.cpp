@@ -62,8 +62,8 @@ TEST_CASE("captures: lists that are met or change beside one leave it whole", "[
     const MatrixBatch matrix{machine.put(values(1, DType::kF32, 64)), DType::kF32, 8, 8, 8, 1, 0};
     auto* message = machine.put(Bytes(256));
     auto* findings = machine.put_one(Findings{});
-    const std::vector<Owned> owned = {{0, 8, 8}};
-    std::vector<MatrixPiece> pieces = {
+    const std::vector<OwnedMatrix> owned = {{0, 8, 8}};
+    std::vector<MatrixBlock> pieces = {
         {.matrix = 0, .rows = 2, .cols = 4, .row = 0, .col = 0, .packed_offset = 0}};
     Capture capture(mode);
     for (int64_t col = 0; col < 3; ++col) {
@@ -132,12 +132,13 @@ TEST_CASE("captures: symmetric products of new shapes and graphs beside one leav
     Product product;
     product.a = product.b = x, product.c = c;
     product.transpose_b = product.symmetric = true;
-    Recorder* const recorder = recorder_of(*machine.device);
-    std::unique_ptr<Recording> recording;
+    GraphCapture* const recorder = graph_capture_of(*machine.device);
+    std::unique_ptr<DeviceGraph> recording;
     Capture capture(mode);
     CHECK_NOTHROW(machine.ops().multiply(machine.on(), product));
-    CHECK_NOTHROW(recording = record_work(*recorder, machine.on(),
-                                          [&] { machine.ops().multiply(machine.on(), product); }));
+    CHECK_NOTHROW(recording = capture_graph(*recorder, machine.on(), [&] {
+                    machine.ops().multiply(machine.on(), product);
+                  }));
     recording.reset();
     CHECK(capture.end());
   }

@@ -7,7 +7,7 @@
 #include "comm/transport_bootstrap.hpp"
 #include "control.hpp"
 #include "cuda/device/abi_rig.hpp"
-#include "cuda/device/reused_memory.hpp"
+#include "cuda/device/cached_memory.hpp"
 #include "cuda/nccl/fake_nccl.hpp"
 #include "cuda/nccl/nccl_comm.hpp"
 
@@ -98,7 +98,7 @@ TEST_CASE("contexts: a communicator over NCCL on the second GPU makes none on th
 TEST_CASE("contexts: memory that others have used is asked for on its own GPU", "[emulated]") {
   const Trace left = trace([] {
     auto last = std::make_shared<cuda::CudaEvent>(1);
-    for (int i = 0; i < 2; ++i) cuda::ReusedMemory(1, 64, true).outlast(last);
+    for (int i = 0; i < 2; ++i) cuda::CachedMemory(1, 64, true).keep_until(last);
   });
   CHECK(left.contexts == kSecond);
   CHECK(left.device == 0);

@@ -154,8 +154,8 @@ TEST_CASE("cuda lists: met again they allocate nothing, and changed ones are not
   const MatrixBatch matrix{machine.put(content), DType::kF32, 8, 8, 8, 1, 0};
   auto* message = machine.put(Bytes(256));
   auto* findings = machine.put_one(Findings{});
-  const std::vector<Owned> owned = {{0, 8, 8}};
-  std::vector<MatrixPiece> pieces = {
+  const std::vector<OwnedMatrix> owned = {{0, 8, 8}};
+  std::vector<MatrixBlock> pieces = {
       {.matrix = 0, .rows = 2, .cols = 4, .row = 0, .col = 0, .packed_offset = 0}};
   const auto packed = [&] {
     machine.ops().pack(machine.on(), pieces, owned, &matrix,

@@ -73,7 +73,7 @@ TEST_CASE("cuda memory: an allocator that refuses, or gives the host's memory, e
     heal(rig);
     rig.options.allocator = &table;
     const muonrt_status_t status = rig.create();
-    return std::pair(status, std::string(muonrt_last_error()));
+    return std::pair(status, std::string(muonrt_get_last_error()));
   });
   AllocatorLedger ledger;
   ledger.take = [](int64_t bytes) {
@@ -84,7 +84,7 @@ TEST_CASE("cuda memory: an allocator that refuses, or gives the host's memory, e
   AbiRig rig;
   rig.options.allocator = &table;
   CHECK(rig.create() == MUONRT_ERROR_INVALID_ARGUMENT);
-  const std::string said = muonrt_last_error();
+  const std::string said = muonrt_get_last_error();
   CHECK(said.find("options: allocator: allocate gave") != std::string::npos);
   CHECK(said.find("no memory of CUDA device 0") != std::string::npos);
   CHECK(ledger.out.empty());

@@ -1,22 +1,21 @@
-#include "cuda/device/reused_memory.hpp"
-
 #include <catch2/catch.hpp>
 #include <memory>
 
 #include "control.hpp"
 #include "cuda/device/busy_stream.hpp"
+#include "cuda/device/cached_memory.hpp"
 #include "cuda/machine.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;
-using cuda::ReusedMemory;
+using cuda::CachedMemory;
 
 namespace {
 
 constexpr int64_t kBytes = 12'340;  // of nobody else's memory in this process
 
 void* address_of(int64_t bytes, bool pinned, int device = 0) {
-  return ReusedMemory(device, bytes, pinned).data();
+  return CachedMemory(device, bytes, pinned).data();
 }
 
 }  // namespace
@@ -40,7 +39,7 @@ TEST_CASE("reused memory: it is large enough, of its kind, and of its GPU", "[em
   CHECK(address_of(bytes / 2 - 1, false) != first);  // not for the sake of so little
   CHECK(address_of(bytes, true) != first);
   CHECK(address_of(bytes, false, 1) != first);
-  const ReusedMemory one(0, bytes, false), other(0, bytes, false);
+  const CachedMemory one(0, bytes, false), other(0, bytes, false);
   CHECK(one.data() != other.data());
   CHECK((one.bytes() >= bytes && other.bytes() >= bytes));
 }
@@ -58,25 +57,25 @@ TEST_CASE("reused memory: what a stream has not come to is not taken", "[emulate
   second.work();
   void* used = nullptr;
   {
-    ReusedMemory memory(0, bytes, true);
+    CachedMemory memory(0, bytes, true);
     used = memory.data();
-    memory.outlast(ends(first));
-    memory.outlast(nullptr);
-    memory.outlast(ends(second));
+    memory.keep_until(ends(first));
+    memory.keep_until(nullptr);
+    memory.keep_until(ends(second));
   }
   CHECK(address_of(bytes, true) != used);
   first.end();
   for (int i = 0; i < 2; ++i) {
-    const ReusedMemory other(0, bytes, true), one(0, bytes, true);
+    const CachedMemory other(0, bytes, true), one(0, bytes, true);
     CHECK((one.data() != used && other.data() != used));
   }
   second.end();
-  const ReusedMemory one(0, bytes, true), other(0, bytes, true), third(0, bytes, true);
+  const CachedMemory one(0, bytes, true), other(0, bytes, true), third(0, bytes, true);
   CHECK((one.data() == used || other.data() == used || third.data() == used));
 }
 
 TEST_CASE("reused memory: a GPU that has none left says so", "[emulated]") {
   emulator::fail_allocation(1);
-  CHECK_THROWS_WITH(ReusedMemory(0, 997 * kBytes, false), Catch::StartsWith("cudaMalloc"));
-  CHECK(ReusedMemory(0, 997 * kBytes, false).bytes() == 997 * kBytes);
+  CHECK_THROWS_WITH(CachedMemory(0, 997 * kBytes, false), Catch::StartsWith("cudaMalloc"));
+  CHECK(CachedMemory(0, 997 * kBytes, false).bytes() == 997 * kBytes);
 }

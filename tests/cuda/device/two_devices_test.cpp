@@ -52,7 +52,7 @@ std::unique_ptr<Comm> staged_on(std::unique_ptr<Transport> transport, int device
 }
 
 bool says(const std::string& words) {
-  return std::string(muonrt_last_error()).find(words) != std::string::npos;
+  return std::string(muonrt_get_last_error()).find(words) != std::string::npos;
 }
 
 }  // namespace
@@ -133,8 +133,8 @@ TEST_CASE("two GPUs: memory and streams of the other one are refused by name", "
   CHECK(muonrt_optimizer_set_grad(rig.optimizer, 1, theirs) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(says("param 'bias'"));
   ok(muonrt_optimizer_set_grad(rig.optimizer, 1, rig.memory.put(std::vector<float>(kNumel, 2.0f))));
-  muonrt_step_t args;
-  muonrt_step_init(&args);
+  muonrt_step_args_t args;
+  muonrt_step_args_init(&args);
   args.lr = 0.5;
   args.device_grad_scale_inv = theirs;
   const std::vector<float> before = rig.whole();

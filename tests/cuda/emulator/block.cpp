@@ -22,7 +22,7 @@ namespace emulator {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10, kBroughtBytes = 256, kSharedAlignment = 1024;
-constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16, kMostTurns = 16;
+constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16, kMaxTurns = 16;
 
 enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kMeets, kWaits, kDone };
 
@@ -231,7 +231,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
 bool let_warp_run(size_t warp) {
   const size_t first = warp * kWarp, end = std::min(first + kWarp, machine().size);
   bool moved = false;
-  for (unsigned turns = roll() % kMostTurns + 1; turns > 0; --turns) {
+  for (unsigned turns = roll() % kMaxTurns + 1; turns > 0; --turns) {
     for (size_t i = first; i < end; ++i) {
       if (machine().states[i] != State::kReady) continue;
       resume(i);

@@ -25,19 +25,19 @@ thread_local std::vector<std::pair<int, bool>> former;
 const auto foreign = reinterpret_cast<CUcontext>(uintptr_t{kDevices} + 1);
 CUcontext primary_of(int device) { return reinterpret_cast<CUcontext>(uintptr_t(device) + 1); }
 
-constexpr cuuint64_t kBytesOfElement = 2, kMostStride = cuuint64_t{1} << 40,
-                     kMostSize = cuuint64_t{1} << 32;
-constexpr cuuint32_t kMostOfBox = 256, kSwizzleBytes = 128;
+constexpr cuuint64_t kBytesOfElement = 2, kMaxStride = cuuint64_t{1} << 40,
+                     kMaxSize = cuuint64_t{1} << 32;
+constexpr cuuint32_t kMaxBoxSize = 256, kSwizzleBytes = 128;
 
 /// The rules of the driver's manual for maps without interleave, in a swizzle of 128 bytes.
 bool may_encode(cuuint32_t rank, const void* memory, const cuuint64_t* sizes,
                 const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps) {
   if (rank < 1 || rank > 5 || reinterpret_cast<uintptr_t>(memory) % 16 != 0) return false;
   for (cuuint32_t i = 0; i < rank; ++i) {
-    if (sizes[i] == 0 || sizes[i] > kMostSize || box[i] == 0 || box[i] > kMostOfBox ||
+    if (sizes[i] == 0 || sizes[i] > kMaxSize || box[i] == 0 || box[i] > kMaxBoxSize ||
         steps[i] == 0 || steps[i] > 8)
       return false;
-    if (i + 1 < rank && (strides[i] % 16 != 0 || strides[i] >= kMostStride)) return false;
+    if (i + 1 < rank && (strides[i] % 16 != 0 || strides[i] >= kMaxStride)) return false;
   }
   return box[0] * kBytesOfElement % 16 == 0 && box[0] * kBytesOfElement <= kSwizzleBytes;
 }

@@ -4,7 +4,7 @@
 
 #include "muonrt/comm.h"
 #include "muonrt/nccl.h"
-#include "support/faults/refusing_new.hpp"
+#include "support/faults/failing_new.hpp"
 #include "support/sanitized.hpp"
 
 TEST_CASE("cuda communicators: a rank without memory for one keeps nobody waiting", "[cuda]") {

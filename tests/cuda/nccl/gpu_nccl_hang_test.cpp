@@ -33,7 +33,7 @@ TEST_CASE("nccl on a GPU: a communicator is destroyed beside and behind a stream
     BusyStream theirs;
     theirs.work();
     if (behind) {
-      machine.device->join(machine.on(), theirs.handle, "test");
+      machine.device->wait_caller_stream(machine.on(), theirs.handle, "test");
       comm->reduce_sum(machine.on(), in, out, 1);
     }
     comm.reset();

@@ -4,8 +4,8 @@
 
 #include "backend/cuda_comm.hpp"
 #include "comm/self_transport.hpp"
-#include "comm/tcp/post_transport.hpp"
-#include "comm/tcp/tcp_post.hpp"
+#include "comm/tcp/mailbox_transport.hpp"
+#include "comm/tcp/tcp_mailbox.hpp"
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/nccl/worlds.hpp"
 #include "support/bits_cases.hpp"
@@ -34,7 +34,7 @@ std::unique_ptr<Comm> between_processes() {
                                                                 std::getenv("MUONRT_TEST_PORT");
   REQUIRE(rank);
   REQUIRE(port);
-  return real(make_post_transport(make_tcp_post(
+  return real(make_mailbox_transport(make_tcp_mailbox(
       {std::atoi(rank), 2, std::string("127.0.0.1:") + port, "lo", "one machine's test", 1},
       60000)));
 }

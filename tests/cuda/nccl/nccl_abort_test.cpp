@@ -9,14 +9,14 @@
 #include <thread>
 
 #include "cuda/device/busy_stream.hpp"
-#include "cuda/device/none_left.hpp"
-#include "cuda/nccl/nccl_shared.hpp"
-#include "cuda/nccl/nccl_theirs.hpp"
+#include "cuda/device/exhausted_memory_cache.hpp"
+#include "cuda/nccl/caller_nccl_comm.hpp"
+#include "cuda/nccl/shared_nccl_comm.hpp"
 #include "optimizer/agreement.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;
-using cuda::NcclShared;
+using cuda::SharedNcclComm;
 
 namespace {
 
@@ -45,7 +45,7 @@ struct Scene {
   /// The machine's stream waits for what `theirs` has now.
   void follow() {
     theirs.work();
-    machine.device->join(machine.on(), theirs.handle, "test");
+    machine.device->wait_caller_stream(machine.on(), theirs.handle, "test");
   }
   void sum(Comm& comm) { comm.reduce_sum(machine.on(), value, value, 1); }
   void go_on() {
@@ -64,43 +64,44 @@ TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL's c
     int64_t most_ms;
     int aborted, destroyed;  // -1: not counted
   };
-  const auto enqueue = [](Scene& scene, Comm& comm) {
-    scene.follow();
-    scene.sum(comm);
+  const auto enqueue = [](Scene& fixture, Comm& comm) {
+    fixture.follow();
+    fixture.sum(comm);
   };
-  const auto abort = [&](Scene& scene, Comm& comm) {
-    enqueue(scene, comm);
+  const auto abort = [&](Scene& fixture, Comm& comm) {
+    enqueue(fixture, comm);
     for (int i = 0; i < 3; ++i) comm.abort(Status::kAborted, "enough");
-    CHECK(says(error_of([&] { scene.sum(comm); }), Status::kAborted, "enough"));
+    CHECK(says(capture_error([&] { fixture.sum(comm); }), Status::kAborted, "enough"));
   };
-  const auto time_out = [&](Scene& scene, Comm& comm) {
+  const auto time_out = [&](Scene& fixture, Comm& comm) {
     comm.set_timeout_ms(100);
-    enqueue(scene, comm);
+    enqueue(fixture, comm);
     while (!comm.error()) std::this_thread::yield();
     CHECK(says(comm.error(), Status::kTimeout, "reduce_sum #0 of rank 0"));
   };
-  const auto without_work = [](Scene& scene, Comm& comm) {
-    scene.sum(comm);
-    scene.machine.finish();
-    scene.theirs.work();
+  const auto without_work = [](Scene& fixture, Comm& comm) {
+    fixture.sum(comm);
+    fixture.machine.finish();
+    fixture.theirs.work();
   };
-  for (const Row& row : {Row{"aborted several times", abort, cuda::kEndMs, 1, -1},
-                         {"destroyed without an error", enqueue, 2000 + cuda::kEndMs, -1, -1},
-                         {"ended by its watchdog", time_out, cuda::kEndMs, 1, -1},
-                         {"without work", without_work, cuda::kEndMs, -1, 1}}) {
+  for (const Row& row :
+       {Row{"aborted several times", abort, cuda::kTeardownTimeoutMs, 1, -1},
+        {"destroyed without an error", enqueue, 2000 + cuda::kTeardownTimeoutMs, -1, -1},
+        {"ended by its watchdog", time_out, cuda::kTeardownTimeoutMs, 1, -1},
+        {"without work", without_work, cuda::kTeardownTimeoutMs, -1, 1}}) {
     INFO(row.what);
-    Scene scene;
+    Scene fixture;
     ThreadGroup group(1);
     auto comm = plain(group.transport(0));
     const Watch watch;
-    row.before(scene, *comm);
+    row.before(fixture, *comm);
     comm.reset();
     CHECK_FALSE(watch.over(row.most_ms));
     CHECK(fake_nccl::ending() == 1);  // NCCL waits for its stream, or to free its own memory
     CHECK(fake_nccl::counts().aborted == 0);
     CHECK(fake_nccl::counts().destroyed == 0);
-    scene.go_on();
-    CHECK(scene.machine.get_one(scene.value) == 5);
+    fixture.go_on();
+    CHECK(fixture.machine.get_one(fixture.value) == 5);
     await_ends();
     if (row.aborted >= 0) CHECK(fake_nccl::counts().aborted == row.aborted);
     if (row.destroyed >= 0) CHECK(fake_nccl::counts().destroyed == row.destroyed);
@@ -109,15 +110,15 @@ TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL's c
 }
 
 TEST_CASE("nccl abort: what enqueued work uses is left to others when that has run", "[nccl]") {
-  Scene scene;
-  NoneLeft none;
+  Scene fixture;
+  ExhaustedMemoryCache none;
   ThreadGroup group(1);
   auto comm = plain(group.transport(0));
-  scene.follow();
-  scene.sum(*comm);
+  fixture.follow();
+  fixture.sum(*comm);
   comm.reset();
   CHECK(none.left() == 0);
-  scene.go_on();
+  fixture.go_on();
   int64_t pieces = 0;
   while (pieces < 2) pieces += none.left();
   CHECK(pieces == 2);
@@ -125,45 +126,47 @@ TEST_CASE("nccl abort: what enqueued work uses is left to others when that has r
 }
 
 TEST_CASE("nccl abort: nobody gets a flag that enqueued work looks at", "[nccl]") {
-  Scene scene;
+  Scene fixture;
   ThreadGroup group(1);
   auto comm = plain(group.transport(0));
-  int64_t* const entered = scene.machine.put(std::vector<int64_t>{1});
-  scene.sum(*comm);
-  scene.machine.finish();
+  int64_t* const entered = fixture.machine.put(std::vector<int64_t>{1});
+  fixture.sum(*comm);
+  fixture.machine.finish();
   comm->abort(Status::kAborted, "enough");
   await_ends();  // NCCL has nothing enqueued
-  scene.follow();
-  comm->retract(scene.machine.on(), entered);
+  fixture.follow();
+  comm->clear_if_aborted(fixture.machine.on(), entered);
   comm.reset();
-  std::vector<std::shared_ptr<NcclShared>> others;
-  for (int i = 0; i < 8; ++i) others.push_back(std::make_shared<NcclShared>(0));
-  scene.go_on();
-  CHECK(scene.machine.get_one(entered) == 0);  // as the flag of that communicator says, not theirs
+  std::vector<std::shared_ptr<SharedNcclComm>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(std::make_shared<SharedNcclComm>(0));
+  fixture.go_on();
+  CHECK(fixture.machine.get_one(entered) ==
+        0);  // as the flag of that communicator says, not theirs
   check_rules();
 }
 
 TEST_CASE("nccl abort: who shares a borrowed handle does not wait for the other's stream",
           "[nccl]") {
-  Scene scene;
+  Scene fixture;
   ThreadGroup group(1);
-  Theirs own(new_id(), 1, 0, true);
+  CallerNcclComm own(new_id(), 1, 0, true);
   own.lost = true;
   NcclOptions options;
   options.from = own.handle();
   options.borrow = true;
   auto first = over_fake(group.transport(0), options);
   auto second = first->duplicate();
-  scene.follow();
-  scene.sum(*second);
+  fixture.follow();
+  fixture.sum(*second);
   const Watch watch;
   first->abort(Status::kAborted, "enough");
   first.reset();
   second->abort(Status::kTimeout, "late");
   CHECK(says(second->error(), Status::kAborted, "enough"));
-  CHECK_THROWS_WITH(NcclShared::of_borrowed(own.handle(), 0), "enough");  // not gone yet
-  CHECK_FALSE(watch.over(cuda::kEndMs));
-  scene.go_on();
+  CHECK_THROWS_WITH(SharedNcclComm::for_borrowed_handle(own.handle(), 0),
+                    "enough");  // not gone yet
+  CHECK_FALSE(watch.over(cuda::kTeardownTimeoutMs));
+  fixture.go_on();
   await_ends();
   second->abort(Status::kAborted, "again");
   second.reset();

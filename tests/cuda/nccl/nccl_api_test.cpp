@@ -10,7 +10,7 @@
 
 #include "comm/thread_transport.hpp"
 #include "comm/transport_bootstrap.hpp"
-#include "cuda/nccl/nccl_meeting.hpp"
+#include "cuda/nccl/nccl_setup.hpp"
 #include "cuda/nccl/real_nccl.hpp"
 #include "optimizer/agreement.hpp"
 #include "support/loopback.hpp"
@@ -22,11 +22,11 @@ using transport_test::on_ranks;
 
 namespace {
 
-std::vector<std::optional<Error>> meet(int size, const std::function<NcclGuest(int)>& prepare) {
+std::vector<std::optional<Error>> meet(int size, const std::function<NcclSetup(int)>& prepare) {
   ThreadGroup group(size);
   return on_ranks(size, [&](int rank) {
     const auto bootstrap = make_bootstrap(group.transport(rank));
-    nccl_meet(*bootstrap, [&] { return prepare(rank); });
+    agree_on_nccl_setup(*bootstrap, [&] { return prepare(rank); });
   });
 }
 
@@ -36,7 +36,7 @@ const std::string kPart = MUONRT_STUBS "/libmuonrt_stub_nccl_part.so";  // witho
 std::optional<Error> loading(const std::vector<std::string>& names) {
   std::vector<const char*> list;
   for (const std::string& name : names) list.push_back(name.c_str());
-  return error_of([&] { load_nccl(list.data(), static_cast<int>(list.size())); });
+  return capture_error([&] { load_nccl(list.data(), static_cast<int>(list.size())); });
 }
 
 /// The version that is found, or the error, in a process that shows `shown` to all of its parts:
@@ -50,7 +50,7 @@ std::string loading_beside(const std::string& shown, const char* name) {
     std::string text = "it cannot be shown";
     if (dlopen(shown.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
       int version = 0;
-      const auto error = error_of([&] { load_nccl(&name, 1).get_version(&version); });
+      const auto error = capture_error([&] { load_nccl(&name, 1).get_version(&version); });
       text = error ? error->message() : cat("version ", version);
     }
     const bool written = write(ends[1], text.data(), text.size()) == std::ssize(text);
@@ -135,12 +135,12 @@ TEST_CASE("nccl api: the copy that the program shows to all comes first, under a
 TEST_CASE("nccl meeting: versions that differ are named with their ranks, on every rank",
           "[nccl]") {
   const auto nccl = meet(4, [](int rank) {
-    NcclGuest guest;
+    NcclSetup guest;
     guest.nccl_version = rank == 2 ? 22703 : 22809;
     return guest;
   });
   const auto library = meet(3, [](int rank) {
-    NcclGuest guest;
+    NcclSetup guest;
     guest.library_version = rank == 0 ? 10203 : 10100;
     return guest;
   });
@@ -155,7 +155,7 @@ TEST_CASE("nccl meeting: versions that differ are named with their ranks, on eve
 TEST_CASE("nccl meeting: a rank that cannot take part is named on every rank", "[nccl]") {
   const auto errors = meet(3, [](int rank) {
     if (rank == 1) throw Error(Status::kNotSupported, "no NCCL here");
-    return NcclGuest();
+    return NcclSetup();
   });
   for (const auto& e : errors) CHECK(says(e, Status::kNotSupported, "rank 1: no NCCL here"));
 }

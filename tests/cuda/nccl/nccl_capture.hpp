@@ -7,7 +7,7 @@
 
 #include "backend/comm.hpp"
 #include "cuda/device/cuda_device.hpp"
-#include "cuda/device/graphs.hpp"
+#include "cuda/device/cuda_graph.hpp"
 #include "cuda/machine.hpp"
 #include "cuda/nccl/nccl_api.hpp"
 
@@ -56,7 +56,7 @@ inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
   begin_capture(stream);
   exchange();
   {
-    const GraphRecording graph(0, stream);
+    const CudaGraph graph(0, stream);
     for (int replay = 2; replay < 5; ++replay) {
       const std::vector<float> fresh(kCount, static_cast<float>(replay));
       const auto staging = muonrt::Buffer::shared(*machine.device, kCount * 4);
@@ -90,7 +90,7 @@ inline void check_capture_refused(muonrt::Comm& comm, Machine& machine, const st
   begin_capture(handle_of(machine.on()));
   const bool exchange = refused([&] { comm.exchange(machine.on(), {&send, 1}, {&receive, 1}); });
   const bool sum = refused([&] { comm.reduce_sum(machine.on(), value, value, 1); });
-  CHECK_NOTHROW(GraphRecording(0, handle_of(machine.on())));
+  CHECK_NOTHROW(CudaGraph(0, handle_of(machine.on())));
   CHECK(exchange);
   CHECK(sum);
   CHECK_FALSE(comm.error().has_value());

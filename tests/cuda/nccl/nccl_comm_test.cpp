@@ -5,8 +5,8 @@
 
 #include "comm/callback_transport.hpp"
 #include "control.hpp"
+#include "cuda/nccl/caller_nccl_comm.hpp"
 #include "cuda/nccl/nccl_capture.hpp"
-#include "cuda/nccl/nccl_theirs.hpp"
 #include "support/bits_cases.hpp"
 #include "support/callback_table.hpp"
 
@@ -252,7 +252,8 @@ TEST_CASE("nccl: an abort on one rank ends all ranks' operations, however it com
       auto* const value = machine.put(std::vector<int64_t>{3});
       comm->reduce_sum(machine.on(), value, value, 1);
       if (machine.get_one(value) != 6) require_none("sum");
-      if (rank == 1 && way == Way::kTransport) transport->abort_family(Status::kAborted, "enough");
+      if (rank == 1 && way == Way::kTransport)
+        transport->abort_with_duplicates(Status::kAborted, "enough");
       if (rank == 1 && way != Way::kTransport) comm->abort(Status::kAborted, "enough");
       while (true) {  // until it throws
         comm->reduce_sum(machine.on(), value, value, 1);

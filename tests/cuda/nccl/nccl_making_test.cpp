@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "control.hpp"
-#include "cuda/device/none_left.hpp"
+#include "cuda/device/exhausted_memory_cache.hpp"
+#include "cuda/nccl/caller_nccl_comm.hpp"
 #include "cuda/nccl/nccl_link.hpp"
-#include "cuda/nccl/nccl_meeting.hpp"
-#include "cuda/nccl/nccl_theirs.hpp"
+#include "cuda/nccl/nccl_setup.hpp"
 
 // A rank that fails while a communicator over the fake NCCL is created: all ranks report which rank
 // failed and why, and none waits for its own timeout, which is longer than the test's.
@@ -30,7 +30,7 @@ std::vector<std::optional<Error>> making(From from, bool blocking,
   ThreadGroup group(3);
   const auto id = new_id();
   return on_ranks(3, [&](int rank) {
-    std::optional<Theirs> theirs;
+    std::optional<CallerNcclComm> theirs;
     NcclOptions options;
     if (from != From::kNothing) {
       theirs.emplace(id, 3, rank, blocking);
@@ -172,7 +172,7 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
                                          {From::kBorrowed, false},
                                          {From::kBorrowed, true}}) {
       CAPTURE(allocation, static_cast<int>(from), blocking);
-      const NoneLeft none;
+      const ExhaustedMemoryCache none;
       check_row({from, blocking, plant, Status::kOutOfMemory,
                  from != From::kNothing ? "rank 2: cuda"
                  : allocation == 1      ? "rank 2: cudaHostAlloc"
@@ -210,12 +210,12 @@ TEST_CASE("nccl making: what is agreed on outlasts a program that ends the other
   const auto fail = [](int rank, std::unique_ptr<Transport> transport) {
     const auto inner = make_bootstrap(transport->duplicate());
     try {
-      cuda::nccl_enter(*inner, false, [&](const Bootstrap&) {
+      cuda::nccl_run_with_alarm(*inner, false, [&](const Bootstrap&) {
         if (rank == 0) throw Error(Status::kComm, "a peer is gone");
         if (rank == 2) throw Error(Status::kDevice, "the GPU is gone");
       });
     } catch (const Error& e) {
-      transport->abort_family(e.status(), e.message());
+      transport->abort_with_duplicates(e.status(), e.message());
       throw;
     }
   };
@@ -227,9 +227,9 @@ TEST_CASE("nccl making: a rank that is lost leaves the others the name of the on
   ThreadGroup group(3);
   const auto errors = on_ranks(3, [&](int rank) {
     const auto bootstrap = make_bootstrap(timed(group, rank, kNever));
-    cuda::nccl_enter(*bootstrap, false, [&](const Bootstrap& alarm) {
+    cuda::nccl_run_with_alarm(*bootstrap, false, [&](const Bootstrap& alarm) {
       if (rank == 1) throw Error(Status::kDevice, "the GPU is gone");
-      while (!alarm.trouble()) std::this_thread::yield();
+      while (!alarm.pending_error()) std::this_thread::yield();
       if (rank == 2) bootstrap->abort(Error(Status::kAborted, "stopped"));
     });
   });
@@ -267,7 +267,7 @@ TEST_CASE("nccl making: a rank whose split of a parent that blocks fails says wh
   const auto id = new_id();
   std::vector<NcclHandle> parents(3);
   const auto errors = on_ranks(3, [&](int rank) {
-    Theirs theirs(id, 3, rank, true);
+    CallerNcclComm theirs(id, 3, rank, true);
     theirs.lost = true;
     parents[static_cast<size_t>(rank)] = theirs.handle();
     NcclOptions options;
@@ -293,11 +293,11 @@ TEST_CASE("nccl making: a borrowed communicator that is in use on one rank is to
   ThreadGroup group(2);
   const auto id = new_id();
   const auto errors = on_ranks(2, [&](int rank) {
-    Theirs theirs(id, 2, rank, true);
+    CallerNcclComm theirs(id, 2, rank, true);
     NcclOptions options;
     options.from = theirs.handle();
     options.borrow = true;
-    const auto shared = cuda::NcclShared::of_borrowed(theirs.handle(), 0);
+    const auto shared = cuda::SharedNcclComm::for_borrowed_handle(theirs.handle(), 0);
     std::promise<void> held, done;
     std::thread user([&] {
       std::unique_lock<std::timed_mutex> lock;

@@ -4,7 +4,7 @@
 #include "comm/host_comm.hpp"
 #include "cuda/nccl/nccl_ranks.hpp"
 #include "support/bits_cases.hpp"
-#include "support/passing_comm.hpp"
+#include "support/forwarding_comm.hpp"
 
 // A step on GPUs that ends inside its vote on some ranks: `recover` commits what lies in their
 // memory, as a step without the fault would have.
@@ -16,10 +16,10 @@ namespace {
 
 /// A communicator whose n-th sum never arrives here, although the peers get this rank's part: what
 /// an aborted reduction leaves on a GPU whose streams continue.
-class LosingComm final : public PassingComm {
+class LosingComm final : public ForwardingComm {
  public:
   LosingComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)
-      : PassingComm(std::move(inner)), lost_(lost), scratch_(std::move(scratch)) {}
+      : ForwardingComm(std::move(inner)), lost_(lost), scratch_(std::move(scratch)) {}
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     const bool loses = sums_++ == lost_;
     inner_->reduce_sum(stream, in, loses ? scratch_->as<int64_t>() : out, n);
@@ -45,7 +45,7 @@ world::Case case_of_partial() {
   f.window = 2;
   world::Case c = bits::make(f, false, 2);
   for (world::Param& p : c.params) {
-    p.addends = 3;
+    p.partial_grads = 3;
     p.placements = {{PlacementKind::kPartial, 0, 1}};
   }
   return c;
@@ -71,7 +71,7 @@ TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl
       if (cut_off.count(number))
         comm = std::make_unique<LosingComm>(
             std::move(comm), c.steps - 1,
-            std::make_shared<Buffer>(*machine.device, int64_t{sizeof(Ballot)}));
+            std::make_shared<Buffer>(*machine.device, int64_t{sizeof(Vote)}));
       DeviceMirror mirror(machine);
       world::Rank rank(c, *comm, world_device, &mirror);
       StepReport report;
@@ -89,7 +89,7 @@ TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl
         require_none("steps before");
       HostComm survivors(second.transport(2 - number));
       const Recovery settled = rank.optimizer().recover(survivors);
-      if (settled.outcome != Recovery::Outcome::kForward || settled.steps != c.steps ||
+      if (settled.outcome != Recovery::Outcome::kRolledForward || settled.steps != c.steps ||
           rank.optimizer().steps() != c.steps)
         require_none("settled otherwise");
       const std::lock_guard lock(mutex);

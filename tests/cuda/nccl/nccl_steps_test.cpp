@@ -5,7 +5,7 @@
 #include "control.hpp"
 #include "cuda/device/busy_stream.hpp"
 #include "cuda/nccl/nccl_ranks.hpp"
-#include "cuda/nccl/nccl_shared.hpp"
+#include "cuda/nccl/shared_nccl_comm.hpp"
 #include "cuda/one_rank.hpp"
 #include "optimizer/agreement.hpp"
 
@@ -94,7 +94,7 @@ TEST_CASE("nccl steps: behind a caller's stream that does not end they end at th
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
     // The abort waits for what NCCL has taken, and to free its memory.
     CHECK(fake_nccl::ending() == 1);
-    CHECK(took < std::chrono::milliseconds(300 + cuda::kEndMs + kSlackMs));
+    CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));
     theirs.end();
     while (fake_nccl::ending() > 0) std::this_thread::yield();
     CHECK(fake_nccl::counts().aborted == 1);

@@ -49,7 +49,7 @@ std::vector<std::optional<Error>> end_of_steps(int64_t timeout_ms,
     before(number);
     StepReport report;
     auto& error = out[static_cast<size_t>(number)];
-    error = error_of([&] { rank.step(0, report); });
+    error = capture_error([&] { rank.step(0, report); });
     after();
     if (!error || rank.optimizer().steps() != 0) require_none("the step was counted");
     if (!(snapshot() == unchanged)) require_none("the step was committed");
@@ -108,11 +108,11 @@ TEST_CASE("nccl vote: entering it is taken back where the communicator was close
   const auto flags = Buffer::shared(*machine.device, 2 * sizeof(int64_t));
   auto* const entered = flags.as<int64_t>();
   entered[0] = entered[1] = 7;
-  comm->retract(machine.on(), entered);
+  comm->clear_if_aborted(machine.on(), entered);
   machine.finish();
   CHECK(entered[0] == 7);
   comm->abort(Status::kAborted, "enough");
-  comm->retract(machine.on(), entered);
+  comm->clear_if_aborted(machine.on(), entered);
   machine.finish();
   CHECK(entered[0] == 0);
   CHECK(entered[1] == 7);
@@ -126,8 +126,8 @@ TEST_CASE("nccl vote: of a result all is delivered, or nothing", "[nccl][ptx]") 
   for (const bool is_closed : {false, true}) {
     *closed.as<int32_t>() = is_closed;
     auto* const to = machine.put(old);
-    cuda::deliver(machine.put(from), to, kMany, closed.as<int32_t>(),
-                  cuda::handle_of(machine.on()));
+    cuda::copy_unless_closed(machine.put(from), to, kMany, closed.as<int32_t>(),
+                             cuda::handle_of(machine.on()));
     CHECK(machine.get(to, kMany) == (is_closed ? old : from));
   }
 }

@@ -37,7 +37,7 @@ class PinnedBootstrap final : public muonrt::Bootstrap {
   int64_t timeout_ms() const override { return inner_->timeout_ms(); }
   void set_timeout_ms(int64_t ms) override { inner_->set_timeout_ms(ms); }
   void abort(const muonrt::Error& error) noexcept override { inner_->abort(error); }
-  std::optional<muonrt::Error> trouble() const override { return inner_->trouble(); }
+  std::optional<muonrt::Error> pending_error() const override { return inner_->pending_error(); }
 
  private:
   const std::unique_ptr<muonrt::Bootstrap> inner_;

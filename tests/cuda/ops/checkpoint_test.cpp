@@ -22,7 +22,7 @@ std::unique_ptr<Comm> staged(std::unique_ptr<Transport> transport) {
 
 world::Case make(size_t mesh, int scheme, MasterKind masters) {
   world::Case c = bits::make({.mesh = mesh, .scheme = scheme}, false, kSteps);
-  c.without_grad = {{}, {3, 9}, {0, 10}};
+  c.inactive_params = {{}, {3, 9}, {0, 10}};
   for (world::Param& p : c.params) {
     p.dtype = masters == MasterKind::kAuto ? p.dtype : DType::kBF16;
     p.master_kind = masters;

@@ -20,11 +20,11 @@ std::unique_ptr<Device> recording_device() {
 
 TEST_CASE("graphs: recorded work runs at each replay, and not before", "[emulated]") {
   Machine machine(recording_device());
-  Recorder* const recorder = recorder_of(*machine.device);
+  GraphCapture* const recorder = graph_capture_of(*machine.device);
   REQUIRE(recorder);
   const Buffer memory(*machine.device, 64);
   machine.ops().fill(machine.on(), memory.data(), 1, 64);
-  const auto recording = record_work(*recorder, machine.on(), [&] {
+  const auto recording = capture_graph(*recorder, machine.on(), [&] {
     machine.ops().fill(machine.on(), memory.data(), 2, 64);
     machine.ops().fill(machine.on(), memory.data(), 3, 32);
   });
@@ -34,34 +34,34 @@ TEST_CASE("graphs: recorded work runs at each replay, and not before", "[emulate
   std::fill_n(expected.begin(), 32, static_cast<unsigned char>(3));
   for (int i = 0; i < 2; ++i) {
     machine.ops().fill(machine.on(), memory.data(), 9, 64);
-    recorder->replay(machine.on(), *recording);
+    recorder->launch_graph(machine.on(), *recording);
     CHECK(bytes() == expected);
   }
 }
 
 TEST_CASE("graphs: what cannot be recorded is an error, and the stream goes on", "[emulated]") {
   Machine machine(recording_device());
-  Recorder* const recorder = recorder_of(*machine.device);
+  GraphCapture* const recorder = graph_capture_of(*machine.device);
   const auto event = machine.device->create_event();
   const Buffer memory(*machine.device, 64);
   CHECK_THROWS_AS(
-      record_work(*recorder, machine.on(), [&] { machine.device->record(*event, machine.on()); }),
+      capture_graph(*recorder, machine.on(), [&] { machine.device->record(*event, machine.on()); }),
       Error);
-  CHECK_THROWS_AS(record_work(*recorder, machine.on(), [&] { machine.device->allocate(64); }),
+  CHECK_THROWS_AS(capture_graph(*recorder, machine.on(), [&] { machine.device->allocate(64); }),
                   Error);
   machine.ops().fill(machine.on(), memory.data(), 5, 64);
   CHECK(machine.get(memory.as<unsigned char>(), 64) == Bytes(64, 5));
 }
 
 TEST_CASE("graphs: a device that was not asked to record does not", "[emulated]") {
-  CHECK(recorder_of(*make_device()) == nullptr);
-  CHECK(recorder_of(*make_host()) == nullptr);
+  CHECK(graph_capture_of(*make_device()) == nullptr);
+  CHECK(graph_capture_of(*make_host()) == nullptr);
 }
 
 TEST_CASE("graphs: a replayed product has the bits of an eager one, on other values too",
           "[emulated]") {
   Machine machine(recording_device());
-  Recorder* const recorder = recorder_of(*machine.device);
+  GraphCapture* const recorder = graph_capture_of(*machine.device);
   MatrixBatch x{nullptr, DType::kBF16, 40, 40, 64, 2, 40 * 64}, eager = x, replayed = x;
   const int64_t bytes = 2 * 2 * x.stride;
   auto* const in = machine.put(values(1, DType::kBF16, 2 * x.stride));
@@ -81,16 +81,16 @@ TEST_CASE("graphs: a replayed product has the bits of an eager one, on other val
   multiply(eager);
   const Bytes first = result(eager);
   const int64_t early = emulator::early_launches(), graphs = emulator::graph_launches();
-  const auto recording = record_work(*recorder, machine.on(), [&] { multiply(replayed); });
+  const auto recording = capture_graph(*recorder, machine.on(), [&] { multiply(replayed); });
   CHECK(emulator::early_launches() == early + 1);
   const int64_t slow = emulator::slow_calls();
-  recorder->replay(machine.on(), *recording);
+  recorder->launch_graph(machine.on(), *recording);
   CHECK(emulator::slow_calls() == slow);
   CHECK(emulator::graph_launches() == graphs + 1);
   CHECK(difference(result(replayed), first) == -1);
   machine.ops().copy(machine.on(), in, machine.put(values(2, DType::kBF16, 2 * x.stride)), bytes);
   multiply(eager);
-  recorder->replay(machine.on(), *recording);
+  recorder->launch_graph(machine.on(), *recording);
   CHECK(difference(result(replayed), result(eager)) == -1);
   CHECK(difference(result(eager), first) != -1);
 }

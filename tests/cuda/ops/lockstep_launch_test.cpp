@@ -4,7 +4,7 @@
 
 #include "base/error.hpp"
 #include "control.hpp"
-#include "cuda/kernels/items.hpp"
+#include "cuda/kernels/block_items.hpp"
 #include "cuda/symmetric/symmetric_cases.hpp"
 #include "unit/algo/lockstep_cases.hpp"
 
@@ -26,10 +26,10 @@ emulator::Launched launches_of(SymmetricProvider provider, const std::vector<run
 std::vector<runner::Job> five_shapes() {
   const auto all = lockstep_cases::jobs();
   std::vector<runner::Job> out;
-  const auto& pe = textbook::lists::kPolarModded;
+  const auto& pe = reference::lists::kPolarModded;
   for (const auto& [m, n] :
        {std::pair<int64_t, int64_t>(40, 50), {12, 30}, {64, 64}, {130, 140}, {1, 9}}) {
-    const textbook::List list(pe.begin(), pe.begin() + (m < 64 ? 3 : 5));
+    const reference::List list(pe.begin(), pe.begin() + (m < 64 ? 3 : 5));
     out.push_back({runner::settings_of(list, 1.05, DType::kBF16), runner::standard(list),
                    DType::kBF16, lockstep_cases::batch(m, n, 1, DType::kBF16)});
   }
@@ -65,9 +65,9 @@ TEST_CASE("lockstep launches: more shapes than a launch takes go out in two", "[
 
 TEST_CASE("launch items: a matrix that is not stored as its plan says is an internal error",
           "[emulated]") {
-  const std::vector<Owned> owned = {{0, 100, 30}};
+  const std::vector<OwnedMatrix> owned = {{0, 100, 30}};
   MatrixBatch stored = {nullptr, DType::kBF16, 30, 100, 128, 1, 0};
-  const std::vector<MatrixPiece> pieces = {
+  const std::vector<MatrixBlock> pieces = {
       {.matrix = 0, .rows = 20, .cols = 10, .row = 5, .col = 7, .packed_offset = 0}};
   CHECK(cuda::items_of(pieces, owned, &stored).items.size() == 1);
   stored.rows = 31;

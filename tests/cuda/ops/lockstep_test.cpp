@@ -34,8 +34,8 @@ TEST_CASE("cuda lockstep: shapes, forms, dtypes and lists together have the bits
 }
 
 TEST_CASE("cuda lockstep: only kernels of our own want shapes side by side", "[cuda]") {
-  CHECK_FALSE(make_device(SymmetricProvider::kVendor)->ops().together().shapes);
+  CHECK_FALSE(make_device(SymmetricProvider::kVendor)->ops().launch_limits().mixes_shapes);
   for (const SymmetricProvider own : symmetric_providers())
-    CHECK(make_device(own)->ops().together().shapes);
-  CHECK_FALSE(make_host()->ops().together().shapes);
+    CHECK(make_device(own)->ops().launch_limits().mixes_shapes);
+  CHECK_FALSE(make_host()->ops().launch_limits().mixes_shapes);
 }

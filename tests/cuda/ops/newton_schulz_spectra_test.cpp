@@ -33,16 +33,16 @@ std::vector<backends::Backend> tuned_backends() {
 /// Matrices with the eight spectra between the same singular vectors.
 struct Spectra {
   Spectra(int64_t m, int64_t n) {
-    textbook::Svd svd = textbook::random_svd(m, n, {}, 80);
+    reference::Svd svd = reference::random_svd(m, n, {}, 80);
     for (const auto& [name, spectrum] : eight_spectra(m)) {
       svd.s = spectrum;
       names.push_back(name);
       known.push_back(svd);
-      batch.push_back(textbook::rounded(textbook::assemble(svd), DType::kF32));
+      batch.push_back(reference::rounded(reference::assemble(svd), DType::kF32));
     }
   }
   std::vector<const char*> names;
-  std::vector<textbook::Svd> known;
+  std::vector<reference::Svd> known;
   std::vector<Matrix> batch;
 };
 
@@ -62,7 +62,7 @@ void check(const Spectra& spectra, const Choice& of, bool one_batch) {
       } else {
         for (const Matrix& x : spectra.batch) results.push_back(run({x})[0]);
       }
-      std::vector<std::future<textbook::SpectralError>> errors;
+      std::vector<std::future<reference::SpectralError>> errors;
       for (size_t i = 0; i < results.size(); ++i)
         errors.push_back(std::async(
             std::launch::async, [&, i] { return trial.error_of(results[i], spectra.known[i]); }));

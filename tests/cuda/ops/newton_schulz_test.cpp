@@ -31,21 +31,21 @@ TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in 
           "[cuda]") {
   auto backends = cuda_backends();
   for (const auto& [m, n] : {std::pair<int64_t, int64_t>(1, 7), {16, 24}, {33, 65}}) {
-    const Matrix x = textbook::gaussian(m, n, 31);
+    const Matrix x = reference::gaussian(m, n, 31);
     for (const Named& l : five_step_lists()) {
       for (const DType transport : {DType::kF32, DType::kBF16}) {
         if (!bf16_stands(l)) continue;  // no headroom: its tolerance is for the catalogue alone
-        const Matrix in = textbook::rounded(x, transport);
-        const Matrix expected = textbook::newton_schulz(l.list, l.safety, in);
+        const Matrix in = reference::rounded(x, transport);
+        const Matrix expected = reference::newton_schulz(l.list, l.safety, in);
         for (auto& backend : backends) {
           INFO(backend.name << ", " << l.name << ", " << m << " x " << n);
           const Matrix f32 = standard(backend, l, DType::kF32, transport, in);
-          CHECK(textbook::max_difference(f32, expected) <= near(l));
+          CHECK(reference::max_difference(f32, expected) <= near(l));
           const Matrix bf16 = standard(backend, l, DType::kBF16, transport, in);
-          CHECK(textbook::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(m));
+          CHECK(reference::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(m));
           // Three more bits.
           const Matrix f16 = standard(backend, l, DType::kF16, transport, in);
-          CHECK(textbook::max_difference(f16, expected) <= tolerance::newton_schulz_bf16(m) / 8);
+          CHECK(reference::max_difference(f16, expected) <= tolerance::newton_schulz_bf16(m) / 8);
         }
       }
     }
@@ -61,7 +61,7 @@ TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do, 
   for (const auto& [m, n] : {std::pair<int64_t, int64_t>(40, 100), {130, 150}, {100, 400}}) {
     for (const Named& l : five_step_lists()) {
       if (!bf16_stands(l)) continue;
-      const Matrix in = textbook::rounded(textbook::gaussian(m, n, 77), DType::kBF16);
+      const Matrix in = reference::rounded(reference::gaussian(m, n, 77), DType::kBF16);
       for (const DType dtype : {DType::kBF16, DType::kF16}) {
         const auto restarts = restarts_of(l, dtype);
         const auto settings = runner::settings_of(l.list, l.safety, dtype, restarts);
@@ -74,7 +74,7 @@ TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do, 
           for (auto& device : devices) {
             INFO(device.name << ", " << l.name << ", " << m << " x " << n << ", " << name_of(dtype)
                              << (gram ? ", gram" : ", standard"));
-            CHECK(textbook::max_difference(here, run(device)) <=
+            CHECK(reference::max_difference(here, run(device)) <=
                   tolerance::order_of_sums(dtype, gram, m));
           }
         }

@@ -76,7 +76,7 @@ class Rig {
   Status step_only(const float* multiplier = nullptr) {
     return optimizer->step(
         [&] {
-          StepSettings s;
+          StepArgs s;
           s.lr = 0.02;
           s.grad_multiplier = multiplier;
           return s;

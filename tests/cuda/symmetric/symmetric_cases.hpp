@@ -177,8 +177,8 @@ struct IntegerBatch {
     return values[static_cast<size_t>((matrix * rows + row) * width + col)];
   }
   /// @param round  from a value to its bits.
-  template <class Round>
-  std::vector<uint16_t> memory(int64_t count, uint16_t gap, const Round& round) const {
+  template <class IterationStep>
+  std::vector<uint16_t> memory(int64_t count, uint16_t gap, const IterationStep& round) const {
     std::vector<uint16_t> out(static_cast<size_t>(count * stride), gap);
     for (int64_t m = 0; m < count; ++m)
       for (int64_t r = 0; r < rows; ++r)

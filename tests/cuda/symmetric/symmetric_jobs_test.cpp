@@ -12,7 +12,7 @@ using muonrt::Tiles;
 namespace {
 
 using Shapes = std::vector<SymmetricShape>;
-constexpr int64_t kMostN = 20000;
+constexpr int64_t kMaxN = 20000;
 
 enum class List { kSquares, kMixed, kPairs, kMedium, kSmall, kSmallWide };
 constexpr int64_t cell_of(List list) {
@@ -154,13 +154,13 @@ constexpr auto kPersistent = {List::kMixed, List::kPairs, List::kMedium};
 TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000", "[emulated]") {
   // Lists depend on the number of cells only.
   const int grids[] = {2, 66, 124, 132};
-  for (int64_t cells = 1; cells <= cells_of(kMostN); ++cells) {
+  for (int64_t cells = 1; cells <= cells_of(kMaxN); ++cells) {
     const int64_t n = cells * kCell - cells * 37 % kCell;
     require_right({{n, 64, 1}}, {List::kSquares}, 1);
     require_right({{n, 64, 1}}, kPersistent, grids[cells % 4]);
     require_right({{n, 2048, 2}}, kPersistent, 132);
   }
-  for (int64_t side = 1; side * kSmallCell < kMostN + kSmallCell; ++side)
+  for (int64_t side = 1; side * kSmallCell < kMaxN + kSmallCell; ++side)
     require_right({{side * kSmallCell - side % kSmallCell, 4096, 1}},
                   {List::kSmall, List::kSmallWide}, 1);
 }
@@ -178,7 +178,7 @@ TEST_CASE("symmetric jobs: each cell is stored once, for batches to 256", "[emul
 
 TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000 and batch to 256",
           "[emulated][.full]") {
-  for (int64_t cells = 1; cells <= cells_of(kMostN); ++cells)
+  for (int64_t cells = 1; cells <= cells_of(kMaxN); ++cells)
     for (int64_t batch = 1; batch <= 256; ++batch)
       require_right({{cells * kCell, 2048, batch}}, kPersistent, 132);
 }

@@ -18,7 +18,7 @@ using namespace cuda_test;
 namespace {
 
 constexpr auto kProvider = SymmetricProvider::kSm90;
-constexpr int kMostSlices = 4;
+constexpr int kMaxSlices = 4;
 
 Sm90Tuning with_tiles(Tiles tiles, int slices = 0) {
   return {.tiles = tiles, .pairs = true, .slices = slices};
@@ -146,9 +146,9 @@ TEST_CASE("symmetric tiles: exact on integers where the depth is cut", "[emulate
     for (const int64_t k : {130, 260, 700}) {
       const SymmetricCase c = case_of(n, k, 1 + turn % 3, turn + turn / 3);
       INFO(c.name());
-      REQUIRE(slices_of_sm90(n, k, kMostSlices) == (k < 3 * kStageDepth ? 2 : 4));
+      REQUIRE(slices_of_sm90(n, k, kMaxSlices) == (k < 3 * kStageDepth ? 2 : 4));
       for (const Tiles tiles : {Tiles::kSmall, Tiles::kLarge})
-        REQUIRE(wrong({c}, with_tiles(tiles, kMostSlices)) == 0);
+        REQUIRE(wrong({c}, with_tiles(tiles, kMaxSlices)) == 0);
       ++turn;
     }
 }
@@ -165,8 +165,8 @@ TEST_CASE("symmetric tiles: exact on integers where D comes after any number of 
     CHECK(wrong({{300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}}, with_tiles(Tiles::kMedium)) == 0);
     // As many in each of four slices.
     const SymmetricCase sliced = {130, 4 * k, 2, true, -2.0f, 3.0f, 7.0f};
-    CHECK(slices_of_sm90(sliced.n, sliced.k, kMostSlices) == 4);
-    CHECK(wrong({sliced}, with_tiles(Tiles::kSmall, kMostSlices)) == 0);
+    CHECK(slices_of_sm90(sliced.n, sliced.k, kMaxSlices) == 4);
+    CHECK(wrong({sliced}, with_tiles(Tiles::kSmall, kMaxSlices)) == 0);
   }
 }
 

@@ -22,7 +22,7 @@ std::vector<BadCase> create_cases() {
        [](A& a) {
          for (auto& p : a.params) p.struct_size = 28;
        }},
-      {{"group 1", "eps"}, [](A& a) { a.groups[1].eps = 1e-50; }},
+      {{"group 1", "eps"}, [](A& a) { a.groups[1].adamw_eps = 1e-50; }},
       {{"group 0", "custom"},
        [](A& a) {
          a.custom[0] = 1e200;

@@ -43,11 +43,11 @@ struct Arguments {
   const muonrt_group_t* groups_given = groups;
   const muonrt_param_t* params_given = params;
   bool out_given = true;
-  muonrt_step_t step;
+  muonrt_step_args_t step;
   int64_t without[1] = {0};
   double rates[2] = {0.01, 0.01};
-  const muonrt_step_t* step_given = &step;
-  muonrt_report_t report;
+  const muonrt_step_args_t* step_given = &step;
+  muonrt_step_report_t report;
   const void* grad_of_1 = nullptr;
   bool rebind = false;
 
@@ -87,9 +87,9 @@ struct Arguments {
       custom[3 * i + 1] = -1.25;
       custom[3 * i + 2] = 0.375;
     }
-    muonrt_step_init(&step);
+    muonrt_step_args_init(&step);
     step.lr = 0.01;
-    muonrt_report_init(&report);
+    muonrt_step_report_init(&report);
   }
 };
 

@@ -10,7 +10,7 @@ muonrt_qk_clip_t clip_of(int32_t kind) {
   muonrt_qk_clip_init(&clip);
   clip.kind = kind;
   clip.heads = 3;
-  (kind == MUONRT_QK_CLIP_MLA_Q ? clip.nope : clip.head_dim) = 2;
+  (kind == MUONRT_QK_MLA_QUERY ? clip.nope : clip.head_dim) = 2;
   return clip;
 }
 
@@ -38,8 +38,8 @@ std::vector<BadCase> setting_cases() {
       {{"group 0", "restarts are [2, 5]", "steps is 5"},
        [](A& a) {
          static const int32_t restarts[] = {2, 5};
-         a.groups[0].restarts = restarts;
-         a.groups[0].n_restarts = 2;
+         a.groups[0].gram_restarts = restarts;
+         a.groups[0].n_gram_restarts = 2;
        }},
       // Documented bounds as literals: bad_fields.cpp takes its own from the table under test.
       {{"group 0", "block_period is 0"}, [](A& a) { a.groups[0].block_period = 0; }},
@@ -51,7 +51,7 @@ std::vector<BadCase> setting_cases() {
        [](A& a) { a.options.timeout_ms = 0; }},
       {{"options: window is 0"}, [](A& a) { a.options.window = 0; }},
       {{"options: window is 65"}, [](A& a) { a.options.window = 65; }},
-      {{"n_restarts is 2", "null"}, [](A& a) { a.groups[0].n_restarts = 2; }},
+      {{"n_restarts is 2", "null"}, [](A& a) { a.groups[0].n_gram_restarts = 2; }},
       {{"param 'wk'", "transposed is 7"}, [](A& a) { a.params[1].transposed = 7; }},
       {{"param 'wk'", "batch_dims is -1"}, [](A& a) { a.params[1].batch_dims = -1; }},
       {{"param 'wk'", "row_dims is 2147483647"}, [](A& a) { a.params[1].row_dims = INT32_MAX; }},
@@ -59,7 +59,7 @@ std::vector<BadCase> setting_cases() {
        [](A& a) { a.params[1].batch_dims = 1; }},
       {{"param 'wk'", "view is 2", "batch_dims is 0, row_dims 1"},
        [](A& a) {
-         a.params[1].view = MUONRT_VIEW_MATRIX;
+         a.params[1].view = MUONRT_VIEW_FLATTEN;
          a.params[1].row_dims = 1;
        }},
       {{"group 0", "custom is given, but coefficients is 0", "MUONRT_COEFFICIENTS_CUSTOM"},
@@ -68,18 +68,18 @@ std::vector<BadCase> setting_cases() {
        [](A& a) {
          static const int32_t restarts[1] = {2};
          a.groups[0].form = MUONRT_FORM_STANDARD;
-         a.groups[0].restarts = restarts;
-         a.groups[0].n_restarts = 1;
+         a.groups[0].gram_restarts = restarts;
+         a.groups[0].n_gram_restarts = 1;
        }},
       {{"param 'wq'", "qk_clip: rope is 4 ('q' has none)"},
        [](A& a) {
-         static muonrt_qk_clip_t clip = clip_of(MUONRT_QK_CLIP_Q);
+         static muonrt_qk_clip_t clip = clip_of(MUONRT_QK_QUERY);
          clip.rope = 4;
          a.params[0].qk_clip = &clip;
        }},
       {{"param 'wq'", "qk_clip: head_dim is 2 ('mla_q' has none)"},
        [](A& a) {
-         static muonrt_qk_clip_t clip = clip_of(MUONRT_QK_CLIP_MLA_Q);
+         static muonrt_qk_clip_t clip = clip_of(MUONRT_QK_MLA_QUERY);
          clip.head_dim = 2;
          a.params[0].qk_clip = &clip;
        }},

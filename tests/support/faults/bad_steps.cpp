@@ -27,24 +27,24 @@ std::vector<BadCase> step_cases() {
        }},
       {{"grad_scale_inv"}, [](A& a) { a.step.grad_scale_inv = 1e-50; }},
       {{"grad_scale_inv is 1e+300", "use 1"}, [](A& a) { a.step.grad_scale_inv = 1e300; }},
-      {{"n_without_grad"},
+      {{"n_inactive_params"},
        [](A& a) {
-         a.step.without_grad = a.without;
-         a.step.n_without_grad = int64_t{1} << 58;
+         a.step.inactive_params = a.without;
+         a.step.n_inactive_params = int64_t{1} << 58;
        }},
       {{"grad_scale_inv is 0"}, [](A& a) { a.step.grad_scale_inv = 0; }},
-      {{"n_without_grad is 2"}, [](A& a) { a.step.n_without_grad = 2; }},
-      {{"step: without_grad: param index is 3"},
+      {{"n_inactive_params is 2"}, [](A& a) { a.step.n_inactive_params = 2; }},
+      {{"step: inactive_params: param index is 3"},
        [](A& a) {
          a.without[0] = 3;
-         a.step.without_grad = a.without;
-         a.step.n_without_grad = 1;
+         a.step.inactive_params = a.without;
+         a.step.n_inactive_params = 1;
        }},
-      {{"step: without_grad: param index is -1"},
+      {{"step: inactive_params: param index is -1"},
        [](A& a) {
          a.without[0] = -1;
-         a.step.without_grad = a.without;
-         a.step.n_without_grad = 1;
+         a.step.inactive_params = a.without;
+         a.step.n_inactive_params = 1;
        }},
       {{"param 'wk'", "grad is null"},
        [](A& a) {
@@ -63,8 +63,8 @@ std::vector<BadCase> step_cases() {
       {{"param 'wq'", "takes part", "1", "0"},
        [](A& a) {
          a.without[0] = 0;
-         a.step.without_grad = a.without;
-         a.step.n_without_grad = 1;
+         a.step.inactive_params = a.without;
+         a.step.n_inactive_params = 1;
        },
        kMismatch},
   };

@@ -1,13 +1,13 @@
 #pragma once
 
 #include "algo/coefficients.hpp"
-#include "textbook/textbook.hpp"
+#include "reference/reference.hpp"
 
 /// Lists and settings of coefficients for tests.
 namespace cases {
 
 /// The textbook's list as the library's.
-inline muonrt::CoefficientList as_is(const textbook::List& list, double safety = 1.0) {
+inline muonrt::CoefficientList as_is(const reference::List& list, double safety = 1.0) {
   muonrt::CoefficientList out;
   for (const auto& t : list) out.steps.push_back({t.a, t.b, t.c});
   out.input_safety = safety;

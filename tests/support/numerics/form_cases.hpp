@@ -133,12 +133,12 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
     p.make_layout = form.layout;
     c.params.push_back(std::move(p));
   };
-  add("matrix", {13, 11}, View::kPlain, {});
+  add("matrix", {13, 11}, View::kNone, {});
   add("experts", {5, 7, 6}, View::kStack, {});
-  add("qkv", {24, 10}, View::kPlain, interleaved_qkv());
-  add("gate_up", {18, 7}, View::kPlain,
+  add("qkv", {24, 10}, View::kNone, interleaved_qkv());
+  add("gate_up", {18, 7}, View::kNone,
       {{"gate", rows({{0, 9}}), whole(7), 1.0}, {"up", rows({{9, 18}}), whole(7), 1.0}});
-  add("columns", {6, 20}, View::kPlain,
+  add("columns", {6, 20}, View::kNone,
       {{"left", whole(6), rows({{0, 5}, {15, 20}}), 1.0},
        {"right", whole(6), rows({{5, 15}}), 1.0}});
   // llm.c's (L, 3C, C): a stack of fused matrices, often flat.
@@ -148,7 +148,7 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
        {"v", rows({{8, 12}}), whole(4), 1.0}});
   add("conv", {6, 3, 2}, View::kMatrix, {});
   // Stored inputs x outputs; parts count outputs as rows.
-  add("in x out", {9, 9}, View::kPlain, {});
+  add("in x out", {9, 9}, View::kNone, {});
   c.params.back().transposed = true;
   add("layers x experts", {2, 3, 5, 8}, View::kStack,
       {{"gate", rows({{0, 4}}), whole(5), 1.0}, {"up", rows({{4, 8}}), whole(5), 1.0}});
@@ -157,7 +157,7 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
   c.params.back().row_dims = 1;
   add("heads x head_dim x out", {3, 4, 7}, View::kMatrix, {});
   c.params.back().row_dims = 2;
-  add("bias", {17}, View::kPlain, {}, Role::kAdamW);
+  add("bias", {17}, View::kNone, {}, Role::kAdamW);
   return c;
 }
 
@@ -166,7 +166,7 @@ inline constexpr int64_t kMuon = 10;
 inline constexpr int64_t kMatrices = 37;
 
 /// One rank that holds everything.
-inline world::Outcome reference() {
+inline world::Outcome reference_ops() {
   return world::run(make({"alone", {1}, whole_on_all}, 3, CommitMode::kAtomic, 1 << 20));
 }
 
@@ -175,7 +175,7 @@ inline world::Outcome reference() {
 inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {
-    if (c.params[i].role == Role::kMuon && c.params[i].view == View::kPlain)
+    if (c.params[i].role == Role::kMuon && c.params[i].view == View::kNone)
       c.params[i].owner = c.world - 1 - static_cast<int>(i) % c.world;
   }
 }

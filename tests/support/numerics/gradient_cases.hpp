@@ -21,23 +21,23 @@ inline constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1 + 1;
 /// @param addends    of every gradient but the last parameter's, "plain", whose gradient is whole.
 /// @param half       bf16 gradients (addends too), and bf16 parameters with masters in turn.
 /// @param reference  one rank, handed the sum of the addends: in f32, however they are rounded.
-inline world::Case make(const Lay& lay, bool half, int addends, bool reference = false) {
+inline world::Case make(const Lay& lay, bool half, int partial_grads, bool reference_ops = false) {
   world::Case c = world::on_mesh(lay.mesh, lay.ranks);
   c.settings.chunk_bytes = 2048;
   c.settings.poison = true;
   c.steps = 3;
-  c.without_grad = {{}, {1, 6}, {}};
+  c.inactive_params = {{}, {1, 6}, {}};
   const auto add = [&](const char* name, std::vector<int64_t> shape, Role role,
-                       View view = View::kPlain, std::vector<PartSettings> parts = {}) {
+                       View view = View::kNone, std::vector<PartSettings> parts = {}) {
     world::Param p = world::matrix(name, std::move(shape), lay.params);
     p.role = role;
     p.view = view;
     p.parts = std::move(parts);
     p.grad_placements = lay.grads;
-    p.addends = addends;
+    p.partial_grads = partial_grads;
     if (half) {
-      p.addend_dtype = DType::kBF16;
-      if (!reference || addends == 1) p.grad_dtype = DType::kBF16;
+      p.partial_grad_dtype = DType::kBF16;
+      if (!reference_ops || partial_grads == 1) p.grad_dtype = DType::kBF16;
       if (c.params.size() % 2 == 0) p.dtype = DType::kBF16;
     }
     c.params.push_back(std::move(p));
@@ -45,7 +45,7 @@ inline world::Case make(const Lay& lay, bool half, int addends, bool reference =
   add("tall", {37, 11}, Role::kMuon);
   add("wide", {8, 40}, Role::kMuon);
   add("experts", {3, 7, 6}, Role::kMuon, View::kStack);
-  add("gate_up", {18, 7}, Role::kMuon, View::kPlain,
+  add("gate_up", {18, 7}, Role::kMuon, View::kNone,
       {{"gate", Runs({{0, 9}}), whole(7), 1.0}, {"up", Runs({{9, 18}}), whole(7), 1.0}});
   add("twin", {8, 40}, Role::kMuon);
   add("bias", {53}, Role::kAdamW);
@@ -61,8 +61,8 @@ inline world::Case make(const Lay& lay, bool half, int addends, bool reference =
 }
 
 /// What one rank computes.
-inline world::Case alone(bool half, int addends) {
-  return make({"alone", {1}, {}, {}, {}}, half, addends, true);
+inline world::Case alone(bool half, int partial_grads) {
+  return make({"alone", {1}, {}, {}, {}}, half, partial_grads, true);
 }
 
 }  // namespace gradients

@@ -55,14 +55,14 @@ class Bench {
     for (int64_t k = 0; k < raw_.count; ++k)
       for (int64_t i = 0; i < raw_.rows; ++i)
         for (int64_t j = 0; j < raw_.cols; ++j)
-          reference::store(raw_.data, raw_.dtype, k * raw_.stride + i * raw_.ld + j,
-                           static_cast<float>(job.batch[static_cast<size_t>(k)](i, j)));
+          reference_ops::store(raw_.data, raw_.dtype, k * raw_.stride + i * raw_.ld + j,
+                               static_cast<float>(job.batch[static_cast<size_t>(k)](i, j)));
     reserve(*backend.ops, job.settings, job.method, raw_.rows, raw_.cols);
   }
 
   OrthogonalizeArgs args() { return {&job_.settings, &job_.method, raw_, space_.data(), nullptr}; }
 
-  std::vector<textbook::Matrix> matrices(const MatrixBatch& out) {
+  std::vector<reference::Matrix> matrices(const MatrixBatch& out) {
     const int64_t m = raw_.rows, n = raw_.cols, count = raw_.count;
     require(space_.red_zones_are_intact(), "written outside the workspace");
     require(out.rows == m && out.cols == n && out.count == count, "result of another shape");
@@ -73,12 +73,12 @@ class Bench {
     require(
         reinterpret_cast<uintptr_t>(first) % 256 == 0 && out.stride * size_of(out.dtype) % 256 == 0,
         "a matrix of the result is not aligned to 256 bytes");
-    std::vector<textbook::Matrix> list;
+    std::vector<reference::Matrix> list;
     for (int64_t k = 0; k < count; ++k) {
-      textbook::Matrix x(m, n);
+      reference::Matrix x(m, n);
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j)
-          x(i, j) = reference::load(out.data, out.dtype, k * out.stride + i * out.ld + j);
+          x(i, j) = reference_ops::load(out.data, out.dtype, k * out.stride + i * out.ld + j);
       list.push_back(x);
     }
     return list;
@@ -121,17 +121,17 @@ std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<
 }
 
 Result orthogonalize(backends::Backend& backend, const NewtonSchulz& settings, const Method& method,
-                     DType transport, const std::vector<textbook::Matrix>& batch) {
+                     DType transport, const std::vector<reference::Matrix>& batch) {
   return orthogonalize(backend, {{settings, method, transport, batch}})[0];
 }
 
-textbook::Matrix orthogonalize(backends::Backend& backend, const NewtonSchulz& settings,
-                               const Method& method, DType transport,
-                               const textbook::Matrix& matrix) {
+reference::Matrix orthogonalize(backends::Backend& backend, const NewtonSchulz& settings,
+                                const Method& method, DType transport,
+                                const reference::Matrix& matrix) {
   return orthogonalize(backend, settings, method, transport, std::vector{matrix}).matrices[0];
 }
 
-NewtonSchulz settings_of(const textbook::List& list, double safety, DType iteration,
+NewtonSchulz settings_of(const reference::List& list, double safety, DType iteration,
                          const std::vector<int>& restarts) {
   NewtonSchulz out;
   for (const auto& t : list) out.list.steps.push_back({t.a, t.b, t.c});
@@ -142,15 +142,15 @@ NewtonSchulz settings_of(const textbook::List& list, double safety, DType iterat
   return out;
 }
 
-Method standard(const textbook::List& list) {
+Method standard(const reference::List& list) {
   return {Form::kStandard, static_cast<int>(list.size()), {}};
 }
 
-Method gram(const textbook::List& list, const std::vector<int>& restarts) {
+Method gram(const reference::List& list, const std::vector<int>& restarts) {
   return {Form::kGram, static_cast<int>(list.size()), restarts};
 }
 
-bool same_bits(const textbook::Matrix& a, const textbook::Matrix& b) {
+bool same_bits(const reference::Matrix& a, const reference::Matrix& b) {
   return a.rows == b.rows && a.cols == b.cols &&
          std::memcmp(a.v.data(), b.v.data(), a.v.size() * sizeof(double)) == 0;
 }

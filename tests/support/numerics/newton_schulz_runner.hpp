@@ -3,13 +3,13 @@
 #include <vector>
 
 #include "algo/newton_schulz.hpp"
+#include "reference/reference.hpp"
 #include "support/backends.hpp"
-#include "textbook/textbook.hpp"
 
 namespace runner {
 
 struct Result {
-  std::vector<textbook::Matrix> matrices;  // short side first, as they went in
+  std::vector<reference::Matrix> matrices;  // short side first, as they went in
   muonrt::Findings findings;
 };
 
@@ -18,7 +18,7 @@ struct Job {
   muonrt::NewtonSchulz settings;
   muonrt::Method method;
   muonrt::DType transport;
-  std::vector<textbook::Matrix> batch;
+  std::vector<reference::Matrix> batch;
 };
 
 /// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN before, and
@@ -27,20 +27,20 @@ std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<
 /// One batch.
 Result orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                      const muonrt::Method& method, muonrt::DType transport,
-                     const std::vector<textbook::Matrix>& batch);
+                     const std::vector<reference::Matrix>& batch);
 
 /// The same for one matrix.
-textbook::Matrix orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
-                               const muonrt::Method& method, muonrt::DType transport,
-                               const textbook::Matrix& matrix);
+reference::Matrix orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
+                                const muonrt::Method& method, muonrt::DType transport,
+                                const reference::Matrix& matrix);
 
 /// Settings of a list as it is: the same list for both forms.
-muonrt::NewtonSchulz settings_of(const textbook::List& list, double safety, muonrt::DType iteration,
-                                 const std::vector<int>& restarts = {});
-muonrt::Method standard(const textbook::List& list);
-muonrt::Method gram(const textbook::List& list, const std::vector<int>& restarts);
+muonrt::NewtonSchulz settings_of(const reference::List& list, double safety,
+                                 muonrt::DType iteration, const std::vector<int>& restarts = {});
+muonrt::Method standard(const reference::List& list);
+muonrt::Method gram(const reference::List& list, const std::vector<int>& restarts);
 
 /// True if both hold the same bytes.
-bool same_bits(const textbook::Matrix& a, const textbook::Matrix& b);
+bool same_bits(const reference::Matrix& a, const reference::Matrix& b);
 
 }  // namespace runner

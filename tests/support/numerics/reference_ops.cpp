@@ -4,16 +4,16 @@
 
 #include "backend/update_rules.hpp"
 #include "backend/weight_bits.hpp"
-#include "textbook/textbook.hpp"
+#include "reference/reference.hpp"
 
-namespace reference {
+namespace reference_ops {
 
 using namespace muonrt;
 
 float load(const void* data, DType dtype, int64_t i) {
   if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
   if (dtype == DType::kF16)
-    return static_cast<float>(textbook::half_value(static_cast<const uint16_t*>(data)[i]));
+    return static_cast<float>(reference::half_value(static_cast<const uint16_t*>(data)[i]));
   return to_f32(static_cast<const bf16*>(data)[i]);
 }
 
@@ -21,7 +21,7 @@ void store(void* data, DType dtype, int64_t i, float x) {
   if (dtype == DType::kF32)
     static_cast<float*>(data)[i] = x;
   else if (dtype == DType::kF16)
-    static_cast<uint16_t*>(data)[i] = textbook::half_bits(static_cast<double>(x));
+    static_cast<uint16_t*>(data)[i] = reference::half_bits(static_cast<double>(x));
   else
     static_cast<bf16*>(data)[i] = to_bf16(x);
 }
@@ -49,14 +49,16 @@ float weight(const ParamView& p, int64_t i) {
   return load(p.param, p.param_dtype, i);
 }
 
-void note_written(const void* data, DType dtype, int64_t i, const Verdict& verdict) {
-  if (verdict.findings && !std::isfinite(load(data, dtype, i))) verdict.findings->written = 1;
+void note_written(const void* data, DType dtype, int64_t i, const CommitCondition& vote_sum) {
+  if (vote_sum.findings && !std::isfinite(load(data, dtype, i)))
+    vote_sum.findings->wrote_nonfinite = 1;
 }
 
 /// @param element  index in the whole tensor.
-void set_weight(const ParamView& p, int64_t i, int64_t element, float w, const Verdict& verdict) {
+void set_weight(const ParamView& p, int64_t i, int64_t element, float w,
+                const CommitCondition& vote_sum) {
   if (p.form == WeightForm::kMaster) p.master[i] = w;
-  if (p.form == WeightForm::kPlain || p.form == WeightForm::kMaster) {
+  if (p.form == WeightForm::kParamOnly || p.form == WeightForm::kMaster) {
     store(p.param, p.param_dtype, i, w);
   } else if (p.form == WeightForm::kRemainder) {
     const SplitWeight split = split_weight(w);
@@ -66,15 +68,15 @@ void set_weight(const ParamView& p, int64_t i, int64_t element, float w, const V
     static_cast<bf16*>(p.param)[i].bits =
         round_stochastic(w, random_bits(p.seed, p.step, p.key, static_cast<uint64_t>(element)));
   }
-  note_written(p.param, p.param_dtype, i, verdict);
+  note_written(p.param, p.param_dtype, i, vote_sum);
 }
 
 /// Enqueues body(piece, i, at, element) for every element: its places in the parameter's arrays, in
 /// the message and in the whole tensor.
 template <class Body>
-void for_elements(Stream& stream, std::span<const Piece> pieces, Body body) {
+void for_elements(Stream& stream, std::span<const ShardBlock> blocks, Body body) {
   host::host_stream(stream).enqueue(host::Task([=] {
-    for (const Piece& p : pieces)
+    for (const ShardBlock& p : blocks)
       for (int64_t r = 0; r < p.rows; ++r)
         for (int64_t c = 0; c < p.cols; ++c)
           body(p, p.local_offset + r * p.local_ld + c, p.packed_offset + r * p.cols + c,
@@ -91,10 +93,11 @@ int64_t place(const MatrixBatch& b, bool transposed, int64_t row, int64_t col) {
 
 }  // namespace
 
-void ReferenceOps::pack_direction(Stream& s, std::span<const Piece> pieces,
-                                  const StepTables& tables, Wire message, Findings* findings) {
-  for_elements(s, pieces, [=](const Piece& piece, int64_t i, int64_t at, int64_t) {
-    const ParamView& p = tables.params[piece.param];
+void ReferenceOps::pack_direction(Stream& s, std::span<const ShardBlock> blocks,
+                                  const StepTables& tables, TypedBuffer message,
+                                  Findings* findings) {
+  for_elements(s, blocks, [=](const ShardBlock& block, int64_t i, int64_t at, int64_t) {
+    const ParamView& p = tables.params[block.param];
     const MuonScalars& scalars = tables.groups[p.group];
     if (!p.active) return store(message.data, message.dtype, at, 0.0f);
     const float g = gradient(p, i, scalars.grad_scale);
@@ -102,54 +105,56 @@ void ReferenceOps::pack_direction(Stream& s, std::span<const Piece> pieces,
     store(message.data, message.dtype, at, sent);
     const bool in_f32 = !std::isfinite(g) || !std::isfinite(sent);
     if (in_f32 || !std::isfinite(load(message.data, message.dtype, at)))
-      note(findings, piece.param, in_f32);
+      note(findings, block.param, in_f32);
   });
 }
 
-void ReferenceOps::pack_addend(Stream& s, std::span<const Piece> pieces, const ParamView* params,
-                               Wire message, Findings* findings) {
-  for_elements(s, pieces, [=](const Piece& piece, int64_t i, int64_t at, int64_t) {
-    const ParamView& p = params[piece.param];
+void ReferenceOps::pack_partial_grad(Stream& s, std::span<const ShardBlock> blocks,
+                                     const ParamView* params, TypedBuffer message,
+                                     Findings* findings) {
+  for_elements(s, blocks, [=](const ShardBlock& block, int64_t i, int64_t at, int64_t) {
+    const ParamView& p = params[block.param];
     store(message.data, message.dtype, at, p.active ? load(p.grad, p.grad_dtype, i) : 0.0f);
-    if (!std::isfinite(load(message.data, message.dtype, at))) note(findings, piece.param);
+    if (!std::isfinite(load(message.data, message.dtype, at))) note(findings, block.param);
   });
 }
 
-void ReferenceOps::accumulate(Stream& s, std::span<const Piece> pieces, float* sums,
-                              ConstWire message, bool first) {
-  for_elements(s, pieces, [=](const Piece&, int64_t i, int64_t at, int64_t) {
+void ReferenceOps::accumulate(Stream& s, std::span<const ShardBlock> blocks, float* sums,
+                              ConstTypedBuffer message, bool first) {
+  for_elements(s, blocks, [=](const ShardBlock&, int64_t i, int64_t at, int64_t) {
     const float x = load(message.data, message.dtype, at);
     sums[i] = first ? x : sums[i] + x;
   });
 }
 
-void ReferenceOps::pack_adamw(Stream& s, std::span<const Piece> pieces, const StepTables& tables,
-                              Wire message, Findings* findings) {
-  for_elements(s, pieces, [=](const Piece& piece, int64_t i, int64_t at, int64_t) {
-    const ParamView& p = tables.params[piece.param];
+void ReferenceOps::pack_adamw(Stream& s, std::span<const ShardBlock> blocks,
+                              const StepTables& tables, TypedBuffer message, Findings* findings) {
+  for_elements(s, blocks, [=](const ShardBlock& block, int64_t i, int64_t at, int64_t) {
+    const ParamView& p = tables.params[block.param];
     const AdamScalars& scalars = tables.adam[p.scalars];
     if (!p.active) return store(message.data, message.dtype, at, 0.0f);
     const float g = gradient(p, i, scalars.grad_scale);
-    if (!std::isfinite(g * g)) note(findings, piece.param);
+    if (!std::isfinite(g * g)) note(findings, block.param);
     float m = momentum(p, i), v = p.variance[i];
     store(message.data, message.dtype, at, adamw_update(weight(p, i), g, m, v, scalars));
   });
 }
 
-void ReferenceOps::commit_values(Stream& s, std::span<const Piece> pieces, const ParamView* params,
-                                 ConstWire message, const Verdict& verdict) {
-  for_elements(s, pieces, [=](const Piece& piece, int64_t i, int64_t at, int64_t) {
-    const ParamView& p = params[piece.param];
-    if (p.active && verdict.passes())
-      set_weight(p, i, 0, load(message.data, message.dtype, at), verdict);
+void ReferenceOps::commit_values(Stream& s, std::span<const ShardBlock> blocks,
+                                 const ParamView* params, ConstTypedBuffer message,
+                                 const CommitCondition& vote_sum) {
+  for_elements(s, blocks, [=](const ShardBlock& block, int64_t i, int64_t at, int64_t) {
+    const ParamView& p = params[block.param];
+    if (p.active && vote_sum.passes())
+      set_weight(p, i, 0, load(message.data, message.dtype, at), vote_sum);
   });
 }
 
-void ReferenceOps::unpack(Stream& s, std::span<const MatrixPiece> pieces,
-                          std::span<const Owned> owned, const MatrixBatch* matrices,
-                          ConstWire message) {
+void ReferenceOps::unpack(Stream& s, std::span<const MatrixBlock> blocks,
+                          std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                          ConstTypedBuffer message) {
   host::host_stream(s).enqueue(host::Task([=] {
-    for (const MatrixPiece& p : pieces) {
+    for (const MatrixBlock& p : blocks) {
       const MatrixBatch& to = matrices[p.matrix];
       const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
       for (int64_t r = 0; r < p.rows; ++r)
@@ -160,11 +165,11 @@ void ReferenceOps::unpack(Stream& s, std::span<const MatrixPiece> pieces,
   }));
 }
 
-void ReferenceOps::pack(Stream& s, std::span<const MatrixPiece> pieces,
-                        std::span<const Owned> owned, const MatrixBatch* matrices, Wire message,
-                        Findings* findings) {
+void ReferenceOps::pack(Stream& s, std::span<const MatrixBlock> blocks,
+                        std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                        TypedBuffer message, Findings* findings) {
   host::host_stream(s).enqueue(host::Task([=] {
-    for (const MatrixPiece& p : pieces) {
+    for (const MatrixBlock& p : blocks) {
       const MatrixBatch& from = matrices[p.matrix];
       const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
       for (int64_t r = 0; r < p.rows; ++r) {
@@ -180,18 +185,19 @@ void ReferenceOps::pack(Stream& s, std::span<const MatrixPiece> pieces,
   }));
 }
 
-void ReferenceOps::commit_muon(Stream& s, std::span<const Piece> pieces, const StepTables& tables,
-                               ConstWire message, const Verdict& verdict) {
-  commit_momentum(s, pieces, tables, verdict);
-  commit_update(s, pieces, tables, message, verdict);
+void ReferenceOps::commit_muon(Stream& s, std::span<const ShardBlock> blocks,
+                               const StepTables& tables, ConstTypedBuffer message,
+                               const CommitCondition& vote_sum) {
+  commit_momentum(s, blocks, tables, vote_sum);
+  commit_update(s, blocks, tables, message, vote_sum);
 }
 
-void ReferenceOps::commit_momentum(Stream& s, std::span<const Piece> pieces,
-                                   const StepTables& tables, const Verdict& verdict) {
-  for_elements(s, pieces, [=](const Piece& piece, int64_t i, int64_t, int64_t element) {
-    const ParamView& p = tables.params[piece.param];
+void ReferenceOps::commit_momentum(Stream& s, std::span<const ShardBlock> blocks,
+                                   const StepTables& tables, const CommitCondition& vote_sum) {
+  for_elements(s, blocks, [=](const ShardBlock& block, int64_t i, int64_t, int64_t element) {
+    const ParamView& p = tables.params[block.param];
     const MuonScalars& scalars = tables.groups[p.group];
-    if (!p.active || !verdict.passes()) return;
+    if (!p.active || !vote_sum.passes()) return;
     const float m = next_momentum(momentum(p, i), gradient(p, i, scalars.grad_scale), scalars);
     if (p.momentum_dtype == DType::kF32) return store(p.momentum, DType::kF32, i, m);
     static_cast<bf16*>(p.momentum)[i].bits = round_stochastic(
@@ -199,37 +205,38 @@ void ReferenceOps::commit_momentum(Stream& s, std::span<const Piece> pieces,
   });
 }
 
-void ReferenceOps::commit_update(Stream& s, std::span<const Piece> pieces, const StepTables& tables,
-                                 ConstWire message, const Verdict& verdict) {
-  for_elements(s, pieces, [=](const Piece& piece, int64_t i, int64_t at, int64_t element) {
-    const ParamView& p = tables.params[piece.param];
-    if (!p.active || !verdict.passes()) return;
+void ReferenceOps::commit_update(Stream& s, std::span<const ShardBlock> blocks,
+                                 const StepTables& tables, ConstTypedBuffer message,
+                                 const CommitCondition& vote_sum) {
+  for_elements(s, blocks, [=](const ShardBlock& block, int64_t i, int64_t at, int64_t element) {
+    const ParamView& p = tables.params[block.param];
+    if (!p.active || !vote_sum.passes()) return;
     const float w = muon_update(weight(p, i), load(message.data, message.dtype, at),
-                                piece.update_scale, piece.decay_scale, tables.groups[p.group]);
-    set_weight(p, i, element, p.row_factors ? w * p.row_factors[element / piece.tensor_ld] : w,
-               verdict);
+                                block.update_scale, block.decay_scale, tables.groups[p.group]);
+    set_weight(p, i, element, p.row_factors ? w * p.row_factors[element / block.tensor_ld] : w,
+               vote_sum);
   });
 }
 
 void ReferenceOps::commit_adamw(Stream& s, std::span<const int32_t> list,
-                                std::span<const Piece> pieces, const StepTables& tables,
-                                const Verdict& verdict) {
+                                std::span<const ShardBlock> blocks, const StepTables& tables,
+                                const CommitCondition& vote_sum) {
   const auto update = [=](int32_t param, int64_t i, int64_t element) {
     const ParamView& p = tables.params[param];
     const AdamScalars& scalars = tables.adam[p.scalars];
-    if (!p.active || !verdict.passes()) return;
+    if (!p.active || !vote_sum.passes()) return;
     set_weight(p, i, element,
                adamw_update(weight(p, i), gradient(p, i, scalars.grad_scale),
                             static_cast<float*>(p.momentum)[i], p.variance[i], scalars),
-               verdict);
+               vote_sum);
   };
   host::host_stream(s).enqueue(host::Task([=] {
     for (const int32_t index : list)
       for (int64_t i = 0; i < tables.params[index].numel; ++i) update(index, i, i);
   }));
-  for_elements(s, pieces, [=](const Piece& piece, int64_t i, int64_t, int64_t element) {
-    update(piece.param, i, element);
+  for_elements(s, blocks, [=](const ShardBlock& block, int64_t i, int64_t, int64_t element) {
+    update(block.param, i, element);
   });
 }
 
-}  // namespace reference
+}  // namespace reference_ops

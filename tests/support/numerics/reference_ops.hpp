@@ -4,7 +4,7 @@
 
 #include "support/wrapped_device.hpp"
 
-namespace reference {
+namespace reference_ops {
 
 /// The elementwise ops a second time, on the host: plain loops, one element after the other. They
 /// share update_rules.hpp with every backend, whose results are equal bit for bit. Products, norms
@@ -12,37 +12,38 @@ namespace reference {
 class ReferenceOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
-  void pack_direction(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                      const muonrt::StepTables& tables, muonrt::Wire message,
+  void pack_direction(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                      const muonrt::StepTables& tables, muonrt::TypedBuffer message,
                       muonrt::Findings* findings) override;
-  void pack_addend(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                   const muonrt::ParamView* params, muonrt::Wire message,
-                   muonrt::Findings* findings) override;
-  void accumulate(muonrt::Stream& s, std::span<const muonrt::Piece> pieces, float* sums,
-                  muonrt::ConstWire message, bool first) override;
-  void pack_adamw(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                  const muonrt::StepTables& tables, muonrt::Wire message,
+  void pack_partial_grad(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                         const muonrt::ParamView* params, muonrt::TypedBuffer message,
+                         muonrt::Findings* findings) override;
+  void accumulate(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks, float* sums,
+                  muonrt::ConstTypedBuffer message, bool first) override;
+  void pack_adamw(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                  const muonrt::StepTables& tables, muonrt::TypedBuffer message,
                   muonrt::Findings* findings) override;
-  void unpack(muonrt::Stream& s, std::span<const muonrt::MatrixPiece> pieces,
-              std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-              muonrt::ConstWire message) override;
-  void pack(muonrt::Stream& s, std::span<const muonrt::MatrixPiece> pieces,
-            std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-            muonrt::Wire message, muonrt::Findings* findings) override;
-  void commit_muon(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                   const muonrt::StepTables& tables, muonrt::ConstWire message,
-                   const muonrt::Verdict& verdict) override;
-  void commit_update(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                     const muonrt::StepTables& tables, muonrt::ConstWire message,
-                     const muonrt::Verdict& verdict) override;
-  void commit_momentum(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                       const muonrt::StepTables& tables, const muonrt::Verdict& verdict) override;
-  void commit_values(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                     const muonrt::ParamView* params, muonrt::ConstWire message,
-                     const muonrt::Verdict& verdict) override;
+  void unpack(muonrt::Stream& s, std::span<const muonrt::MatrixBlock> blocks,
+              std::span<const muonrt::OwnedMatrix> owned, const muonrt::MatrixBatch* matrices,
+              muonrt::ConstTypedBuffer message) override;
+  void pack(muonrt::Stream& s, std::span<const muonrt::MatrixBlock> blocks,
+            std::span<const muonrt::OwnedMatrix> owned, const muonrt::MatrixBatch* matrices,
+            muonrt::TypedBuffer message, muonrt::Findings* findings) override;
+  void commit_muon(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                   const muonrt::StepTables& tables, muonrt::ConstTypedBuffer message,
+                   const muonrt::CommitCondition& vote_sum) override;
+  void commit_update(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                     const muonrt::StepTables& tables, muonrt::ConstTypedBuffer message,
+                     const muonrt::CommitCondition& vote_sum) override;
+  void commit_momentum(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                       const muonrt::StepTables& tables,
+                       const muonrt::CommitCondition& vote_sum) override;
+  void commit_values(muonrt::Stream& s, std::span<const muonrt::ShardBlock> blocks,
+                     const muonrt::ParamView* params, muonrt::ConstTypedBuffer message,
+                     const muonrt::CommitCondition& vote_sum) override;
   void commit_adamw(muonrt::Stream& s, std::span<const int32_t> list,
-                    std::span<const muonrt::Piece> pieces, const muonrt::StepTables& tables,
-                    const muonrt::Verdict& verdict) override;
+                    std::span<const muonrt::ShardBlock> blocks, const muonrt::StepTables& tables,
+                    const muonrt::CommitCondition& vote_sum) override;
 };
 
 /// Notes the products that it is asked for, in order, and passes them on.
@@ -70,4 +71,4 @@ class CountingOps : public wrapped::Ops {
 float load(const void* data, muonrt::DType dtype, int64_t i);
 void store(void* data, muonrt::DType dtype, int64_t i, float x);
 
-}  // namespace reference
+}  // namespace reference_ops

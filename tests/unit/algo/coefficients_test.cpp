@@ -14,11 +14,11 @@
 using namespace muonrt;
 using cases::as_is;
 using cases::polar;
-namespace lists = textbook::lists;
+namespace lists = reference::lists;
 
 namespace {
 
-textbook::List first(const textbook::List& list, int64_t n) {
+reference::List first(const reference::List& list, int64_t n) {
   return {list.begin(), list.begin() + n};
 }
 
@@ -29,7 +29,7 @@ CoefficientList make(const CoefficientSettings& s) {
 double relative(double x, double expected) { return std::fabs(x / expected - 1); }
 
 /// Compares step by step; the interval [l, 2 - l] of each step is followed with the printed list.
-void check_generated(const std::vector<Coefficients>& made, const textbook::List& expected) {
+void check_generated(const std::vector<Coefficients>& made, const reference::List& expected) {
   REQUIRE(made.size() == expected.size());
   double l = 1e-3, u = 1;
   for (size_t t = 0; t < made.size(); ++t) {
@@ -38,7 +38,7 @@ void check_generated(const std::vector<Coefficients>& made, const textbook::List
     CHECK(relative(made[t].a, expected[t].a) <= allowed);
     CHECK(relative(made[t].b, expected[t].b) <= allowed);
     CHECK(relative(made[t].c, expected[t].c) <= allowed);
-    l = textbook::compose({expected[t]}, l);
+    l = reference::compose({expected[t]}, l);
     u = 2 - l;
   }
 }
@@ -60,7 +60,7 @@ TEST_CASE("coefficients: the generator equals the textbook's for other bounds an
     for (const double cushion : {0.0, 0.02, 0.1, 0.5}) {
       for (const double safety : {1.0, 1.01, 1.05}) {
         const auto made = polar_express(6, lower, cushion, safety);
-        const auto expected = textbook::polar_express(lower, 6, cushion, safety);
+        const auto expected = reference::polar_express(lower, 6, cushion, safety);
         double l = lower, u = 1;
         for (size_t t = 0; t < made.size() && l / u < 0.9; ++t) {
           INFO("lower bound " << lower << ", cushion " << cushion << ", safety " << safety
@@ -69,7 +69,7 @@ TEST_CASE("coefficients: the generator equals the textbook's for other bounds an
           CHECK(relative(made[t].a, expected[t].a) <= 4e-12);
           CHECK(relative(made[t].b, expected[t].b) <= 4e-12);
           CHECK(relative(made[t].c, expected[t].c) <= 4e-12);
-          l = textbook::compose({expected[t]}, l);
+          l = reference::compose({expected[t]}, l);
           u = 2 - l;
         }
       }
@@ -86,7 +86,7 @@ TEST_CASE("coefficients: over a safety on all steps the published digits come ou
 }
 
 TEST_CASE("coefficients: each family's defaults are its published form", "[unit][coefficients]") {
-  const auto equal = [](const CoefficientList& list, const textbook::List& e) {
+  const auto equal = [](const CoefficientList& list, const reference::List& e) {
     REQUIRE(list.steps.size() == e.size());
     for (size_t t = 0; t < e.size(); ++t) {
       CHECK(list.steps[t].a == Approx(e[t].a).epsilon(1e-12));
@@ -96,7 +96,7 @@ TEST_CASE("coefficients: each family's defaults are its published form", "[unit]
   };
   struct Row {
     CoefficientFamily family;
-    textbook::List list;
+    reference::List list;
     double input_safety;
   };
   for (const Row& row :
@@ -106,7 +106,7 @@ TEST_CASE("coefficients: each family's defaults are its published form", "[unit]
         {CoefficientFamily::kCans, first(lists::kCans, 5), 1.02},
         {CoefficientFamily::kDeepSeekV4, lists::kDeepSeekV4, 1.0},
         {CoefficientFamily::kCubic, lists::kCubic, 1.02},
-        {CoefficientFamily::kClassical, textbook::List(10, {1.875, -1.25, 0.375}), 1.0},
+        {CoefficientFamily::kClassical, reference::List(10, {1.875, -1.25, 0.375}), 1.0},
         {CoefficientFamily::kAol, lists::kAolFlash, 1.0}}) {
     INFO(name_of(row.family));
     const CoefficientList made = make_coefficients(row.family, default_settings(row.family));
@@ -138,14 +138,14 @@ namespace {
 
 struct ImageRow {
   const char* name;
-  textbook::List list;
+  reference::List list;
   double safety, slope, at_one, largest;        // slope p'(0); p(1); maximum on (0, 1]
   double low_1e3, high_1e3, low_1e2, high_1e2;  // image of [1e-3, 1] and of [1e-2, 1]
 };
 
 /// By root finding on the derivatives of the composed polynomials in float64.
 std::vector<ImageRow> image_rows() {
-  const auto five = [](const textbook::List& list) { return first(list, 5); };
+  const auto five = [](const reference::List& list) { return first(list, 5); };
   const auto& reference = lists::kPolarReference;
   return {
       {"keller jordan", lists::kKellerJordan, 1, 484.876, 0.696436, 1.202369, 0.470544, 1.202369,
@@ -244,7 +244,7 @@ TEST_CASE("coefficients: any number of steps up to the limit is generated and us
 
 namespace {
 
-CoefficientSettings custom(const textbook::List& list, double safety = 1.0) {
+CoefficientSettings custom(const reference::List& list, double safety = 1.0) {
   CoefficientSettings s =
       default_settings(CoefficientFamily::kCustom, static_cast<int>(list.size()));
   for (const auto& t : list) s.custom.push_back({t.a, t.b, t.c});
@@ -312,15 +312,15 @@ TEST_CASE("coefficients: lists that lack headroom for half precision alone are t
 TEST_CASE("coefficients: lists that explode within (0, 1] are refused at the step that does",
           "[unit][coefficients]") {
   const auto family = CoefficientFamily::kCustom;
-  const auto repeated = [](textbook::Triple t, size_t n) { return custom(textbook::List(n, t)); };
+  const auto repeated = [](reference::Triple t, size_t n) { return custom(reference::List(n, t)); };
   CHECK(contains(refusal(family, repeated({10, 10, 10}, 6)), "after step 1 "));
   CHECK(contains(refusal(family, repeated({1, 1, 1}, 8)), "after step 2 "));
   CHECK(contains(refusal(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
   // Each step continues one of another list: 4e11 at the end.
-  const textbook::List strange = {{3.3939, -2.9069, 0.6426},
-                                  {2.9871, -1.7045, 0.7079},
-                                  {3.4291, -1.7572, 0.7145},
-                                  {2.5404, -2.4834, 0.7101}};
+  const reference::List strange = {{3.3939, -2.9069, 0.6426},
+                                   {2.9871, -1.7045, 0.7079},
+                                   {3.4291, -1.7572, 0.7145},
+                                   {2.5404, -2.4834, 0.7101}};
   CHECK(contains(refusal(family, custom(strange)), "grows to "));
   // Back in bounds at the end, but half precision has lost it on the way.
   CHECK(contains(refusal(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
@@ -330,7 +330,7 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are refused at the ste
   CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
   thin.lower_bound = 1e-12;
   CHECK(contains(refusal(CoefficientFamily::kPolarExpress, thin), "grows to "));
-  CHECK(refusal(family, custom(textbook::lists::kPolarRaw, 1.05)) == "accepted");
+  CHECK(refusal(family, custom(reference::lists::kPolarRaw, 1.05)) == "accepted");
 }
 
 TEST_CASE("coefficients: settings out of range are refused by name", "[unit][coefficients]") {

@@ -2,18 +2,18 @@
 
 #include <vector>
 
+#include "reference/reference.hpp"
 #include "support/numerics/newton_schulz_runner.hpp"
-#include "textbook/textbook.hpp"
 
 // Batches that differ in all that may differ between the batches of a slot.
 namespace lockstep_cases {
 
-inline std::vector<textbook::Matrix> batch(int64_t m, int64_t n, int64_t count,
-                                           muonrt::DType transport) {
-  std::vector<textbook::Matrix> out;
+inline std::vector<reference::Matrix> batch(int64_t m, int64_t n, int64_t count,
+                                            muonrt::DType transport) {
+  std::vector<reference::Matrix> out;
   for (int64_t k = 0; k < count; ++k)
-    out.push_back(textbook::rounded(
-        textbook::gaussian(m, n, static_cast<uint64_t>(100 * m + n + k)), transport));
+    out.push_back(reference::rounded(
+        reference::gaussian(m, n, static_cast<uint64_t>(100 * m + n + k)), transport));
   return out;
 }
 
@@ -21,10 +21,10 @@ inline std::vector<textbook::Matrix> batch(int64_t m, int64_t n, int64_t count,
 /// several, in f32 and half precision.
 inline std::vector<runner::Job> jobs() {
   using muonrt::DType;
-  namespace lists = textbook::lists;
+  namespace lists = reference::lists;
   const auto& pe = lists::kPolarModded;
-  const textbook::List three(pe.begin(), pe.begin() + 3);
-  const auto settings = [](const textbook::List& list, DType dtype) {
+  const reference::List three(pe.begin(), pe.begin() + 3);
+  const auto settings = [](const reference::List& list, DType dtype) {
     return runner::settings_of(list, 1.05, dtype);
   };
   auto scaled = settings(lists::kAolFlash, DType::kBF16);

@@ -31,8 +31,8 @@ class CountingOps : public wrapped::Ops {
 };
 
 /// A product of empty matrices that is known by its depth.
-Round round_of(int64_t depth, bool symmetric, std::function<void()> then = {}) {
-  Round round;
+IterationStep round_of(int64_t depth, bool symmetric, std::function<void()> then = {}) {
+  IterationStep round;
   round.product.a.cols = depth;
   round.product.symmetric = symmetric;
   if (then) round.then.push_back(std::move(then));
@@ -46,7 +46,7 @@ TEST_CASE("lockstep: products that are not symmetric go ahead, symmetric ones wa
   auto backend = backends::host(1);
   CountingOps ops(*backend.ops);
   std::vector<int> order;
-  std::vector<std::vector<Round>> iterations(3);
+  std::vector<std::vector<IterationStep>> iterations(3);
   iterations[0].push_back(round_of(1, true, [&] { order.push_back(1); }));
   iterations[0].push_back(round_of(2, true));
   iterations[1].push_back(round_of(11, false, [&] { order.push_back(11); }));
@@ -61,7 +61,7 @@ TEST_CASE("lockstep: products that are not symmetric go ahead, symmetric ones wa
 TEST_CASE("lockstep: an alpha of zero makes no symmetric product", "[unit][newton-schulz]") {
   auto backend = backends::host(1);
   CountingOps ops(*backend.ops);
-  std::vector<std::vector<Round>> iterations(2);
+  std::vector<std::vector<IterationStep>> iterations(2);
   iterations[0] = {round_of(1, true), round_of(2, true)};
   iterations[0][0].product.alpha = 0.0f;
   iterations[1] = {round_of(3, true)};
@@ -114,18 +114,18 @@ struct Calls {
 /// The host's ops with another appetite.
 class SideBySide : public wrapped::Ops {
  public:
-  SideBySide(muonrt::Ops& inner, Together together, Calls& calls)
-      : wrapped::Ops(inner), together_(together), calls_(calls) {}
-  Together together() const override { return together_; }
+  SideBySide(muonrt::Ops& inner, LaunchLimits together, Calls& calls)
+      : wrapped::Ops(inner), together_(together), grouped_products_(calls) {}
+  LaunchLimits launch_limits() const override { return together_; }
   void multiply(Stream& s, std::span<const Product> products) override {
-    ++calls_.all;
-    calls_.mixed += products.size() > 1;
+    ++grouped_products_.all;
+    grouped_products_.mixed += products.size() > 1;
     inner_.multiply(s, products);
   }
 
  private:
-  Together together_;
-  Calls& calls_;
+  LaunchLimits together_;
+  Calls& grouped_products_;
 };
 
 /// Several shapes, groups with other lists, forms and dtypes, three slots or so.
@@ -139,8 +139,8 @@ world::Case make_case() {
   c.settings.poison = true;
   for (int i = 0; i < 3; ++i) c.settings.groups.push_back(GroupSettings::defaults(Role::kMuon));
   c.settings.groups[1].form = FormChoice::kGram;
-  c.settings.groups[1].iteration = DType::kBF16;
-  c.settings.groups[1].normuon = NormuonAxis::kRows;
+  c.settings.groups[1].iteration_dtype = DType::kBF16;
+  c.settings.groups[1].normuon_axis = NormuonAxis::kRows;
   c.settings.groups[2].coefficients = CoefficientFamily::kKellerJordan;
   c.settings.groups[2].row_scaling = RowScaling::kAol;
   const std::vector<int64_t> shapes[] = {{24, 40}, {40, 24}, {16, 64}, {5, 7},  {24, 40},
@@ -157,7 +157,7 @@ world::Case make_case() {
   return c;
 }
 
-world::Tensors run(const world::Case& c, Together together, Calls& calls, int64_t* bytes) {
+world::Tensors run(const world::Case& c, LaunchLimits together, Calls& calls, int64_t* bytes) {
   std::vector<std::vector<bool>> seen;
   std::mutex mutex;
   world::Tensors out;
@@ -184,7 +184,8 @@ TEST_CASE("lockstep: a slot's shapes side by side give the bits of one after the
   const world::Case c = make_case();
   Calls alone;
   int64_t alone_bytes = 0;
-  const world::Tensors expected = run(c, {.elements = 0, .shapes = false}, alone, &alone_bytes);
+  const world::Tensors expected =
+      run(c, {.max_elements = 0, .mixes_shapes = false}, alone, &alone_bytes);
   CHECK(alone.mixed == 0);
   int64_t fewest = alone.all;
   for (const int64_t elements : {0, 1000, 2500, 1 << 20}) {
@@ -192,7 +193,7 @@ TEST_CASE("lockstep: a slot's shapes side by side give the bits of one after the
       INFO(elements << " elements, shapes " << shapes);
       Calls calls;
       int64_t bytes = 0;
-      CHECK(run(c, {.elements = elements, .shapes = shapes}, calls, &bytes) == expected);
+      CHECK(run(c, {.max_elements = elements, .mixes_shapes = shapes}, calls, &bytes) == expected);
       CHECK((calls.mixed > 0) == (shapes && elements > 0));
       CHECK(calls.all <= (shapes ? fewest : alone.all.load()));
       if (shapes) fewest = calls.all;

@@ -5,24 +5,24 @@
 #include <utility>
 #include <vector>
 
+#include "reference/reference.hpp"
 #include "support/numerics/newton_schulz_runner.hpp"
 #include "support/tolerances.hpp"
-#include "textbook/textbook.hpp"
 
 /// What the tests of Newton-Schulz share.
 namespace newton_schulz_cases {
 
 using muonrt::DType;
-using textbook::Matrix;
+using reference::Matrix;
 
 struct Named {
   const char* name;
-  textbook::List list;
+  reference::List list;
   double safety;
 };
 
 inline std::vector<Named> five_step_lists() {
-  namespace lists = textbook::lists;
+  namespace lists = reference::lists;
   return {{"keller jordan", lists::kKellerJordan, 1.0},
           {"you", lists::kYouJiacheng, 1.0},
           {"polar express", lists::kPolarModded, 1.02},
@@ -36,11 +36,11 @@ inline std::vector<Named> five_step_lists() {
 inline bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
 
 inline double near(const Named& l) {
-  return tolerance::newton_schulz_f32(textbook::gain(l.list, l.safety));
+  return tolerance::newton_schulz_f32(reference::gain(l.list, l.safety));
 }
 
 /// Short side first, as the pipeline stores it.
-inline Matrix upright(const Matrix& a) { return a.rows <= a.cols ? a : textbook::transpose(a); }
+inline Matrix upright(const Matrix& a) { return a.rows <= a.cols ? a : reference::transpose(a); }
 
 /// Spectra for k singular values, after the stress tests of Dao-AILab/gram-newton-schulz.
 inline std::vector<std::pair<const char*, std::vector<double>>> eight_spectra(int64_t k) {
@@ -88,16 +88,16 @@ struct SpectralTrial {
     for (const auto& step : used.steps) list.push_back({step.a, step.b, step.c});
     safety = used.input_safety;
     const bool gram = form == muonrt::Form::kGram;
-    const double gain = textbook::gain(list, safety);
+    const double gain = reference::gain(list, safety);
     diagonal = tolerance::acceptance(made.iteration_of(form), gram, gain, m);
     off_diagonal = tolerance::spectral(made.iteration_of(form), gram, gain);
   }
-  textbook::SpectralError error_of(const Matrix& o, const textbook::Svd& known) const {
-    return textbook::spectral_error(o, known, list, safety);
+  reference::SpectralError error_of(const Matrix& o, const reference::Svd& known) const {
+    return reference::spectral_error(o, known, list, safety);
   }
 
   muonrt::Method method;
-  textbook::List list;
+  reference::List list;
   double safety, diagonal, off_diagonal;
 };
 

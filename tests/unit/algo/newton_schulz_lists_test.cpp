@@ -48,8 +48,8 @@ TEST_CASE("lists: singular values go where p sends them, for every list, dtype a
   auto backend = backends::host(1);
   const int64_t m = 128, n = 256;
   for (const auto& [name, spectrum] : eight_spectra(m)) {
-    const auto known = textbook::random_svd(m, n, spectrum, 79);
-    const Matrix x = textbook::rounded(textbook::assemble(known), DType::kF32);
+    const auto known = reference::random_svd(m, n, spectrum, 79);
+    const Matrix x = reference::rounded(reference::assemble(known), DType::kF32);
     for (const Made& made : every_list()) {
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
         const NewtonSchulz settings = make_newton_schulz(made.family, made.settings, dtype);
@@ -107,7 +107,7 @@ TEST_CASE("lists: robust inputs give finite results of the right size", "[unit][
   auto backend = backends::host(1);
   const auto inputs = [](int64_t m, int64_t n) {
     std::vector<std::pair<std::string, Matrix>> out;
-    const Matrix g = textbook::gaussian(m, n, 12);
+    const Matrix g = reference::gaussian(m, n, 12);
     out.emplace_back("zero", Matrix(m, n));
     Matrix rank_one(m, n), row = g, tiny = g, huge = g;
     for (int64_t i = 0; i < m; ++i)
@@ -140,10 +140,10 @@ TEST_CASE("lists: robust inputs give finite results of the right size", "[unit][
                              << m << " x " << n);
               const Matrix o =
                   runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32,
-                                        textbook::rounded(in, DType::kF32));
-              CHECK(textbook::all_finite(o));
-              const double size = textbook::frobenius(o);
-              if (textbook::frobenius(in) == 0) {
+                                        reference::rounded(in, DType::kF32));
+              CHECK(reference::all_finite(o));
+              const double size = reference::frobenius(o);
+              if (reference::frobenius(in) == 0) {
                 CHECK(size == 0);
               } else {
                 CHECK(size > 0.1);
@@ -166,24 +166,24 @@ TEST_CASE("aol: the scaled rows are the textbook's, and no singular value exceed
   options.row_scaling = RowScaling::kAol;
   const NewtonSchulz settings =
       make_newton_schulz(family, default_settings(family), DType::kF32, options);
-  const textbook::List list = textbook::lists::kAolFlash;
+  const reference::List list = reference::lists::kAolFlash;
   for (auto& backend : backends::all()) {
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 33}, {9, 21}, {20, 20}, {24, 90}}) {
       INFO(backend.name << ", " << m << " x " << n);
-      Matrix x = textbook::gaussian(m, n, 8);
+      Matrix x = reference::gaussian(m, n, 8);
       for (int64_t i = 0; i < m; ++i)  // rows of many sizes: what the scaling is for
         for (int64_t j = 0; j < n; ++j) x(i, j) *= std::pow(0.7, i);
-      x = textbook::rounded(x, DType::kF32);
-      const Matrix scaled = textbook::aol_scaled(1.0, x);
-      CHECK(textbook::svd(scaled).s.front() <= 1 + 1e-12);
-      const Matrix expected = textbook::newton_schulz_steps(list, scaled);
+      x = reference::rounded(x, DType::kF32);
+      const Matrix scaled = reference::aol_scaled(1.0, x);
+      CHECK(reference::svd(scaled).s.front() <= 1 + 1e-12);
+      const Matrix expected = reference::newton_schulz_steps(list, scaled);
       const Matrix o = runner::orthogonalize(backend, settings,
                                              method_of(settings, Form::kStandard), DType::kF32, x);
-      CHECK(textbook::max_difference(o, expected) <=
-            4 * tolerance::newton_schulz_f32(textbook::gain(list, 1.0)));
+      CHECK(reference::max_difference(o, expected) <=
+            4 * tolerance::newton_schulz_f32(reference::gain(list, 1.0)));
       // Another thing than the norm alone.
       if (m > 1)
-        CHECK(textbook::max_difference(textbook::newton_schulz(list, 1.0, x), expected) > 1e-3);
+        CHECK(reference::max_difference(reference::newton_schulz(list, 1.0, x), expected) > 1e-3);
     }
   }
 }
@@ -194,14 +194,14 @@ namespace {
 
 /// An ordinary row, and m - 1 parallel ones `ratio` times as large.
 Matrix one_large_row(int64_t m, int64_t n, double ratio) {
-  Matrix x = textbook::gaussian(m, n, 31);
+  Matrix x = reference::gaussian(m, n, 31);
   for (int64_t i = 1; i < m; ++i)
     for (int64_t j = 0; j < n; ++j)
       x(i, j) = ratio * (i == 1 ? x(1, j) : x(1, j) / ratio * (i % 2 ? 1.0 : -1.0));
   return x;
 }
 
-double largest(const Matrix& x) { return textbook::svd(x).s.front(); }
+double largest(const Matrix& x) { return reference::svd(x).s.front(); }
 
 NewtonSchulz scaled_rows(CoefficientFamily family, DType dtype, Normalize normalize, double eps) {
   NewtonSchulzOptions options;
@@ -233,10 +233,10 @@ TEST_CASE("aol: small rows beside a large one are the textbook's in every dtype"
             INFO(name_of(family) << ", " << name_of(dtype)
                                  << (form == Form::kGram ? ", gram, " : ", standard, ") << m
                                  << " x " << n << ", ratio " << ratio);
-            const Matrix x = textbook::rounded(one_large_row(m, n, ratio), DType::kF32);
+            const Matrix x = reference::rounded(one_large_row(m, n, ratio), DType::kF32);
             const Matrix o =
                 runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32, x);
-            REQUIRE(textbook::all_finite(o));
+            REQUIRE(reference::all_finite(o));
             CHECK(largest(o) <= 1.05 * most);
             if (ratio < 3e-3) continue;  // below, sums reach what counts as zero
             // bf16 rounds rows and products by 2^-8 each; what the list makes of values that far
@@ -246,8 +246,9 @@ TEST_CASE("aol: small rows beside a large one are the textbook's in every dtype"
             bare.input_safety = 1;
             Range range{0, 0};
             for (const double sigma :
-                 textbook::svd(textbook::aol_scaled(used.input_safety,
-                                                    textbook::scale(1 / textbook::frobenius(x), x)))
+                 reference::svd(
+                     reference::aol_scaled(used.input_safety,
+                                           reference::scale(1 / reference::frobenius(x), x)))
                      .s) {
               const Range images = image_range(bare, sigma * (1 - off), sigma * (1 + off));
               range = {std::max(range.low, images.low), std::max(range.high, images.high)};
@@ -274,12 +275,12 @@ TEST_CASE("aol: matrices far below eps stay bounded in every dtype", "[unit][new
             INFO(name_of(family) << ", " << name_of(dtype) << ", "
                                  << "normalization " << static_cast<int>(normalize) << ", eps "
                                  << eps << ", norm " << norm << " of it");
-            Matrix x = textbook::gaussian(24, 40, 5);
-            x = textbook::rounded(textbook::scale(norm * eps / textbook::frobenius(x), x),
-                                  DType::kF32);
+            Matrix x = reference::gaussian(24, 40, 5);
+            x = reference::rounded(reference::scale(norm * eps / reference::frobenius(x), x),
+                                   DType::kF32);
             const Matrix o = runner::orthogonalize(
                 backend, settings, method_of(settings, Form::kStandard), DType::kF32, x);
-            REQUIRE(textbook::all_finite(o));
+            REQUIRE(reference::all_finite(o));
             CHECK(largest(o) <= 1.05 * most);
           }
         }

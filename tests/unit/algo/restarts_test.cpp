@@ -14,18 +14,18 @@
 using namespace muonrt;
 using namespace newton_schulz_cases;
 using cases::as_is;
-namespace lists = textbook::lists;
+namespace lists = reference::lists;
 
 namespace {
 
 /// The published simulation: eigenvalues shifted by 4e-4, singular values up to 1.
 RestartSearch published() { return {.perturbation = 4e-4, .bound = 200, .largest = 1}; }
 
-double metric(const textbook::List& list, const std::vector<int>& restarts) {
+double metric(const reference::List& list, const std::vector<int>& restarts) {
   return restart_metric(as_is(list), restarts, published());
 }
 
-textbook::List first(const textbook::List& list, int64_t n) {
+reference::List first(const reference::List& list, int64_t n) {
   return {list.begin(), list.begin() + n};
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("restarts: the search returns the fewest that are as accurate as bf16"
   // The same roundings as the standard form leave no product to save.
   CHECK(search(pe, 5, DType::kBF16) == Places{1, 2, 3, 4});
   CHECK(search(pe, 5, DType::kF32) == Places{3});
-  CHECK(search(pe, kMostSearchedSteps + 1, DType::kF16).size() == kMostSearchedSteps);
+  CHECK(search(pe, kMaxSearchedSteps + 1, DType::kF16).size() == kMaxSearchedSteps);
 }
 
 TEST_CASE("restarts: in bf16 the Gram form runs the standard form's list, for every family",
@@ -144,11 +144,11 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   const NewtonSchulz kept = make_newton_schulz(pe, all, DType::kF16, chosen);
   CHECK(kept.gram_list.steps[0].a == kept.list.steps[0].a);
   CHECK(kept.gram_list.steps[0].a ==
-        Approx(textbook::polar_express(1e-3, 5, 0.02, 1.0)[0].a / 1.1).epsilon(1e-12));
+        Approx(reference::polar_express(1e-3, 5, 0.02, 1.0)[0].a / 1.1).epsilon(1e-12));
 
   const NewtonSchulz f16 = make(pe, DType::kF16);
   CHECK(f16.gram_list.input_safety == 1.0);
-  const auto raw = textbook::polar_express(1e-3, 5, 0.02, 1.0);
+  const auto raw = reference::polar_express(1e-3, 5, 0.02, 1.0);
   CHECK(f16.gram_list.steps[0].a == Approx(raw[0].a / 1.05).epsilon(1e-12));
   CHECK(f16.gram_list.steps[4].c == Approx(raw[4].c / std::pow(1.05, 5)).epsilon(1e-12));
 
@@ -177,15 +177,16 @@ constexpr int64_t kRows = 64, kCols = 128;
 
 /// Error of a form against its own list in float64, in the spectral norm.
 double form_error(backends::Backend& backend, const NewtonSchulz& settings, Form form,
-                  const textbook::Svd& known) {
+                  const reference::Svd& known) {
   const SpectralTrial trial(settings, form, kRows);
-  const Matrix x = textbook::rounded(textbook::assemble(known), DType::kF32);
-  textbook::Svd exact = known;
+  const Matrix x = reference::rounded(reference::assemble(known), DType::kF32);
+  reference::Svd exact = known;
   double norm = 0;
   for (const double s : exact.s) norm += s * s;
-  for (double& s : exact.s) s = textbook::compose(trial.list, s / (trial.safety * std::sqrt(norm)));
+  for (double& s : exact.s)
+    s = reference::compose(trial.list, s / (trial.safety * std::sqrt(norm)));
   const Matrix o = runner::orthogonalize(backend, settings, trial.method, DType::kF32, x);
-  return textbook::svd(textbook::add(1, o, -1, textbook::assemble(exact))).s.front();
+  return reference::svd(reference::add(1, o, -1, reference::assemble(exact))).s.front();
 }
 
 }  // namespace
@@ -195,7 +196,7 @@ TEST_CASE(
     "form in bf16",
     "[unit][restarts][nosan]") {
   auto backend = backends::host(1);
-  textbook::Svd svd = textbook::random_svd(kRows, kCols, {}, 81);
+  reference::Svd svd = reference::random_svd(kRows, kCols, {}, 81);
   struct List {
     CoefficientFamily family;
     int steps;
@@ -246,7 +247,7 @@ TEST_CASE("restarts: errors on matrices of low rank are those that the search pr
   const auto family = CoefficientFamily::kPolarExpress;
   const NewtonSchulz f16 =
       make_newton_schulz(family, default_settings(family, 5), DType::kBF16, options);
-  textbook::Svd svd = textbook::random_svd(kRows, kCols, {}, 82);
+  reference::Svd svd = reference::random_svd(kRows, kCols, {}, 82);
   for (const int high : {1, 16, 32, 48}) {
     for (const double low : {0.0, 0.01, 0.1}) {
       svd.s.assign(kRows, low);

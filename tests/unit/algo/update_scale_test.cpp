@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "reference/reference.hpp"
 #include "support/catalogue.hpp"
-#include "textbook/textbook.hpp"
 
 using namespace muonrt;
-using textbook::Scale;
+using reference::Scale;
 
 namespace {
 
@@ -28,7 +28,7 @@ TEST_CASE("update scale: every rule equals the textbook over the catalogue of sh
     for (const auto& s : catalogue::kShapes) {
       INFO("scale_rule " << static_cast<int>(rule) << ", " << s.rows << " x " << s.cols);
       CHECK(update_scale(rule, 1.0, s.rows, s.cols) ==
-            Approx(textbook::scale_factor(expected, s.rows, s.cols)).epsilon(1e-15));
+            Approx(reference::scale_factor(expected, s.rows, s.cols)).epsilon(1e-15));
     }
   }
 }

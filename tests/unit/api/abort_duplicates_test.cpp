@@ -26,7 +26,7 @@ constexpr int kRanks = 3;
 constexpr int64_t kDeadlineMs = 20000;
 
 void ok(muonrt_status_t status) {
-  if (status != MUONRT_OK) throw Error(static_cast<Status>(status), muonrt_last_error());
+  if (status != MUONRT_OK) throw Error(static_cast<Status>(status), muonrt_get_last_error());
 }
 
 /// Waits until all ranks are here.
@@ -67,10 +67,10 @@ Story abort_at(int64_t at, int who, bool before) {
   Story out;
   out.errors = on_ranks(kRanks, [&](int r) {
     OneMatrix trainer;
-    const auto failed = error_of([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
+    const auto failed = capture_error([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
     gate.pass();  // nobody ends by what another rank destroys
     creating = false;
-    const auto stepped = failed ? failed : error_of([&] { ok(trainer.step()); });
+    const auto stepped = failed ? failed : capture_error([&] { ok(trainer.step()); });
     gate.pass();
     if (stepped) throw *stepped;
   });
@@ -116,12 +116,12 @@ namespace {
 
 using Make = std::function<muonrt_comm_t*(int rank)>;
 
-void abort_at_any_time(int runs, const std::function<Make()>& meeting) {
+void abort_at_any_time(int runs, const std::function<Make()>& rendezvous) {
   uint32_t random = 1;
   for (int run = 0; run < runs; ++run) {
     CAPTURE(run);
     std::vector<muonrt_comm_t*> comms(kRanks);
-    const Make make = meeting();
+    const Make make = rendezvous();
     REQUIRE(text_of(on_ranks(kRanks, [&](int r) {
               comms[static_cast<size_t>(r)] = make(r);
               ok(muonrt_comm_set_timeout(comms[static_cast<size_t>(r)], kDeadlineMs));
@@ -138,10 +138,10 @@ void abort_at_any_time(int runs, const std::function<Make()>& meeting) {
     const auto errors = on_ranks(kRanks, [&](int r) {
       begun = true;
       OneMatrix trainer;
-      const auto failed = error_of([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
+      const auto failed = capture_error([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
       while (!told) std::this_thread::yield();
       gate.pass();
-      const auto stepped = failed ? failed : error_of([&] { ok(trainer.step()); });
+      const auto stepped = failed ? failed : capture_error([&] { ok(trainer.step()); });
       gate.pass();
       if (stepped) throw *stepped;
     });
@@ -168,8 +168,8 @@ TEST_CASE("abort: at any time of a creation over TCP", "[unit][comm][rendezvous]
   abort_at_any_time(20, []() -> Make {
     const std::string address = loopback::at_port(loopback::free_port());
     return [address](int rank) {
-      muonrt_tcp_t tcp;
-      muonrt_tcp_init(&tcp);
+      muonrt_tcp_options_t tcp;
+      muonrt_tcp_options_init(&tcp);
       tcp.rank = rank;
       tcp.size = kRanks;
       tcp.address = address.c_str();
@@ -200,7 +200,7 @@ TEST_CASE("abort: of a communicator ends the step of an optimizer that was made 
       gate.pass();
       // Rank 1 gives up before its step, the others in it or before it.
       if (r == 1) muonrt_comm_abort(comm, abort_with, "the data has ended");
-      const auto error = error_of([&] { ok(trainer.step()); });
+      const auto error = capture_error([&] { ok(trainer.step()); });
       const bool ended = trainer.step() == MUONRT_ERROR_INVALID_STATE;
       gate.pass();  // not by destroying what it waits for
       trainer.destroy();
@@ -230,7 +230,7 @@ TEST_CASE("abort: an optimizer that is gone is told nothing, and its communicato
   ok(trainer.create(comm));
   for (const muonrt_status_t none : {0, 1, -1, 9, 14, 91, INT32_MAX}) {
     CHECK(muonrt_comm_abort(comm, none, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK(std::string(muonrt_last_error()).find("status is " + std::to_string(none)) !=
+    CHECK(std::string(muonrt_get_last_error()).find("status is " + std::to_string(none)) !=
           std::string::npos);
   }
   CHECK(trainer.step() == MUONRT_OK);

@@ -22,7 +22,7 @@ struct Rig {
   }
   muonrt_status_t create() {
     const muonrt_status_t status = trainer.create(comm, &options);
-    if (status != MUONRT_OK) message = muonrt_last_error();
+    if (status != MUONRT_OK) message = muonrt_get_last_error();
     return status;
   }
 
@@ -61,7 +61,7 @@ TEST_CASE("allocator: all memory of an optimizer comes from the caller's and goe
   CHECK(ledger.calls == at_creation);
   muonrt_counters_t counters;
   muonrt_counters_init(&counters);
-  REQUIRE(muonrt_optimizer_counters(theirs.trainer.optimizer, &counters) == MUONRT_OK);
+  REQUIRE(muonrt_optimizer_get_counters(theirs.trainer.optimizer, &counters) == MUONRT_OK);
   CHECK(counters.allocations == at_creation);
   CHECK(counters.allocated_bytes <= ledger.taken);
   CHECK(std::ssize(ledger.out) > 0);

@@ -16,7 +16,7 @@ void* take(void*, int64_t bytes, int32_t, void*) {
   return std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256));
 }
 void give(void*, void* memory, int64_t, int32_t, void*) { std::free(memory); }
-int first(void*, int64_t, const muonrt_assignment_t*, int32_t* owner) {
+int first(void*, int64_t, const muonrt_assign_info_t*, int32_t* owner) {
   *owner = 0;
   return 0;
 }
@@ -68,7 +68,7 @@ struct Arguments {
       parts[i].rows = rows + i;
       parts[i].n_rows = 1;
     }
-    clip.kind = MUONRT_QK_CLIP_Q;
+    clip.kind = MUONRT_QK_QUERY;
     clip.heads = 2;
     clip.head_dim = 2;
     clip.select = select;
@@ -86,8 +86,8 @@ struct Arguments {
     groups[0].coefficients = MUONRT_COEFFICIENTS_CUSTOM;
     groups[0].custom = custom;
     groups[0].form = MUONRT_FORM_GRAM;
-    groups[0].restarts = restarts;
-    groups[0].n_restarts = 1;
+    groups[0].gram_restarts = restarts;
+    groups[0].n_gram_restarts = 1;
     for (int i = 0; i < 2; ++i) {
       groups[i].name = names[i];
       params[i].group = i;
@@ -116,7 +116,7 @@ std::vector<float> stepped(bool freed) {
   muonrt_optimizer_t* optimizer = nullptr;
   const muonrt_status_t status =
       muonrt_optimizer_create(&optimizer, comm, &a->options, a->groups, 2, a->params, 2);
-  INFO(muonrt_last_error());
+  INFO(muonrt_get_last_error());
   REQUIRE(status == MUONRT_OK);
   if (freed) {
     muonrt_comm_destroy(comm);
@@ -125,15 +125,16 @@ std::vector<float> stepped(bool freed) {
   }
   const float logits[2] = {50.0f, 400.0f};
   for (int i = 0; i < 2; ++i) {
-    muonrt_step_t step = muonrt::step_args();
+    muonrt_step_args_t step = muonrt::step_args();
     step.lr = 0.1;
     step.qk_logits = logits;
     step.n_qk_logits = 2;
     CHECK(muonrt_optimizer_step(optimizer, &step, nullptr) == MUONRT_OK);
   }
   int64_t length = 0, found = -1;
-  CHECK(muonrt_optimizer_describe(optimizer, MUONRT_TEXT, nullptr, 0, &length) == MUONRT_OK);
-  CHECK((muonrt_optimizer_find(optimizer, "bias", &found) == MUONRT_OK && found == 1));
+  CHECK(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_TEXT, nullptr, 0, &length) ==
+        MUONRT_OK);
+  CHECK((muonrt_optimizer_find_param(optimizer, "bias", &found) == MUONRT_OK && found == 1));
   muonrt_optimizer_destroy(optimizer);
   if (!freed) muonrt_comm_destroy(comm);
   return b.data;
@@ -158,7 +159,7 @@ TEST_CASE("arguments: rates of the groups act as factors of theirs do", "[unit][
                                 {a.params[0], a.params[1]});
     for (int i = 1; i <= 2; ++i) {
       const double rates[2] = {0.25 / i, 0.03};
-      muonrt_step_t step = muonrt::step_args();
+      muonrt_step_args_t step = muonrt::step_args();
       if (by_group) {
         step.group_lrs = rates;
         step.n_group_lrs = 2;

@@ -56,7 +56,7 @@ std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
         }
         mine.handle_null = true;
       }
-      mine.message = muonrt_last_error();
+      mine.message = muonrt_get_last_error();
       mine.seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (!in_step) {
@@ -84,7 +84,7 @@ void check_case(const BadCase& c, bool in_step, int bad_rank) {
   const std::vector<Seen> seen = run(c, in_step, bad_rank);
   for (int rank = 0; rank < kRanks; ++rank) {
     const Seen& s = seen[static_cast<size_t>(rank)];
-    INFO("rank " << rank << ": " << muonrt_status_name(s.status) << ": " << s.message);
+    INFO("rank " << rank << ": " << muonrt_status_get_name(s.status) << ": " << s.message);
     CHECK(s.status == c.status);
     CHECK(s.message == seen[0].message);
     for (const std::string& part : c.says) CHECK(s.message.find(part) != std::string::npos);
@@ -128,8 +128,8 @@ TEST_CASE("bad input: what is wrong on one rank of three in a step votes it down
 
 TEST_CASE("structs: a report that no step has filled names no rank and no parameter",
           "[unit][abi]") {
-  muonrt_report_t report;
-  muonrt_report_init(&report);
+  muonrt_step_report_t report;
+  muonrt_step_report_init(&report);
   CHECK(report.nonfinite_rank == -1);
   CHECK(report.nonfinite_param == -1);
 }

@@ -44,7 +44,7 @@ std::string created(int size, const std::function<void(int, Arguments&)>& change
     change(rank, a);
     muonrt_optimizer_t* optimizer = nullptr;
     if (muonrt_optimizer_create(&optimizer, comm, nullptr, a.groups, 2, a.params, 2) != MUONRT_OK)
-      said[static_cast<size_t>(rank)] = muonrt_last_error();
+      said[static_cast<size_t>(rank)] = muonrt_get_last_error();
     if (optimizer && work) work(optimizer);
     muonrt_optimizer_destroy(optimizer);
     muonrt_comm_destroy(comm);
@@ -141,8 +141,8 @@ TEST_CASE("creation: a clipping norm or a machine's rate is 0 or one that can be
           muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2);
       std::vector<char> text(1 << 16);
       if (status == MUONRT_OK) {
-        CHECK(muonrt_optimizer_describe(optimizer, MUONRT_JSON, text.data(), 1 << 16, nullptr) ==
-              MUONRT_OK);
+        CHECK(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_JSON, text.data(), 1 << 16,
+                                             nullptr) == MUONRT_OK);
         CHECK_THAT(text.data(), !Contains("inf") && !Contains("nan"));
       }
       muonrt_optimizer_destroy(optimizer);
@@ -152,7 +152,7 @@ TEST_CASE("creation: a clipping norm or a machine's rate is 0 or one that can be
     for (const double value : row.taken) CHECK(create(value) == MUONRT_OK);
     for (const double value : row.refused) {
       CHECK(create(value) == MUONRT_ERROR_INVALID_ARGUMENT);
-      CHECK_THAT(muonrt_last_error(), Contains(std::string("options: ") + row.name + " is "));
+      CHECK_THAT(muonrt_get_last_error(), Contains(std::string("options: ") + row.name + " is "));
     }
   }
   muonrt_comm_destroy(comm);
@@ -163,13 +163,13 @@ TEST_CASE("creation: the plan as JSON is UTF-8 whatever the names hold", "[unit]
             1, [](int, Arguments& a) { a.params[0].name = "w\xe4g\xff"; },
             [](muonrt_optimizer_t* o) {
               std::vector<char> text(1 << 16);
-              muonrt_optimizer_describe(o, MUONRT_JSON, text.data(), 1 << 16, nullptr);
+              muonrt_optimizer_describe_plan(o, MUONRT_FORMAT_JSON, text.data(), 1 << 16, nullptr);
               const std::string json = text.data();
               if (json.find("w\xef\xbf\xbdg\xef\xbf\xbd") == std::string::npos ||
                   json.find('\xe4') != std::string::npos)
                 throw std::runtime_error(json);
               int64_t index = -1;
-              muonrt_optimizer_find(o, "w\xe4g\xff", &index);
+              muonrt_optimizer_find_param(o, "w\xe4g\xff", &index);
               if (index != 0) throw std::runtime_error("the name itself has changed");
             }) == "");
 }
@@ -178,20 +178,20 @@ TEST_CASE("creation: a step number that was got can be set", "[unit][abi]") {
   CHECK(created(
             1, [](int, Arguments&) {},
             [](muonrt_optimizer_t* o) {
-              muonrt_step_t step;
-              muonrt_step_init(&step);
+              muonrt_step_args_t step;
+              muonrt_step_args_init(&step);
               step.lr = 0.1;
               int64_t got = 0;
               if (muonrt_optimizer_set_step(o, (int64_t{1} << 53) - 1) != MUONRT_OK ||
                   muonrt_optimizer_step(o, &step, nullptr) != MUONRT_OK ||
                   muonrt_optimizer_get_step(o, &got) != MUONRT_OK ||
                   muonrt_optimizer_set_step(o, got) != MUONRT_OK)
-                throw std::runtime_error(muonrt_last_error());
+                throw std::runtime_error(muonrt_get_last_error());
             }) == "");
 }
 
 TEST_CASE("build info: the transports of every build are told", "[unit][abi]") {
   char text[2048];
-  REQUIRE(muonrt_build_info(text, sizeof text, nullptr) == MUONRT_OK);
+  REQUIRE(muonrt_get_build_info(text, sizeof text, nullptr) == MUONRT_OK);
   CHECK_THAT(text, Contains("\"callback\", \"tcp\", \"folder\""));
 }

@@ -44,7 +44,7 @@ std::string refused(const DLTensor& tensor, muonrt_device_t device = MUONRT_DEVI
   if (muonrt_dlpack_read(&data, &dtype, &tensor, "w", device, device_index) !=
       MUONRT_ERROR_INVALID_ARGUMENT)
     return "";
-  return muonrt_last_error();
+  return muonrt_get_last_error();
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ TEST_CASE("dlpack: a shard keeps the whole tensor's shape", "[unit][abi]") {
   w.tensor.strides = w.strides + 1;
   CHECK(muonrt_param_set_data_dlpack(&p, &w.tensor, MUONRT_DEVICE_HOST, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("'w' has 1 dimensions (2 expected)"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("'w' has 1 dimensions (2 expected)"));
   // A flat range is one line of elements, whatever the tensor.
   muonrt_layout_t flat = muonrt::layout();
   flat.kind = MUONRT_LAYOUT_FLAT;
@@ -157,7 +157,7 @@ TEST_CASE("dlpack: a gradient of another shape than its shard is refused", "[uni
     g.tensor.ndim = static_cast<int32_t>(shape.size());
     g.tensor.strides = nullptr;
     const auto status = muonrt_param_set_grad_dlpack(&p, &g.tensor, MUONRT_DEVICE_HOST, 0);
-    return std::string(status == MUONRT_OK ? "" : muonrt_last_error());
+    return std::string(status == MUONRT_OK ? "" : muonrt_get_last_error());
   };
   CHECK_THAT(text({3, 3}), Contains("of 2 dimensions differs from data, of 2, in dimension 1"));
   CHECK_THAT(text({3, 4, 1}), Contains("in dimension 2"));

@@ -17,7 +17,7 @@
 namespace {
 
 bool says(const std::string& words) {
-  return std::string(muonrt_last_error()).find(words) != std::string::npos;
+  return std::string(muonrt_get_last_error()).find(words) != std::string::npos;
 }
 
 template <class To, class From>
@@ -38,8 +38,8 @@ std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& wo
     out.push_back(status);
     said = said && says(words);
   };
-  note(muonrt_comm_rank(&number, comm));
-  note(muonrt_comm_size(&number, comm));
+  note(muonrt_comm_get_rank(&number, comm));
+  note(muonrt_comm_get_size(&number, comm));
   note(muonrt_comm_set_timeout(comm, 1000));
   note(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, ""));
   note(muonrt_comm_barrier(comm));
@@ -63,33 +63,33 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
     out.push_back(status);
     said = said && says(words);
   };
-  muonrt_step_t step;
-  muonrt_step_init(&step);
+  muonrt_step_args_t step;
+  muonrt_step_args_init(&step);
   int64_t number = 0;
   note(muonrt_optimizer_step(o, &step, nullptr));
   note(muonrt_optimizer_set_grad(o, 0, nullptr));
   note(muonrt_optimizer_set_grads(o, nullptr, 0));
   note(muonrt_optimizer_set_data(o, 0, nullptr));
-  note(muonrt_optimizer_take_params(o, nullptr, 0));
+  note(muonrt_optimizer_reset_masters(o, nullptr, 0));
   note(muonrt_optimizer_set_group(o, 0, nullptr));
-  note(muonrt_optimizer_find(o, "w", &number));
+  note(muonrt_optimizer_find_param(o, "w", &number));
   note(muonrt_optimizer_state(o, 0, 0, nullptr));
-  note(muonrt_optimizer_state_extents(o, nullptr, 0, &number));
+  note(muonrt_optimizer_get_state_shards(o, nullptr, 0, &number));
   note(muonrt_optimizer_save(o, "state", nullptr));
   note(muonrt_optimizer_save_reserve(o, nullptr, nullptr));
   note(muonrt_optimizer_save_begin(o, "state", nullptr));
   note(muonrt_optimizer_save_wait(o));
   note(muonrt_optimizer_load(o, "state", nullptr));
-  note(muonrt_optimizer_load_notes(o, nullptr, 0, &number));
-  note(muonrt_optimizer_clipped_heads(o, nullptr, nullptr, 0, &number));
+  note(muonrt_optimizer_get_load_notes(o, nullptr, 0, &number));
+  note(muonrt_optimizer_get_clipped_heads(o, nullptr, nullptr, 0, &number));
   note(muonrt_optimizer_get_step(o, &number));
   note(muonrt_optimizer_set_step(o, 1));
-  note(muonrt_optimizer_get_updates(o, 0, &number));
-  note(muonrt_optimizer_set_updates(o, 0, 0));
-  note(muonrt_optimizer_describe(o, 0, nullptr, 0, &number));
-  note(muonrt_optimizer_trace(o, 0, nullptr, 0, &number));
-  note(muonrt_optimizer_counters(o, nullptr));
-  note(muonrt_optimizer_health(o, nullptr, nullptr, 0));
+  note(muonrt_optimizer_get_update_count(o, 0, &number));
+  note(muonrt_optimizer_set_update_count(o, 0, 0));
+  note(muonrt_optimizer_describe_plan(o, 0, nullptr, 0, &number));
+  note(muonrt_optimizer_get_trace(o, 0, nullptr, 0, &number));
+  note(muonrt_optimizer_get_counters(o, nullptr));
+  note(muonrt_optimizer_get_health(o, nullptr, nullptr, 0));
   note(muonrt_optimizer_recover(o, comm, nullptr));
   return out;
 }
@@ -227,12 +227,12 @@ TEST_CASE("handles: a child of fork is refused at once, and its parent goes on s
   OneMatrix trainers[2];
   const auto on_both = [&](auto body) {
     return transport_test::text_of(transport_test::on_ranks(2, [&](int rank) {
-      if (body(rank) != MUONRT_OK) transport_test::require_none(muonrt_last_error());
+      if (body(rank) != MUONRT_OK) transport_test::require_none(muonrt_get_last_error());
     }));
   };
   REQUIRE(on_both([&](int rank) {
-            muonrt_tcp_t tcp;
-            muonrt_tcp_init(&tcp);
+            muonrt_tcp_options_t tcp;
+            muonrt_tcp_options_init(&tcp);
             tcp.rank = rank;
             tcp.size = 2;
             tcp.address = address.c_str();

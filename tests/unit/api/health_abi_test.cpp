@@ -41,8 +41,8 @@ TEST_CASE("health abi: a step that measures says so, and its numbers come out",
   CHECK(before.summary.step == -1);
   CHECK(before.summary.replica_param == -1);
   CHECK(before.matrices.empty());
-  CHECK(s.optimizer.step(0.1).health == 0);
-  CHECK(s.optimizer.step(0.1).health == 1);
+  CHECK(s.optimizer.step(0.1).has_health == 0);
+  CHECK(s.optimizer.step(0.1).has_health == 1);
   const muonrt::Health after = s.optimizer.health();
   CHECK(after.summary.step == 2);
   CHECK(after.summary.skipped == 0);
@@ -73,8 +73,8 @@ TEST_CASE("health abi: older, newer and wrong structs, null pointers, no interva
   const auto refused = [](muonrt_optimizer_t* optimizer, muonrt_health_t* summary,
                           muonrt_matrix_health_t* matrices, int64_t capacity, const char* words,
                           muonrt_status_t status = MUONRT_ERROR_INVALID_ARGUMENT) {
-    CHECK(muonrt_optimizer_health(optimizer, summary, matrices, capacity) == status);
-    CHECK_THAT(muonrt_last_error(), Catch::Contains(words));
+    CHECK(muonrt_optimizer_get_health(optimizer, summary, matrices, capacity) == status);
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
   };
   refused(off.optimizer.get(), &health, nullptr, 0, "health_every", MUONRT_ERROR_INVALID_STATE);
   refused(handle, nullptr, nullptr, 0, "health");
@@ -94,7 +94,7 @@ TEST_CASE("health abi: older, newer and wrong structs, null pointers, no interva
   std::memset(newer, 0x55, sizeof newer);
   muonrt_matrix_health_init(&newer[0].known);
   newer[0].known.struct_size = sizeof(Newer);
-  CHECK(muonrt_optimizer_health(handle, &health, &newer[0].known, 3) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_health(handle, &health, &newer[0].known, 3) == MUONRT_OK);
   CHECK(newer[0].known.rows == 4);
   CHECK(newer[0].more == 0x5555555555555555);
   CHECK(newer[1].known.rows == 0x5555555555555555);  // there is one matrix

@@ -44,7 +44,7 @@ struct Half {
     return {comm, muonrt::options(), {muonrt::muon_group()}, {p}};
   }
   muonrt_status_t step() {
-    muonrt_step_t args = muonrt::step_args();
+    muonrt_step_args_t args = muonrt::step_args();
     args.lr = 0.1;
     return muonrt_optimizer_step(optimizer.get(), &args, nullptr);
   }
@@ -62,9 +62,9 @@ TEST_CASE("masters: weights written after the creation are refused by name, and 
   fill(late.weights, kTwo);
   late.weights[0] = kOne;
   REQUIRE(late.step() == MUONRT_ERROR_INVALID_ARGUMENT);
-  const std::string said = muonrt_last_error();
+  const std::string said = muonrt_get_last_error();
   CHECK_THAT(said, Contains("param 'w': local element 1 is 2, but its master weight is 1"));
-  CHECK_THAT(said, Contains("call muonrt_optimizer_take_params"));
+  CHECK_THAT(said, Contains("call muonrt_optimizer_reset_masters"));
   CHECK(late.weights[1] == kTwo);
   late.weights[0] = kTwo;
   late.optimizer.take_params({0});
@@ -123,7 +123,7 @@ TEST_CASE("masters: remainders become 0, the caller's own masters stay", "[unit]
   callers.optimizer.take_params();
   CHECK(callers.master == std::vector<float>(kNumel, 1.0f));
   REQUIRE(callers.step() == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("write its master weights, too"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("write its master weights, too"));
   callers.master.assign(kNumel, 0.5f);
   CHECK(callers.step() == MUONRT_OK);
 }
@@ -132,10 +132,12 @@ TEST_CASE("masters: a bad list is refused whole", "[unit][abi]") {
   Half h(all(kOne));
   fill(h.weights, kTwo);
   const int64_t list[] = {0, 1};
-  CHECK(muonrt_optimizer_take_params(h.optimizer.get(), list, 2) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("take_params: param index is 1"));
-  CHECK(muonrt_optimizer_take_params(h.optimizer.get(), list, -1) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_optimizer_take_params(h.optimizer.get(), nullptr, 1) ==
+  CHECK(muonrt_optimizer_reset_masters(h.optimizer.get(), list, 2) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_get_last_error(), Contains("take_params: param index is 1"));
+  CHECK(muonrt_optimizer_reset_masters(h.optimizer.get(), list, -1) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_reset_masters(h.optimizer.get(), nullptr, 1) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);  // nothing was taken
 }
@@ -170,7 +172,7 @@ TEST_CASE("set_data: memory that cannot be a parameter's is refused, the old one
   const auto refused = [&](int64_t param, void* data, const char* why) {
     CHECK(muonrt_optimizer_set_data(h.optimizer.get(), param, data) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_last_error(), Contains(why));
+    CHECK_THAT(muonrt_get_last_error(), Contains(why));
   };
   refused(0, nullptr, "param 'w': data is null (this rank holds 12 elements)");
   refused(0, h.grad.data() + kNumel - 1, "data overlaps the grad of param 'w' by 4 bytes");
@@ -192,8 +194,8 @@ TEST_CASE("skip: a step that is skipped says why, one that overflows by the tran
     group.nesterov = 0;  // the direction is the gradient
     h.optimizer.set_group(0, group);
     h.grad[3] = overflows ? 3.4e38f : std::numeric_limits<float>::quiet_NaN();
-    const muonrt_report_t report = h.optimizer.step(0.1);
-    const std::string said = muonrt_last_error();
+    const muonrt_step_report_t report = h.optimizer.step(0.1);
+    const std::string said = muonrt_get_last_error();
     CHECK(report.skipped == 1);
     CHECK(report.transport_overflow == (overflows ? 1 : 0));
     CHECK_THAT(said, Contains("param 'w': "));

@@ -8,13 +8,13 @@
 #include "muonrt/comm.h"
 #include "muonrt/rendezvous.h"
 #include "muonrt/strategies.h"
-#include "support/faults/refusal.hpp"
+#include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/one_matrix.hpp"
 #include "support/sanitized.hpp"
 #include "support/thread_ranks.hpp"
 
-using support::Refusal;
+using support::AllocationFailure;
 using support::refusal;
 
 namespace {
@@ -35,8 +35,8 @@ enum class Over { kThreads, kTcp };
 muonrt_comm_t* meet_over_tcp(int rank, const std::string& address, int64_t timeout_ms,
                              muonrt_status_t& status) {
   static const char secret[] = "32 bytes or more that nobody knows";
-  muonrt_tcp_t tcp;
-  muonrt_tcp_init(&tcp);
+  muonrt_tcp_options_t tcp;
+  muonrt_tcp_options_init(&tcp);
   tcp.rank = rank;
   tcp.size = 2;
   tcp.address = address.c_str();
@@ -200,7 +200,7 @@ TEST_CASE("out of memory: over TCP steps need none for what comes", "[unit][opti
   muonrt_status_t status[2] = {};
   refusal.disarm();
   transport_test::on_ranks(2, [&](int rank) {
-    Refusal::mark(false);
+    AllocationFailure::mark(false);
     const muonrt_optimizer_options_t options = portable();
     OneMatrix& trainer = trainers[rank];
     status[rank] = trainer.create(pair.comms[rank], &options);
@@ -231,8 +231,8 @@ struct MeetInFolder {
   const loopback::Folder folder;
   static std::string place(int64_t nth) { return "meeting-" + std::to_string(nth); }
   muonrt_comm_t* operator()(int rank, const std::string& place, muonrt_status_t& status) const {
-    muonrt_folder_t given;
-    muonrt_folder_init(&given);
+    muonrt_folder_options_t given;
+    muonrt_folder_options_init(&given);
     given.rank = rank;
     given.size = 2;
     given.path = folder.path().c_str();
@@ -258,8 +258,8 @@ void check_meetings(int64_t stride, const Meet& meet) {
       std::string said[2];
       fired = support::refused(2, faulty, nth, [&](int rank) {
         muonrt_comm_t* const comm = meet(rank, place, met[rank]);
-        Refusal::mark(false);
-        said[rank] = muonrt_last_error();
+        AllocationFailure::mark(false);
+        said[rank] = muonrt_get_last_error();
         muonrt_comm_destroy(comm);
       });
       CAPTURE(faulty, nth, met[0], met[1], said[0], said[1]);

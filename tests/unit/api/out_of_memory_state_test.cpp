@@ -8,7 +8,7 @@
 
 #include "muonrt/comm.h"
 #include "muonrt/state.h"
-#include "support/faults/refusal.hpp"
+#include "support/faults/allocation_failure.hpp"
 #include "support/folder.hpp"
 #include "support/one_matrix.hpp"
 #include "support/sanitized.hpp"
@@ -61,8 +61,8 @@ class World {
   bool run(int faulty, int64_t nth) {
     return support::refused(ranks_, faulty, nth, [&](int rank) {
       status[rank] = work(trainers_[rank].optimizer);
-      support::Refusal::mark(false);
-      said[rank] = status[rank] == MUONRT_OK ? "" : muonrt_last_error();
+      support::AllocationFailure::mark(false);
+      said[rank] = status[rank] == MUONRT_OK ? "" : muonrt_get_last_error();
     });
   }
   bool all_have(const Values& values) const {

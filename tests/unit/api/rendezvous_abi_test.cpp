@@ -12,12 +12,12 @@ namespace {
 std::string gathered(int size, const std::function<muonrt_status_t(muonrt_comm_t**, int)>& make) {
   return transport_test::text_of(transport_test::on_ranks(size, [&](int rank) {
     muonrt_comm_t* comm = nullptr;
-    if (make(&comm, rank) != MUONRT_OK) transport_test::require_none(muonrt_last_error());
+    if (make(&comm, rank) != MUONRT_OK) transport_test::require_none(muonrt_get_last_error());
     const auto mine = static_cast<int32_t>(rank * rank);
     std::vector<int32_t> all(static_cast<size_t>(size));
     const muonrt_status_t status = muonrt_comm_allgather(comm, &mine, all.data(), 4);
     muonrt_comm_destroy(comm);
-    if (status != MUONRT_OK) transport_test::require_none(muonrt_last_error());
+    if (status != MUONRT_OK) transport_test::require_none(muonrt_get_last_error());
     for (int r = 0; r < size; ++r) {
       if (all[static_cast<size_t>(r)] != r * r) transport_test::require_none("another value");
     }
@@ -31,8 +31,8 @@ TEST_CASE("rendezvous abi: communicators meet over TCP and in a folder",
   const std::string address = loopback::at_port(loopback::free_port());
   const std::string secret = "this run's secret";
   CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
-          muonrt_tcp_t tcp;
-          muonrt_tcp_init(&tcp);
+          muonrt_tcp_options_t tcp;
+          muonrt_tcp_options_init(&tcp);
           tcp.rank = rank;
           tcp.size = 3;
           tcp.address = address.c_str();
@@ -43,8 +43,8 @@ TEST_CASE("rendezvous abi: communicators meet over TCP and in a folder",
         }) == "");
   const loopback::Folder folder;
   CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
-          muonrt_folder_t meeting;
-          muonrt_folder_init(&meeting);
+          muonrt_folder_options_t meeting;
+          muonrt_folder_options_init(&meeting);
           meeting.rank = rank;
           meeting.size = 3;
           meeting.path = folder.path().c_str();
@@ -57,11 +57,11 @@ TEST_CASE("rendezvous abi: communicators meet over TCP and in a folder",
 
 TEST_CASE("rendezvous abi: what is not set is refused by name", "[unit][comm][rendezvous]") {
   muonrt_comm_t* comm = nullptr;
-  muonrt_tcp_t tcp;
-  muonrt_tcp_init(&tcp);
+  muonrt_tcp_options_t tcp;
+  muonrt_tcp_options_init(&tcp);
   const auto tcp_says = [&](const char* words) {
     CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_last_error(), Catch::Contains(words));
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
   };
   tcp_says("tcp.address is null");
   tcp.address = "localhost:1234";
@@ -73,11 +73,11 @@ TEST_CASE("rendezvous abi: what is not set is refused by name", "[unit][comm][re
   tcp_says("timeout_ms is 0");
   CHECK(muonrt_comm_create_tcp(&comm, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_comm_create_tcp(nullptr, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
-  muonrt_folder_t folder;
-  muonrt_folder_init(&folder);
+  muonrt_folder_options_t folder;
+  muonrt_folder_options_init(&folder);
   const auto folder_says = [&](const char* words) {
     CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_last_error(), Catch::Contains(words));
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
   };
   folder_says("folder.path is null");
   folder.path = "/tmp";
@@ -95,8 +95,8 @@ TEST_CASE("rendezvous abi: rank 0 takes a free port and tells where", "[unit][co
   std::promise<std::string> told;
   const std::shared_future<std::string> address = told.get_future().share();
   CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
-          muonrt_tcp_t tcp;
-          muonrt_tcp_init(&tcp);
+          muonrt_tcp_options_t tcp;
+          muonrt_tcp_options_init(&tcp);
           tcp.rank = rank;
           tcp.size = 3;
           const std::string where = rank == 0 ? "127.0.0.1:0" : address.get();
@@ -115,8 +115,8 @@ TEST_CASE("rendezvous abi: rank 0 takes a free port and tells where", "[unit][co
 }
 
 TEST_CASE("rendezvous abi: port 0 that nobody hears of is refused", "[unit][comm][rendezvous]") {
-  muonrt_tcp_t tcp;
-  muonrt_tcp_init(&tcp);
+  muonrt_tcp_options_t tcp;
+  muonrt_tcp_options_init(&tcp);
   tcp.rank = 0;
   tcp.size = 2;
   tcp.address = "127.0.0.1:0";
@@ -126,7 +126,7 @@ TEST_CASE("rendezvous abi: port 0 that nobody hears of is refused", "[unit][comm
     muonrt_comm_t* comm = nullptr;
     CHECK(muonrt_comm_create_tcp(&comm, &tcp) == status);
     CHECK(comm == nullptr);
-    const std::string said = muonrt_last_error();
+    const std::string said = muonrt_get_last_error();
     CHECK_THAT(said, Catch::Contains(words));
   };
   ends(MUONRT_ERROR_INVALID_ARGUMENT, "nobody is told which port");

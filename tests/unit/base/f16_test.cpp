@@ -4,14 +4,14 @@
 #include <limits>
 
 #include "base/dtype.hpp"
-#include "textbook/textbook.hpp"
+#include "reference/reference.hpp"
 
 using namespace muonrt;
 
 TEST_CASE("f16: every pattern widens to its value and comes back", "[unit][base]") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const f16 x{static_cast<uint16_t>(bits)};
-    const double expected = textbook::half_value(x.bits);
+    const double expected = reference::half_value(x.bits);
     const float wide = to_f32(x);
     if (std::isnan(expected)) {
       REQUIRE(std::isnan(wide));
@@ -27,9 +27,9 @@ TEST_CASE("f16: every pattern widens to its value and comes back", "[unit][base]
 TEST_CASE("f16: narrowing takes the nearest value, and the even one of two", "[unit][base]") {
   const float inf = std::numeric_limits<float>::infinity();
   for (uint16_t bits = 0; bits < 0x7c00; ++bits) {
-    const double low = textbook::half_value(bits);
+    const double low = reference::half_value(bits);
     // 65536 stands where the next value would be infinity.
-    const double high = bits + 1 == 0x7c00 ? 65536.0 : textbook::half_value(bits + 1);
+    const double high = bits + 1 == 0x7c00 ? 65536.0 : reference::half_value(bits + 1);
     const auto middle = static_cast<float>((low + high) / 2);
     REQUIRE(static_cast<double>(middle) == (low + high) / 2);
     const auto even = static_cast<uint16_t>(bits + bits % 2);
@@ -37,8 +37,8 @@ TEST_CASE("f16: narrowing takes the nearest value, and the even one of two", "[u
     REQUIRE(to_f16(-middle).bits == (even | 0x8000));
     REQUIRE(to_f16(std::nextafter(middle, 0.0f)).bits == bits);
     REQUIRE(to_f16(std::nextafter(middle, inf)).bits == bits + 1);
-    REQUIRE(textbook::half_bits(static_cast<double>(middle)) == even);
-    REQUIRE(textbook::half_bits(std::nextafter((low + high) / 2, 0.0)) == bits);
+    REQUIRE(reference::half_bits(static_cast<double>(middle)) == even);
+    REQUIRE(reference::half_bits(std::nextafter((low + high) / 2, 0.0)) == bits);
   }
   CHECK(to_f16(inf).bits == 0x7c00);
   CHECK(to_f16(-1e30f).bits == 0xfc00);

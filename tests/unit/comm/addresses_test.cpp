@@ -2,9 +2,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/tcp/post_transport.hpp"
+#include "comm/tcp/mailbox_transport.hpp"
 #include "comm/tcp/socket.hpp"
-#include "comm/tcp/tcp_post.hpp"
+#include "comm/tcp/tcp_mailbox.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -19,9 +19,9 @@ std::string texts(const std::vector<SocketAddress>& addresses) {
   for (const SocketAddress& a : addresses) out += cat(a.text(), " ");
   return out;
 }
-std::string texts(const std::vector<Socket>& doors) {
+std::string texts(const std::vector<Socket>& listeners) {
   std::string out;
-  for (const Socket& s : doors) out += cat(address_of(s).text(), " ");
+  for (const Socket& s : listeners) out += cat(address_of(s).text(), " ");
   return out;
 }
 std::string texts(const std::vector<SocketRoute>& routes) {
@@ -76,19 +76,21 @@ TEST_CASE("addresses: calls come from the interface, to the addresses that it ca
 TEST_CASE("addresses: it listens at all that are this machine's", "[unit][comm][rendezvous]") {
   const std::string port = cat(':', loopback::free_port());
   const auto all = list({"127.0.0.1" + port, "198.51.100.7" + port, "127.0.0.2" + port});
-  const auto doors = listen_at(all, 4);
-  CHECK(texts(doors) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
+  const auto listeners = listen_at(all, 4);
+  CHECK(texts(listeners) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
   CHECK_THROWS_WITH(listen_at(all, 4), Catch::Contains("cannot listen at 127.0.0.1"));
   CHECK_THROWS_WITH(listen_at(list({"198.51.100.7" + port}), 4),
                     Catch::Contains("cannot listen at 198.51.100.7"));
 }
 
 TEST_CASE("addresses: a free port is the same at all of them", "[unit][comm][rendezvous]") {
-  const auto doors = listen_at_free_port(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), 4);
-  const std::string port = cat(':', address_of(doors.at(0)).port());
+  const auto listeners =
+      listen_at_free_port(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), 4);
+  const std::string port = cat(':', address_of(listeners.at(0)).port());
   CHECK(port != ":0");
-  CHECK(texts(doors) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
-  CHECK((port_of("127.0.0.1" + port) == address_of(doors[0]).port() && port_of("[::1]:0") == 0));
+  CHECK(texts(listeners) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
+  CHECK(
+      (port_of("127.0.0.1" + port) == address_of(listeners[0]).port() && port_of("[::1]:0") == 0));
   CHECK(with_port("[::1]:0", 80) == "[::1]:80");
 }
 
@@ -96,12 +98,12 @@ TEST_CASE("addresses: ranks meet at an address of an interface that is not its f
           "[unit][comm][rendezvous]") {
   const std::string address = cat("127.0.0.9:", loopback::free_port());
   CHECK(text_of(on_ranks(2, [&](int rank) {
-          const TcpMeeting m{rank, 2, address, "lo", "a secret of this test", 100};
-          const auto t = make_post_transport(make_tcp_post(m, 30'000));
+          const TcpRendezvous m{rank, 2, address, "lo", "a secret of this test", 100};
+          const auto t = make_mailbox_transport(make_tcp_mailbox(m, 30'000));
           require_none(check_allgather(*t, 10, 1));
         })) == "");
   const auto alone = on_ranks(1, [&](int) {
-    make_tcp_post({0, 2, address, "lo", "a secret of this test", 100}, 50);
+    make_tcp_mailbox({0, 2, address, "lo", "a secret of this test", 100}, 50);
   });
   CHECK(text_of(alone).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
 }
@@ -112,7 +114,7 @@ TEST_CASE("socket: one that has met itself is told, and leaves its port to rank 
     const int port = loopback::free_port();
     Socket own = own_caller(port, host);
     REQUIRE(own);
-    CHECK(meets_itself(own));
+    CHECK(is_self_connection(own));
     reset_when_closed(own);
     own = Socket();
     // Without SO_REUSEADDR: not even the wait after a close is left.
@@ -126,11 +128,11 @@ TEST_CASE("socket: a connection to another socket does not meet itself, and may 
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   const auto at = resolve(loopback::at_port(port));
-  const auto doors = listen_at(at, 4);
+  const auto listeners = listen_at(at, 4);
   std::string why;
   const Socket caller = try_connect(at[0], nullptr, Deadline::in_ms(30'000), why);
   REQUIRE(caller);
-  CHECK_FALSE(meets_itself(caller));
+  CHECK_FALSE(is_self_connection(caller));
   int shares = 0;
   socklen_t length = sizeof shares;
   getsockopt(caller.fd(), SOL_SOCKET, SO_REUSEADDR, &shares, &length);

@@ -217,7 +217,8 @@ TEST_CASE("transport table: a larger one passes while its unknown tail is zero",
 
 TEST_CASE("transport table: an older one has no function for what is published", "[unit][comm]") {
   muonrt_transport_t table = minimal();
-  std::memset(reinterpret_cast<void*>(&table.published), 0xff, sizeof table.published);
-  table.struct_size = offsetof(muonrt_transport_t, published);
-  CHECK_FALSE(read_transport(&table).published);
+  std::memset(reinterpret_cast<void*>(&table.get_published_error), 0xff,
+              sizeof table.get_published_error);
+  table.struct_size = offsetof(muonrt_transport_t, get_published_error);
+  CHECK_FALSE(read_transport(&table).get_published_error);
 }

@@ -71,7 +71,7 @@ TEST_CASE("timeout: the message names operation, rank, missing peers and the las
   // Rank 1 has a long deadline of its own; rank 0 tells it.
   REQUIRE(status_of(errors[1]) == Status::kTimeout);
   REQUIRE_THAT(errors[1]->message(), Contains("rank 0 reported: exchange #2 of rank 0"));
-  REQUIRE((errors[1]->is_secondhand() && !errors[0]->is_secondhand()));
+  REQUIRE((errors[1]->is_remote() && !errors[0]->is_remote()));
   REQUIRE(errors[1]->rank() == 0);
   REQUIRE(status_of(errors[2]) == Status::kComm);
   REQUIRE_THAT(errors[2]->message(), Contains("killed"));
@@ -251,7 +251,7 @@ TEST_CASE("a rank that goes: who waits for its message is told at once", "[unit]
 }
 
 TEST_CASE("flight record: keeps the last 64 operations, oldest first", "[unit][comm]") {
-  FlightRecord record;
+  FlightRecorder record;
   REQUIRE(record.text() == "");
   for (int64_t i = 0; i < 70; ++i) {
     record.begin({OperationKind::kReduceMax, i, i}, {1, 2, 30, 40});

@@ -60,7 +60,7 @@ TEST_CASE("comm: a transport's want of memory is no device's, and nothing is rep
   int64_t word = 0;
   const auto check = [](const Error& error) {
     CHECK(error.status() == Status::kComm);
-    CHECK(!error.is_secondhand());
+    CHECK(!error.is_remote());
     const std::string words = error.message();
     CHECK(words.find("host memory is exhausted") != std::string::npos);
   };

@@ -12,18 +12,18 @@
 #include "base/text.hpp"
 #include "comm/host_comm.hpp"
 #include "comm/tcp/frame.hpp"
-#include "comm/tcp/post_transport.hpp"
-#include "comm/tcp/tcp_post.hpp"
+#include "comm/tcp/mailbox_transport.hpp"
+#include "comm/tcp/tcp_mailbox.hpp"
 #include "support/bits_cases.hpp"
-#include "support/faults/refusal.hpp"
-#include "support/faults/refusing_new.hpp"
+#include "support/faults/allocation_failure.hpp"
+#include "support/faults/failing_new.hpp"
 #include "support/numerics/gradient_cases.hpp"
 #include "support/sanitized.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/world.hpp"
 
 using namespace muonrt;
-using support::Refusal;
+using support::AllocationFailure;
 using support::refusal;
 
 namespace {
@@ -49,9 +49,9 @@ Ended run(const world::Case& c, const Trouble& trouble, int faulty, int64_t nth)
   std::vector<std::vector<bool>> there;
   std::mutex mutex;
   refusal.disarm();
-  Refusal::mark(false);
+  AllocationFailure::mark(false);
   const auto body = [&](Comm& comm) {
-    Refusal::mark(false);
+    AllocationFailure::mark(false);
     comm.set_timeout_ms(20'000);
     world::Rank rank(c, comm);
     std::string& mine = seen[static_cast<size_t>(comm.rank())];
@@ -67,12 +67,12 @@ Ended run(const world::Case& c, const Trouble& trouble, int faulty, int64_t nth)
         Status status = Status::kOk;
         const int64_t before = rank.optimizer().steps();
         try {
-          Refusal::mark(comm.rank() == faulty);
+          AllocationFailure::mark(comm.rank() == faulty);
           status = rank.step_only(step, report);
         } catch (const Error& error) {
           status = error.status();
         }
-        Refusal::mark(false);
+        AllocationFailure::mark(false);
         if (spoilt && trouble.after) trouble.after(rank, comm.rank());
         const bool stepped = rank.optimizer().steps() != before;
         mine += cat(" ", status_name(status), stepped ? "+1" : "");
@@ -160,7 +160,7 @@ world::Case everything(int ranks) {
   query.qk_clip.kv_heads = 2;
   query.qk_clip.head_dim = 3;
   c.params.push_back(query);
-  c.arguments = [](StepSettings& step, int64_t, int) {
+  c.arguments = [](StepArgs& step, int64_t, int) {
     step.qk_logits = kLogits.data();
     step.n_qk_logits = std::ssize(kLogits);
   };
@@ -211,13 +211,13 @@ TEST_CASE("out of memory: no step fails but by its arguments", "[unit][optimizer
       world::Case c = bits::make(
           {.mesh = mesh, .scheme = variant, .threads = 1 + variant % 2, .variant = variant},
           variant % 3 == 2, 2);
-      c.without_grad.clear();
+      c.inactive_params.clear();
       CHECK(check_every(c).voted_down == 0);
     }
   }
-  const Placement addends{PlacementKind::kPartial, 0, 1};
-  world::Case c = gradients::make({"sums", {2}, {addends}, {}, {}}, true, 2);
-  c.without_grad.clear();
+  const Placement partial_grads{PlacementKind::kPartial, 0, 1};
+  world::Case c = gradients::make({"sums", {2}, {partial_grads}, {}, {}}, true, 2);
+  c.inactive_params.clear();
   CHECK(check_every(c).voted_down == 0);
 }
 
@@ -225,7 +225,7 @@ TEST_CASE("out of memory: arguments that find none are voted down, and the step 
           "[unit][optimizer]") {
   for (const int ranks : {1, 2}) {
     world::Case c = everything(ranks);
-    c.without_grad = {{2}, {0}};
+    c.inactive_params = {{2}, {0}};
     CHECK((check_every(c).voted_down > 0 || kSanitized));
   }
 }
@@ -244,21 +244,21 @@ TEST_CASE(
     "out of memory: over TCP a message that comes before the one awaited ends all ranks, which "
     "name the rank without memory",
     "[unit][tcp]") {
-  std::vector<Socket> hub(3), ends(3);
-  for (size_t r = 1; r < 3; ++r) std::tie(hub[r], ends[r]) = socket_pair();
+  std::vector<Socket> router(3), ends(3);
+  for (size_t r = 1; r < 3; ++r) std::tie(router[r], ends[r]) = socket_pair();
   std::vector<std::unique_ptr<Transport>> ranks;
   for (int r = 0; r < 3; ++r) {
     std::vector<Socket> mine;
     if (r > 0) mine.push_back(std::move(ends[static_cast<size_t>(r)]));
-    ranks.push_back(
-        make_post_transport(make_post_over(r, 3, r == 0 ? std::move(hub) : std::move(mine))));
+    ranks.push_back(make_mailbox_transport(
+        make_mailbox_over(r, 3, r == 0 ? std::move(router) : std::move(mine))));
     ranks.back()->set_timeout_ms(20'000);
   }
   refusal.disarm();
-  Refusal::mark(false);
+  AllocationFailure::mark(false);
   refusal.begin_drought();
   const auto errors = transport_test::on_ranks(3, [&](int r) {
-    Refusal::mark(false);
+    AllocationFailure::mark(false);
     Transport& mine = *ranks[static_cast<size_t>(r)];
     char byte = 0, all[3];
     const SendTo send{1, &byte, 1}, call{0, &byte, 1};
@@ -289,23 +289,23 @@ constexpr uint64_t kAwaited = 1, kEarly = 2, kMark = 3;
 
 /// Rank 1 of three, which has entered two channels, and rank 0's end of its connection.
 struct Rank1 {
-  Socket hub;
-  std::shared_ptr<Post> post;
+  Socket router;
+  std::shared_ptr<Mailbox> mailbox;
   Rank1() {
     refusal.disarm();
-    Refusal::mark(false);
+    AllocationFailure::mark(false);
     auto [mine, end] = socket_pair();
-    hub = std::move(mine);
+    router = std::move(mine);
     std::vector<Socket> line(1);
     line[0] = std::move(end);
-    post = make_post_over(1, 3, std::move(line));
-    for (const uint64_t channel : {kAwaited, kMark}) post->enter(channel);
+    mailbox = make_mailbox_over(1, 3, std::move(line));
+    for (const uint64_t channel : {kAwaited, kMark}) mailbox->enter(channel);
   }
   ~Rank1() { refusal.disarm(); }
-  void put(const FrameHead& head, const void* content) const {
-    const auto bytes = static_cast<size_t>(head.piece_bytes);
-    REQUIRE(send(hub.fd(), &head, sizeof head, 0) == ssize_t{sizeof head});
-    REQUIRE((bytes == 0 || send(hub.fd(), content, bytes, 0) == head.piece_bytes));
+  void put(const FrameHeader& head, const void* content) const {
+    const auto bytes = static_cast<size_t>(head.payload_bytes);
+    REQUIRE(send(router.fd(), &head, sizeof head, 0) == ssize_t{sizeof head});
+    REQUIRE((bytes == 0 || send(router.fd(), content, bytes, 0) == head.payload_bytes));
   }
 };
 
@@ -317,17 +317,17 @@ TEST_CASE(
     "[unit][tcp]") {
   for (const bool entered : {true, false}) {
     const Rank1 rank;
-    if (entered) rank.post->enter(kEarly);
+    if (entered) rank.mailbox->enter(kEarly);
     refusal.begin_drought();
     char sent = 7, got = 0;
     rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
     rank.put(message_frame(kAwaited, 0, 1, &sent, 1, 0), &sent);
     const auto outcome = transport_test::on_ranks(1, [&](int) {
-      Refusal::mark(false);
-      rank.post->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
+      AllocationFailure::mark(false);
+      rank.mailbox->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
     })[0];
     CHECK(!outcome == entered);
-    const auto error = entered ? rank.post->published(kEarly) : outcome;
+    const auto error = entered ? rank.mailbox->published_error(kEarly) : outcome;
     REQUIRE(error);
     CHECK(error->status() == Status::kOutOfMemory);
     CHECK_THAT(error->message(), Catch::Contains("rank 1 has no memory"));
@@ -337,34 +337,35 @@ TEST_CASE(
 TEST_CASE("out of memory: over TCP a sender goes on whose room comes behind an early message",
           "[unit][tcp]") {
   const Rank1 rank;
-  rank.post->enter(kEarly);
-  rank.put(control_frame(FrameKind::kFull, 0, 2, 1), nullptr);
-  const ErrorHead stop{static_cast<int32_t>(Status::kAborted), -1};
+  rank.mailbox->enter(kEarly);
+  rank.put(control_frame(FrameKind::kPause, 0, 2, 1), nullptr);
+  const ErrorFrameHeader stop{static_cast<int32_t>(Status::kAborted), -1};
   rank.put(control_frame(FrameKind::kError, kMark, 0, kToAll, &stop, sizeof stop), &stop);
-  while (!rank.post->published(kMark)) std::this_thread::yield();  // all before it has been read
+  while (!rank.mailbox->published_error(kMark))
+    std::this_thread::yield();  // all before it has been read
   refusal.begin_drought();
   char byte = 7;
   rank.put(message_frame(kEarly, 0, 1, &byte, 1, 0), &byte);
-  rank.put(control_frame(FrameKind::kRoom, 0, 2, 1), nullptr);
-  rank.post->send(kAwaited, 2, &byte, 1, Deadline::in_ms(20'000));
-  CHECK(rank.post->published(kEarly)->status() == Status::kOutOfMemory);
+  rank.put(control_frame(FrameKind::kResume, 0, 2, 1), nullptr);
+  rank.mailbox->send(kAwaited, 2, &byte, 1, Deadline::in_ms(20'000));
+  CHECK(rank.mailbox->published_error(kEarly)->status() == Status::kOutOfMemory);
 }
 
 TEST_CASE("out of memory: over TCP messages for a channel that was left take no memory",
           "[unit][tcp]") {
   const Rank1 rank;
-  rank.post->enter(kEarly);
-  rank.post->leave(kEarly);
+  rank.mailbox->enter(kEarly);
+  rank.mailbox->leave(kEarly);
   refusal.begin_drought();
   char sent = 7, got = 0;
   rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
   rank.put(message_frame(kAwaited, 0, 1, &sent, 1, 0), &sent);
   CHECK(transport_test::text_of(transport_test::on_ranks(1, [&](int) {
-          Refusal::mark(false);
-          rank.post->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
+          AllocationFailure::mark(false);
+          rank.mailbox->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
         })) == "");
   CHECK(got == sent);
-  const auto left = rank.post->published(kEarly);
+  const auto left = rank.mailbox->published_error(kEarly);
   CHECK((left && left->status() == Status::kInvalidState));
 }
 #endif

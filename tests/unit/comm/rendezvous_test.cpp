@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include "comm/tcp/handshake.hpp"
-#include "comm/tcp/post_transport.hpp"
-#include "comm/tcp/tcp_post.hpp"
+#include "comm/tcp/mailbox_transport.hpp"
+#include "comm/tcp/tcp_mailbox.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -19,22 +19,22 @@ namespace {
 
 constexpr int64_t kLong = 30'000;
 
-TcpMeeting meeting(int port, int rank, int size) {
+TcpRendezvous meeting(int port, int rank, int size) {
   return {rank, size, loopback::at_port(port), "", "a secret of this test", 100};
 }
 
-std::unique_ptr<Transport> meet(const TcpMeeting& m, int64_t timeout_ms = kLong) {
-  auto out = make_post_transport(make_tcp_post(m, timeout_ms));
+std::unique_ptr<Transport> meet(const TcpRendezvous& m, int64_t timeout_ms = kLong) {
+  auto out = make_mailbox_transport(make_tcp_mailbox(m, timeout_ms));
   out->set_timeout_ms(timeout_ms);
   return out;
 }
 
 /// What becomes of three ranks of which rank 2 is changed.
-std::vector<std::optional<Error>> with_rank_2(const std::function<void(TcpMeeting&)>& change,
+std::vector<std::optional<Error>> with_rank_2(const std::function<void(TcpRendezvous&)>& change,
                                               int64_t timeout_ms) {
   const int port = loopback::free_port();
   return on_ranks(3, [&](int rank) {
-    TcpMeeting m = meeting(port, rank, 3);
+    TcpRendezvous m = meeting(port, rank, 3);
     if (rank == 2) change(m);
     meet(m, timeout_ms);
   });
@@ -49,7 +49,7 @@ bool says(const std::optional<Error>& error, Status status, const std::string& w
 TEST_CASE("rendezvous: another secret is told apart, and the others go on waiting",
           "[unit][comm][rendezvous]") {
   const auto errors =
-      with_rank_2([](TcpMeeting& m) { m.secret = "another secret altogether"; }, 1000);
+      with_rank_2([](TcpRendezvous& m) { m.secret = "another secret altogether"; }, 1000);
   CHECK(says(errors[2], Status::kComm, "different secrets"));
   CHECK(says(errors[0], Status::kTimeout, "rank 2 of 3 did not come"));
   CHECK(says(errors[0], Status::kTimeout, "its secret is another one"));
@@ -58,9 +58,9 @@ TEST_CASE("rendezvous: another secret is told apart, and the others go on waitin
 
 TEST_CASE("rendezvous: what the ranks do not agree on is said to all of them",
           "[unit][comm][rendezvous]") {
-  const auto size = with_rank_2([](TcpMeeting& m) { m.size = 4; }, kLong);
-  const auto version = with_rank_2([](TcpMeeting& m) { m.version = 101; }, kLong);
-  const auto twice = with_rank_2([](TcpMeeting& m) { m.rank = 1; }, kLong);
+  const auto size = with_rank_2([](TcpRendezvous& m) { m.size = 4; }, kLong);
+  const auto version = with_rank_2([](TcpRendezvous& m) { m.version = 101; }, kLong);
+  const auto twice = with_rank_2([](TcpRendezvous& m) { m.rank = 1; }, kLong);
   for (size_t r = 0; r < 3; ++r) {
     CHECK(says(size[r], Status::kMismatch, "rank 2 believes in 4 ranks, rank 0 in 3"));
     CHECK(says(version[r], Status::kMismatch, "rank 2 runs version 101 of muonrt, rank 0 100"));
@@ -84,7 +84,7 @@ TEST_CASE("rendezvous: rank 0 that only its own machine reaches says so",
   for (const auto& [host, local] :
        {std::pair{"127.0.1.1", true}, {"127.0.0.1", true}, {"0.0.0.0", false}}) {
     INFO(host);
-    TcpMeeting m = meeting(port, 0, 2);
+    TcpRendezvous m = meeting(port, 0, 2);
     m.address = cat(host, ":", port);
     const auto errors = on_ranks(1, [&](int) { meet(m, 100); });
     CHECK(says(errors[0], Status::kTimeout, "rank 1 of 2 did not come"));
@@ -126,9 +126,9 @@ TEST_CASE("rendezvous: strangers and port scanners do not disturb it", "[unit][c
 TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret, is refused",
           "[unit][comm][rendezvous]") {
   const auto against = [](const std::string& greeting, bool answer, int64_t timeout_ms = kLong) {
-    const std::vector<Socket> doors =
+    const std::vector<Socket> listeners =
         listen_at(resolve(loopback::at_port(loopback::free_port())), 4);
-    const Socket& door = doors[0];
+    const Socket& door = listeners[0];
     sockaddr_in at{};
     socklen_t length = sizeof at;
     getsockname(door.fd(), reinterpret_cast<sockaddr*>(&at), &length);
@@ -143,7 +143,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       send(line.fd(), &welcome, sizeof welcome, MSG_NOSIGNAL);
     });
     const auto errors = on_ranks(1, [&](int) {
-      meet_rank_0(meeting(ntohs(at.sin_port), 1, 2), Deadline::in_ms(timeout_ms));
+      connect_to_rank_0(meeting(ntohs(at.sin_port), 1, 2), Deadline::in_ms(timeout_ms));
     });
     server.join();
     return errors[0];
@@ -180,12 +180,12 @@ TEST_CASE("rendezvous: a proof is for one claim and one greeting alone",
 }
 
 TEST_CASE("rendezvous: bad arguments are refused by name", "[unit][comm][rendezvous]") {
-  const auto refused = [](TcpMeeting m, const std::string& words) {
+  const auto refused = [](TcpRendezvous m, const std::string& words) {
     const auto errors = on_ranks(1, [&](int) { meet(m, 100); });
     return errors[0] && errors[0]->status() != Status::kInternal &&
            errors[0]->message().find(words) != std::string::npos;
   };
-  TcpMeeting m = meeting(1, 0, 2);
+  TcpRendezvous m = meeting(1, 0, 2);
   m.secret = "short";
   CHECK(refused(m, "secret has 5 bytes"));
   m = meeting(1, 2, 2);
@@ -201,7 +201,7 @@ TEST_CASE("rendezvous: bad arguments are refused by name", "[unit][comm][rendezv
 TEST_CASE("rendezvous: a name that is not known yet is waited for, and a wrong address is not",
           "[unit][comm][rendezvous]") {
   const auto called = [](const std::string& address, int64_t timeout_ms) {
-    TcpMeeting m = meeting(1, 1, 2);
+    TcpRendezvous m = meeting(1, 1, 2);
     m.address = address;
     return on_ranks(1, [&](int) { meet(m, timeout_ms); })[0];
   };

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "comm/tcp/frame.hpp"
-#include "comm/tcp/inboxes.hpp"
-#include "comm/tcp/post_transport.hpp"
-#include "comm/tcp/tcp_post.hpp"
+#include "comm/tcp/mailbox_transport.hpp"
+#include "comm/tcp/receive_queues.hpp"
+#include "comm/tcp/tcp_mailbox.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
@@ -23,7 +23,7 @@ constexpr int64_t kLong = 60'000;
 constexpr uint64_t kChannel = 1;  // of the first transport over a post
 
 std::unique_ptr<Transport> transport_over(int rank, int size, std::vector<Socket> connections) {
-  auto out = make_post_transport(make_post_over(rank, size, std::move(connections)));
+  auto out = make_mailbox_transport(make_mailbox_over(rank, size, std::move(connections)));
   out->set_timeout_ms(kLong);
   return out;
 }
@@ -93,9 +93,9 @@ std::vector<std::optional<Error>> talk_over(int size, int64_t bytes, const Flip&
   std::vector<std::thread> pumps;
   between.reserve(at_hub.size());
   for (int r = 1; r < size; ++r) {
-    auto [hub, relay_hub] = socket_pair();
+    auto [router, relay_hub] = socket_pair();
     auto [rank, relay_rank] = socket_pair();
-    at_hub[static_cast<size_t>(r)] = std::move(hub);
+    at_hub[static_cast<size_t>(r)] = std::move(router);
     at_rank[static_cast<size_t>(r)] = std::move(rank);
     between.emplace_back(std::move(relay_hub), std::move(relay_rank));
     const auto& [up, down] = between.back();
@@ -123,7 +123,7 @@ void check_noticed(int size, int64_t bytes, const Flip& flip, int receiver, int 
     if (error) CHECK(error->status() == Status::kComm);
 }
 
-constexpr int64_t kHead = 8 * sizeof(FrameHead);  // bits
+constexpr int64_t kHead = 8 * sizeof(FrameHeader);  // bits
 
 /// Of this process's memory, in KiB.
 int64_t peak_of_memory() {
@@ -137,17 +137,18 @@ int64_t peak_of_memory() {
 
 struct Hostile {
   const char* name;
-  FrameHead head;
+  FrameHeader head;
   std::string content;
   bool seal = true;  // with checksums that are right
 };
 
 /// Frames that `from` sends `to`, the only other rank, on a channel where 16 bytes are awaited.
 std::vector<Hostile> hostile_frames(int from, int to) {
-  const std::string short_text(16, 'x'), piece(static_cast<size_t>(kPieceLimit), 'x');
+  const std::string short_text(16, 'x'), piece(static_cast<size_t>(kMaxPayloadBytes), 'x');
   const auto frame = [&](FrameKind kind, int32_t target, const std::string& content) {
     const auto bytes = std::ssize(content);
-    return FrameHead{0, static_cast<int32_t>(kind), kChannel, from, target, bytes, 0, bytes, 0, 0};
+    return FrameHeader{0, static_cast<int32_t>(kind), kChannel, from, target, bytes, 0, bytes, 0,
+                       0};
   };
   std::vector<Hostile> out;
   const auto message = [&](const char* name, const std::string& content, auto change) {
@@ -156,36 +157,36 @@ std::vector<Hostile> hostile_frames(int from, int to) {
   };
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   for (const int64_t bytes : {int64_t{3'900'000'000}, int64_t{1} << 62, kMost})
-    message("a huge message", piece, [=](FrameHead& h) { h.message_bytes = bytes; });
-  for (const int64_t bytes : {int64_t{-1}, int64_t{0}, kMost, kPieceLimit + 1, int64_t{17}})
-    message("a piece of that size", short_text, [=](FrameHead& h) { h.piece_bytes = bytes; });
+    message("a huge message", piece, [=](FrameHeader& h) { h.message_bytes = bytes; });
+  for (const int64_t bytes : {int64_t{-1}, int64_t{0}, kMost, kMaxPayloadBytes + 1, int64_t{17}})
+    message("a piece of that size", short_text, [=](FrameHeader& h) { h.payload_bytes = bytes; });
   for (const int64_t bytes : {int64_t{-1}, int64_t{0}, int64_t{15}, -kMost - 1})
-    message("a message of that size", short_text, [=](FrameHead& h) { h.message_bytes = bytes; });
-  message("less than is awaited", std::string(15, 'x'), [](FrameHead&) {});
+    message("a message of that size", short_text, [=](FrameHeader& h) { h.message_bytes = bytes; });
+  message("less than is awaited", std::string(15, 'x'), [](FrameHeader&) {});
   for (const int64_t offset : {int64_t{-1}, int64_t{1}, int64_t{16}, kMost})
-    message("a place", short_text, [=](FrameHead& h) { h.offset = offset; });
-  message("a second piece first", short_text, [](FrameHead& h) {
-    h.offset = kPieceLimit;
-    h.message_bytes = kPieceLimit + 16;
+    message("a place", short_text, [=](FrameHeader& h) { h.offset = offset; });
+  message("a second piece first", short_text, [](FrameHeader& h) {
+    h.offset = kMaxPayloadBytes;
+    h.message_bytes = kMaxPayloadBytes + 16;
   });
   for (const int32_t who : {-2, -1, to, 2, 1 << 30, std::numeric_limits<int32_t>::min()})
-    message("a sender", short_text, [=](FrameHead& h) { h.from = who; });
+    message("a sender", short_text, [=](FrameHeader& h) { h.from = who; });
   for (const int32_t who : {-2, -1, from, 2, 1 << 30})
-    message("a receiver", short_text, [=](FrameHead& h) { h.to = who; });
+    message("a receiver", short_text, [=](FrameHeader& h) { h.to = who; });
   for (const int32_t kind : {-1, 0, 4, 5, 6, 7, 1 << 30})
-    message("a kind", short_text, [=](FrameHead& h) { h.kind = kind; });
-  message("no checksums", short_text, [](FrameHead& h) { h.magic = kFrameMagic; });
+    message("a kind", short_text, [=](FrameHeader& h) { h.kind = kind; });
+  message("no checksums", short_text, [](FrameHeader& h) { h.magic = kFrameMagic; });
   out.back().seal = false;
-  message("version 1 of the wire", short_text, [](FrameHead& h) { h.magic = 0x314d524d; });
+  message("version 1 of the wire", short_text, [](FrameHeader& h) { h.magic = 0x314d524d; });
   out.back().seal = false;
   for (const int32_t status : {0, 1, 2, -1, 12345}) {
-    const ErrorHead error{status, -1};
+    const ErrorFrameHeader error{status, -1};
     std::string content(reinterpret_cast<const char*>(&error), sizeof error);
     content += "all is well";
     out.push_back({"a status", frame(FrameKind::kError, kToAll, content), content});
   }
   for (const int32_t rank : {-2, 2, 1 << 30}) {
-    const ErrorHead error{static_cast<int32_t>(Status::kAborted), rank};
+    const ErrorFrameHeader error{static_cast<int32_t>(Status::kAborted), rank};
     const std::string content(reinterpret_cast<const char*>(&error), sizeof error);
     out.push_back({"a rank in an error", frame(FrameKind::kError, kToAll, content), content});
   }
@@ -231,7 +232,7 @@ TEST_CASE("wire: a bit that changes on its way is noticed where it arrives, by t
 
 TEST_CASE("wire: a bit of a long message, and of one that rank 0 hands on",
           "[unit][comm][rendezvous]") {
-  const int64_t bytes = 2 * kPieceLimit + 77, piece = kHead + 8 * kPieceLimit;
+  const int64_t bytes = 2 * kMaxPayloadBytes + 77, piece = kHead + 8 * kMaxPayloadBytes;
   REQUIRE(text_of(talk_over(2, bytes, {1, true, -1})) == "");
   for (const int64_t bit : {kHead, piece - 1, piece + kHead + 4'000'003, 2 * piece + 200,
                             2 * piece + kHead + 8 * 77 - 1}) {
@@ -259,7 +260,7 @@ TEST_CASE("wire: no frame of a hostile rank makes a result wrong or takes memory
       INFO("rank " << me << ": " << frame.name << " (kind " << frame.head.kind << ", from "
                    << frame.head.from << ", to " << frame.head.to << ", "
                    << frame.head.message_bytes << " bytes, at " << frame.head.offset << ": "
-                   << frame.head.piece_bytes << ")");
+                   << frame.head.payload_bytes << ")");
       REQUIRE(outcome);
       INFO(outcome->message());
       CHECK((outcome->status() == Status::kComm || outcome->status() == Status::kMismatch));
@@ -270,18 +271,18 @@ TEST_CASE("wire: no frame of a hostile rank makes a result wrong or takes memory
 }
 
 TEST_CASE("wire: a piece that was refused leaves nothing to take", "[unit][comm][rendezvous]") {
-  Inboxes inboxes(2);
+  ReceiveQueues inboxes(2);
   std::array<char, 16> data{};
-  FrameHead second{};
+  FrameHeader second{};
   second.channel = kChannel;
   second.from = 1;
   second.message_bytes = 16;
-  second.offset = second.piece_bytes = 8;
+  second.offset = second.payload_bytes = 8;
   CHECK_FALSE(inboxes.add(second, data.data()));
-  Awaited message{1, data.data(), 16};
+  PostedReceive message{1, data.data(), 16};
   const auto outcome = on_ranks(1, [&](int) {
-    inboxes.expect(kChannel, {&message, 1});
-    inboxes.await(kChannel, Deadline::in_ms(0));
+    inboxes.post_receives(kChannel, {&message, 1});
+    inboxes.wait_receives(kChannel, Deadline::in_ms(0));
   })[0];
   REQUIRE(outcome);
   CHECK(outcome->status() == Status::kTimeout);
@@ -289,23 +290,23 @@ TEST_CASE("wire: a piece that was refused leaves nothing to take", "[unit][comm]
 
 TEST_CASE("wire: a message of another size is a mismatch with both sizes, in pieces too",
           "[unit][comm][rendezvous]") {
-  const int64_t sent = 3 * kPieceLimit, expected = 2 * kPieceLimit;
+  const int64_t sent = 3 * kMaxPayloadBytes, expected = 2 * kMaxPayloadBytes;
   const std::vector<char> source(static_cast<size_t>(sent));
   std::vector<char> data(static_cast<size_t>(expected));
   for (const bool early : {true, false}) {
-    Inboxes inboxes(2);
+    ReceiveQueues inboxes(2);
     const auto add = [&](int64_t bytes) {
-      for (int64_t at = 0; at < bytes; at += kPieceLimit)
+      for (int64_t at = 0; at < bytes; at += kMaxPayloadBytes)
         CHECK(inboxes.add(message_frame(kChannel, 1, 0, source.data(), bytes, at),
                           source.data() + at));
     };
-    Awaited message{1, data.data(), expected};
-    if (!early) inboxes.expect(kChannel, {&message, 1});
+    PostedReceive message{1, data.data(), expected};
+    if (!early) inboxes.post_receives(kChannel, {&message, 1});
     add(sent);
     add(expected);  // the next one does not stand in for it
     const auto outcome = on_ranks(1, [&](int) {
-      if (early) inboxes.expect(kChannel, {&message, 1});
-      inboxes.await(kChannel, Deadline::in_ms(0));
+      if (early) inboxes.post_receives(kChannel, {&message, 1});
+      inboxes.wait_receives(kChannel, Deadline::in_ms(0));
     })[0];
     REQUIRE(outcome);
     CHECK(outcome->status() == Status::kMismatch);
@@ -319,7 +320,7 @@ TEST_CASE("wire: a peer's words reach the caller without what a terminal acts on
           "[unit][comm][rendezvous]") {
   auto [mine, other] = ends_of(0);
   const auto transport = transport_over(0, 2, std::move(mine));
-  const ErrorHead error{static_cast<int32_t>(Status::kAborted), -1};
+  const ErrorFrameHeader error{static_cast<int32_t>(Status::kAborted), -1};
   std::string content(reinterpret_cast<const char*>(&error), sizeof error);
   content += "a\x1b[2Jb\x7f";
   const auto bytes = std::ssize(content);

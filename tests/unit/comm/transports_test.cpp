@@ -7,8 +7,8 @@
 #include "base/text.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/self_transport.hpp"
-#include "comm/tcp/post_transport.hpp"
-#include "comm/tcp/tcp_post.hpp"
+#include "comm/tcp/mailbox_transport.hpp"
+#include "comm/tcp/tcp_mailbox.hpp"
 #include "comm/thread_transport.hpp"
 #include "support/callback_table.hpp"
 #include "support/thread_ranks.hpp"
@@ -49,14 +49,14 @@ Transports over_tables(int size, const std::function<void(muonrt_transport_t&)>&
 }
 
 Transports over_tcp(int size) {
-  std::vector<Socket> hub(static_cast<size_t>(size)), ends(hub.size());
-  for (size_t r = 1; r < hub.size(); ++r) std::tie(hub[r], ends[r]) = socket_pair();
+  std::vector<Socket> router(static_cast<size_t>(size)), ends(router.size());
+  for (size_t r = 1; r < router.size(); ++r) std::tie(router[r], ends[r]) = socket_pair();
   Transports out;
   for (int rank = 0; rank < size; ++rank) {
     std::vector<Socket> mine;
     if (rank > 0) mine.push_back(std::move(ends[static_cast<size_t>(rank)]));
-    out.push_back(make_post_transport(
-        make_post_over(rank, size, rank == 0 ? std::move(hub) : std::move(mine))));
+    out.push_back(make_mailbox_transport(
+        make_mailbox_over(rank, size, rank == 0 ? std::move(router) : std::move(mine))));
   }
   return out;
 }

@@ -7,7 +7,7 @@
 
 #include "base/error.hpp"
 #include "cuda/products/cublas_api.hpp"
-#include "cuda/products/cublas_words.hpp"
+#include "cuda/products/cublas_descriptors.hpp"
 
 using namespace muonrt;
 using namespace muonrt::cuda;
@@ -64,7 +64,7 @@ TEST_CASE("cublas: the real library takes the words of a product as they are mea
   REQUIRE(desc);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const bool transpose_b : {false, true}) {
-      const ProductWords words = words_of({3, 5, 7, 16, 24, 32, 40, dtype, transpose_b});
+      const MatmulDescriptors words = words_of({3, 5, 7, 16, 24, 32, 40, dtype, transpose_b});
       struct Expected {
         const CublasLayout& layout;
         uint64_t rows, cols;

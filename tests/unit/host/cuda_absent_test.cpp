@@ -11,8 +11,8 @@
 #include "muonrt/comm.h"
 #include "muonrt/nccl.h"
 #include "optimizer/optimizer.hpp"
+#include "support/forwarding_comm.hpp"
 #include "support/one_matrix.hpp"
-#include "support/passing_comm.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
@@ -33,16 +33,16 @@ std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& cha
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
   OneMatrix trainer;
   const muonrt_status_t status = trainer.create(comm, &options);
-  const std::string message = status == MUONRT_OK ? "" : muonrt_last_error();
+  const std::string message = status == MUONRT_OK ? "" : muonrt_get_last_error();
   trainer.destroy();
   muonrt_comm_destroy(comm);
   return {status, message};
 }
 
 /// A communicator whose operations fill SMs.
-class Filling final : public PassingComm {
+class Filling final : public ForwardingComm {
  public:
-  Filling() : PassingComm(std::make_unique<HostComm>(make_self_transport())) {}
+  Filling() : ForwardingComm(std::make_unique<HostComm>(make_self_transport())) {}
   int occupied_sms() const override { return 6; }
 };
 
@@ -66,12 +66,12 @@ TEST_CASE("no GPU: communicators of GPU memory are refused by name", "[unit][cud
     auto* comm = host;
     CHECK((staged ? muonrt_comm_create_staged(&comm, host, 0)
                   : muonrt_comm_create_nccl(&comm, host, nullptr)) == MUONRT_ERROR_NOT_SUPPORTED);
-    CHECK_THAT(muonrt_last_error(), Contains("no CUDA device"));
+    CHECK_THAT(muonrt_get_last_error(), Contains("no CUDA device"));
     CHECK(comm == nullptr);
   }
   muonrt_comm_destroy(host);
   int32_t version = -1;
-  const muonrt_status_t status = muonrt_nccl_version(&version);
+  const muonrt_status_t status = muonrt_nccl_get_version(&version);
   CHECK((status == MUONRT_ERROR_NOT_SUPPORTED || (cuda_is_built() && version >= 21900)));
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("no GPU: what is wrong with one rank's arguments is told on every rank
       const muonrt_status_t status =
           bad.change ? muonrt_comm_create_nccl(&comm, host, &options)
                      : muonrt_comm_create_staged(rank == 1 ? nullptr : &comm, host, 0);
-      const std::string text = muonrt_last_error();
+      const std::string text = muonrt_get_last_error();
       muonrt_comm_destroy(host);
       throw Error(static_cast<Status>(status), text);
     });

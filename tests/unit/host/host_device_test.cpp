@@ -101,7 +101,7 @@ struct Result {
 };
 
 void require(muonrt_status_t status) {
-  if (status != MUONRT_OK) FAIL(muonrt_last_error());
+  if (status != MUONRT_OK) FAIL(muonrt_get_last_error());
 }
 
 /// Made before a test changes the environment: the test's own arithmetic follows it.
@@ -136,8 +136,8 @@ Result run(const Inputs& inputs) {
   muonrt_optimizer_t* optimizer = nullptr;
   require(muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2));
   for (int step = 0; step < 3; ++step) {
-    muonrt_step_t args;
-    muonrt_step_init(&args);
+    muonrt_step_args_t args;
+    muonrt_step_args_init(&args);
     args.lr = 1e-3 / 3;
     require(muonrt_optimizer_step(optimizer, &args, nullptr));
   }
@@ -147,9 +147,10 @@ Result run(const Inputs& inputs) {
   const auto* values = static_cast<const float*>(view.data);
   out.momentum.assign(values, values + view.numel);
   int64_t needed = 0;
-  require(muonrt_optimizer_describe(optimizer, MUONRT_JSON, nullptr, 0, &needed));
+  require(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_JSON, nullptr, 0, &needed));
   out.plan.resize(static_cast<size_t>(needed) + 1);
-  require(muonrt_optimizer_describe(optimizer, MUONRT_JSON, out.plan.data(), needed + 1, nullptr));
+  require(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_JSON, out.plan.data(), needed + 1,
+                                         nullptr));
   muonrt_optimizer_destroy(optimizer);
   muonrt_comm_destroy(comm);
   return out;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "host/gemm.hpp"
+#include "reference/reference.hpp"
 #include "support/tolerances.hpp"
-#include "textbook/textbook.hpp"
 
 /// What the tests of the host's matrix products share: storage between red zones, kernels, one
 /// product.
@@ -73,7 +73,7 @@ class Matrix {
     const float x = static_cast<float>(v);
     const bf16 narrow = muonrt::to_bf16(x);
     if (dtype_ == DType::kF32) std::memcpy(place(i, j), &x, sizeof x);
-    const uint16_t half = textbook::half_bits(static_cast<double>(x));
+    const uint16_t half = reference::half_bits(static_cast<double>(x));
     if (dtype_ == DType::kBF16) std::memcpy(place(i, j), &narrow, sizeof narrow);
     if (dtype_ == DType::kF16) std::memcpy(place(i, j), &half, sizeof half);
   }
@@ -82,7 +82,7 @@ class Matrix {
     bf16 narrow{};
     if (dtype_ == DType::kF32) return std::memcpy(&x, place(i, j), sizeof x), x;
     std::memcpy(&narrow, place(i, j), sizeof narrow);
-    return dtype_ == DType::kF16 ? static_cast<float>(textbook::half_value(narrow.bits))
+    return dtype_ == DType::kF16 ? static_cast<float>(reference::half_value(narrow.bits))
                                  : to_f32(narrow);
   }
   bool same_bits(int64_t i, int64_t j, Matrix& other, int64_t p, int64_t q) {
@@ -175,14 +175,14 @@ inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads
   GemmScratch scratch(kernel, packed);
   const int64_t bytes = scratch.bytes_for(args, threads);
   RedZoned memory(bytes, scratch_offset);
-  scratch.lend(memory.data(), bytes);
+  scratch.set_workspace(memory.data(), bytes);
   gemm(args, pool, scratch);
   return memory.red_zones_untouched();
 }
 
 /// A matrix's values in float64, or their magnitudes.
-inline textbook::Matrix exact(Matrix& m, bool magnitudes) {
-  textbook::Matrix out(m.rows(), m.cols());
+inline reference::Matrix exact(Matrix& m, bool magnitudes) {
+  reference::Matrix out(m.rows(), m.cols());
   for (int64_t i = 0; i < m.rows(); ++i)
     for (int64_t j = 0; j < m.cols(); ++j)
       out(i, j) = magnitudes ? std::fabs(m.at(i, j)) : m.at(i, j);
@@ -195,11 +195,11 @@ inline textbook::Matrix exact(Matrix& m, bool magnitudes) {
 /// @param d     null: none.
 inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d, Matrix& c) {
   const auto product = [&](bool magnitudes) {
-    const textbook::Matrix right = exact(b, magnitudes);
-    return textbook::multiply(exact(a, magnitudes),
-                              args.transpose_b ? textbook::transpose(right) : right);
+    const reference::Matrix right = exact(b, magnitudes);
+    return reference::multiply(exact(a, magnitudes),
+                               args.transpose_b ? reference::transpose(right) : right);
   };
-  const textbook::Matrix sums = product(false), sizes = product(true);
+  const reference::Matrix sums = product(false), sizes = product(true);
   const DType dtype = args.c.dtype;
   const double alpha = args.alpha, beta = args.beta, gamma = args.gamma;
   // Half the smallest f16; denormals, which the bf16 instructions of x86 flush.

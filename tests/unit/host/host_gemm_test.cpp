@@ -86,7 +86,7 @@ TEST_CASE("host gemm: preparing a shape leaves nothing to make when it runs", "[
   const int made = counting.panels;
   CHECK(made > 0);
   std::vector<char> memory(static_cast<size_t>(bytes));
-  scratch.lend(memory.data(), bytes);
+  scratch.set_workspace(memory.data(), bytes);
   for (int i = 0; i < 3; ++i) gemm(args, pool, scratch);
   CHECK(scratch.bytes_for(args, 2) == bytes);
   CHECK(counting.panels == made);
@@ -120,7 +120,7 @@ TEST_CASE("host gemm: bad arguments are refused and C is left alone", "[unit][ge
   GemmScratch scratch;
   const int64_t bytes = scratch.bytes_for(good, 1);
   std::vector<char> memory(static_cast<size_t>(bytes));
-  scratch.lend(memory.data(), bytes - 1);
+  scratch.set_workspace(memory.data(), bytes - 1);
   CHECK_THROWS_AS(gemm(good, pool, scratch), Error);
   for (int64_t i = 0; i < 6; ++i)
     for (int64_t j = 0; j < 5; ++j) CHECK(std::isnan(c.value(i, j)));
@@ -219,7 +219,7 @@ TEST_CASE("host gemm: what a scratch served before changes no bit", "[unit][gemm
     ThreadPool pool(2);
     GemmScratch shared(*kernel);
     RedZoned memory(int64_t{1} << 21, 0);
-    shared.lend(memory.data(), int64_t{1} << 21);
+    shared.set_workspace(memory.data(), int64_t{1} << 21);
     for (int repeat = 0; repeat < 2; ++repeat) {
       for (const Shape& s : shapes) {
         const int64_t rows = s.transpose_b ? s.n : s.k, cols = s.transpose_b ? s.k : s.n;

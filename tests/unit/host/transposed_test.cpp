@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "muonrt/muonrt.h"
+#include "reference/reference.hpp"
 #include "support/world.hpp"
-#include "textbook/textbook.hpp"
 
 // Matrices that are stored inputs x outputs: they move as the transpose of what is stored the other
 // way does, bit for bit, and as the textbook says.
@@ -124,7 +124,7 @@ TEST_CASE("transposed: NorMuon's axes, row scaling and blocks count outputs as r
   for (const NormuonAxis axis : {NormuonAxis::kRows, NormuonAxis::kColumns, NormuonAxis::kLonger}) {
     INFO("axis " << static_cast<int>(axis));
     world::Case c = make_case();
-    c.settings.groups[0].normuon = axis;
+    c.settings.groups[0].normuon_axis = axis;
     check_twins(c);
   }
   for (const bool blocks : {false, true}) {
@@ -148,10 +148,10 @@ TEST_CASE("transposed: NorMuon's axes, row scaling and blocks count outputs as r
 TEST_CASE("transposed: matrices cut over four ranks follow the float64 textbook",
           "[unit][optimizer]") {
   world::Case c = world::on_mesh({2, 2});
-  c.settings.transport = DType::kF32;
+  c.settings.transport_dtype = DType::kF32;
   c.settings.groups = world::default_groups();
   c.settings.groups[0].scale_rule = ScaleRule::kOriginal;
-  c.settings.groups[0].normuon = NormuonAxis::kRows;
+  c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
   const Placement s0{PlacementKind::kShard, 0, 1}, s1{PlacementKind::kShard, 1, 1};
   // Stored: 24 inputs x 60 outputs, cut both ways, and so on.
   c.params = {world::matrix("c_fc", {24, 60}, {s0, s1}),
@@ -163,22 +163,22 @@ TEST_CASE("transposed: matrices cut over four ranks follow the float64 textbook"
     INFO(c.params[i].name);
     const int64_t rows = c.params[i].shape[0], cols = c.params[i].shape[1];
     const auto values = [&](int64_t step) {
-      textbook::Matrix stored(rows, cols);
+      reference::Matrix stored(rows, cols);
       for (int64_t e = 0; e < rows * cols; ++e)
         stored.v[static_cast<size_t>(e)] =
             static_cast<double>(world::value(static_cast<int64_t>(i), e, step));
-      return textbook::transpose(stored);
+      return reference::transpose(stored);
     };
-    textbook::Muon how;
+    reference::Muon how;
     how.lr = c.lr;
-    how.scale = textbook::Scale::kOriginal;
-    how.list = textbook::lists::kPolarModded;
+    how.scale = reference::Scale::kOriginal;
+    how.list = reference::lists::kPolarModded;
     how.safety = 1.02;
     how.normuon = true;
-    textbook::Matrix w = values(-1), m(cols, rows);
+    reference::Matrix w = values(-1), m(cols, rows);
     std::vector<double> v;
-    for (int step = 0; step < c.steps; ++step) textbook::muon_step(how, w, m, values(step), &v);
-    const textbook::Matrix expected = textbook::transpose(w);
+    for (int step = 0; step < c.steps; ++step) reference::muon_step(how, w, m, values(step), &v);
+    const reference::Matrix expected = reference::transpose(w);
     double worst = 0;
     for (size_t e = 0; e < expected.v.size(); ++e) {
       float x;
@@ -223,11 +223,11 @@ TEST_CASE("transposed: the C ABI takes stacks of any dims, and refuses heads in 
   params[1].grad = flat_grad.data();
   muonrt_optimizer_t* optimizer = nullptr;
   REQUIRE(muonrt_optimizer_create(&optimizer, comm, nullptr, &group, 1, params, 2) == MUONRT_OK);
-  muonrt_step_t step;
-  muonrt_step_init(&step);
+  muonrt_step_args_t step;
+  muonrt_step_args_init(&step);
   step.lr = 0.1;
-  muonrt_report_t report;
-  muonrt_report_init(&report);
+  muonrt_step_report_t report;
+  muonrt_step_report_init(&report);
   REQUIRE(muonrt_optimizer_step(optimizer, &step, &report) == MUONRT_OK);
   CHECK(report.orthogonalized == 12);
   CHECK(data == flat);
@@ -236,7 +236,7 @@ TEST_CASE("transposed: the C ABI takes stacks of any dims, and refuses heads in 
 
   muonrt_qk_clip_t clip;
   muonrt_qk_clip_init(&clip);
-  clip.kind = MUONRT_QK_CLIP_Q;
+  clip.kind = MUONRT_QK_QUERY;
   clip.heads = 2;
   clip.head_dim = 8;
   params[0].ndim = 2;
@@ -246,7 +246,7 @@ TEST_CASE("transposed: the C ABI takes stacks of any dims, and refuses heads in 
   params[0].qk_clip = &clip;
   CHECK(muonrt_optimizer_create(&optimizer, comm, nullptr, &group, 1, params, 1) ==
         MUONRT_ERROR_NOT_SUPPORTED);
-  const std::string message = muonrt_last_error();
+  const std::string message = muonrt_get_last_error();
   CHECK_THAT(message, Catch::Contains("param 'experts'") && Catch::Contains("transposed is 1") &&
                           Catch::Contains("columns"));
   muonrt_comm_destroy(comm);

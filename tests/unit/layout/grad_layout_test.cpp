@@ -38,7 +38,7 @@ std::vector<Forms> forms() {
           {"two addends beside replicas", {2, 2, 2}, {kR, shard(0), kR}, {shard(0), kR, kP}, {}}};
 }
 
-int addends_of(const Forms& f) {
+int partial_grads_of(const Forms& f) {
   int out = 1;
   for (size_t d = 0; d < f.grads.size(); ++d) {
     if (f.grads[d].kind == PlacementKind::kPartial) out *= static_cast<int>(f.mesh[d]);
@@ -46,25 +46,25 @@ int addends_of(const Forms& f) {
   return out;
 }
 
-world::Tensors reference(int addends, bool half) {
-  return world::run(gradients::alone(half, addends)).tensors;
+world::Tensors reference(int partial_grads, bool half) {
+  return world::run(gradients::alone(half, partial_grads)).tensors;
 }
 
 void check_forms(bool half) {
   std::map<int, world::Tensors> expected;
   int turn = half ? 1 : 0;
   for (const Forms& f : forms()) {
-    const int addends = addends_of(f);
-    const auto [at, is_new] = expected.try_emplace(addends);
-    if (is_new) at->second = reference(addends, half);
-    world::Case c = gradients::make(f, half, addends);
+    const int partial_grads = partial_grads_of(f);
+    const auto [at, is_new] = expected.try_emplace(partial_grads);
+    if (is_new) at->second = reference(partial_grads, half);
+    world::Case c = gradients::make(f, half, partial_grads);
     ++turn;
     c.settings.window = 1 + turn % 3;
     c.settings.commit = turn % 2 ? CommitMode::kEager : CommitMode::kAtomic;
     c.settings.chunk_bytes = turn % 3 ? 2048 : 1 << 20;
     c.settings.max_peers = turn % 4 == 0 ? 1 : 0;
     c.settings.health_every = turn % 2;
-    c.settings.replicas = turn % 5 == 0 ? Replicas::kEach : Replicas::kOnce;
+    c.settings.replica_mode = turn % 5 == 0 ? ReplicaMode::kEach : ReplicaMode::kOnce;
     INFO(f.name << ": " << c.describe());
     world::check_same(c, world::run(c), at->second);
   }
@@ -123,10 +123,10 @@ TEST_CASE("gradient layouts: the norm counts every element of the gradients once
 
 TEST_CASE("gradient layouts: health counts what is not finite where the gradient lies",
           "[unit][grad_layout]") {
-  for (const Replicas replicas : {Replicas::kOnce, Replicas::kEach}) {
+  for (const ReplicaMode replicas : {ReplicaMode::kOnce, ReplicaMode::kEach}) {
     world::Case c = gradients::make(forms()[0], false, 1);
     c.settings.health_every = 1;
-    c.settings.replicas = replicas;
+    c.settings.replica_mode = replicas;
     world::on_ranks(c.world, [&](Comm& comm) {
       world::Rank rank(c, comm);
       StepReport report;

@@ -3,8 +3,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Local shapes and strides at the C ABI: what muonrt_layout_local_shape says is what a parameter
-// may claim.
+// Local shapes and strides at the C ABI: what muonrt_layout_get_local_shape says is what a
+// parameter may claim.
 
 using Catch::Contains;
 using Pair = std::array<int64_t, 2>;
@@ -54,15 +54,15 @@ TEST_CASE("layout abi: flat ranges have the shape of their elements in one line"
   const Pair expected[] = {{5, 1}, {11, 1}, {0, 1}, {0, 0}};
   for (int32_t rank = 0; rank < 4; ++rank) {
     Pair out = {-7, -7};
-    REQUIRE(muonrt_layout_local_shape(out.data(), &layout, 4, 2, shape, rank) == MUONRT_OK);
+    REQUIRE(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, rank) == MUONRT_OK);
     CHECK(out == expected[rank]);
   }
   // Values need a kind that they belong to.
   layout.kind = MUONRT_LAYOUT_CUTS;
   Pair out;
-  CHECK(muonrt_layout_local_shape(out.data(), &layout, 4, 2, shape, 0) ==
+  CHECK(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("6 values (kind is MUONRT_LAYOUT_CUTS"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("6 values (kind is MUONRT_LAYOUT_CUTS"));
 }
 
 TEST_CASE("layout abi: a parameter of flat ranges may state its local shape",

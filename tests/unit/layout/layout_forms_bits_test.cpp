@@ -17,7 +17,7 @@ using Sizes = std::vector<int64_t>;
 TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller's own exchanges",
           "[bits][functions]") {
   enum Owners { kPlanned, kGiven, kByCallback };
-  const auto reference = forms::reference();
+  const auto reference = forms::reference_ops();
   CHECK(reference.reports[0].planned == kMatrices);
   CHECK(reference.reports[0].orthogonalized == kMatrices);
   const auto all = forms::all();
@@ -27,7 +27,7 @@ TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller
     // The caller's functions go with atomic commits alone, and with one owner for all replicas.
     const auto commit = row[2] && !by_callback ? CommitMode::kEager : CommitMode::kAtomic;
     world::Case c = make(form, 1 + row[1], commit, row[3] ? 512 : 1 << 20);
-    c.settings.replicas = by_callback ? Replicas::kOnce : static_cast<Replicas>(row[4]);
+    c.settings.replica_mode = by_callback ? ReplicaMode::kOnce : static_cast<ReplicaMode>(row[4]);
     if (row[5] == kGiven) forms::give_owners(c, form);
     world::Board board(c);
     c.adjust = [&](OptimizerSettings& settings, int rank) {
@@ -39,7 +39,7 @@ TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller
     const world::Outcome outcome = world::run(c);
     CHECK(outcome.tensors == reference.tensors);
     for (const StepReport& r : outcome.reports) {
-      if (c.settings.replicas == Replicas::kOnce) CHECK(r.planned == kMatrices);
+      if (c.settings.replica_mode == ReplicaMode::kOnce) CHECK(r.planned == kMatrices);
       CHECK(r.orthogonalized == r.planned);
       if (by_callback) CHECK(r.bytes_sent == 0);
     }

@@ -51,11 +51,11 @@ TEST_CASE("layout: partial dims hold addends, numbered by mesh coordinates", "[u
                                      {6}, {{{1}, 0}}, {2, 0});
   CHECK(l.partial_dims() == std::vector<int>{0, 2});
   CHECK(l.replica_dims() == std::vector<int>{0, 2});
-  CHECK(l.addends() == 4);
-  CHECK(l.addend_index(9) == 0);
-  CHECK(l.addend_index(8) == 1);
-  CHECK(l.addend_index(3) == 2);
-  CHECK(l.addend_index(10) == 3);
+  CHECK(l.partial_count() == 4);
+  CHECK(l.partial_index(9) == 0);
+  CHECK(l.partial_index(8) == 1);
+  CHECK(l.partial_index(3) == 2);
+  CHECK(l.partial_index(10) == 3);
   CHECK(l.replica_group(9) == std::vector<int>{9, 8, 3, 2});
   CHECK(l.local_numel(9) == 2);
   CHECK(l.describe() == "S(0) over d1=3, P over d0=2, P over d2=2");

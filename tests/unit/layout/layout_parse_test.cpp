@@ -50,7 +50,7 @@ TEST_CASE("parse: a layout in words is the layout of its pieces", "[unit][layout
   CHECK(layout_from_text(cuts).runs(0, 0) == Runs{{6, 7}});
   cuts.cuts = "tp:0";
   cuts.partial = "dp";
-  CHECK(layout_from_text(cuts).addends() == 3);
+  CHECK(layout_from_text(cuts).partial_count() == 3);
 
   LayoutText rows = text("7", "dp=3");
   rows.row_bounds = "0,3,3,7";

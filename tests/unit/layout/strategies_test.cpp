@@ -68,7 +68,7 @@ TEST_CASE("strategies: sizes make a mesh, tensor parallelism innermost", "[unit]
   };
   const auto refused = [&](int32_t world, const std::vector<const char*>& words) {
     CHECK(make(world) == MUONRT_ERROR_INVALID_ARGUMENT);
-    for (const char* word : words) CHECK_THAT(muonrt_last_error(), Contains(word));
+    for (const char* word : words) CHECK_THAT(muonrt_get_last_error(), Contains(word));
   };
   REQUIRE(make(12) == MUONRT_OK);
   CHECK(all.names() == "pp=2 fsdp=2 tp=3 ");
@@ -78,12 +78,12 @@ TEST_CASE("strategies: sizes make a mesh, tensor parallelism innermost", "[unit]
   CHECK(stage.names() == "fsdp=2 tp=3 ");
   CHECK(stage.ranks() == std::vector<int32_t>{6, 7, 8, 9, 10, 11});
   muonrt_placement_t placements[2];
-  REQUIRE(muonrt_placements_by_name(placements, &stage.mesh, 12, 1, 0) == MUONRT_OK);
+  REQUIRE(muonrt_placements_from_names(placements, &stage.mesh, 12, 1, 0) == MUONRT_OK);
   CHECK((placements[0].kind == MUONRT_PLACEMENT_SHARD && placements[0].dim == 0));
   CHECK((placements[1].kind == MUONRT_PLACEMENT_SHARD && placements[1].dim == 1));
-  CHECK(muonrt_placements_by_name(placements, &all.mesh, 12, 1, 0) ==
+  CHECK(muonrt_placements_from_names(placements, &all.mesh, 12, 1, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("'pp'"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("'pp'"));
   sizes.order = "tp,fsdp,pp,dp,cp,ep";
   REQUIRE(make(12) == MUONRT_OK);
   CHECK(all.names() == "tp=3 fsdp=2 pp=2 ");
@@ -154,7 +154,7 @@ TEST_CASE("strategies: one rank alone, or stages alone, is a mesh that replicate
   const auto replicates = [](const Made& made, int32_t world) {
     muonrt_placement_t placement;
     placement.kind = MUONRT_PLACEMENT_SHARD;
-    REQUIRE(muonrt_placements_by_name(&placement, &made.mesh, world, 1, 1) == MUONRT_OK);
+    REQUIRE(muonrt_placements_from_names(&placement, &made.mesh, world, 1, 1) == MUONRT_OK);
     return placement.kind == MUONRT_PLACEMENT_REPLICATE;
   };
   CHECK(replicates(all, 1));
@@ -216,7 +216,7 @@ TEST_CASE("strategies: groups through the C ABI, the same mesh on every rank",
       }
       if (r == 2) groups.n_tp = -1;  // bad on one rank: the error is everybody's
       if (muonrt_mesh_from_groups(&made.mesh, &made.storage, comm, &groups) != MUONRT_OK)
-        errors[static_cast<size_t>(r)] = muonrt_last_error();
+        errors[static_cast<size_t>(r)] = muonrt_get_last_error();
       muonrt_comm_destroy(comm);
     });
   }
@@ -269,7 +269,7 @@ TEST_CASE("strategies: a layout on each rank's submesh becomes one over all",
     for (int32_t other = 0; other < 6; ++other) {
       muonrt_run_t run;
       int64_t n = 0;
-      REQUIRE(muonrt_layout_runs(&run, 1, &n, &all, 6, 1, shape, other, 0) == MUONRT_OK);
+      REQUIRE(muonrt_layout_get_runs(&run, 1, &n, &all, 6, 1, shape, other, 0) == MUONRT_OK);
       const auto rows = rows_of_cuts(7, {{3, place[static_cast<size_t>(other)]}});
       CHECK((n == 1 && run.begin == rows.front() && run.end == rows.back() + 1));
     }
@@ -280,7 +280,7 @@ TEST_CASE("strategies: a layout on each rank's submesh becomes one over all",
     CHECK(whole.names() == "dp=3 ");
     layout.kind = MUONRT_LAYOUT_OWNER;
     CHECK(lifted(same[0].data()) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_last_error(), Contains("last_dims is null for kind 2"));
+    CHECK_THAT(muonrt_get_last_error(), Contains("last_dims is null for kind 2"));
   }
 }
 
@@ -324,5 +324,5 @@ TEST_CASE("strategies: what a DTensor prints is read", "[unit][strategies]") {
   CHECK((out[1].kind == MUONRT_PLACEMENT_STRIDED_SHARD && out[1].split_factor == 2));
   CHECK(muonrt_placements_parse(out, 2, &count, "_StridedShard(0, split_factor=0)") ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("split factor 0"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("split factor 0"));
 }

@@ -19,7 +19,7 @@ struct Compared {
 };
 
 /// What ranks are told whose tables have `lines` lines, changed by `change(rank, table)`.
-Compared compare(const std::function<Fingerprint(int rank)>& table) {
+Compared compare(const std::function<AgreementTable(int rank)>& table) {
   std::atomic<int64_t> bytes = 0;
   ThreadFaults count;
   count.before_delivery = [&](const ThreadMessage& m) { bytes += m.bytes; };
@@ -27,14 +27,14 @@ Compared compare(const std::function<Fingerprint(int rank)>& table) {
   Compared out;
   out.errors = on_ranks(kRanks, [&](int rank) {
     HostComm comm(group.transport(rank));
-    table(rank).compare(comm);
+    table(rank).require_equal(comm);
   });
   out.bytes = bytes;
   return out;
 }
 
-Fingerprint lines(int64_t n, int64_t changed, const std::string& value) {
-  Fingerprint out;
+AgreementTable lines(int64_t n, int64_t changed, const std::string& value) {
+  AgreementTable out;
   for (int64_t i = 0; i < n; ++i)
     out.add(cat("param 'layers.", i, "': shape"), i == changed ? value : "[4096, 4096]");
   return out;
@@ -83,7 +83,7 @@ TEST_CASE("agreement: field and value stay where a name is long", "[unit][optimi
   const std::string name(2000, 'n');
   const std::string shown = "param '" + std::string(100, 'n') + "...' (2000 bytes): shape";
   const auto got = compare([&](int rank) {
-    Fingerprint out;
+    AgreementTable out;
     out.add(cat("param '", name, "': shape"), cat("[", rank, "]"));
     return out;
   });
@@ -91,8 +91,9 @@ TEST_CASE("agreement: field and value stay where a name is long", "[unit][optimi
   ThreadGroup group(2);
   const auto errors = on_ranks(2, [&](int rank) {
     HostComm comm(group.transport(rank));
-    together(comm, [&] {
-      MUONRT_REQUIRE(rank == 0, kBad, "param '", name, "': shape is [-1] (negative); correct it");
+    run_collectively(comm, [&] {
+      MUONRT_REQUIRE(rank == 0, kInvalidArg, "param '", name,
+                     "': shape is [-1] (negative); correct it");
     });
   });
   for (const auto& error : errors)

@@ -34,21 +34,21 @@ const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
 /// commit_momentum and commit_values with commit_adamw. Only the first two are cut.
 world::Case case_of(const Stored& form, int ranks) {
   world::Case c = world::on_mesh({ranks});
-  const Placement rows{PlacementKind::kShard, 0, 1}, addends{PlacementKind::kPartial, 0, 1};
+  const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
   world::add(c, "matrix", {7, 5}, {rows}).owner = 0;
   world::add(c, "vector", {11}, {rows});
   if (form.master != MasterKind::kStochastic) {
-    world::Param& summed = world::add(c, "summed", {6, 4}, {addends});
+    world::Param& summed = world::add(c, "summed", {6, 4}, {partial_grads});
     summed.owner = 0;
-    summed.addends = ranks;
-    world::add(c, "slices", {9}, {addends}).addends = ranks;
+    summed.partial_grads = ranks;
+    world::add(c, "slices", {9}, {partial_grads}).partial_grads = ranks;
   }
   for (world::Param& p : c.params) {
     p.dtype = form.dtype;
     p.master_kind = form.master;
   }
   // The decay of the second step is 10^9: what is 3e38 by then overflows, what is 1 does not.
-  c.arguments = [](StepSettings& s, int64_t step, int) { s.lr = step == 1 ? 1e10 : 0.02; };
+  c.arguments = [](StepArgs& s, int64_t step, int) { s.lr = step == 1 ? 1e10 : 0.02; };
   return c;
 }
 
@@ -92,7 +92,7 @@ world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
     const bool mine = !is_cut(param) || comm.rank() == c.world - 1;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
     if (breaks && mine) put(c, rank, param, 3e38f);
-    o.take_params({param});
+    o.reset_masters({param});
     RANK_CHECK(rank.step(1, report) == Status::kOk);
     RANK_CHECK(o.steps() == 2);
     for (const MatrixHealth& m : o.health().matrices)
@@ -103,7 +103,7 @@ world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
       RANK_CHECK(refusal(rank, 2) == once);
     }
     if (mine) put(c, rank, param, 0.5f);
-    o.take_params({param});
+    o.reset_masters({param});
     for (const int64_t step : {2, 3}) RANK_CHECK(rank.step(step, report) == Status::kOk);
   });
 }
@@ -161,7 +161,7 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
       world::Case c = case_of(form, ranks);
       c.settings.replica_check = ReplicaCheck::kOff;  // independent of this
       c.settings.groups = world::default_groups();
-      if (form.master == MasterKind::kNone) c.settings.groups[0].normuon = NormuonAxis::kRows;
+      if (form.master == MasterKind::kNone) c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
       std::vector<Held> held = {
           {0, StateKind::kMomentum}, {1, StateKind::kMomentum}, {1, StateKind::kVariance}};
       if (form.master == MasterKind::kNone) held.push_back({0, StateKind::kNormuon});
@@ -182,10 +182,10 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
         for (int64_t p = 0; p < std::ssize(c.params); ++p) {
           const auto kept = rank.data(p);
           if (comm.rank() == 0) put(c, rank, p, p % 2 ? kNan : -kInf);
-          o.take_params({p});
+          o.reset_masters({p});
           check(p, "data");
           rank.data(p).assign(kept.begin(), kept.end());
-          o.take_params({p});
+          o.reset_masters({p});
         }
         for (const auto& [param, kind] : held) {
           const StateView view = o.state(param, kind);
@@ -220,7 +220,7 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
 
 TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[unit][optimizer]") {
   world::Case c = case_of(kForms[0], 2);
-  c.settings.transport = DType::kF32;
+  c.settings.transport_dtype = DType::kF32;
   c.settings.groups = world::default_groups();
   c.settings.groups[0].momentum_dtype = DType::kBF16;
   c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
@@ -241,19 +241,19 @@ TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[
 TEST_CASE("skip: a direction that only the transport's dtype makes infinite is told from NaN",
           "[unit][optimizer]") {
   constexpr float kAbove = 3.4e38f;
-  const Placement rows{PlacementKind::kShard, 0, 1}, addends{PlacementKind::kPartial, 0, 1};
+  const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     for (const DType transport : {DType::kBF16, DType::kF32}) {
       const bool eager = commit == CommitMode::kEager;
       world::Case c = world::on_mesh({2});
       c.settings.commit = commit;
-      c.settings.transport = transport;
+      c.settings.transport_dtype = transport;
       c.settings.groups = world::default_groups();
       c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
       c.settings.groups[0].nesterov = false;  // a first direction is the gradient
       c.params = {world::matrix("a", {4, 3}, {rows}), world::matrix("b", {4, 3}, {rows}),
-                  world::matrix("sum", {4, 3}, {addends})};
-      c.params[2].addends = 2;
+                  world::matrix("sum", {4, 3}, {partial_grads})};
+      c.params[2].partial_grads = 2;
       c.params[2].owner = 0;
       struct Planted {
         float a, b, sum;  // on rank 1

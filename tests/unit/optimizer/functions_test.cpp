@@ -71,7 +71,7 @@ TEST_CASE("functions: an owner map that is not one is refused on every rank", "[
   world::Case c = three_ranks();
   const auto attempt = [&](const std::function<int(int rank, int64_t param, int32_t* owner)>& map) {
     c.adjust = [&, map](OptimizerSettings& s, int rank) {
-      s.assign = [rank, map](int64_t p, const auto&, const auto&, int32_t* o) {
+      s.assign_owner = [rank, map](int64_t p, const auto&, const auto&, int32_t* o) {
         return map(rank, p, o);
       };
     };
@@ -109,8 +109,8 @@ TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[
   std::mutex mutex;
   std::vector<std::vector<int32_t>> holders;
   c.adjust = [&](OptimizerSettings& s, int rank) {
-    s.assign = [&, rank](int64_t, const ParamSettings&, const std::vector<int32_t>& who,
-                         int32_t* owner) {
+    s.assign_owner = [&, rank](int64_t, const ParamSettings&, const std::vector<int32_t>& who,
+                               int32_t* owner) {
       const std::lock_guard lock(mutex);
       if (rank == 0) holders.push_back(who);
       *owner = 1;
@@ -128,9 +128,9 @@ TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[
 
 TEST_CASE("functions: settings that exclude each other are rejected", "[unit][functions]") {
   const std::tuple<void (*)(OptimizerSettings&), Status, const char*> rows[] = {
-      {[](auto& s) { s.functions.redistribute = nullptr; }, Status::kInvalidArgument,
+      {[](auto& s) { s.exchange_callbacks.redistribute = nullptr; }, Status::kInvalidArgument,
        "only gather is given"},
-      {[](auto& s) { s.assign = nullptr; }, Status::kInvalidArgument, "without assign"},
+      {[](auto& s) { s.assign_owner = nullptr; }, Status::kInvalidArgument, "without assign"},
       {[](auto& s) { s.commit = CommitMode::kEager; }, Status::kNotSupported, "eager"}};
   for (const auto& [change, status, words] : rows) {
     world::Case c = three_ranks();

@@ -54,7 +54,7 @@ TEST_CASE("local stream: state is taken however short the timeout of a step is",
           "[unit][optimizer]") {
   world::Case c = world::on_mesh({1});
   c.settings.groups = world::default_groups();
-  c.settings.groups[0].normuon = NormuonAxis::kRows;
+  c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
   c.settings.timeout_ms = 20;
   c.params.push_back(world::matrix("w", {6, 5}, {{PlacementKind::kReplicate, 0, 1}}));
   c.params.back().dtype = DType::kBF16;

@@ -16,12 +16,12 @@ namespace {
 /// Matrices and vectors in bf16 with masters, cut over `ranks`; one of each with addends' slices.
 world::Case cut(int ranks) {
   world::Case c = world::on_mesh({ranks});
-  const Placement rows{PlacementKind::kShard, 0, 1}, addends{PlacementKind::kPartial, 0, 1};
+  const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
   world::add(c, "matrix", {7, 5}, {rows});
   world::add(c, "vector", {11}, {rows});
   if (ranks == 2) {
-    world::add(c, "summed", {6, 4}, {addends}).addends = ranks;
-    world::add(c, "slices", {9}, {addends}).addends = ranks;
+    world::add(c, "summed", {6, 4}, {partial_grads}).partial_grads = ranks;
+    world::add(c, "slices", {9}, {partial_grads}).partial_grads = ranks;
   }
   for (world::Param& p : c.params) p.dtype = DType::kBF16;
   c.steps = 2;
@@ -55,7 +55,7 @@ TEST_CASE("masters: what is taken has the same bits on any mesh", "[bits][optimi
     const world::Case c = cut(ranks);
     const world::Tensors found = after(c, [&](world::Rank& rank, int me) {
       write(c, rank, me);
-      rank.optimizer().take_params({0, 1});
+      rank.optimizer().reset_masters({0, 1});
     });
     if (!alone) alone = found;
     CHECK((found == *alone));

@@ -107,7 +107,7 @@ void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience
           return wrapped::with<GatedOps>(world::host_device(s), gate, comm.rank(), kChunks,
                                          patience);
         });
-        RANK_CHECK(rank.optimizer().plan().slots().size() == kChunks);
+        RANK_CHECK(rank.optimizer().plan().chunks().size() == kChunks);
         StepReport report;
         rank.step(0, report);
       },

@@ -26,7 +26,7 @@ Placement shard(int dim) { return {PlacementKind::kShard, dim, 1}; }
 
 struct MeshCase {
   std::string name;
-  int addends;
+  int partial_grads;
   std::vector<int64_t> mesh;
   std::vector<Placement> placements;
   std::vector<int32_t> ranks;
@@ -64,17 +64,18 @@ void take(const Settings& s, world::Case& c) {
   c.settings.window = s.window;
   c.settings.commit = s.commit;
   c.settings.chunk_bytes = s.chunk;
-  c.settings.transport = s.transport;
+  c.settings.transport_dtype = s.transport;
 }
 
 world::Case make(const MeshCase& m, const Settings& s) {
-  world::Case c = gradients::make({m.name, m.mesh, m.placements, {}, m.ranks}, s.half, m.addends);
+  world::Case c =
+      gradients::make({m.name, m.mesh, m.placements, {}, m.ranks}, s.half, m.partial_grads);
   take(s, c);
   return c;
 }
 
-world::Tensors reference(int addends, const Settings& s) {
-  world::Case c = gradients::alone(s.half, addends);
+world::Tensors reference(int partial_grads, const Settings& s) {
+  world::Case c = gradients::alone(s.half, partial_grads);
   take(s, c);
   return world::run(c).tensors;
 }
@@ -101,11 +102,11 @@ void covering_array(bool half) {
     s.commit = row[2] ? CommitMode::kEager : CommitMode::kAtomic;
     s.chunk = std::vector<int64_t>{1, 2048, 1 << 20}[static_cast<size_t>(row[3])];
     s.transport = row[4] ? DType::kF32 : DType::kBF16;
-    const auto [at, is_new] = expected.try_emplace({m.addends, s.transport});
+    const auto [at, is_new] = expected.try_emplace({m.partial_grads, s.transport});
     if (is_new) {
       Settings of = plain;
       of.transport = s.transport;
-      at->second = reference(m.addends, of);
+      at->second = reference(m.partial_grads, of);
     }
     check_equal(m, s, at->second);
   }
@@ -129,10 +130,11 @@ world::Case with_bf16_momentum(world::Case c) {
 /// Adds in the order in which the messages lie, which is that of the ranks.
 class RankOrder : public wrapped::Ops {
  public:
-  RankOrder(muonrt::Ops& inner, size_t addends) : wrapped::Ops(inner), addends_(addends) {}
-  void accumulate(Stream& s, std::span<const Piece> pieces, float* sums, ConstWire message,
-                  bool) override {
-    lists_.push_back(pieces);
+  RankOrder(muonrt::Ops& inner, size_t partial_grads)
+      : wrapped::Ops(inner), addends_(partial_grads) {}
+  void accumulate(Stream& s, std::span<const ShardBlock> blocks, float* sums,
+                  ConstTypedBuffer message, bool) override {
+    lists_.push_back(blocks);
     if (lists_.size() < addends_) return;
     std::sort(lists_.begin(), lists_.end(), [](const auto& a, const auto& b) {
       return a.front().packed_offset < b.front().packed_offset;
@@ -144,12 +146,13 @@ class RankOrder : public wrapped::Ops {
 
  private:
   size_t addends_;
-  std::vector<std::span<const Piece>> lists_;
+  std::vector<std::span<const ShardBlock>> lists_;
 };
 
 world::Tensors in_rank_order(const MeshCase& m) {
   const auto device = [&](const OptimizerSettings& settings) {
-    return wrapped::with<RankOrder>(world::host_device(settings), static_cast<size_t>(m.addends));
+    return wrapped::with<RankOrder>(world::host_device(settings),
+                                    static_cast<size_t>(m.partial_grads));
   };
   return world::run(make(m, {}), device).tensors;
 }
@@ -246,8 +249,9 @@ TEST_CASE("partial: state lies with the owners, and its views have the bytes tha
         const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
         kept += view.numel * (adamw ? 8 : 4);
         const bool summed = p + 1 < std::ssize(c.params);  // the last has whole gradients
-        const StatePlace of_sums = adamw ? StatePlace::kSlices : StatePlace::kMatrices;
-        RANK_CHECK(view.place == (summed ? of_sums : StatePlace::kLocal));
+        const StateLocation of_sums =
+            adamw ? StateLocation::kOwnedSlices : StateLocation::kOwnedMatrices;
+        RANK_CHECK(view.location == (summed ? of_sums : StateLocation::kShard));
       }
       const PlanTraffic stated = measure_traffic(rank.optimizer().plan());
       RANK_CHECK(kept == stated.ranks[static_cast<size_t>(comm.rank())].memory.state_bytes);
@@ -263,7 +267,7 @@ TEST_CASE("partial: a matrix without gradients comes to rest where owners keep i
     c.settings.groups[0].momentum = 0.1;
     c.settings.groups[0].momentum_dtype = momentum;
     c.settings.groups[0].weight_decay = 0;
-    world::add(c, "expert", {6, 10}, {kP}).addends = 2;
+    world::add(c, "expert", {6, 10}, {kP}).partial_grads = 2;
     // From below 2 to below 2^-126, rounded up by 2^-7 of itself at most in each step.
     const auto most = static_cast<int64_t>(std::ceil(127 * std::log(2.0) / -std::log(0.101))) + 2;
     INFO(name_of(momentum));

@@ -133,25 +133,25 @@ class TwoThreads : public BlockedProducts {
 class CastSkipped : public wrapped::Ops {
  public:
   CastSkipped(muonrt::Ops& inner, bool here) : wrapped::Ops(inner), here_(here) {}
-  void pack_direction(Stream& s, std::span<const Piece> pieces, const StepTables& tables,
-                      Wire message, Findings* findings) override {
-    inner_.pack_direction(s, pieces, tables, message, findings);
+  void pack_direction(Stream& s, std::span<const ShardBlock> blocks, const StepTables& tables,
+                      TypedBuffer message, Findings* findings) override {
+    inner_.pack_direction(s, blocks, tables, message, findings);
     if (!here_) return;
-    enqueue(s, host::Task([pieces, tables, message] {
-              for (const Piece& piece : pieces) {
-                const ParamView& p = tables.params[piece.param];
+    enqueue(s, host::Task([blocks, tables, message] {
+              for (const ShardBlock& block : blocks) {
+                const ParamView& p = tables.params[block.param];
                 const MuonScalars& scalars = tables.groups[p.group];
                 if (!p.active) continue;
-                for (int64_t r = 0; r < piece.rows; ++r) {
-                  for (int64_t c = 0; c < piece.cols; ++c) {
-                    const int64_t local = piece.local_offset + r * piece.local_ld + c;
+                for (int64_t r = 0; r < block.rows; ++r) {
+                  for (int64_t c = 0; c < block.cols; ++c) {
+                    const int64_t local = block.local_offset + r * block.local_ld + c;
                     const float g = static_cast<const float*>(p.grad)[local] * scalars.grad_scale;
                     const float u = direction(
                         next_momentum(static_cast<const float*>(p.momentum)[local], g, scalars), g,
                         scalars);
                     uint32_t bits;
                     std::memcpy(&bits, &u, 4);
-                    static_cast<bf16*>(message.data)[piece.packed_offset + r * piece.cols + c] = {
+                    static_cast<bf16*>(message.data)[block.packed_offset + r * block.cols + c] = {
                         static_cast<uint16_t>(bits >> 16)};
                   }
                 }

@@ -44,7 +44,7 @@ void check_followed(const world::Case& c, int speaker, const std::vector<int>& c
     const recovery::Ended& end = result.ranks[r];
     INFO("rank " << r << ": " << (end.error ? end.error->message() : "recovered"));
     CHECK(!end.error);
-    CHECK(end.settled.outcome == Settled::kForward);
+    CHECK(end.settled.outcome == Settled::kRolledForward);
     CHECK(end.settled.steps == c.steps);
     CHECK(end.clipped == result.ranks[static_cast<size_t>(speaker)].clipped);
     if (static_cast<int>(r) == speaker) CHECK(end.step.status == Status::kOk);
@@ -89,7 +89,7 @@ TEST_CASE("recover: ranks that did not hear the vote follow those that did, on a
     const world::Case c = bits::make(f, half, kSteps);
     INFO(c.describe());
     auto& expected = references[{half, f.variant}];
-    if (expected.params.empty()) expected = bits::reference(half, kSteps, f.variant);
+    if (expected.params.empty()) expected = bits::reference_ops(half, kSteps, f.variant);
     std::vector<int> cut_off = {c.world - 1};
     for (int r = 1; r < c.world - 1; r += 1 + row[1] % 3) cut_off.push_back(r);
     check_followed(c, 0, cut_off, expected);
@@ -108,7 +108,7 @@ TEST_CASE("recover: state that lies with owners, and slices of AdamW", "[unit][r
   world::add(c, "w", {7, 5}, {sum, kRows});
   world::add(c, "v", {3, 8}, {sum, kRows});
   world::add(c, "b", {9}, {sum, kRows});
-  for (world::Param& p : c.params) p.addends = 2;
+  for (world::Param& p : c.params) p.partial_grads = 2;
   check_all(c);
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("recover: weights in bf16 with what completes them, moments of NorMuon
   for (const MasterKind kind : {MasterKind::kRemainder, MasterKind::kOwned, MasterKind::kNone}) {
     world::Case c = three_ranks();
     c.settings.groups = world::default_groups();
-    c.settings.groups[0].normuon = NormuonAxis::kRows;
+    c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
     for (world::Param& p : c.params) {
       p.dtype = DType::kBF16;
       p.master_kind = kind;
@@ -137,7 +137,7 @@ TEST_CASE("recover: clipped gradients and clipped heads", "[unit][recover]") {
   clip.threshold = 10;
   // The last step clips the other head.
   static const float logits[2][2] = {{40, 5}, {5, 40}};
-  c.arguments = [](StepSettings& s, int64_t step, int) {
+  c.arguments = [](StepArgs& s, int64_t step, int) {
     s.qk_logits = logits[step == kSteps - 1];
     s.n_qk_logits = 2;
   };
@@ -306,8 +306,8 @@ TEST_CASE("recover: too few of a world settle nothing, unless the caller takes i
     const auto status = [&](Comm& survivors, SurvivorPolicy policy) {
       try {
         const Recovery done = rank.optimizer().recover(survivors, policy);
-        return done.outcome == Recovery::Outcome::kNothing && done.steps == 1 ? Status::kOk
-                                                                              : Status::kInternal;
+        return done.outcome == Recovery::Outcome::kNone && done.steps == 1 ? Status::kOk
+                                                                           : Status::kInternal;
       } catch (const Error& e) {
         const bool counts =
             e.message().find("2 of the optimizer's 4 ranks are here") != std::string::npos ||
@@ -337,7 +337,7 @@ TEST_CASE("recover: of an optimizer that is well nothing is settled, and it goes
     for (int step = 0; step < 2; ++step) {
       rank.step(step, report);
       const Recovery settled = rank.optimizer().recover(comm);
-      RANK_CHECK(settled.outcome == Settled::kNothing && settled.steps == step + 1);
+      RANK_CHECK(settled.outcome == Settled::kNone && settled.steps == step + 1);
     }
   });
 }
@@ -357,7 +357,7 @@ TEST_CASE("recover: through the C ABI, and what is refused there", "[unit][abi][
                            const char* words) {
     CHECK(muonrt_optimizer_recover(optimizer, survivors, &recovery) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_last_error(), Catch::Contains(words));
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
   };
   refused(nullptr, comm, "muonrt_optimizer_recover: optimizer is null");
   refused(trainer.optimizer, nullptr, "survivors is null");
@@ -365,7 +365,7 @@ TEST_CASE("recover: through the C ABI, and what is refused there", "[unit][abi][
   refused(trainer.optimizer, comm, "survivor_policy is 2 (0 majority, 1 any)");
   recovery.survivor_policy = MUONRT_SURVIVORS_ANY;
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) == MUONRT_OK);
-  CHECK(recovery.outcome == MUONRT_RECOVERY_NOTHING);
+  CHECK(recovery.outcome == MUONRT_RECOVERY_NONE);
   CHECK(recovery.step == 1);
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, nullptr) == MUONRT_OK);
   recovery.struct_size = 3;

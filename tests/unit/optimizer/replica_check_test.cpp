@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "support/attempts.hpp"
-#include "support/passing_comm.hpp"
+#include "support/forwarding_comm.hpp"
 #include "support/rank_check.hpp"
 
 // Replicas that are not what they should be: found before anything is committed, and named.
@@ -14,7 +14,7 @@ using Catch::Contains;
 namespace {
 
 const Placement kWhole{PlacementKind::kReplicate, 0, 1}, kRows{PlacementKind::kShard, 0, 1},
-    kAddends{PlacementKind::kPartial, 0, 1};
+    kPartialGrads{PlacementKind::kPartial, 0, 1};
 enum : int64_t { kMatrix, kNorm, kOther };
 
 /// A matrix and two vectors of one shape, replicated over the first mesh dimension.
@@ -62,10 +62,10 @@ std::vector<std::string> messages(const world::Case& c, Script script) {
 struct Gathered {
   int64_t calls = 0, most_bytes = 0;
 };
-class CountingComm final : public PassingComm {
+class CountingComm final : public ForwardingComm {
  public:
   CountingComm(std::unique_ptr<Comm> inner, Gathered& gathered)
-      : PassingComm(std::move(inner)), gathered_(gathered) {}
+      : ForwardingComm(std::move(inner)), gathered_(gathered) {}
   void allgather(const void* mine, void* all, int64_t bytes) override {
     ++gathered_.calls;
     gathered_.most_bytes = std::max(gathered_.most_bytes, bytes);
@@ -108,7 +108,7 @@ TEST_CASE("replica check: a gradient that one rank did not reduce is named by pa
                   "param 'norm': its gradient on rank 3 has other bits than on rank 1"});
   // Two addends, each held by two ranks: ranks 0 and 1, 2 and 3.
   world::Case sums = world::on_mesh({2, 2});
-  world::add(sums, "sum", {6, 4}, {kAddends, kWhole}).addends = 2;
+  world::add(sums, "sum", {6, 4}, {kPartialGrads, kWhole}).partial_grads = 2;
   rows.push_back({sums, 0, 3, "param 'sum': its gradient on rank 3 has other bits than on rank 2"});
   for (const Row& row : rows) {
     const auto said = messages(row.c, [&](world::Rank& rank, int me) {
@@ -186,7 +186,7 @@ TEST_CASE("replica check: a skipped step does not use it up", "[unit][optimizer]
 TEST_CASE("replica check: a gradient that sat out is compared when it first takes part",
           "[unit][optimizer]") {
   world::Case c = replicated({2});
-  c.without_grad = {{kNorm}, {}};
+  c.inactive_params = {{kNorm}, {}};
   const auto said = messages(c, [](world::Rank& rank, int me) {
     return std::vector{step(rank, me, 0, flip_gradient(kNorm, 1)),
                        step(rank, me, 1, flip_gradient(kNorm, 1))};
@@ -203,7 +203,7 @@ TEST_CASE("replica check: a resume, or taken weights, make it due again, on ever
         std::vector<std::string> out = {step(rank, me, 0)};
         if (!resume && everywhere && me == 1) rank.data(kNorm).at(2) ^= 4;
         if (resume && (everywhere || me == 1)) rank.optimizer().set_steps(1);
-        if (!resume && (everywhere || me == 1)) rank.optimizer().take_params({kNorm});
+        if (!resume && (everywhere || me == 1)) rank.optimizer().reset_masters({kNorm});
         // Taken weights do not make gradients due.
         out.push_back(step(rank, me, 1, everywhere ? flip_gradient(kOther, 1) : Plant{}));
         return out;

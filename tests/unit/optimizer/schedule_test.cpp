@@ -52,15 +52,16 @@ TEST_CASE("schedule: every slot is gathered, orthogonalized and committed once, 
       std::map<int32_t, std::vector<Stage>> of_slot;
       std::map<int32_t, int> in_flight;
       for (const Action& a : schedule(11, window, commit)) {
-        if (a.slot >= 0) of_slot[a.slot].push_back(a.stage);
+        if (a.chunk >= 0) of_slot[a.chunk].push_back(a.stage);
         // An eager update must have left its buffers before the next chunk's update lands there.
         if (commit == CommitMode::kEager && a.stage == Stage::kOrthogonalize) {
-          CHECK(in_flight[a.slot % window]++ == 0);
+          CHECK(in_flight[a.chunk % window]++ == 0);
         }
-        if (commit == CommitMode::kEager && a.stage == Stage::kCommit) --in_flight[a.slot % window];
+        if (commit == CommitMode::kEager && a.stage == Stage::kCommit)
+          --in_flight[a.chunk % window];
       }
       CHECK(of_slot.size() == 11);
-      for (const auto& [slot, stages] : of_slot) {
+      for (const auto& [chunk, stages] : of_slot) {
         CHECK(stages == std::vector<Stage>{Stage::kGather, Stage::kOrthogonalize, Stage::kCommit});
       }
     }
@@ -73,7 +74,7 @@ namespace {
 class Rehearsing : public wrapped::Device {
  public:
   using wrapped::Device::Device;
-  bool wants_rehearsal() const override { return true; }
+  bool needs_warm_up() const override { return true; }
 };
 
 std::unique_ptr<Device> rehearsing(const OptimizerSettings& settings) {

@@ -27,7 +27,7 @@ struct Three {
   muonrt::Optimizer make() {
     std::vector<muonrt_group_t> groups = {muonrt::muon_group(), muonrt::adamw_group(),
                                           muonrt::muon_group()};
-    groups[2].normuon = MUONRT_NORMUON_ROWS;
+    groups[2].normuon_axis = MUONRT_NORMUON_ROWS;
     std::vector<muonrt_param_t> params(3, muonrt::param());
     void* const data[] = {half.data(), b.data(), c.data()};
     const char* const names[] = {"a", "b", "c"};
@@ -51,7 +51,7 @@ struct Three {
     INFO(what << " of " << whose << " as the gradient of " << param);
     CHECK(muonrt_optimizer_set_grad(optimizer.get(), param, memory) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
-    const std::string said = muonrt_last_error();
+    const std::string said = muonrt_get_last_error();
     CHECK_THAT(said, Contains(std::string("grad overlaps the ") + what + " of param '" + whose));
     CHECK_THAT(said, Contains(std::string("param '") + "abc"[param] + "'"));
   }

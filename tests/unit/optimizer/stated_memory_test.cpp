@@ -117,7 +117,7 @@ world::Case memory_case(CommitMode commit, int window) {
   world::add(c, "bias", {50}, rows);
   c.settings.groups = world::default_groups();
   c.settings.groups[0].momentum_dtype = DType::kBF16;
-  c.settings.groups[0].normuon = NormuonAxis::kRows;
+  c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
   c.settings.chunk_bytes = 4000;
   c.settings.window = window;
   c.settings.commit = commit;

@@ -18,7 +18,7 @@ constexpr int kSteps = 3;
 
 world::Case make_case() {
   world::Case c = bits::make({.mesh = 5, .scheme = 1, .window = 2}, false, kSteps);
-  c.settings.groups[1].eps = 0.1;  // AdamW sees the size of its gradients
+  c.settings.groups[1].adamw_eps = 0.1;  // AdamW sees the size of its gradients
   c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
   return c;
 }
@@ -27,7 +27,8 @@ world::Case make_case() {
 double norm_of_step(const world::Case& c, size_t step) {
   double sum = 0;
   for (size_t i = 0; i < c.params.size(); ++i) {
-    const auto out = step < c.without_grad.size() ? c.without_grad[step] : std::vector<int64_t>{};
+    const auto out =
+        step < c.inactive_params.size() ? c.inactive_params[step] : std::vector<int64_t>{};
     if (std::find(out.begin(), out.end(), static_cast<int64_t>(i)) != out.end()) continue;
     int64_t numel = 1;
     for (const int64_t n : c.params[i].shape) numel *= n;
@@ -72,9 +73,9 @@ TEST_CASE("clipping: the sum of squares is exact in any order and for any size",
 TEST_CASE("clipping: factors in device memory act like the one given by value",
           "[unit][optimizer][clipping]") {
   world::Case by_value = make_case(), by_pointer = make_case();
-  by_value.arguments = [](StepSettings& s, int64_t, int) { s.grad_scale_inv = 0x1p-12; };
+  by_value.arguments = [](StepArgs& s, int64_t, int) { s.grad_scale_inv = 0x1p-12; };
   static const float kInverse = 0x1p-8f, kMultiplier = 0x1p-3f, kNone = 0.0f;
-  by_pointer.arguments = [](StepSettings& s, int64_t, int) {
+  by_pointer.arguments = [](StepArgs& s, int64_t, int) {
     s.grad_scale_inv = 0.5;
     s.device_grad_scale_inv = &kInverse;
     s.grad_multiplier = &kMultiplier;
@@ -92,7 +93,7 @@ TEST_CASE(
   for (const int kind : {0, 1, 2, 3}) {
     world::Case c = make_case();
     c.settings.clip_norm = kind == 3 ? 1.0 : 0.0;
-    c.arguments = [&](StepSettings& s, int64_t step, int rank) {
+    c.arguments = [&](StepArgs& s, int64_t step, int rank) {
       if (step != 1) return;
       if (kind == 0 && rank == 2) s.found_inf = &kFound;
       if (kind == 1 && rank == 0) s.found_inf = &kNan;
@@ -126,7 +127,7 @@ TEST_CASE(
     for (const bool multiplier : {false, true}) {
       world::Case c = make_case();
       c.settings.commit = commit;
-      c.arguments = [&](StepSettings& s, int64_t step, int rank) {
+      c.arguments = [&](StepArgs& s, int64_t step, int rank) {
         if (step == 0 && rank == 1) s.grad_multiplier = &kOne;  // as good as none
         if (step != 1) return;
         (multiplier ? s.grad_multiplier : s.device_grad_scale_inv) = rank == 1 ? &kOther : &kMine;
@@ -153,7 +154,7 @@ TEST_CASE("clipping: it multiplies every gradient by the quotient of the norms",
   c.settings.clip_norm = 7.5;
   const world::Outcome clipped = world::run(c);
   world::Case by_hand = make_case();
-  by_hand.arguments = [&](StepSettings& s, int64_t step, int) {
+  by_hand.arguments = [&](StepArgs& s, int64_t step, int) {
     const double norm = norm_of_step(by_hand, static_cast<size_t>(step));
     s.grad_scale_inv = static_cast<float>(7.5 / norm);
   };
@@ -169,15 +170,15 @@ TEST_CASE("clipping: it multiplies every gradient by the quotient of the norms",
 TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates, too",
           "[unit][optimizer][clipping]") {
   const Placement partial{PlacementKind::kPartial, 0, 1};
-  for (const bool addends : {false, true}) {
-    INFO("addends " << addends);
+  for (const bool partial_grads : {false, true}) {
+    INFO("addends " << partial_grads);
     world::Case c = world::on_mesh({2});
     c.settings.groups = world::default_groups();
     c.settings.groups[1].update_every = 2;
-    c.settings.clip_norm = addends ? 0.0 : 1e3;  // sums are not clipped
+    c.settings.clip_norm = partial_grads ? 0.0 : 1e3;  // sums are not clipped
     for (const char* name : {"matrix", "table"}) {
-      const Placement how = addends ? partial : Placement{PlacementKind::kShard, 0, 1};
-      world::add(c, name, {12, 8}, {how}).addends = addends ? 2 : 0;
+      const Placement how = partial_grads ? partial : Placement{PlacementKind::kShard, 0, 1};
+      world::add(c, name, {12, 8}, {how}).partial_grads = partial_grads ? 2 : 0;
     }
     c.params[1].role = Role::kAdamW;
     world::on_each(c, [&](world::Rank& rank, Comm& comm) {
@@ -190,7 +191,7 @@ TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates
       RANK_CHECK(end.report.step == 0);
       StepReport report;
       RANK_CHECK(rank.step(0, report) == Status::kOk);
-      if (!addends) RANK_CHECK(report.grad_norm == Approx(norm_of_step(c, 0)).epsilon(1e-13));
+      if (!partial_grads) RANK_CHECK(report.grad_norm == Approx(norm_of_step(c, 0)).epsilon(1e-13));
     });
   }
 }

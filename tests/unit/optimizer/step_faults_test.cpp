@@ -164,15 +164,15 @@ class PlantedOps : public wrapped::Ops {
     std::function<void()> task;
   };
   PlantedOps(muonrt::Ops& inner, const Plan& plan) : wrapped::Ops(inner), plan_(plan) {}
-  void pack_direction(Stream& s, std::span<const Piece> pieces, const StepTables& tables,
-                      Wire message, Findings* findings) override {
+  void pack_direction(Stream& s, std::span<const ShardBlock> blocks, const StepTables& tables,
+                      TypedBuffer message, Findings* findings) override {
     run_at(Where::kPack, s);
-    inner_.pack_direction(s, pieces, tables, message, findings);
+    inner_.pack_direction(s, blocks, tables, message, findings);
   }
-  void commit_adamw(Stream& s, std::span<const int32_t> whole, std::span<const Piece> pieces,
-                    const StepTables& tables, const Verdict& verdict) override {
+  void commit_adamw(Stream& s, std::span<const int32_t> whole, std::span<const ShardBlock> blocks,
+                    const StepTables& tables, const CommitCondition& vote_sum) override {
     run_at(Where::kCommit, s);
-    inner_.commit_adamw(s, whole, pieces, tables, verdict);
+    inner_.commit_adamw(s, whole, blocks, tables, vote_sum);
   }
   void hash_memory(Stream& s, const void* memory, int64_t bytes, uint64_t* sum) override {
     run_at(Where::kHash, s);
@@ -231,14 +231,15 @@ TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the
     world::on_ranks(kRanks, [&, place = place](Comm& comm) {
       PlantedOps::Plan plan;
       plan.task = [&] {
-        dynamic_cast<HostComm&>(comm).transport().abort_family(Status::kAborted, "planted");
+        dynamic_cast<HostComm&>(comm).transport().abort_with_duplicates(Status::kAborted,
+                                                                        "planted");
       };
       world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
         return wrapped::with<PlantedOps>(world::host_device(s), plan);
       });
       StepReport report;
       RANK_CHECK(rank.step(0, report) == Status::kOk);
-      RANK_CHECK(report.health);
+      RANK_CHECK(report.has_health);
       if (comm.rank() == 1) plan.where = place;
       Seen& mine = seen[static_cast<size_t>(comm.rank())];
       mine.step = world::attempt(rank, 1);
@@ -255,15 +256,15 @@ TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the
       CHECK(next.status == Status::kInvalidState);
       CHECK(next.says("planted"));
     }
-    CHECK_FALSE(seen[1].step.report.health);
+    CHECK_FALSE(seen[1].step.report.has_health);
   }
 }
 
 TEST_CASE("faults: counts of AdamW's steps that differ between ranks are a mismatch, by name",
           "[unit][optimizer]") {
   world::Case c = small_case(CommitMode::kAtomic);
-  c.arguments = [&](StepSettings& s, int64_t step, int) {
-    if (step == 0) s.without_grad = {4};
+  c.arguments = [&](StepArgs& s, int64_t step, int) {
+    if (step == 0) s.inactive_params = {4};
   };
   const auto ends = world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "pipeline/trace.hpp"
+#include "reference/reference.hpp"
 #include "support/attempts.hpp"
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
-#include "textbook/textbook.hpp"
 
 // Health statistics: what they say is true, costs nothing where off, and is the same on every mesh.
 
@@ -90,10 +90,10 @@ double rms(const std::vector<double>& v) {
 TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off the weights",
           "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 5, .scheme = 1, .window = 2}, 1, 1);
-  c.settings.transport = DType::kF32;
+  c.settings.transport_dtype = DType::kF32;
   c.settings.groups[0].weight_decay = 0;
   c.lr = 0.125;  // the update's bits stand above those of the weights
-  c.without_grad = {{3}};
+  c.inactive_params = {{3}};
   const Told told = tell(c);
   REQUIRE(told.reports.size() == 1);
   CHECK(told.reports[0].step == 1);
@@ -107,8 +107,8 @@ TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off
     CHECK(m.rows == rows);
     CHECK(m.cols == cols);
     std::vector<double> weights, updates;
-    textbook::Matrix o(rows, cols);
-    const double scale = textbook::scale_factor(textbook::Scale::kMatchRms, rows, cols);
+    reference::Matrix o(rows, cols);
+    const double scale = reference::scale_factor(reference::Scale::kMatchRms, rows, cols);
     for (const float w : floats(told.tensors.params[p])) {
       const auto element = static_cast<int64_t>(weights.size());
       const double before = static_cast<double>(world::value(static_cast<int64_t>(p), element, -1));
@@ -125,7 +125,7 @@ TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off
       continue;
     }
     CHECK(m.update_rms == Approx(rms(updates)).epsilon(1e-4));
-    const auto sigmas = textbook::svd(o).s;
+    const auto sigmas = reference::svd(o).s;
     CHECK(m.sigma_max == Approx(sigmas.front()).epsilon(0.01));
     const double deviation = std::max(sigmas.front() - 1, 1 - sigmas.back());
     CHECK(m.deviation == Approx(deviation).epsilon(0.05).margin(1e-4));
@@ -153,7 +153,7 @@ TEST_CASE(
     "health: a skipped step counts the gradients' bad elements, by matrix, and tells no update",
     "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 8, .scheme = 2, .window = 2}, 2, 2);
-  c.without_grad.clear();
+  c.inactive_params.clear();
   // The second step would be the second committed one. Element 0 of each local shard of "wide".
   const auto spoil = [&](world::Rank& rank, int, int64_t step) {
     if (step != 1) return;
@@ -205,9 +205,9 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
     c.rank_array.clear();
     for (size_t i = 0; i < c.params.size(); ++i)
       c.params[i].placements = bits::placements(1, i, 2, c.params[i].shape, c.mesh);
-    c.without_grad.clear();
+    c.inactive_params.clear();
     // The step in which it is planted leaves it as it is: the parameter sits out from there on.
-    c.without_grad = {{}, {}, {plant.param}, {plant.param}};
+    c.inactive_params = {{}, {}, {plant.param}, {plant.param}};
     const Told told = tell(c, [&](world::Rank& rank, int number, int64_t step) {
       if (step != 2 || number != plant.rank) return;
       if (plant.kind == Replicated::kData) {
@@ -265,7 +265,7 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
       for (int64_t step = 0; step < steps; ++step) {
         StepReport report;
         rank.step(step, report);
-        RANK_CHECK(report.health == (every > 0 && (step + 1) % every == 0));
+        RANK_CHECK(report.has_health == (every > 0 && (step + 1) % every == 0));
         out.push_back({report.bytes_sent, device.allocations(), device.allocated_bytes(),
                        device.objects(), to_text(rank.optimizer().pipeline().order())});
       }
@@ -295,7 +295,7 @@ TEST_CASE("health: every number has the same bits on every mesh, and the step's 
     alone.variant = variant;
     const Told expected = tell(measured(alone));
     REQUIRE(expected.equal);
-    CHECK((expected.tensors == bits::reference(false, 2, variant)));
+    CHECK((expected.tensors == bits::reference_ops(false, 2, variant)));
     for (bits::Factors f : {bits::Factors{.mesh = 4, .threads = 2},
                             {.mesh = 6, .scheme = 1, .window = 1, .chunk = 1, .commit = 1},
                             {.mesh = 8, .scheme = 5, .window = 2},
@@ -303,7 +303,7 @@ TEST_CASE("health: every number has the same bits on every mesh, and the step's 
                             {.mesh = 9, .scheme = 4, .chunk = 1, .commit = 1, .threads = 2}}) {
       f.variant = variant;
       world::Case c = measured(f);
-      if (f.scheme == 1) c.settings.replicas = Replicas::kEach;
+      if (f.scheme == 1) c.settings.replica_mode = ReplicaMode::kEach;
       INFO(c.describe() << ", variant " << variant);
       const Told told = tell(c);
       CHECK(told.equal);
@@ -325,12 +325,12 @@ TEST_CASE("health: experts, parts, addends, and every form of weights have true 
     c.settings.health_every = 1;
     c.settings.poison = true;
     const auto add = [&](const char* name, std::vector<int64_t> shape, MasterKind master,
-                         View view = View::kPlain) {
+                         View view = View::kNone) {
       world::Param& param = world::add(c, name, std::move(shape), placements);
       param.dtype = master == MasterKind::kNone ? DType::kF32 : DType::kBF16;
       param.master_kind = master;
       param.view = view;
-      param.addends = 2;
+      param.partial_grads = 2;
     };
     add("plain", {8, 12}, MasterKind::kNone);
     add("experts", {3, 6, 8}, MasterKind::kNone, View::kStack);

@@ -128,7 +128,7 @@ std::vector<float> floats(const std::vector<unsigned char>& bytes) {
 }
 
 void give(world::Case& c, const std::vector<float>& logits) {
-  c.arguments = [&logits](StepSettings& s, int64_t, int) {
+  c.arguments = [&logits](StepArgs& s, int64_t, int) {
     s.qk_logits = logits.data();
     s.n_qk_logits = static_cast<int64_t>(logits.size());
   };
@@ -190,7 +190,7 @@ TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every 
     const auto prepared = [&](std::vector<int64_t> mesh, int scheme) {
       world::Case c = make_case(std::move(mesh), scheme);
       c.steps = 3;
-      c.settings.transport = DType::kF32;
+      c.settings.transport_dtype = DType::kF32;
       for (auto& p : c.params) {
         p.dtype = kind == MasterKind::kNone ? DType::kF32 : DType::kBF16;
         p.master_kind = kind;
@@ -210,7 +210,7 @@ TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every 
         parts[h % parts.size()][h] = logits[h];
         parts[(h + 1) % parts.size()][h] = parts.size() > 1 ? logits[h] / 2 : logits[h];
       }
-      c.arguments = [&](StepSettings& s, int64_t, int rank) {
+      c.arguments = [&](StepArgs& s, int64_t, int rank) {
         s.qk_logits = parts[static_cast<size_t>(rank)].data();
         s.n_qk_logits = 8;
       };
@@ -226,10 +226,10 @@ TEST_CASE("qk-clip: heads count where a weight that clips them took part",
   const std::vector<float> logits = {50, 400, 100, 900, 1, 20, 3000, 99};
   const auto clipped = [&](std::vector<int64_t> without) {
     world::Case c = make_case({2});
-    c.arguments = [&](StepSettings& s, int64_t, int) {
+    c.arguments = [&](StepArgs& s, int64_t, int) {
       s.qk_logits = logits.data();
       s.n_qk_logits = 8;
-      s.without_grad = without;
+      s.inactive_params = without;
     };
     return world::run(c).reports[0].clipped_heads;
   };
@@ -250,7 +250,7 @@ TEST_CASE("qk-clip: where gradients are addends, the same bits as one rank with 
       c.steps = 3;
       for (auto& p : c.params) {
         p.placements = how;
-        p.addends = 2;
+        p.partial_grads = 2;
         p.dtype = kind == MasterKind::kNone ? DType::kF32 : DType::kBF16;
         p.master_kind = kind;
       }
@@ -278,7 +278,7 @@ TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywh
   for (const float bad : {HUGE_VALF, std::nanf("")}) {
     std::vector<float> logits(8, 1.0f);
     logits[6] = bad;
-    c.arguments = [&](StepSettings& s, int64_t, int rank) {
+    c.arguments = [&](StepArgs& s, int64_t, int rank) {
       s.qk_logits = rank == 1 ? logits.data() : none.data();
       s.n_qk_logits = 8;
     };

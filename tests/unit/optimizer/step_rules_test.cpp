@@ -7,7 +7,7 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// The rules of a step that are settings (step_textbook_test.cpp compares them with the float64
+// The rules of a step that are settings (step_reference_test.cpp compares them with the float64
 // reference implementation): the same bits on every mesh, and special cases.
 
 using namespace muonrt;
@@ -55,12 +55,12 @@ std::vector<Rule> rules() {
   for (const NormuonAxis axis : {NormuonAxis::kRows, NormuonAxis::kLonger}) {
     for (const bool half : {false, true})
       out.push_back({cat("normuon axis ", static_cast<int>(axis)), half,
-                     [=](world::Case& c) { c.settings.groups[0].normuon = axis; }});
+                     [=](world::Case& c) { c.settings.groups[0].normuon_axis = axis; }});
   }
   out.push_back({"clipping by the norm", false, [](world::Case& c) {
                    c.settings.clip_norm = 3.25;
                    c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
-                   c.settings.groups[1].eps = 0.1;  // AdamW sees the size of its gradients
+                   c.settings.groups[1].adamw_eps = 0.1;  // AdamW sees the size of its gradients
                  }});
   return out;
 }
@@ -129,7 +129,7 @@ namespace {
 world::Case with_moments(std::vector<int64_t> mesh, std::vector<int64_t> shape) {
   world::Case c = world::on_mesh(std::move(mesh));
   c.settings.groups = world::default_groups();
-  c.settings.groups[0].normuon = NormuonAxis::kRows;
+  c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
   const Placement replicas{PlacementKind::kReplicate, 0, 1}, rows{PlacementKind::kShard, 0, 1};
   c.params = {world::matrix("matrix", std::move(shape), {replicas, rows})};
   return c;
@@ -140,7 +140,7 @@ world::Case with_moments(std::vector<int64_t> mesh, std::vector<int64_t> shape) 
 TEST_CASE("normuon: neither a skipped step nor one that a parameter sits out changes a moment",
           "[unit][optimizer][normuon]") {
   world::Case c = with_moments({1, 1}, {61, 24});
-  c.without_grad = {{}, {}, {0}};
+  c.inactive_params = {{}, {}, {0}};
   world::on_each(c, [](world::Rank& rank, Comm&) {
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
@@ -163,7 +163,7 @@ TEST_CASE("normuon: parts have their own axes", "[unit][optimizer][normuon]") {
   world::on_each(c, [](world::Rank& rank, Comm&) {
     RANK_CHECK(rank.state(0, StateKind::kNormuon).size() == (24 + 41) * 4);
   });
-  c.settings.groups[0].normuon = NormuonAxis::kOff;
+  c.settings.groups[0].normuon_axis = NormuonAxis::kOff;
   CHECK_THROWS_WITH(world::run(c), Catch::Contains("normuon_axis is set"));
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("normuon: replicas that each orthogonalize have the moments of one ran
           "[unit][optimizer][normuon]") {
   const auto moments_on = [](std::vector<int64_t> mesh) {
     world::Case c = with_moments(std::move(mesh), {24, 60});
-    c.settings.replicas = Replicas::kEach;
+    c.settings.replica_mode = ReplicaMode::kEach;
     c.params[0].parts = {{"top", {{0, 10}}, {{0, 60}}}, {"rest", {{10, 24}}, {{0, 60}}}};
     return world::on_each(c, [](world::Rank& rank, Comm&) {
       StepReport report;
@@ -197,7 +197,7 @@ constexpr int kPeriod = 3;
 
 world::Case with_blocks() {
   world::Case c = world::on_mesh({2, 2});
-  c.settings.transport = DType::kF32;
+  c.settings.transport_dtype = DType::kF32;
   c.settings.groups = world::default_groups();
   c.settings.groups[0].blocks = {kPeriod, 2, 3, 0.25};
   const Placement r{PlacementKind::kReplicate, 0, 1}, s0{PlacementKind::kShard, 0, 1},

@@ -34,7 +34,7 @@ void put(world::Rank& rank, int64_t param, int64_t element, float x) {
 /// Puts values that are not finite at every `stride`-th position of all ranks in turn; each step is
 /// skipped.
 void skip_everywhere(const world::Case& c, world::Rank& rank, Comm& comm, int64_t stride) {
-  constexpr float kBad[] = {kNan, kInf, -kInf};
+  constexpr float kInvalidArg[] = {kNan, kInf, -kInf};
   StepReport report;
   RANK_CHECK(rank.step(0, report) == Status::kOk);
   int64_t position = 0;
@@ -42,7 +42,7 @@ void skip_everywhere(const world::Case& c, world::Rank& rank, Comm& comm, int64_
     for (int64_t p = 0; p < std::ssize(c.params); ++p) {
       for (int64_t e = 0; e < rank.layout(p).local_numel(bad_rank); e += stride, ++position) {
         rank.fill_gradients(1);
-        if (comm.rank() == bad_rank) put(rank, p, e, kBad[position % 3]);
+        if (comm.rank() == bad_rank) put(rank, p, e, kInvalidArg[position % 3]);
         const world::Ended end = world::attempt_only(rank, 1);
         if (end.status != Status::kSkipped || !end.unchanged || end.report.step != 1 ||
             end.report.nonfinite_rank != bad_rank || end.report.nonfinite_param != p) {
@@ -91,7 +91,7 @@ TEST_CASE("skip: a gradient that only its scale, or the square in AdamW's varian
                            {3, 1e18f, 1, false}}) {
       INFO("param " << row.param << ", " << row.gradient << " x " << row.scale);
       world::Case c = small_case(commit);
-      c.arguments = [&](StepSettings& s, int64_t, int) { s.grad_scale_inv = row.scale; };
+      c.arguments = [&](StepArgs& s, int64_t, int) { s.grad_scale_inv = row.scale; };
       const auto ends = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
         rank.fill_gradients(0);
         if (comm.rank() == 1) put(rank, row.param, 0, row.gradient);
@@ -109,7 +109,7 @@ TEST_CASE("skip: a gradient that only its scale, or the square in AdamW's varian
 TEST_CASE("skip: parameters announced without a gradient sit out, state and all",
           "[unit][optimizer]") {
   world::Case c = small_case();
-  c.without_grad = {{}, {0, 3}};
+  c.inactive_params = {{}, {0, 3}};
   world::on_each(c, [&](world::Rank& rank, Comm&) {
     StepReport report;
     rank.step(0, report);
@@ -149,7 +149,7 @@ TEST_CASE("step: after the first it takes no memory, and W chunks are resident a
         for (int step = 1; step < 6; ++step) rank.step(step, report);
         RANK_CHECK(device.allocations() == allocations);
         RANK_CHECK(device.objects() == objects);
-        RANK_CHECK(rank.optimizer().plan().slots().size() >= 2);
+        RANK_CHECK(rank.optimizer().plan().chunks().size() >= 2);
         RANK_CHECK(rank.optimizer().pipeline().resident_peak() == window);
       });
     }
@@ -189,14 +189,14 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     others[0].steps = 4;
     others[1].name = "other";
     others[2].iteration = DType::kBF16;
-    others[3].normuon = NormuonAxis::kRows;
+    others[3].normuon_axis = NormuonAxis::kRows;
     others[4].scale_factor = 0.5;
     const char* const says[] = {
         ": steps is 4, but 5 at creation (it is fixed)", "name is 'other', but '",
         ": iteration_dtype is bf16, but the optimizer's at creation",
         ": normuon is rows, but off at creation", ": scale_factor is 0.5, but 1 at creation"};
     for (size_t i = 0; i < others.size(); ++i) {
-      const auto error = error_of([&] { rank.optimizer().set_group(0, others[i]); });
+      const auto error = capture_error([&] { rank.optimizer().set_group(0, others[i]); });
       RANK_CHECK(error && error->message().find(says[i]) != std::string::npos);
     }
     g.momentum = 1.0;

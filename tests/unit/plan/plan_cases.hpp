@@ -84,15 +84,15 @@ inline Problem random_problem(int64_t most_params = 6, bool mixed = false) {
   o.chunk_bytes = pick(1, 400);
   o.window = static_cast<int>(pick(1, 8));
   o.max_peers = static_cast<int>(pick(0, 4));
-  o.transport = pick(0, 1) ? muonrt::DType::kBF16 : muonrt::DType::kF32;
+  o.transport_dtype = pick(0, 1) ? muonrt::DType::kBF16 : muonrt::DType::kF32;
   o.commit = pick(0, 1) ? muonrt::CommitMode::kAtomic : muonrt::CommitMode::kEager;
   return out;
 }
 
 /// What every rank does in every slot.
-inline std::vector<std::vector<muonrt::SlotPlan>> all_slots(const Plan& plan) {
-  std::vector<std::vector<muonrt::SlotPlan>> out;
-  for (int r = 0; r < plan.problem().options.world; ++r) out.push_back(plan.rank_slots(r));
+inline std::vector<std::vector<muonrt::RankChunk>> all_slots(const Plan& plan) {
+  std::vector<std::vector<muonrt::RankChunk>> out;
+  for (int r = 0; r < plan.problem().options.world; ++r) out.push_back(plan.rank_chunks(r));
   return out;
 }
 

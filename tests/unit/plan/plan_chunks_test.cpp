@@ -17,9 +17,9 @@ struct Use {
 
 /// [slot][owner]
 std::vector<std::map<int32_t, Use>> uses(const std::vector<ChunkItem>& items, const Chunking& c) {
-  std::vector<std::map<int32_t, Use>> out(static_cast<size_t>(c.slots));
+  std::vector<std::map<int32_t, Use>> out(static_cast<size_t>(c.chunks));
   for (size_t i = 0; i < items.size(); ++i) {
-    Use& use = out.at(static_cast<size_t>(c.slot[i]))[items[i].owner];
+    Use& use = out.at(static_cast<size_t>(c.chunk_of[i]))[items[i].owner];
     use.bytes += items[i].bytes;
     use.cost += items[i].cost;
     ++use.items;
@@ -39,12 +39,12 @@ TEST_CASE("chunks: no owner gets more than the budget in a slot, or one matrix t
                        pick(1, 50), pick(1, 50)});
     }
     const Chunking chunks = cut_chunks(items, budget);
-    RC_ASSERT(chunks.slot.size() == items.size());
-    RC_ASSERT((chunks.slots == 0) == items.empty());
-    for (const int32_t slot : chunks.slot) RC_ASSERT(slot >= 0 && slot < chunks.slots);
-    for (const auto& slot : uses(items, chunks)) {
-      RC_ASSERT(!slot.empty());
-      for (const auto& [owner, use] : slot) RC_ASSERT(use.bytes <= budget || use.items == 1);
+    RC_ASSERT(chunks.chunk_of.size() == items.size());
+    RC_ASSERT((chunks.chunks == 0) == items.empty());
+    for (const int32_t chunk : chunks.chunk_of) RC_ASSERT(chunk >= 0 && chunk < chunks.chunks);
+    for (const auto& chunk : uses(items, chunks)) {
+      RC_ASSERT(!chunk.empty());
+      for (const auto& [owner, use] : chunk) RC_ASSERT(use.bytes <= budget || use.items == 1);
     }
   }));
 }
@@ -55,9 +55,9 @@ TEST_CASE("chunks: there are no more slots than the owner with the most bytes ne
   std::vector<ChunkItem> items;
   for (int i = 0; i < 5; ++i) items.push_back({0, 0, 1, 30});
   for (int i = 0; i < 4; ++i) items.push_back({1, 0, 1, 10});
-  CHECK(cut_chunks(items, 70).slots == 3);
-  CHECK(cut_chunks(items, 1000).slots == 1);
-  CHECK(cut_chunks(items, 1).slots == 5);
+  CHECK(cut_chunks(items, 70).chunks == 3);
+  CHECK(cut_chunks(items, 1000).chunks == 1);
+  CHECK(cut_chunks(items, 1).chunks == 5);
 }
 
 TEST_CASE("chunks: shares of unlike owners are as near as their items allow", "[unit][plan]") {
@@ -69,11 +69,11 @@ TEST_CASE("chunks: shares of unlike owners are as near as their items allow", "[
   items.push_back({2, 2, 12, 10});
   for (int i = 0; i < 12; ++i) items.push_back({2, 3, 3, 10});
   const Chunking chunks = cut_chunks(items, 100);
-  REQUIRE(chunks.slots == 4);
-  for (const auto& slot : uses(items, chunks)) {
+  REQUIRE(chunks.chunks == 4);
+  for (const auto& chunk : uses(items, chunks)) {
     for (int32_t owner = 0; owner < 3; ++owner) {
-      CHECK(slot.at(owner).cost >= 12 - 3);
-      CHECK(slot.at(owner).cost <= 12 + 3);
+      CHECK(chunk.at(owner).cost >= 12 - 3);
+      CHECK(chunk.at(owner).cost <= 12 + 3);
     }
   }
 }
@@ -84,9 +84,9 @@ TEST_CASE("chunks: an owner with less to do is done early instead of in crumbs",
   for (int i = 0; i < 10; ++i) items.push_back({0, 0, 10, 100});
   for (int i = 0; i < 2; ++i) items.push_back({1, 1, 5, 10});
   const Chunking chunks = cut_chunks(items, 100);
-  REQUIRE(chunks.slots == 10);
-  CHECK(chunks.slot[10] == 0);
-  CHECK(chunks.slot[11] == 0);
+  REQUIRE(chunks.chunks == 10);
+  CHECK(chunks.chunk_of[10] == 0);
+  CHECK(chunks.chunk_of[11] == 0);
 }
 
 TEST_CASE("chunks: equal batches of an owner stay together", "[unit][plan]") {
@@ -95,8 +95,8 @@ TEST_CASE("chunks: equal batches of an owner stay together", "[unit][plan]") {
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, i % 2, 5, 10});
   const Chunking chunks = cut_chunks(items, 20);
-  REQUIRE(chunks.slots == 4);
-  for (int i = 0; i < 8; ++i) CHECK(chunks.slot[static_cast<size_t>(i)] / 2 == i % 2);
+  REQUIRE(chunks.chunks == 4);
+  for (int i = 0; i < 8; ++i) CHECK(chunks.chunk_of[static_cast<size_t>(i)] / 2 == i % 2);
 }
 
 TEST_CASE("plan: every matrix is in exactly one slot, and slots say what they hold",
@@ -105,20 +105,20 @@ TEST_CASE("plan: every matrix is in exactly one slot, and slots say what they ho
     const Plan plan(plan_case::random_problem());
     const PlanOptions& o = plan.problem().options;
     std::set<int32_t> seen;
-    for (size_t s = 0; s < plan.slots().size(); ++s) {
+    for (size_t s = 0; s < plan.chunks().size(); ++s) {
       int64_t bytes = 0;
       std::map<int32_t, Use> use;
-      RC_ASSERT(std::is_sorted(plan.slots()[s].matrices.begin(), plan.slots()[s].matrices.end()));
-      for (const int32_t id : plan.slots()[s].matrices) {
+      RC_ASSERT(std::is_sorted(plan.chunks()[s].matrices.begin(), plan.chunks()[s].matrices.end()));
+      for (const int32_t id : plan.chunks()[s].matrices) {
         const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
         RC_ASSERT(seen.insert(id).second);
-        RC_ASSERT(m.slot == static_cast<int32_t>(s));
-        const int64_t size = m.rows * m.cols * size_of(o.transport);
+        RC_ASSERT(m.chunk == static_cast<int32_t>(s));
+        const int64_t size = m.rows * m.cols * size_of(o.transport_dtype);
         bytes += size;
         use[m.owner].bytes += size;
         ++use[m.owner].items;
       }
-      RC_ASSERT(bytes == plan.slots()[s].bytes);
+      RC_ASSERT(bytes == plan.chunks()[s].bytes);
       for (const auto& [owner, u] : use) RC_ASSERT(u.bytes <= o.chunk_bytes || u.items == 1);
     }
     RC_ASSERT(seen.size() == plan.matrices().size());
@@ -131,9 +131,9 @@ TEST_CASE("priority: parameters of lower numbers go first", "[unit][plan]") {
     plan_case::add(p, plan_case::muon(name, plan_case::mesh({4}), {24, 10}));
   const auto order = [](const Problem& of) {
     const Plan plan(of);
-    std::vector<int32_t> slots;
-    for (const Matrix& m : plan.matrices()) slots.push_back(m.slot);
-    return slots;
+    std::vector<int32_t> chunks;
+    for (const Matrix& m : plan.matrices()) chunks.push_back(m.chunk);
+    return chunks;
   };
   CHECK(order(p) == std::vector<int32_t>{0, 0, 0, 0, 0});
   const int32_t wanted[] = {3, 1, -2, 1, 0};

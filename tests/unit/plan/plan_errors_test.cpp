@@ -102,8 +102,8 @@ TEST_CASE("plan: a bad problem is refused, naming what is wrong", "[unit][plan]"
 
 TEST_CASE("plan: a rank outside the world is refused", "[unit][plan]") {
   const Plan plan(good());
-  CHECK_THROWS_AS(plan.rank_slots(4), Error);
-  CHECK_THROWS_AS(plan.rank_slots(-1), Error);
+  CHECK_THROWS_AS(plan.rank_chunks(4), Error);
+  CHECK_THROWS_AS(plan.rank_chunks(-1), Error);
 }
 
 TEST_CASE("plan: parameters without elements or matrices are no error and have no slot",
@@ -113,9 +113,9 @@ TEST_CASE("plan: parameters without elements or matrices are no error and have n
   reshape(problem.params[1], {0, 4, 5});
   const Plan plan(problem);
   CHECK(plan.matrices().empty());
-  CHECK(plan.slots().empty());
+  CHECK(plan.chunks().empty());
   CHECK(plan.makespan() == 0);
-  for (int r = 0; r < 4; ++r) CHECK(plan.rank_slots(r).empty());
+  for (int r = 0; r < 4; ++r) CHECK(plan.rank_chunks(r).empty());
   CHECK_FALSE(plan.describe().empty());
   CHECK(Plan(Problem{}).matrices().empty());
 }

@@ -36,14 +36,14 @@ TEST_CASE("plan: a copy list that forwards to the wrong rank is noticed", "[unit
     plan_case::add(problem, plan_case::muon(name, plan_case::mesh({2, 2, 2}), {6, 4}, 2));
   problem.options.max_peers = 3;
   const Plan plan(problem);
-  REQUIRE(plan.slots().front().relay > 0);
-  auto slots = plan_case::all_slots(plan);
-  REQUIRE(run_step(plan, slots) == "");
+  REQUIRE(plan.chunks().front().relay > 0);
+  auto chunks = plan_case::all_slots(plan);
+  REQUIRE(run_step(plan, chunks) == "");
   // Of two messages to forward each takes the other's way.
-  auto& sends = slots[0].front().relay_sends;
+  auto& sends = chunks[0].front().relay_sends;
   REQUIRE(!sends.empty());
   sends.front().offset = 64;
-  CHECK(run_step(plan, slots) != "");
+  CHECK(run_step(plan, chunks) != "");
 }
 
 TEST_CASE("plan: replicas share the messages that are alike", "[unit][plan]") {
@@ -52,32 +52,32 @@ TEST_CASE("plan: replicas share the messages that are alike", "[unit][plan]") {
   plan_case::add(problem, plan_case::muon("w", plan_case::mesh({3, 2}), {6, 4}, 1));
   problem.params[0].owner = 3;  // replica 1, slot 1
   const Plan plan(problem);
-  const auto slots = plan.rank_slots(3);
-  REQUIRE(slots.size() == 1);
-  const SlotPlan& s = slots[0];
+  const auto chunks = plan.rank_chunks(3);
+  REQUIRE(chunks.size() == 1);
+  const RankChunk& s = chunks[0];
   REQUIRE(s.gather_receives.size() == 2);
   CHECK(s.gather_receives[0].peer == 2);
   CHECK(s.gather_receives[1].peer == 3);
   CHECK(s.gather_receives[0].bytes == 3 * 4 * 2);  // bf16
-  CHECK(s.return_matrix_pieces.size() == s.gather_matrix_pieces.size());
+  CHECK(s.return_matrix_blocks.size() == s.gather_matrix_blocks.size());
   CHECK(s.return_send_bytes == s.gather_receive_bytes);
   REQUIRE(s.return_sends.size() == 6);
   for (const Region& region : s.return_sends)
     CHECK(region.offset == s.gather_receives[static_cast<size_t>(region.peer % 2)].offset);
-  CHECK(plan.rank_slots(0)[0].gather_pieces.empty());
-  CHECK(plan.rank_slots(0)[0].return_pieces.size() == 1);
+  CHECK(plan.rank_chunks(0)[0].gather_blocks.empty());
+  CHECK(plan.rank_chunks(0)[0].return_blocks.size() == 1);
 }
 
 TEST_CASE("plan: a rank alone still sends to itself", "[unit][plan]") {
   Problem problem;
   plan_case::add(problem, plan_case::muon("w", plan_case::mesh({1}), {5, 3}));
   const Plan plan(problem);
-  const auto slots = plan.rank_slots(0);
-  REQUIRE(slots.size() == 1);
-  REQUIRE(slots[0].gather_sends.size() == 1);
-  CHECK(slots[0].gather_sends[0].peer == 0);
-  CHECK(slots[0].gather_sends[0].bytes == 30);
-  CHECK(slots[0].gather_send_bytes == 64);
+  const auto chunks = plan.rank_chunks(0);
+  REQUIRE(chunks.size() == 1);
+  REQUIRE(chunks[0].gather_sends.size() == 1);
+  CHECK(chunks[0].gather_sends[0].peer == 0);
+  CHECK(chunks[0].gather_sends[0].bytes == 30);
+  CHECK(chunks[0].gather_send_bytes == 64);
   CHECK(run_step(plan) == "");
 }
 
@@ -89,10 +89,10 @@ TEST_CASE("plan: equal shapes and methods are adjacent at their owner", "[unit][
        std::vector<naive::List>{{8, 4}, {4, 4}, {4, 8}, {5, 4}, {8, 4}, {4, 4}, {4, 8}, {5, 4}})
     plan_case::add(problem, plan_case::muon("p" + std::to_string(n++), on, shape));
   problem.params[4].newton_schulz_steps = 7;
-  const auto slots = Plan(problem).rank_slots(0);
-  REQUIRE(slots.size() == 1);
+  const auto chunks = Plan(problem).rank_chunks(0);
+  REQUIRE(chunks.size() == 1);
   std::vector<int32_t> order;
-  for (const Owned& o : slots[0].owned) order.push_back(o.matrix);
+  for (const OwnedMatrix& o : chunks[0].owned) order.push_back(o.matrix);
   // by short side, long side, then steps: 4x4, 4x5, 4x8 in 5 steps (either way up), 4x8 in 7
   CHECK(order == std::vector<int32_t>{1, 5, 3, 7, 0, 2, 6, 4});
 }

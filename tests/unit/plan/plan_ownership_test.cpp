@@ -239,7 +239,7 @@ TEST_CASE("plan: owners and slots of a parameter do not depend on its place in t
       Decided out;
       for (const Matrix& m : plan.matrices()) {
         out[{plan.problem().params[static_cast<size_t>(m.param)].name, m.index}] = {
-            m.owner, m.replica, m.slot};
+            m.owner, m.replica, m.chunk};
       }
       return out;
     };

@@ -59,8 +59,8 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
     int64_t all_sent = 0;
     for (int r = 0; r < plan.problem().options.world; ++r) {
       int64_t sent = 0, received = 0, owned = 0;
-      const auto slots = plan.rank_slots(r);
-      for (const SlotPlan& s : slots) {
+      const auto chunks = plan.rank_chunks(r);
+      for (const RankChunk& s : chunks) {
         sent += bytes_to_others(r, {&s.gather_sends, &s.return_sends, &s.relay_sends});
         received += bytes_to_others(r, {&s.gather_receives, &s.return_receives, &s.relay_receives});
         owned += std::ssize(s.owned);
@@ -69,7 +69,7 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
       RC_ASSERT(got.sent == sent);
       RC_ASSERT(got.received == received);
       RC_ASSERT(got.owned == owned);
-      RC_ASSERT(got.slots == std::ssize(slots));
+      RC_ASSERT(got.chunks == std::ssize(chunks));
       const MemoryPlan memory = memory_of(plan, r);
       RC_ASSERT(got.memory.message_bytes == memory.message_bytes);
       RC_ASSERT(got.memory.staged_bytes == memory.staged_bytes);
@@ -79,8 +79,8 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
     RC_ASSERT(std::accumulate(traffic.moved.begin(), traffic.moved.end(), int64_t{0}) ==
               traffic.moved_total);
     // What is forwarded has gaps between the messages that it consists of.
-    const bool relayed = std::any_of(plan.slots().begin(), plan.slots().end(),
-                                     [](const Slot& s) { return s.relay > 0; });
+    const bool relayed = std::any_of(plan.chunks().begin(), plan.chunks().end(),
+                                     [](const ChunkSpec& s) { return s.relay > 0; });
     if (relayed) RC_ASSERT(all_sent >= traffic.moved_total);
     if (!relayed) RC_ASSERT(all_sent == traffic.moved_total);
   }));
@@ -180,7 +180,7 @@ TEST_CASE("describe: JSON is well formed and agrees with the plan", "[unit][plan
   CHECK(*list("params")[0].find("name")->as<std::string>() == p.params[0].name);
   CHECK(list("params").size() == 4);
   CHECK(list("ranks").size() == 4);
-  CHECK(list("slots").size() == plan.slots().size());
+  CHECK(list("slots").size() == plan.chunks().size());
   CHECK(list("warnings").size() >= 2);
   CHECK(total("matrices") == 6);
   CHECK(total("makespan_cost") == plan.makespan());
@@ -199,7 +199,7 @@ TEST_CASE("plan: the hash covers whatever ranks must agree on", "[unit][plan]") 
   CHECK(Plan(good).hash() == hash);
   const std::vector<std::function<void(Problem&)>> changes = {
       [](Problem& p) { p.options.world = 5; },
-      [](Problem& p) { p.options.transport = DType::kF32; },
+      [](Problem& p) { p.options.transport_dtype = DType::kF32; },
       [](Problem& p) { p.options.chunk_bytes += 1; },
       [](Problem& p) { p.options.window += 1; },
       [](Problem& p) { p.options.commit = CommitMode::kEager; },

@@ -12,11 +12,11 @@
 namespace plan_simulation {
 
 using muonrt::cat;
-using muonrt::MatrixPiece;
-using muonrt::Piece;
+using muonrt::MatrixBlock;
 using muonrt::Plan;
+using muonrt::RankChunk;
 using muonrt::Region;
-using muonrt::SlotPlan;
+using muonrt::ShardBlock;
 
 template <class... Parts>
 void expect(bool ok, const Parts&... parts) {
@@ -44,7 +44,7 @@ inline void check_regions(const std::vector<Region>& regions, int64_t bytes, boo
   }
 }
 
-inline void check_shape(const SlotPlan& s) {
+inline void check_shape(const RankChunk& s) {
   expect(s.takes_part(), "a slot without a message");
   check_regions(s.gather_sends, s.gather_send_bytes, false, "gather sends");
   check_regions(s.gather_receives, s.gather_receive_bytes, false, "gather receives");
@@ -59,22 +59,22 @@ inline void check_shape(const SlotPlan& s) {
                "a relayed message overlaps what owners send");
     }
   }
-  if (s.kind != muonrt::SlotKind::kDirections) return;
-  expect(s.return_matrix_pieces.size() >= s.gather_matrix_pieces.size(),
+  if (s.kind != muonrt::ChunkKind::kDirections) return;
+  expect(s.return_matrix_blocks.size() >= s.gather_matrix_blocks.size(),
          "the return list is too short");
-  for (size_t i = 0; i < s.gather_matrix_pieces.size(); ++i) {
-    const auto facts = [](const MatrixPiece& p) {
+  for (size_t i = 0; i < s.gather_matrix_blocks.size(); ++i) {
+    const auto facts = [](const MatrixBlock& p) {
       return std::tuple(p.matrix, p.row, p.col, p.rows, p.cols, p.packed_offset);
     };
-    expect(facts(s.gather_matrix_pieces[i]) == facts(s.return_matrix_pieces[i]),
+    expect(facts(s.gather_matrix_blocks[i]) == facts(s.return_matrix_blocks[i]),
            "the return does not begin as the gather");
   }
 }
 
 class Simulation {
  public:
-  Simulation(const Plan& plan, std::vector<std::vector<SlotPlan>> slots)
-      : plan_(plan), slots_(std::move(slots)) {
+  Simulation(const Plan& plan, std::vector<std::vector<RankChunk>> chunks)
+      : plan_(plan), slots_(std::move(chunks)) {
     for (const muonrt::ParamSpec& spec : plan.problem().params) {
       held_.push_back(naive::held(spec.layout));
       grads_.push_back(naive::held(grad_layout(spec)));
@@ -85,15 +85,15 @@ class Simulation {
   void run() {
     for (const auto& own : slots_) {
       for (size_t i = 1; i < own.size(); ++i)
-        expect(own[i - 1].slot < own[i].slot, "slots do not ascend");
+        expect(own[i - 1].index < own[i].index, "slots do not ascend");
     }
-    for (int32_t s = 0; s < static_cast<int32_t>(plan_.slots().size()); ++s) {
+    for (int32_t s = 0; s < static_cast<int32_t>(plan_.chunks().size()); ++s) {
       here_.clear();
       for (size_t r = 0; r < slots_.size(); ++r) {
-        for (const SlotPlan& slot : slots_[r])
-          if (slot.slot == s) here_[static_cast<int>(r)] = &slot;
+        for (const RankChunk& chunk : slots_[r])
+          if (chunk.index == s) here_[static_cast<int>(r)] = &chunk;
       }
-      for (const auto& [rank, slot] : here_) check_shape(*slot);
+      for (const auto& [rank, chunk] : here_) check_shape(*chunk);
       gather();
       give_back();
     }
@@ -111,17 +111,17 @@ class Simulation {
 
  private:
   using Buffers = std::map<int, std::vector<int64_t>>;  // by rank; ids, -1 where none lies
-  using Regions = std::vector<Region> SlotPlan::*;
-  using Element = muonrt::DType SlotPlan::*;
+  using Regions = std::vector<Region> RankChunk::*;
+  using Element = muonrt::DType RankChunk::*;
 
   static int64_t id(int param, int64_t number) { return int64_t{param} << 40 | number; }
   const muonrt::Matrix& matrix(int32_t index) const {
     return plan_.matrices()[static_cast<size_t>(index)];
   }
-  Buffers buffers(int64_t SlotPlan::*bytes, Element element) const {
+  Buffers buffers(int64_t RankChunk::*bytes, Element element) const {
     Buffers out;
-    for (const auto& [rank, slot] : here_)
-      out[rank].assign(static_cast<size_t>(slot->*bytes / size_of(slot->*element)), -1);
+    for (const auto& [rank, chunk] : here_)
+      out[rank].assign(static_cast<size_t>(chunk->*bytes / size_of(chunk->*element)), -1);
     return out;
   }
 
@@ -129,11 +129,11 @@ class Simulation {
   void move(const Buffers& sent, Buffers& received, Element element, Regions sends,
             Regions receives) const {
     std::map<std::pair<int, int>, Region> expected;  // (from, to)
-    for (const auto& [rank, slot] : here_)
-      for (const Region& region : slot->*receives) expected[{region.peer, rank}] = region;
-    for (const auto& [rank, slot] : here_) {
-      const int64_t size = size_of(slot->*element);
-      for (const Region& from : slot->*sends) {
+    for (const auto& [rank, chunk] : here_)
+      for (const Region& region : chunk->*receives) expected[{region.peer, rank}] = region;
+    for (const auto& [rank, chunk] : here_) {
+      const int64_t size = size_of(chunk->*element);
+      for (const Region& from : chunk->*sends) {
         const auto to = expected.find({rank, from.peer});
         expect(to != expected.end(), "rank ", from.peer, " does not expect rank ", rank);
         expect(to->second.bytes == from.bytes, "rank ", rank, " sends ", from.bytes,
@@ -149,7 +149,7 @@ class Simulation {
 
   /// Calls use(id, packed offset) for the elements of a piece, which must be what lies there.
   template <class Use>
-  void for_each(const std::vector<naive::Held>& tensors, int rank, const Piece& p,
+  void for_each(const std::vector<naive::Held>& tensors, int rank, const ShardBlock& p,
                 const Use& use) const {
     const muonrt::Matrix& m = matrix(p.matrix);
     const naive::List& held = tensors[static_cast<size_t>(p.param)].at(rank);
@@ -169,7 +169,7 @@ class Simulation {
     int32_t matrix;
     int64_t rows, cols, row, col, packed_offset;
   };
-  static Rectangle rectangle(const SlotPlan& s, const MatrixPiece& p) {
+  static Rectangle rectangle(const RankChunk& s, const MatrixBlock& p) {
     return {s.owned[static_cast<size_t>(p.matrix)].matrix,
             p.rows,
             p.cols,
@@ -178,13 +178,13 @@ class Simulation {
             p.packed_offset};
   }
   /// What the owner finds in a gather: matrices, or their addends one after the other.
-  static std::vector<Rectangle> arrivals(const SlotPlan& s) {
+  static std::vector<Rectangle> arrivals(const RankChunk& s) {
     std::vector<Rectangle> out;
-    if (s.kind == muonrt::SlotKind::kDirections) {
-      for (const MatrixPiece& p : s.gather_matrix_pieces) out.push_back(rectangle(s, p));
+    if (s.kind == muonrt::ChunkKind::kDirections) {
+      for (const MatrixBlock& p : s.gather_matrix_blocks) out.push_back(rectangle(s, p));
     }
-    for (const auto& addend : s.addends) {
-      for (const Piece& p : addend)
+    for (const auto& partial_grad : s.partial_grad_blocks) {
+      for (const ShardBlock& p : partial_grad)
         out.push_back({p.matrix, p.rows, p.cols, p.global_row, p.global_col, p.packed_offset});
     }
     return out;
@@ -204,47 +204,47 @@ class Simulation {
 
   /// Every element of every matrix arrives at its owner exactly once, or once of each addend.
   void gather() const {
-    Buffers sent = buffers(&SlotPlan::gather_send_bytes, &SlotPlan::gather_dtype),
-            received = buffers(&SlotPlan::gather_receive_bytes, &SlotPlan::gather_dtype);
-    for (const auto& [rank, slot] : here_) {
-      for (const Piece& p : slot->gather_pieces)
+    Buffers sent = buffers(&RankChunk::gather_send_bytes, &RankChunk::gather_dtype),
+            received = buffers(&RankChunk::gather_receive_bytes, &RankChunk::gather_dtype);
+    for (const auto& [rank, chunk] : here_) {
+      for (const ShardBlock& p : chunk->gather_blocks)
         for_each(grads_, rank, p, [&](int64_t id, size_t at) { sent.at(rank).at(at) = id; });
     }
-    move(sent, received, &SlotPlan::gather_dtype, &SlotPlan::gather_sends,
-         &SlotPlan::gather_receives);
-    for (const auto& [rank, slot] : here_) {
+    move(sent, received, &RankChunk::gather_dtype, &RankChunk::gather_sends,
+         &RankChunk::gather_receives);
+    for (const auto& [rank, chunk] : here_) {
       std::map<std::pair<int32_t, int64_t>, int> filled;
-      for (const Rectangle& r : arrivals(*slot)) {
+      for (const Rectangle& r : arrivals(*chunk)) {
         for_each(r, [&](int64_t id, size_t at, int64_t place) {
           expect(received.at(rank).at(at) == id, "element ", place, " arrived wrong at ", rank);
           ++filled[{r.matrix, place}];
         });
       }
-      for (const muonrt::Owned& o : slot->owned) {
+      for (const muonrt::OwnedMatrix& o : chunk->owned) {
         const auto param = static_cast<size_t>(matrix(o.matrix).param);
-        const int64_t addends = grad_layout(plan_.problem().params[param]).addends();
+        const int64_t partial_grads = grad_layout(plan_.problem().params[param]).partial_count();
         for (int64_t place = 0; place < o.rows * o.cols; ++place)
-          expect(filled[{o.matrix, place}] == addends, "matrix ", o.matrix, ": element ", place,
-                 " arrived ", filled[{o.matrix, place}], " times");
+          expect(filled[{o.matrix, place}] == partial_grads, "matrix ", o.matrix, ": element ",
+                 place, " arrived ", filled[{o.matrix, place}], " times");
       }
     }
   }
 
   void give_back() {
-    Buffers sent = buffers(&SlotPlan::return_send_bytes, &SlotPlan::return_dtype),
-            received = buffers(&SlotPlan::return_receive_bytes, &SlotPlan::return_dtype);
-    for (const auto& [rank, slot] : here_) {
-      for (const MatrixPiece& p : slot->return_matrix_pieces)
-        for_each(rectangle(*slot, p),
+    Buffers sent = buffers(&RankChunk::return_send_bytes, &RankChunk::return_dtype),
+            received = buffers(&RankChunk::return_receive_bytes, &RankChunk::return_dtype);
+    for (const auto& [rank, chunk] : here_) {
+      for (const MatrixBlock& p : chunk->return_matrix_blocks)
+        for_each(rectangle(*chunk, p),
                  [&](int64_t id, size_t at, int64_t) { sent.at(rank).at(at) = id; });
     }
-    move(sent, received, &SlotPlan::return_dtype, &SlotPlan::return_sends,
-         &SlotPlan::return_receives);
+    move(sent, received, &RankChunk::return_dtype, &RankChunk::return_sends,
+         &RankChunk::return_receives);
     const Buffers arrived = received;
-    move(arrived, received, &SlotPlan::return_dtype, &SlotPlan::relay_sends,
-         &SlotPlan::relay_receives);
-    for (const auto& [rank, slot] : here_) {
-      for (const Piece& p : slot->return_pieces) {
+    move(arrived, received, &RankChunk::return_dtype, &RankChunk::relay_sends,
+         &RankChunk::relay_receives);
+    for (const auto& [rank, chunk] : here_) {
+      for (const ShardBlock& p : chunk->return_blocks) {
         for_each(held_, rank, p, [&](int64_t id, size_t at) {
           expect(received.at(rank).at(at) == id, "rank ", rank, ", param ", p.param,
                  ": an element came back wrong");
@@ -255,16 +255,16 @@ class Simulation {
   }
 
   const Plan& plan_;
-  std::vector<std::vector<SlotPlan>> slots_;  // of each rank
-  std::vector<naive::Held> held_, grads_;     // of each parameter, and of its gradient
-  std::map<int, const SlotPlan*> here_;       // ranks that take part in the slot
+  std::vector<std::vector<RankChunk>> slots_;  // of each rank
+  std::vector<naive::Held> held_, grads_;      // of each parameter, and of its gradient
+  std::map<int, const RankChunk*> here_;       // ranks that take part in the slot
   std::map<std::pair<int, int64_t>, int> returned_;
 };
 
 /// First complaint; empty if there is none.
-inline std::string run_step(const Plan& plan, std::vector<std::vector<SlotPlan>> slots) {
+inline std::string run_step(const Plan& plan, std::vector<std::vector<RankChunk>> chunks) {
   try {
-    Simulation(plan, std::move(slots)).run();
+    Simulation(plan, std::move(chunks)).run();
   } catch (const std::exception& e) {
     return e.what();
   }

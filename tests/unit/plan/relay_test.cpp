@@ -32,9 +32,9 @@ int64_t most_peers(const Plan& plan) {
   int64_t out = 0;
   for (int rank = 0; rank < plan.problem().options.world; ++rank) {
     int64_t mine = 0;
-    for (const SlotPlan& slot : plan.rank_slots(rank)) {
-      mine = std::max(mine, others(slot.return_sends, rank));
-      mine = std::max(mine, others(slot.relay_sends, rank));
+    for (const RankChunk& chunk : plan.rank_chunks(rank)) {
+      mine = std::max(mine, others(chunk.return_sends, rank));
+      mine = std::max(mine, others(chunk.relay_sends, rank));
     }
     CHECK(mine == measure_traffic(plan).ranks[static_cast<size_t>(rank)].peers);
     out = std::max(out, mine);
@@ -103,13 +103,13 @@ TEST_CASE("relay: no rank returns to more peers than the bound, where it can be 
     INFO(plan.describe());
     CHECK(most_peers(plan) <= row.bound);
     bool relays = false;
-    for (const Slot& slot : plan.slots()) relays = relays || slot.relay > 0;
+    for (const ChunkSpec& chunk : plan.chunks()) relays = relays || chunk.relay > 0;
     CHECK(relays == row.relays);
     CHECK((plan.describe().find("two levels in") != std::string::npos) == row.relays);
     // Without a bound of the caller's nothing is forwarded in so small a world.
     p.options.max_peers = 0;
     const Plan direct(p);
-    for (const Slot& slot : direct.slots()) CHECK(slot.relay == 0);
+    for (const ChunkSpec& chunk : direct.chunks()) CHECK(chunk.relay == 0);
     CHECK(direct.hash() != plan.hash());
     // What crosses between ranks for each parameter is the same either way.
     CHECK(measure_traffic(direct).moved == measure_traffic(plan).moved);
@@ -122,14 +122,14 @@ TEST_CASE("same bits: returns in two levels, and each replica for itself", "[bit
     std::vector<Placement> placements;
     int bound, replicas;
   };
-  const auto make = [](const Row& row, Replicas replicas, int turn) {
+  const auto make = [](const Row& row, ReplicaMode replicas, int turn) {
     world::Case c = world::on_mesh(row.mesh);
     c.params = bits::params(false);
     for (world::Param& p : c.params) p.placements = row.placements;
     c.settings.chunk_bytes = 8192;
     c.settings.max_peers = row.bound;
     c.settings.poison = true;
-    c.settings.replicas = replicas;
+    c.settings.replica_mode = replicas;
     c.settings.commit = turn % 2 ? CommitMode::kEager : CommitMode::kAtomic;
     c.settings.window = 1 + turn % 4;
     c.steps = 2;
@@ -138,13 +138,14 @@ TEST_CASE("same bits: returns in two levels, and each replica for itself", "[bit
     return c;
   };
   constexpr int64_t kMatrices = 9;
-  const auto expected = world::run(make({{1}, {kR}, 0, 1}, Replicas::kOnce, 0)).tensors;
+  const auto expected = world::run(make({{1}, {kR}, 0, 1}, ReplicaMode::kOnce, 0)).tensors;
   int turn = 0;
   for (const Row& row :
        {Row{{2, 2}, {kR, kS}, 1, 2}, Row{{2, 2}, {kR, kS}, 2, 2}, Row{{4, 2}, {kR, kS}, 3, 4},
         Row{{2, 2, 2}, {kR, kS, kR}, 3, 4}, Row{{8}, {kR}, 3, 8}, Row{{3, 2}, {kR, kS}, 2, 3},
         Row{{16}, {kR}, 3, 16}, Row{{8, 2}, {kR, kS}, 7, 8}, Row{{2, 4, 2}, {kR, kR, kS}, 4, 8}}) {
-    for (const Replicas replicas : {Replicas::kOnce, Replicas::kEach, Replicas::kAuto}) {
+    for (const ReplicaMode replicas :
+         {ReplicaMode::kOnce, ReplicaMode::kEach, ReplicaMode::kAuto}) {
       const world::Case c = make(row, replicas, turn++);
       INFO(c.describe() << " max_peers " << row.bound << " replicas "
                         << static_cast<int>(replicas));
@@ -152,8 +153,8 @@ TEST_CASE("same bits: returns in two levels, and each replica for itself", "[bit
       CHECK((outcome.tensors == expected));
       for (const StepReport& r : outcome.reports) {
         CHECK(r.orthogonalized == r.planned);
-        if (replicas == Replicas::kOnce) CHECK(r.planned == kMatrices);
-        if (replicas == Replicas::kEach) CHECK(r.planned == kMatrices * row.replicas);
+        if (replicas == ReplicaMode::kOnce) CHECK(r.planned == kMatrices);
+        if (replicas == ReplicaMode::kEach) CHECK(r.planned == kMatrices * row.replicas);
       }
     }
   }
@@ -161,7 +162,7 @@ TEST_CASE("same bits: returns in two levels, and each replica for itself", "[bit
 
 TEST_CASE("replicas: each for itself moves nothing between replicas", "[unit][plan][replicas]") {
   Problem p;
-  p.options.replicas = Replicas::kEach;
+  p.options.replica_mode = ReplicaMode::kEach;
   const auto on = plan_case::mesh({2, 3});
   plan_case::add(p, placed("a", on, {64, 64}, {kR, kS}));
   plan_case::add(p, placed("b", on, {48, 48}, {kR, kS}));
@@ -169,8 +170,8 @@ TEST_CASE("replicas: each for itself moves nothing between replicas", "[unit][pl
   REQUIRE(plan.matrices().size() == 4);
   for (const Matrix& m : plan.matrices()) CHECK(m.owner / 3 == m.replica);
   for (int rank = 0; rank < 6; ++rank) {
-    for (const SlotPlan& slot : plan.rank_slots(rank)) {
-      for (const auto* list : {&slot.gather_sends, &slot.return_sends, &slot.return_receives}) {
+    for (const RankChunk& chunk : plan.rank_chunks(rank)) {
+      for (const auto* list : {&chunk.gather_sends, &chunk.return_sends, &chunk.return_receives}) {
         for (const Region& region : *list) CHECK(region.peer / 3 == rank / 3);
       }
     }
@@ -185,7 +186,7 @@ TEST_CASE("replicas: each for itself moves nothing between replicas", "[unit][pl
 TEST_CASE("replicas: auto takes what the model calls cheaper and says both",
           "[unit][plan][replicas]") {
   Problem p;
-  p.options.replicas = Replicas::kAuto;
+  p.options.replica_mode = ReplicaMode::kAuto;
   const auto on = plan_case::mesh({2});
   for (const char* name : {"a", "b"}) plan_case::add(p, placed(name, on, {64, 64}, {kR}));
   // Products for nothing: to repeat them saves the messages.
@@ -211,7 +212,7 @@ TEST_CASE("replicas: auto plans no copies that cannot pay, and copies beyond 63 
           "[unit][plan][replicas]") {
   // About 10^15 FLOPs a copy, of which there are 16,384.
   Problem p;
-  p.options.replicas = Replicas::kAuto;
+  p.options.replica_mode = ReplicaMode::kAuto;
   p.options.rates = {1e15, 1e12, 1e-6};
   const auto on = plan_case::mesh({1 << 12});
   for (const char* name : {"a", "b", "c", "d"})
@@ -219,7 +220,7 @@ TEST_CASE("replicas: auto plans no copies that cannot pay, and copies beyond 63 
   const Plan plan(p);
   CHECK_FALSE(plan.each_replica());
   CHECK(plan.each_seconds() > plan.once_seconds());
-  p.options.replicas = Replicas::kEach;
+  p.options.replica_mode = ReplicaMode::kEach;
   try {
     const Plan each(p);
     FAIL("accepted");

@@ -50,26 +50,27 @@ TEST_CASE("routing: names and dimensions to roles", "[unit][routing]") {
   int32_t role = -1, view = -1;
   const auto is = [&](const char* name, int32_t ndim, int32_t r, int32_t v) {
     INFO(name);
-    REQUIRE(muonrt_route(&role, &view, &rules, name, ndim) == MUONRT_OK);
+    REQUIRE(muonrt_routing_resolve(&role, &view, &rules, name, ndim) == MUONRT_OK);
     CHECK(role == r);
     CHECK(view == v);
   };
-  is("layers.0.attention.wq.weight", 2, MUONRT_ROLE_MUON, MUONRT_VIEW_PLAIN);
-  is("layers.0.attention.wq.bias", 1, MUONRT_ROLE_ADAMW, MUONRT_VIEW_PLAIN);
-  is("tok_embeddings.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_PLAIN);
-  is("model.embed_tokens.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_PLAIN);
-  is("lm_head.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_PLAIN);
+  is("layers.0.attention.wq.weight", 2, MUONRT_ROLE_MUON, MUONRT_VIEW_NONE);
+  is("layers.0.attention.wq.bias", 1, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
+  is("tok_embeddings.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
+  is("model.embed_tokens.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
+  is("lm_head.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
   is("layers.4.moe.experts.w1", 3, MUONRT_ROLE_MUON, MUONRT_VIEW_STACK);
-  is("layers.4.moe.experts.7.w1.weight", 2, MUONRT_ROLE_MUON, MUONRT_VIEW_PLAIN);
-  is("scale", 0, MUONRT_ROLE_ADAMW, MUONRT_VIEW_PLAIN);
+  is("layers.4.moe.experts.7.w1.weight", 2, MUONRT_ROLE_MUON, MUONRT_VIEW_NONE);
+  is("scale", 0, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
   // What nothing declares is refused, not guessed.
-  CHECK(muonrt_route(&role, &view, &rules, "conv.weight", 4) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("'conv.weight'") && Contains("4 dimensions"));
-  CHECK(muonrt_route(&role, &view, nullptr, "layers.4.moe.experts.w1", 3) ==
+  CHECK(muonrt_routing_resolve(&role, &view, &rules, "conv.weight", 4) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_get_last_error(), Contains("'conv.weight'") && Contains("4 dimensions"));
+  CHECK(muonrt_routing_resolve(&role, &view, nullptr, "layers.4.moe.experts.w1", 3) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   const char* const all[] = {""};
   rules.adamw_keys = all;
   rules.n_adamw_keys = 1;
-  CHECK(muonrt_route(&role, &view, &rules, "w", 2) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("adamw_keys[0] is empty"));
+  CHECK(muonrt_routing_resolve(&role, &view, &rules, "w", 2) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_get_last_error(), Contains("adamw_keys[0] is empty"));
 }

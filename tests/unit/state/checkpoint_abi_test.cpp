@@ -122,7 +122,7 @@ TEST_CASE("checkpoint: the extents of all ranks cover the state, and one rank wr
   on_two([&](int, Trainer& trainer) {
     const auto extents = trainer.optimizer->state_extents();
     const std::lock_guard lock(mutex);
-    for (const muonrt_state_extent_t& r : extents) {
+    for (const muonrt_state_shard_t& r : extents) {
       odd += r.begin != 0 || r.dtype != MUONRT_DTYPE_F32 || r.data == nullptr;
       std::vector<int>& here = held[{r.param, r.kind}];
       std::vector<int>& wrote = written[{r.param, r.kind}];
@@ -135,7 +135,7 @@ TEST_CASE("checkpoint: the extents of all ranks cover the state, and one rank wr
       for (int64_t i = 0; i < r.n_runs[0]; ++i) {
         for (int64_t e = r.runs[i].begin * width; e < r.runs[i].end * width; ++e, ++local) {
           here[static_cast<size_t>(e)] += 1;
-          wrote[static_cast<size_t>(e)] += local >= r.first_written && local < r.end_written;
+          wrote[static_cast<size_t>(e)] += local >= r.write_begin && local < r.write_end;
         }
       }
     }
@@ -160,7 +160,7 @@ TEST_CASE("checkpoint: bad options are refused on every rank", "[unit][abi][stat
     if (rank == 1) save.keep = 0;
     if (muonrt_optimizer_save(trainer.optimizer->get(), folder.path().c_str(), &save) ==
         MUONRT_ERROR_INVALID_ARGUMENT)
-      said[static_cast<size_t>(rank)] = muonrt_last_error();
+      said[static_cast<size_t>(rank)] = muonrt_get_last_error();
     trainer.step(0);
   });
   CHECK(said[0] == said[1]);
@@ -168,20 +168,20 @@ TEST_CASE("checkpoint: bad options are refused on every rank", "[unit][abi][stat
   Trainer one(muonrt::Comm::self());
   muonrt_optimizer_t* const o = one.optimizer->get();
   CHECK(muonrt_optimizer_save(o, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("folder is null"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("folder is null"));
   muonrt_load_options_t load;
   muonrt_load_options_init(&load);
   load.partial = 2;
   CHECK(muonrt_optimizer_load(o, folder.path().c_str(), &load) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("partial is 2"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("partial is 2"));
   load.partial = 0;
   load.manifest = "../manifest.json";
   CHECK(muonrt_optimizer_load(o, folder.path().c_str(), &load) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_optimizer_load(o, folder.path().c_str(), nullptr) == MUONRT_ERROR_IO);
-  CHECK_THAT(muonrt_last_error(), Contains("manifest.json") && Contains("cannot be opened"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("manifest.json") && Contains("cannot be opened"));
   int64_t n = -1;
-  CHECK(muonrt_optimizer_state_extents(o, nullptr, -1, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_optimizer_state_extents(o, nullptr, 0, &n) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_state_shards(o, nullptr, -1, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_state_shards(o, nullptr, 0, &n) == MUONRT_OK);
   CHECK(n == 3);
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("checkpoint: one that is under way is one, and goes with the optimizer
     muonrt_optimizer_t* const o = one.optimizer->get();
     const char* const path = folder.path().c_str();
     CHECK(muonrt_optimizer_save_wait(o) == MUONRT_ERROR_INVALID_STATE);
-    CHECK_THAT(muonrt_last_error(), Contains("no save is under way"));
+    CHECK_THAT(muonrt_get_last_error(), Contains("no save is under way"));
     int64_t bytes = 0;
     REQUIRE(muonrt_optimizer_save_reserve(o, nullptr, &bytes) == MUONRT_OK);
     CHECK(bytes == 4 * (kRows * kCols + 2 * kRows));
@@ -203,7 +203,7 @@ TEST_CASE("checkpoint: one that is under way is one, and goes with the optimizer
           muonrt_optimizer_load(o, path, nullptr),
           muonrt_optimizer_save_reserve(o, nullptr, nullptr)}) {
       CHECK(status == MUONRT_ERROR_INVALID_STATE);
-      CHECK_THAT(muonrt_last_error(), Contains("a save is under way"));
+      CHECK_THAT(muonrt_get_last_error(), Contains("a save is under way"));
     }
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder.path()))

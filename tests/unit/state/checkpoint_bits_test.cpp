@@ -27,7 +27,7 @@ void check_moved(const world::Case& c, const world::Case& elsewhere,
 /// Counts of updates differ between parameters, at the stop and behind it.
 world::Case make(const bits::Factors& f, bool half) {
   world::Case c = bits::make(f, half, kSteps);
-  c.without_grad = {{}, {3, 9}, {0, 10}, {}};
+  c.inactive_params = {{}, {3, 9}, {0, 10}, {}};
   return c;
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("checkpoint: the same with remainders, random rounding and bf16 moment
       c.settings.seed = 20261126;
       c.settings.groups[0].momentum_dtype =
           kind == MasterKind::kRemainder ? DType::kBF16 : DType::kF32;
-      c.settings.groups[0].normuon = NormuonAxis::kLonger;
+      c.settings.groups[0].normuon_axis = NormuonAxis::kLonger;
       for (world::Param& p : c.params) {
         p.dtype = DType::kBF16;
         p.master_kind = kind;
@@ -79,21 +79,22 @@ TEST_CASE("checkpoint: the same with remainders, random rounding and bf16 moment
 
 TEST_CASE("checkpoint: the same for every form of layout, stacks and parts, with NorMuon",
           "[bits][state]") {
-  const auto made = [](const forms::Form& form, Replicas replicas) {
+  const auto made = [](const forms::Form& form, ReplicaMode replicas) {
     world::Case c = forms::make(form, 2, CommitMode::kAtomic, 2048);
     c.settings.groups = world::default_groups();
-    c.settings.groups[0].normuon = NormuonAxis::kRows;
-    c.settings.replicas = replicas;
+    c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
+    c.settings.replica_mode = replicas;
     c.steps = kSteps;
     return c;
   };
   const auto all = forms::all();
   const auto expected =
-      world::run(made({"alone", {1}, forms::whole_on_all}, Replicas::kOnce)).tensors;
+      world::run(made({"alone", {1}, forms::whole_on_all}, ReplicaMode::kOnce)).tensors;
   for (size_t i = 0; i < all.size(); i += kEach) {
-    check_moved(made(all[i], i % 2 ? Replicas::kEach : Replicas::kOnce),
-                made(all[(i * 7 + 4) % all.size()], i % 3 ? Replicas::kOnce : Replicas::kEach),
-                expected);
+    check_moved(
+        made(all[i], i % 2 ? ReplicaMode::kEach : ReplicaMode::kOnce),
+        made(all[(i * 7 + 4) % all.size()], i % 3 ? ReplicaMode::kOnce : ReplicaMode::kEach),
+        expected);
   }
 }
 

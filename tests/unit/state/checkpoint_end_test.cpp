@@ -212,7 +212,7 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
     CHECK_THAT(problem, Catch::Contains(words) && !Catch::Contains("partly"));
   };
   refused(
-      c, [&](Manifest& m) { m.save = kMostSaves + 1; }, "save is 10000000000");
+      c, [&](Manifest& m) { m.save = kMaxSaves + 1; }, "save is 10000000000");
   refused(
       c, [&](Manifest& m) { m.step = most + 1; }, "step is 9007199254740993");
   refused(

@@ -135,7 +135,7 @@ TEST_CASE("checkpoint: what fails behind the steps is told by the wait, and the 
       saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
       run_steps(rank, 2, 3);
       problems[static_cast<size_t>(comm.rank())] = problem_of([&] { saving.wait(); });
-      RANK_CHECK(!saving.under_way());
+      RANK_CHECK(!saving.in_progress());
     });
     CHECK(problems[0] == problems[1]);
     CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));

@@ -29,7 +29,7 @@ class Matrix {
     REQUIRE(muonrt_comm_create_self(&comm_) == MUONRT_OK);
     muonrt_group_t group;
     muonrt_group_init(&group, MUONRT_ROLE_MUON);
-    group.normuon = normuon;
+    group.normuon_axis = normuon;
     const int64_t shape[] = {kRows, kCols};
     muonrt_param_t param;
     muonrt_param_init(&param);
@@ -53,11 +53,11 @@ class Matrix {
   muonrt_status_t step(int64_t number, const int64_t* without = nullptr) {
     for (size_t i = 0; i < grad_.size(); ++i)
       grad_[i] = noise(kCount * (number + 1) + static_cast<int64_t>(i));
-    muonrt_step_t args;
-    muonrt_step_init(&args);
+    muonrt_step_args_t args;
+    muonrt_step_args_init(&args);
     args.lr = 0.01;
-    args.without_grad = without;
-    args.n_without_grad = without ? 1 : 0;
+    args.inactive_params = without;
+    args.n_inactive_params = without ? 1 : 0;
     return muonrt_optimizer_step(optimizer, &args, nullptr);
   }
   const void* state(int32_t kind) {
@@ -104,15 +104,15 @@ TEST_CASE("state: parameter and remainder make the f32 weight, as the header joi
 TEST_CASE("state: every kind that is kept has its extent, and one that is not kept is refused",
           "[unit][abi]") {
   Matrix m(MUONRT_MASTER_OWNED, MUONRT_NORMUON_ROWS);
-  muonrt_state_extent_t extents[3];
-  muonrt_state_extent_init(&extents[0]);
+  muonrt_state_shard_t extents[3];
+  muonrt_state_shard_init(&extents[0]);
   int64_t n = -1;
-  REQUIRE(muonrt_optimizer_state_extents(m.optimizer, extents, 3, &n) == MUONRT_OK);
+  REQUIRE(muonrt_optimizer_get_state_shards(m.optimizer, extents, 3, &n) == MUONRT_OK);
   REQUIRE(n == 3);
   muonrt_state_view_t view;
   muonrt_state_view_init(&view);
   std::vector<int32_t> kinds;
-  for (const muonrt_state_extent_t& extent : extents) {
+  for (const muonrt_state_shard_t& extent : extents) {
     kinds.push_back(extent.kind);
     REQUIRE(muonrt_optimizer_state(m.optimizer, 0, extent.kind, &view) == MUONRT_OK);
     const bool lines = extent.kind == MUONRT_STATE_NORMUON;
@@ -127,10 +127,10 @@ TEST_CASE("state: every kind that is kept has its extent, and one that is not ke
   for (const int32_t absent : {MUONRT_STATE_VARIANCE, MUONRT_STATE_REMAINDER})
     CHECK(muonrt_optimizer_state(m.optimizer, 0, absent, &view) == MUONRT_ERROR_INVALID_STATE);
   CHECK(muonrt_optimizer_state(m.optimizer, 0, 5, &view) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("state kind is 5"));
-  CHECK(muonrt_optimizer_state_extents(m.optimizer, nullptr, -1, &n) ==
+  CHECK_THAT(muonrt_get_last_error(), Contains("state kind is 5"));
+  CHECK(muonrt_optimizer_get_state_shards(m.optimizer, nullptr, -1, &n) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_last_error(), Contains("capacity is -1"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("capacity is -1"));
 }
 
 TEST_CASE("state: AdamW goes on from a parameter's own count, not from the number of steps",
@@ -178,18 +178,20 @@ TEST_CASE("state: AdamW goes on from a parameter's own count, not from the numbe
 TEST_CASE("state: a count of updates that is none, or of no parameter, is refused", "[unit][abi]") {
   Matrix m(MUONRT_MASTER_NONE);
   int64_t updates = -1;
-  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, &updates) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_update_count(m.optimizer, 0, &updates) == MUONRT_OK);
   CHECK(updates == 0);
   for (const int64_t bad : {int64_t{-1}, (int64_t{1} << 53) + 1}) {
-    CHECK(muonrt_optimizer_set_updates(m.optimizer, 0, bad) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_last_error(), Contains("param 'w': updates is " + std::to_string(bad)));
+    CHECK(muonrt_optimizer_set_update_count(m.optimizer, 0, bad) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_get_last_error(), Contains("param 'w': updates is " + std::to_string(bad)));
   }
-  CHECK(muonrt_optimizer_set_updates(m.optimizer, 1, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_optimizer_get_updates(m.optimizer, -1, &updates) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_set_update_count(m.optimizer, 1, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_update_count(m.optimizer, -1, &updates) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_update_count(m.optimizer, 0, nullptr) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
   REQUIRE(m.step(0) == MUONRT_OK);
   const int64_t without = 0;
   REQUIRE(m.step(1, &without) == MUONRT_OK);
-  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, &updates) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_update_count(m.optimizer, 0, &updates) == MUONRT_OK);
   CHECK(updates == 1);
 }

@@ -35,7 +35,7 @@ bits::Factors from_row(const std::vector<int>& row) {
 }
 
 void covering_array(bool half) {
-  const auto reference = bits::reference(half, kSteps);
+  const auto reference = bits::reference_ops(half, kSteps);
   const auto meshes = static_cast<int>(bits::meshes().size());
   const auto rows = covering::pairwise({meshes, bits::kSchemes, 8, 3, 2, 2}, 20261120);
   CHECK(rows.size() >= static_cast<size_t>(meshes) * 8);
@@ -59,7 +59,7 @@ TEST_CASE("same bits: every way to orthogonalize, f16, AOL and blocks among them
   const auto meshes = static_cast<int>(bits::meshes().size());
   std::vector<world::Tensors> references;
   for (int variant = 0; variant < bits::kVariants; ++variant)
-    references.push_back(bits::reference(false, kSteps, variant));
+    references.push_back(bits::reference_ops(false, kSteps, variant));
   // They are ways apart: each moves the weights otherwise.
   for (int variant = 1; variant < bits::kVariants; ++variant)
     CHECK(references[static_cast<size_t>(variant)].params != references[0].params);
@@ -82,7 +82,7 @@ TEST_CASE("same bits: random draws", "[bits]") {
   const unsigned seed = Catch::rngSeed();
   WARN("random draws with seed " << seed << " (give it as --rng-seed)");
   std::mt19937 random(seed);
-  const auto reference = bits::reference(false, kSteps);
+  const auto reference = bits::reference_ops(false, kSteps);
   for (int draw = 0; draw < (kSanitized ? 3 : 12); ++draw) {
     bits::Factors f;
     f.mesh = random() % bits::meshes().size();
@@ -96,7 +96,7 @@ TEST_CASE("same bits: random draws", "[bits]") {
 }
 
 TEST_CASE("same bits: a few worlds, for the sanitizers of threads", "[bits][tsan]") {
-  const auto reference = bits::reference(false, kSteps);
+  const auto reference = bits::reference_ops(false, kSteps);
   check_same({.mesh = 5, .scheme = 1, .window = 2, .threads = 2}, false, reference);
   check_same({.mesh = 3, .window = 1, .chunk = 1, .commit = 1}, false, reference);
   check_same({.mesh = 9, .scheme = 5}, false, reference);
@@ -104,7 +104,7 @@ TEST_CASE("same bits: a few worlds, for the sanitizers of threads", "[bits][tsan
 
 TEST_CASE("same bits: the full product", "[.full][bits]") {
   for (const bool half : {false, true}) {
-    const auto reference = bits::reference(half, kSteps);
+    const auto reference = bits::reference_ops(half, kSteps);
     for (size_t mesh = 0; mesh < bits::meshes().size(); ++mesh) {
       for (int scheme = 0; scheme < bits::kSchemes; ++scheme) {
         for (int window = 1; window <= 8; ++window) {

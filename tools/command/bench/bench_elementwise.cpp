@@ -17,7 +17,7 @@ struct Arguments : DeviceArguments {
   int64_t elements = int64_t{1} << 24;
 };
 
-constexpr int64_t kCols = 4096, kStamp = 7;
+constexpr int64_t kCols = 4096, kFingerprint = 7;
 constexpr int64_t kWideRows = 4096, kWideCols = 11008;
 
 enum class Data {
@@ -35,17 +35,17 @@ struct Scene {
   Ops& ops;
   Stream& stream;
   int64_t rows = 0, cols = 0;
-  std::vector<Piece> pieces;
+  std::vector<ShardBlock> blocks;
   std::vector<int32_t> list = {0};
   ParamView view;
   ParamView* params = nullptr;
   MuonScalars* groups = nullptr;
   AdamScalars* adam = nullptr;
   Findings* findings = nullptr;
-  Ballot* sum = nullptr;
+  Vote* sum = nullptr;
   void *message = nullptr, *other = nullptr;
-  std::vector<Owned> owned;
-  std::vector<MatrixPiece> placed;
+  std::vector<OwnedMatrix> owned;
+  std::vector<MatrixBlock> placed;
   MatrixBatch matrix, normal;
 
   Scene(Workbench& on, Data data, int64_t most) : bench(on), ops(on.ops()), stream(on.stream()) {
@@ -70,11 +70,11 @@ struct Scene {
     const auto values = [&](uint64_t seed, DType dtype) {
       return bench.put(bench_values(seed, dtype, n));
     };
-    Piece piece{};
-    piece.rows = rows;
-    piece.cols = piece.local_ld = piece.tensor_ld = cols;
-    piece.update_scale = 0.3f;
-    pieces = {piece};
+    ShardBlock block{};
+    block.rows = rows;
+    block.cols = block.local_ld = block.tensor_ld = cols;
+    block.update_scale = 0.3f;
+    blocks = {block};
     view.numel = n;
     view.param_dtype = view.grad_dtype = DType::kBF16;
     view.param = values(1, DType::kBF16);
@@ -104,7 +104,7 @@ struct Scene {
     scalars.rate = 0.01f;
     scalars.decay = 0.001f;
     adam = bench.put(std::vector<AdamScalars>{scalars});
-    sum = bench.put(std::vector<Ballot>{Ballot{1, kStamp, 0, 0, 0}});
+    sum = bench.put(std::vector<Vote>{Vote{1, kFingerprint, 0, 0, 0}});
   }
 
   void make_matrices() {
@@ -149,9 +149,9 @@ struct Pass {
 };
 
 void commit_muon(Scene& s) {
-  s.ops.commit_muon(s.stream, s.pieces, {.params = s.params, .groups = s.groups},
+  s.ops.commit_muon(s.stream, s.blocks, {.params = s.params, .groups = s.groups},
                     {.data = s.message, .dtype = DType::kBF16},
-                    {.sum = s.sum, .world = 1, .stamp = kStamp});
+                    {.sum = s.sum, .world = 1, .fingerprint = kFingerprint});
 }
 
 constexpr Pass kPasses[] = {
@@ -159,7 +159,7 @@ constexpr Pass kPasses[] = {
      [](Scene& s) { s.ops.copy(s.stream, s.other, s.message, 2 * s.elements()); }},
     {"pack", 8, Data::kMuon,
      [](Scene& s) {
-       s.ops.pack_direction(s.stream, s.pieces, {.params = s.params, .groups = s.groups},
+       s.ops.pack_direction(s.stream, s.blocks, {.params = s.params, .groups = s.groups},
                             {.data = s.other, .dtype = DType::kBF16}, s.findings);
      }},
     {"scan", 2, Data::kMuon, [](Scene& s) { s.ops.scan(s.stream, s.list, s.params, s.findings); }},
@@ -169,7 +169,7 @@ constexpr Pass kPasses[] = {
     {"adamw", 28, Data::kAdamW,
      [](Scene& s) {
        s.ops.commit_adamw(s.stream, s.list, {}, {.params = s.params, .adam = s.adam},
-                          {.sum = s.sum, .world = 1, .stamp = kStamp});
+                          {.sum = s.sum, .world = 1, .fingerprint = kFingerprint});
      }},
     {"unpack tall", 4, Data::kTall,
      [](Scene& s) {
@@ -190,10 +190,10 @@ int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, 
   std::vector<unsigned char> results[2];
   for (const bool reference : {true, false}) {
     Workbench bench(reference ? host : provider, report);
-    Scene scene(bench, pass.data, std::min<int64_t>(elements, int64_t{1} << 20));
-    pass.enqueue(scene);
+    Scene workload(bench, pass.data, std::min<int64_t>(elements, int64_t{1} << 20));
+    pass.enqueue(workload);
     bench.finish();
-    results[reference] = scene.result();
+    results[reference] = workload.result();
   }
   int64_t out = 0;
   for (size_t i = 0; i < results[0].size(); ++i) out += results[0][i] != results[1][i];
@@ -207,17 +207,17 @@ void measure(const Arguments& a, DeviceReport& report) {
   double copy_rate = 0;  // of the first pass
   for (const Pass& pass : kPasses) {
     Workbench bench(provider, report);
-    Scene scene(bench, pass.data, a.elements);
+    Scene workload(bench, pass.data, a.elements);
     std::vector<TimedWork> works;
     works.emplace_back(
-        bench, filler, [&](int64_t) { pass.enqueue(scene); }, pass.name);
+        bench, filler, [&](int64_t) { pass.enqueue(workload); }, pass.name);
     time_in_turns(a, filler, works);
     const Times& times = works.front().times();
     const double rate =
-        static_cast<double>(pass.bytes * scene.elements()) / median_of(times.ms) * 1e-6;
+        static_cast<double>(pass.bytes * workload.elements()) / median_of(times.ms) * 1e-6;
     if (copy_rate == 0) copy_rate = rate;
-    report.add(joined<Cell>({{cell::word(pass.name), cell::count(scene.rows),
-                              cell::count(scene.cols), cell::count(pass.bytes)},
+    report.add(joined<Cell>({{cell::word(pass.name), cell::count(workload.rows),
+                              cell::count(workload.cols), cell::count(pass.bytes)},
                              time_cells(times),
                              {cell::number(rate, 1), cell::number(rate / copy_rate, 3)}}),
                wrong(report, a.elements, provider, pass));

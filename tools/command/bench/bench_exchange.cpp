@@ -9,11 +9,11 @@
 
 #include "command/bench/bench_options.hpp"
 #include "command/bench/bench_report.hpp"
-#include "command/bench/exchange_scene.hpp"
+#include "command/bench/exchange_workload.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
-#include "command/mpi_reference.hpp"
+#include "command/mpi_baseline.hpp"
 #include "command/run_device.hpp"
 
 namespace muonrt::tool {
@@ -36,20 +36,20 @@ struct Measured {
 bool reference_is_mpi(const Arguments& a) { return under_launcher() && !a.where.cuda(); }
 
 Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes) {
-  const auto scene =
-      ExchangeScene::of(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
-  const auto mpi = a.where.cuda() ? nullptr : MpiReference::of(comm.rank(), sizes, a.where.timeout);
+  const auto workload =
+      ExchangeWorkload::of(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
+  const auto mpi = a.where.cuda() ? nullptr : MpiBaseline::of(comm.rank(), sizes, a.where.timeout);
   Measured out;
   int64_t wrong = 0;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
     const bool first = i == -std::max(1, a.warmup), last = i + 1 == a.iters;
-    if (first || last) scene->forget();
+    if (first || last) workload->forget();
     comm.barrier();
-    const double ours = scene->run();
-    if (first || last) wrong += scene->wrong();
+    const double ours = workload->run();
+    if (first || last) wrong += workload->wrong();
     comm.barrier();
     // Not a number if the bytes exceed MPI's counts.
-    const double other = mpi ? mpi->run() : reference_is_mpi(a) ? NAN : scene->copy();
+    const double other = mpi ? mpi->run() : reference_is_mpi(a) ? NAN : workload->copy();
     const auto slowest = [&](double of_rank) {
       std::vector<double> all(sizes.size());
       comm.allgather(&of_rank, all.data(), sizeof of_rank);

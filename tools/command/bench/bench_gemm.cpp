@@ -65,7 +65,7 @@ struct Inputs {
                  ? 1
                  : std::clamp<int64_t>(
                        kColdBytes / (s.count * s.rows * (s.rows + s.cols) * size_of(dtype)) + 1, 1,
-                       kMostRepeats)),
+                       kMaxRepeats)),
         x(bench, s.rows, s.cols, s.count, dtype, sets),
         a(bench, s.rows, s.rows, s.count, dtype, sets) {
     for (const Operand* to : {&x, &a}) {
@@ -200,27 +200,27 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
   for (const Provider& provider : list) {
-    if (provider.plain && flops > kMostPlainFlops) continue;
+    if (provider.plain && flops > kMaxPortableFlops) continue;
     on_behalf_of(provider.name, [&] {
       scenes.push_back(std::make_unique<Scene>(provider, report, kind, inputs));
     });
-    Scene& scene = *scenes.back();
+    Scene& workload = *scenes.back();
     works.emplace_back(
-        scene.bench, filler, [&scene](int64_t number) { scene.run(number); }, provider.name,
-        provider.plain);
+        workload.bench, filler, [&workload](int64_t number) { workload.run(number); },
+        provider.name, provider.plain);
   }
   if (scenes.empty()) return;
   time_in_turns(a, filler, works);
   const std::vector<Sample> samples = samples_of(scenes.front()->products.front(), inputs);
   for (size_t i = 0; i < scenes.size(); ++i) {
-    Scene& scene = *scenes[i];
+    Scene& workload = *scenes[i];
     const Times& times = works[i].times();
-    const int64_t bad = on_behalf_of(scene.provider.name, [&] {
-      scene.plant(a.plant_nan, 0xff);
-      scene.plant(a.plant, 0x3c);
-      return wrong(scene.bench, scene.out.first, samples, scene.provider.best);
+    const int64_t bad = on_behalf_of(workload.provider.name, [&] {
+      workload.plant(a.plant_nan, 0xff);
+      workload.plant(a.plant, 0x3c);
+      return wrong(workload.bench, workload.out.first, samples, workload.provider.best);
     });
-    report.add(joined<Cell>({{cell::word(scene.provider.name), cell::word(kind.name),
+    report.add(joined<Cell>({{cell::word(workload.provider.name), cell::word(kind.name),
                               cell::count(s.rows), cell::count(s.cols), cell::count(s.count)},
                              time_cells(times),
                              {cell::number(flops / median_of(times.ms) * 1e-9, 3)}}),

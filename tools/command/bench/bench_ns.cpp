@@ -151,7 +151,7 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
   for (const Provider& p : list) {
-    if (p.plain && job.flops() > kMostPlainFlops) continue;
+    if (p.plain && job.flops() > kMaxPortableFlops) continue;
     on_behalf_of(p.name, [&] {
       scenes.push_back(std::make_unique<Scene>(p, report, settings, job, inputs));
     });
@@ -166,12 +166,12 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   std::vector<int64_t> bad(scenes.size());
   for (const bool plain : {true, false})
     for (size_t i = 0; i < scenes.size(); ++i) {
-      Scene& scene = *scenes[i];
-      if (scene.provider.plain != plain) continue;
-      bad[i] = on_behalf_of(scene.provider.name, [&] {
-        scene.run_from_nan();
-        scene.plant(fault, check.has_seen());
-        return check.wrong(scene.bench, scene.results);
+      Scene& workload = *scenes[i];
+      if (workload.provider.plain != plain) continue;
+      bad[i] = on_behalf_of(workload.provider.name, [&] {
+        workload.run_from_nan();
+        workload.plant(fault, check.has_seen());
+        return check.wrong(workload.bench, workload.results);
       });
     }
   for (size_t i = 0; i < scenes.size(); ++i)

@@ -29,7 +29,7 @@ double image_unit(DType dtype) { return dtype == DType::kF32 ? 0x1p-18 : unit_of
 /// f32 (five steps, oneDNN and portable loops, 512 to 2048), and no group by more than 1.4 times
 /// the median of its matrix. If rounding errors are as large as a small singular value, they turn
 /// its direction in all groups of a matrix; a turn of two directions is allowed.
-constexpr double kLeastUnits = 5, kMostUnits = 50, kTimesMedian = 4;
+constexpr double kLeastUnits = 5, kMaxUnits = 50, kTimesMedian = 4;
 
 double square(double x) { return x * x; }
 
@@ -87,7 +87,7 @@ int64_t wrong_groups(Images now, Images first, const MatrixBatch& o) {
   const double unit = image_unit(o.dtype);
   const double turned = std::min(1.0, 2 / std::sqrt(static_cast<double>(o.rows)));
   const double allowed =
-      std::clamp(kTimesMedian * *middle, kLeastUnits * unit, std::max(turned, kMostUnits * unit));
+      std::clamp(kTimesMedian * *middle, kLeastUnits * unit, std::max(turned, kMaxUnits * unit));
   return std::count_if(changes.begin(), changes.end(), [&](double x) { return !(x <= allowed); });
 }
 

@@ -133,7 +133,7 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
   Measured out;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
     comm.barrier();
-    const muonrt_report_t report = sharded.step_only(kRate);
+    const muonrt_step_report_t report = sharded.step_only(kRate);
     if (i == -std::max(1, a.warmup)) {
       sharded.fetch();
       for (size_t t = 0; t < group.tensors.size(); ++t) {

@@ -9,12 +9,12 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kLeastFiller = int64_t{1} << 20, kMostFiller = int64_t{64} << 20;
-constexpr double kFillerMs = 0.2, kMostFillerMs = 50;  // 0.2: before the first time is known
-constexpr double kSlowCopyMs = 1;                      // of an emulated GPU
-constexpr double kRegionMs = 0.33, kMostRegionMs = 20, kWarmMs = 50;
-constexpr double kLeadMs = 20;                         // a GPU regulates its power every few ms
-constexpr double kMostLead = 5000, kMostLeadMs = 100;  // 100 ms of the host: an emulated GPU
+constexpr int64_t kLeastFiller = int64_t{1} << 20, kMaxFiller = int64_t{64} << 20;
+constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // 0.2: before the first time is known
+constexpr double kSlowCopyMs = 1;                     // of an emulated GPU
+constexpr double kRegionMs = 0.33, kMaxRegionMs = 20, kWarmMs = 50;
+constexpr double kLeadMs = 20;                       // a GPU regulates its power every few ms
+constexpr double kMaxLead = 5000, kMaxLeadMs = 100;  // 100 ms of the host: an emulated GPU
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(
@@ -32,7 +32,7 @@ Filler::Filler(Workbench& bench) {
     bench.finish();
     return now_ms() - begin;
   };
-  while (bytes_ < kMostFiller && copy_ms_ < kSlowCopyMs) {
+  while (bytes_ < kMaxFiller && copy_ms_ < kSlowCopyMs) {
     bytes_ = std::max(2 * bytes_, kLeastFiller);
     from_ = Buffer(bench.device(), bytes_);
     to_ = Buffer(bench.device(), bytes_);
@@ -68,7 +68,7 @@ TimedWork::Taken TimedWork::take(int64_t copies) {
 TimedWork::Taken TimedWork::take_ahead() {
   if (filler_->empty()) return take(0);
   Taken out = take(copies_);
-  while (!out.ahead && 2 * static_cast<double>(copies_) * filler_->copy_ms() < kMostFillerMs) {
+  while (!out.ahead && 2 * static_cast<double>(copies_) * filler_->copy_ms() < kMaxFillerMs) {
     copies_ *= 2;
     out = take(copies_);
   }
@@ -87,13 +87,13 @@ void TimedWork::warm_up(bool steady) {
       run_ms_ = now_ms() - begin;
       copies_ = std::max<int64_t>(1, std::llround(kFillerMs / filler_->copy_ms()));
     }
-    const auto most = std::clamp<int64_t>(std::llround(kMostRegionMs / run_ms_), 1, kMostRepeats);
+    const auto most = std::clamp<int64_t>(std::llround(kMaxRegionMs / run_ms_), 1, kMaxRepeats);
     if (first && most == 1) return;
     const double ms = std::max(take_ahead().ms, 1e-4);
     times_.repeats = std::clamp<int64_t>(std::llround(std::ceil(kRegionMs / ms)), 1, most);
     if (steady && ms < kLeadMs)
       lead_ = std::llround(
-          std::max(1.0, std::min({std::ceil(kLeadMs / ms), kMostLeadMs / run_ms_, kMostLead})));
+          std::max(1.0, std::min({std::ceil(kLeadMs / ms), kMaxLeadMs / run_ms_, kMaxLead})));
   });
 }
 

@@ -12,9 +12,9 @@ namespace muonrt::tool {
 /// Sets of operands of this size have left a GPU's L2 when their turn comes again.
 constexpr int64_t kColdBytes = int64_t{128} << 20;
 /// Most runs in one time; more sets of operands are of no use.
-constexpr int64_t kMostRepeats = 100;
+constexpr int64_t kMaxRepeats = 100;
 /// Of a product, or of Newton-Schulz, by portable loops, which are slow.
-constexpr double kMostPlainFlops = 2e9;
+constexpr double kMaxPortableFlops = 2e9;
 
 /// Copies of up to 64 MiB that keep a GPU busy, and evict everything else from L2, while the host
 /// enqueues the work to be measured. For all devices of one GPU, one at a time. Empty on the host.

@@ -8,7 +8,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kMostThreads = 16, kLeastPart = 1 << 14;
+constexpr int64_t kMaxThreads = 16, kLeastPart = 1 << 14;
 
 template <class T>
 T load_as(const void* from, int64_t index) {
@@ -80,7 +80,7 @@ double unit_of(DType dtype) {
 
 void in_parallel(int64_t count, const std::function<void(int64_t begin, int64_t end)>& work) {
   const int64_t threads = std::clamp<int64_t>(
-      std::min<int64_t>(std::thread::hardware_concurrency(), count / kLeastPart), 1, kMostThreads);
+      std::min<int64_t>(std::thread::hardware_concurrency(), count / kLeastPart), 1, kMaxThreads);
   std::vector<std::jthread> others;
   for (int64_t i = 1; i < threads; ++i)
     others.emplace_back(

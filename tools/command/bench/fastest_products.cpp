@@ -26,9 +26,9 @@ namespace {
 constexpr int kProposals = 8;  // for the batch, and for its matrices one by one
 constexpr int kRounds = 3;     // the best round counts
 constexpr double kRegionMs = 0.3;
-constexpr int64_t kMostRepeats = 20;
+constexpr int64_t kMaxRepeats = 20;
 constexpr int64_t kFlushBytes = int64_t{64} << 20;  // more than an L2 of 50 MiB
-constexpr int64_t kMostWaitMs = 20'000;             // for one time
+constexpr int64_t kMaxWaitMs = 20'000;              // for one time
 
 /// A way to compute a batch: in one launch, or its matrices one by one.
 struct Way {
@@ -50,7 +50,7 @@ class FastestProducts final : public VendorProducts {
   FastestProducts(Device& device, int index)
       : device_(device),
         library_(device, index),
-        clock_(Buffer::shared(device, 2 * kMostRepeats * sizeof(int64_t))),
+        clock_(Buffer::shared(device, 2 * kMaxRepeats * sizeof(int64_t))),
         flush_(device, kFlushBytes) {}
 
   std::string identity() const override {
@@ -66,7 +66,7 @@ class FastestProducts final : public VendorProducts {
                            p.b.stride,          p.c.stride, addend_of(p).stride};
     auto found = known_.find(batch);
     if (found == known_.end()) {
-      ProductWords words = words_of(batch.shape);
+      MatmulDescriptors words = words_of(batch.shape);
       const Way way = fastest(words, p, stream);
       found = known_.emplace(batch, std::pair(std::move(words), way)).first;
     }
@@ -74,7 +74,7 @@ class FastestProducts final : public VendorProducts {
   }
 
  private:
-  void launch(const ProductWords& words, const Way& way, const Product& p,
+  void launch(const MatmulDescriptors& words, const Way& way, const Product& p,
               cudaStream_t stream) const {
     set_batches(words, p, way.together);
     for (int64_t i = 0; i < p.c.count; i += way.together)
@@ -83,7 +83,8 @@ class FastestProducts final : public VendorProducts {
 
   /// Milliseconds of one run with its operands out of L2. The host enqueues the runs during the
   /// memsets, which take longer.
-  double ms_of(const ProductWords& words, const Way& way, const Product& p, cudaStream_t stream) {
+  double ms_of(const MatmulDescriptors& words, const Way& way, const Product& p,
+               cudaStream_t stream) {
     auto* const times = clock_.as<int64_t>();
     for (int64_t i = 0; i < way.repeats; ++i) {
       MUONRT_CUDA(cudaMemsetAsync(flush_.data(), 0, static_cast<size_t>(flush_.bytes()), stream));
@@ -93,7 +94,7 @@ class FastestProducts final : public VendorProducts {
     }
     const auto done = device_.create_event();
     MUONRT_CUDA(cudaEventRecord(handle_of(*done), stream));
-    device_.synchronize(*done, Deadline::in_ms(kMostWaitMs));
+    device_.synchronize(*done, Deadline::in_ms(kMaxWaitMs));
     if (const auto error = device_.error()) throw Error(*error);
     double sum = 0;
     for (int64_t i = 0; i < way.repeats; ++i)
@@ -103,7 +104,7 @@ class FastestProducts final : public VendorProducts {
 
   /// Times all proposals alternately on the operands of `p`; one that fails is left out.
   /// Errors: NOT_SUPPORTED with the last reason if all fail; TIMEOUT.
-  Way fastest(const ProductWords& words, const Product& p, cudaStream_t stream) {
+  Way fastest(const MatmulDescriptors& words, const Product& p, cudaStream_t stream) {
     std::vector<Way> ways;
     for (const int64_t together : {p.c.count, int64_t{1}}) {
       set_batches(words, p, together);
@@ -118,7 +119,7 @@ class FastestProducts final : public VendorProducts {
             ms_of(words, way, p, stream);  // loads it
             const double ms = ms_of(words, way, p, stream);
             way.repeats =
-                std::clamp<int64_t>(std::llround(kRegionMs / std::max(ms, 1e-3)), 1, kMostRepeats);
+                std::clamp<int64_t>(std::llround(kRegionMs / std::max(ms, 1e-3)), 1, kMaxRepeats);
           } else if (way.repeats > 0) {
             way.ms = std::min(way.ms, ms_of(words, way, p, stream));
           }
@@ -139,7 +140,7 @@ class FastestProducts final : public VendorProducts {
   Device& device_;
   const CublasLibrary library_;
   const Buffer clock_, flush_;
-  std::map<BatchShape, std::pair<ProductWords, Way>> known_;
+  std::map<BatchShape, std::pair<MatmulDescriptors, Way>> known_;
 };
 
 }  // namespace

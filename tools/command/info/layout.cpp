@@ -29,13 +29,13 @@ struct Arguments {
   bool json = false;
 };
 
-constexpr int kMostRanks = 1 << 20;
+constexpr int kMaxRanks = 1 << 20;
 
 int world_of(const Layout& layout, int asked) {
   const auto& ranks = layout.mesh().ranks();
   const int last = *std::max_element(ranks.begin(), ranks.end());
-  MUONRT_REQUIRE(last < kMostRanks, Status::kInvalidArgument, "--rank-array or --mesh: rank ", last,
-                 " is too large for a table; stay below ", kMostRanks);
+  MUONRT_REQUIRE(last < kMaxRanks, Status::kInvalidArgument, "--rank-array or --mesh: rank ", last,
+                 " is too large for a table; stay below ", kMaxRanks);
   const int least = last + 1;
   MUONRT_REQUIRE(asked == 0 || asked >= least, Status::kInvalidArgument, "--world is ", asked,
                  ", but the mesh has rank ", least - 1, "; give ", least, " or more");
@@ -192,7 +192,7 @@ void add_layout(CLI::App& app, Work& work) {
   command->add_option("--rank-array", t.rank_array,
                       "ranks of the mesh, row-major (default: 0,1,2,...)");
   command->add_option("--world", a->world, "number of ranks (default: the mesh's largest + 1)")
-      ->check(CLI::Range(1, kMostRanks));
+      ->check(CLI::Range(1, kMaxRanks));
   command->add_option("--placements", t.placements,
                       "one for each mesh dimension: S(dim), SS(dim,split), R, P; without any, and "
                       "without cuts, all is replicated");

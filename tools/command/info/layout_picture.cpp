@@ -15,16 +15,16 @@ namespace muonrt::tool {
 namespace {
 
 constexpr double kWidth = 620, kHeight = 460, kLargestElement = 56, kLeast = 120;
-constexpr size_t kMostBlocks = 40000, kMostTicks = 12, kMostRanks = 8, kLegendRows = 22,
+constexpr size_t kMaxBlocks = 40000, kMaxTicks = 12, kMaxRanks = 8, kLegendRows = 22,
                  kSubtitle = 118;
 
 /// "rank 3: 8 elements", "ranks 0, 4, 8, ... (16): 1,024 elements"; addends with + between them.
 std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t elements) {
-  const bool addends = layout.addends() > 1;
-  const size_t shown = std::min(ranks.size(), kMostRanks);
-  std::string out = ranks.size() == 1 ? "rank " : addends ? "addends " : "ranks ";
+  const bool partial_grads = layout.partial_count() > 1;
+  const size_t shown = std::min(ranks.size(), kMaxRanks);
+  std::string out = ranks.size() == 1 ? "rank " : partial_grads ? "addends " : "ranks ";
   out += fmt::format("{}", fmt::join(ranks.begin(), ranks.begin() + static_cast<int64_t>(shown),
-                                     addends ? "+" : ", "));
+                                     partial_grads ? "+" : ", "));
   if (shown < ranks.size()) out += fmt::format(", ... ({})", ranks.size());
   if (elements == 0) return out + ": nothing";
   return out +
@@ -34,7 +34,7 @@ std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t
 /// Where the blocks begin and end; round numbers where these are too many.
 Axis axis_of(const char* name, double low, double high, const std::set<double>& edges) {
   Axis axis{name, low, high};
-  if (edges.size() <= kMostTicks) axis.ticks.assign(edges.begin(), edges.end());
+  if (edges.size() <= kMaxTicks) axis.ticks.assign(edges.begin(), edges.end());
   return axis;
 }
 
@@ -66,8 +66,8 @@ std::string layout_picture(const Layout& given) {
       row_edges.insert({y, y + height});
       elements += b.numel();
     }
-    MUONRT_REQUIRE(chart.boxes.size() <= kMostBlocks, Status::kInvalidArgument,
-                   "picture: more than ", kMostBlocks,
+    MUONRT_REQUIRE(chart.boxes.size() <= kMaxBlocks, Status::kInvalidArgument,
+                   "picture: more than ", kMaxBlocks,
                    " rectangles (they could not be told apart); draw a smaller shape with the same "
                    "layout");
     if (chart.legend.size() < kLegendRows) {

@@ -207,8 +207,8 @@ TensorLayout::TensorLayout(TensorLayout&&) noexcept = default;
 
 const muonrt_layout_t* TensorLayout::c() const { return &inside_->c; }
 
-int64_t TensorLayout::addends() const { return inside_->layout.addends(); }
-int64_t TensorLayout::addend(int rank) const { return inside_->layout.addend_index(rank); }
+int64_t TensorLayout::partial_grads() const { return inside_->layout.partial_count(); }
+int64_t TensorLayout::partial_grad(int rank) const { return inside_->layout.partial_index(rank); }
 std::string TensorLayout::describe() const { return inside_->layout.describe(); }
 
 std::vector<Stretch> TensorLayout::stretches(int rank) const {

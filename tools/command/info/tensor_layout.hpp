@@ -53,8 +53,8 @@ class TensorLayout {
   std::vector<Stretch> stretches(int rank) const;
   /// Addends of a gradient that is a sum over mesh dimensions (1: it is none), and which of them
   /// `rank` holds.
-  int64_t addends() const;
-  int64_t addend(int rank) const;
+  int64_t partial_grads() const;
+  int64_t partial_grad(int rank) const;
   /// One line for a person.
   std::string describe() const;
 

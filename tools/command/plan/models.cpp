@@ -195,7 +195,7 @@ std::vector<std::string> model_names() {
 }
 
 std::vector<ModelTensor> model_tensors(const std::string& text) {
-  constexpr int64_t kMostTensors = 1 << 20;  // fifteen times as many as the largest model has
+  constexpr int64_t kMaxTensors = 1 << 20;  // fifteen times as many as the largest model has
   const auto known = models().find(text);
   if (known != models().end()) return known->second;
   Tensors out;
@@ -210,9 +210,9 @@ std::vector<ModelTensor> model_tensors(const std::string& text) {
                       item, fmt::join(model_names(), ", ")));
     }
     const int64_t copies = sizes.size() == 3 ? sizes[2] : 1;
-    if (copies > kMostTensors - std::ssize(out)) {
+    if (copies > kMaxTensors - std::ssize(out)) {
       throw std::runtime_error(
-          fmt::format("'{}': more than {} tensors; ask for fewer", text, kMostTensors));
+          fmt::format("'{}': more than {} tensors; ask for fewer", text, kMaxTensors));
     }
     sizes.resize(std::min<size_t>(sizes.size(), 2));
     for (int64_t i = 0; i < copies; ++i) {

@@ -13,7 +13,7 @@
 #include "command/plan/model_plan.hpp"
 #include "command/table.hpp"
 #include "command/validators.hpp"
-#include "optimizer/first_check.hpp"
+#include "optimizer/consistency_check.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
 
@@ -55,9 +55,9 @@ int run(const Arguments& a) {
   options.chunk_bytes = a.chunk_bytes.value_or(settings.chunk_bytes);
   options.window = a.window;
   options.commit = a.commit == "eager" ? CommitMode::kEager : CommitMode::kAtomic;
-  options.transport = a.transport == "f32" ? DType::kF32 : DType::kBF16;
-  if (a.replicas == "each") options.replicas = Replicas::kEach;
-  if (a.replicas == "auto") options.replicas = Replicas::kAuto;
+  options.transport_dtype = a.transport == "f32" ? DType::kF32 : DType::kBF16;
+  if (a.replicas == "each") options.replica_mode = ReplicaMode::kEach;
+  if (a.replicas == "auto") options.replica_mode = ReplicaMode::kAuto;
   options.max_peers = a.max_peers;
   options.rates = rates_of(a, a.device == "cuda" ? kGpuRates : MachineRates());
   const double start = now();
@@ -65,7 +65,7 @@ int run(const Arguments& a) {
   const double seconds = now() - start;
   const std::vector<int64_t> scratch = scratch_of(plan, settings);
   const std::vector<int64_t> checks =
-      check_bytes(plan, settings, settings.device != DeviceKind::kCuda);
+      consistency_check_bytes(plan, settings, settings.device != DeviceKind::kCuda);
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model = json_object({{"name", json_text(a.model)},

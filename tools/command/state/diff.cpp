@@ -63,7 +63,7 @@ class Comparison {
       for (const auto& [word, dtype] : p.state) {
         const auto other = found->second->state.find(word);
         if (other != found->second->state.end() && other->second == dtype)
-          compare_tensor(from_a, from_b, p, *found->second, kind_of(word));
+          compare_tensor(from_a, from_b, p, *found->second, kind_from_name(word));
       }
       others.erase(found);
     }
@@ -113,16 +113,16 @@ class Comparison {
     differ(what + "dtype", a.dtype, b.dtype);
     differ(what + "role", a.role, b.role);
     differ(what + "momentum", a.momentum, b.momentum);
-    differ(what + "its constant", a.constant, b.constant);
+    differ(what + "its constant", a.momentum_constant, b.momentum_constant);
     differ(what + "updates", a.updates, b.updates);
     differ(what + "key of random rounding", a.key, b.key);
-    differ(what + "NorMuon's lines", a.lines, b.lines);
+    differ(what + "NorMuon's lines", a.neurons, b.neurons);
     const auto text = [&](const ManifestParam& p, const std::string& word) {
       const auto found = p.state.find(word);
       return found == p.state.end() ? std::string("none") : found->second;
     };
     // Whether all parameters are saved or none is said once.
-    const std::string param = word_of(StateTensor::kParam);
+    const std::string param = kind_name(StateTensor::kParam);
     const bool one_saved = a.state.contains(param) != b.state.contains(param);
     std::set<std::string> words;
     for (const auto* state : {&a.state, &b.state})
@@ -170,7 +170,7 @@ class Comparison {
     if (distance.differ > 0) add(different_, a, kind, distance);
   }
   static void add(Table& table, const ManifestParam& p, int32_t kind, const Distance& d) {
-    table.add({cell::word(p.name), cell::word(word_of(kind)), cell::grouped(d.elements),
+    table.add({cell::word(p.name), cell::word(kind_name(kind)), cell::grouped(d.elements),
                cell::grouped(d.differ), cell::scientific(d.largest)});
   }
 

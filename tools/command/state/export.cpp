@@ -29,7 +29,7 @@ struct LateTensor {
   std::function<std::vector<unsigned char>()> bytes;
 };
 
-bool has(const ManifestParam& p, int32_t kind) { return p.state.contains(word_of(kind)); }
+bool has(const ManifestParam& p, int32_t kind) { return p.state.contains(kind_name(kind)); }
 
 /// What a parameter's values are taken from: master weights, else itself, perhaps with a remainder.
 /// Errors: INVALID_ARGUMENT where neither was saved.
@@ -37,7 +37,7 @@ int32_t source_of(const Saved& saved, const ManifestParam& p) {
   if (has(p, kMaster)) return kMaster;
   std::string words;
   for (const auto& [word, unused] : p.state) words += (words.empty() ? "" : ", ") + word;
-  MUONRT_REQUIRE(has(p, kParam), kBad, saved.path(), ": param ", in_quotes(p.name),
+  MUONRT_REQUIRE(has(p, kParam), kInvalidArg, saved.path(), ": param ", in_quotes(p.name),
                  ": neither its values nor master weights were saved (of it are there: ",
                  words.empty() ? "none" : words, "); save with with_params = 1");
   return kParam;
@@ -101,7 +101,7 @@ std::vector<LateTensor> state_of(const Manifest& manifest, StateSources& sources
       out.push_back(count("updates/" + p.name, p.updates));
   for (const ManifestParam& p : manifest.params) {
     for (const auto& [word, dtype] : p.state) {
-      const int32_t kind = kind_of(word);
+      const int32_t kind = kind_from_name(word);
       if (!is_moment(kind)) continue;
       const int64_t numel = sources.numel(p.name, kind);
       const bool lines = kind == static_cast<int32_t>(StateKind::kNormuon);

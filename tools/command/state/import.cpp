@@ -33,7 +33,7 @@ constexpr Format kFormats[] = {{"torch", "momentum_buffer", "exp_avg", "exp_avg_
 const Format& format_of(const std::string& name) {
   for (const Format& format : kFormats)
     if (name == format.name) return format;
-  throw Error(kBad, cat("--from: there is no format ", in_quotes(name)));
+  throw Error(kInvalidArg, cat("--from: there is no format ", in_quotes(name)));
 }
 
 /// f32 of F32 or BF16.
@@ -59,16 +59,16 @@ class Import {
   void run() {
     if (format_.key_first) {
       const TensorEntry* const step = state_.table().find("step");
-      MUONRT_REQUIRE(!step || count(step, 0) == a_.step, kBad, "--step is ", a_.step, ", but ",
-                     state_.path(), " is of step ", count(step, 0));
+      MUONRT_REQUIRE(!step || count(step, 0) == a_.step, kInvalidArg, "--step is ", a_.step,
+                     ", but ", state_.path(), " is of step ", count(step, 0));
       taken_.insert("step");
     }
     for (const TensorEntry& entry : params_.table().entries) add(entry);
     for (const TensorEntry& entry : state_.table().entries)
-      MUONRT_REQUIRE(taken_.contains(entry.name), kBad, state_.path(), ": tensor ",
+      MUONRT_REQUIRE(taken_.contains(entry.name), kInvalidArg, state_.path(), ": tensor ",
                      in_quotes(entry.name), " is ", form(), " of no parameter of ", params_.path(),
                      " and no key of ", format_.name, " (", keys(), ")");
-    MUONRT_REQUIRE(!manifest_.params.empty(), kBad, state_.path(), ": it has no state of ",
+    MUONRT_REQUIRE(!manifest_.params.empty(), kInvalidArg, state_.path(), ": it has no state of ",
                    params_.path());
     write();
     print();
@@ -92,7 +92,7 @@ class Import {
     int64_t out = -1;
     if (entry->dtype == "I64" && entry->bytes() == sizeof out)
       std::memcpy(&out, state_.bytes(*entry).data(), sizeof out);
-    MUONRT_REQUIRE(out >= 0 && out <= a_.step, kBad, state_.path(), ": tensor ",
+    MUONRT_REQUIRE(out >= 0 && out <= a_.step, kInvalidArg, state_.path(), ": tensor ",
                    in_quotes(entry->name), " is ", out, " (an I64 from 0 to --step ", a_.step, ")");
     return out;
   }
@@ -102,7 +102,7 @@ class Import {
     const auto found = state_.table().metadata.find("momentum/" + param);
     MUONRT_REQUIRE(found != state_.table().metadata.end() &&
                        (found->second == "ema" || found->second == "heavy_ball"),
-                   kBad, state_.path(), ": metadata: momentum/", param,
+                   kInvalidArg, state_.path(), ": metadata: momentum/", param,
                    " does not say ema or heavy_ball");
     return found->second;
   }
@@ -115,8 +115,8 @@ class Import {
       without_.push_back(entry.name);
       return;
     }
-    MUONRT_REQUIRE(first, kBad, state_.path(), ": tensor ", in_quotes(second->name), " has no ",
-                   format_.first, " beside it");
+    MUONRT_REQUIRE(first, kInvalidArg, state_.path(), ": tensor ", in_quotes(second->name),
+                   " has no ", format_.first, " beside it");
     require_number(params_, entry);
     ManifestParam p;
     p.name = entry.name;
@@ -124,7 +124,7 @@ class Import {
     p.dtype = entry.dtype == "F32" ? "f32" : "bf16";
     p.role = second ? "adamw" : "muon";
     p.momentum = second ? "ema" : momentum_of(p.name);
-    p.constant = second ? a_.beta1 : a_.momentum;
+    p.momentum_constant = second ? a_.beta1 : a_.momentum;
     p.updates = format_.key_first ? count(updates, a_.step) : a_.step;
     p.group = second ? 1 : 0;
     Hash key;
@@ -137,25 +137,25 @@ class Import {
     manifest_.params.push_back(std::move(p));
   }
   static void require_number(const TensorModel& model, const TensorEntry& entry) {
-    MUONRT_REQUIRE(entry.dtype == "F32" || entry.dtype == "BF16", kBad, model.path(), ": tensor ",
-                   in_quotes(entry.name), " is ", entry.dtype, " (F32 or BF16)");
+    MUONRT_REQUIRE(entry.dtype == "F32" || entry.dtype == "BF16", kInvalidArg, model.path(),
+                   ": tensor ", in_quotes(entry.name), " is ", entry.dtype, " (F32 or BF16)");
   }
   void add_moment(ManifestParam& p, int32_t kind, const TensorEntry& entry) {
     require_number(state_, entry);
-    MUONRT_REQUIRE(entry.shape == p.shape, kBad, state_.path(), ": tensor ", in_quotes(entry.name),
-                   " has shape ", shape_text(entry.shape), ", its parameter ", shape_text(p.shape),
-                   "; give whole tensors");
+    MUONRT_REQUIRE(entry.shape == p.shape, kInvalidArg, state_.path(), ": tensor ",
+                   in_quotes(entry.name), " has shape ", shape_text(entry.shape),
+                   ", its parameter ", shape_text(p.shape), "; give whole tensors");
     values_.push_back(f32_of(entry, state_.bytes(entry)));
     const auto bad = bad_moment(kind, "F32", a_.step, values_.back());
-    MUONRT_REQUIRE(!bad, kBad, state_.path(), ": tensor ", in_quotes(entry.name), ": element ",
-                   bad->index, " ", bad->problem);
+    MUONRT_REQUIRE(!bad, kInvalidArg, state_.path(), ": tensor ", in_quotes(entry.name),
+                   ": element ", bad->index, " ", bad->problem);
     add_piece(p, kind, "F32", values_.back());
   }
   void add_piece(ManifestParam& p, int32_t kind, const std::string& dtype,
                  std::span<const unsigned char> bytes) {
     const int64_t numel = std::ssize(bytes) / element_bytes(dtype);
     if (numel == 0) return;
-    p.state[word_of(kind)] = dtype;
+    p.state[kind_name(kind)] = dtype;
     const StateTensor tensor = {std::ssize(manifest_.params), p.name, kind, dtype, numel};
     // It is read alone.
     pieces_.push_back(
@@ -167,13 +167,13 @@ class Import {
     files.make_folder(a_.to);
     const FileLock lock = files.lock(cat(a_.to, "/", kLockName));
     const std::string there = manifest_path(a_.to, "");
-    MUONRT_REQUIRE(!files.exists(there), kBad, "--to: ", there,
+    MUONRT_REQUIRE(!files.exists(there), kInvalidArg, "--to: ", there,
                    " is there, and is left as it is; give a new folder");
     Hash id;
     id.bytes(to_text(manifest_));
     const std::string digits = digits_of(id.digest(), 16);
     DeviceCopy copy;
-    manifest_.files = {write_piece_file(files, a_.to, rank_file(digits, 0), pieces_, copy,
+    manifest_.files = {write_shard_file(files, a_.to, rank_file(digits, 0), pieces_, copy,
                                         [](const auto&, int64_t, const auto&) {})};
     bool published = false;
     Publisher(files, a_.to, digits).publish(manifest_, 1, published);
@@ -199,7 +199,7 @@ class Import {
   const Format& format_;
   const TensorModel state_, params_;
   Manifest manifest_;
-  std::vector<LocalPiece> pieces_;
+  std::vector<StateShard> pieces_;
   std::vector<std::vector<unsigned char>> values_;
   std::set<std::string> taken_;
   std::vector<std::string> without_;

@@ -5,7 +5,7 @@
 namespace muonrt::tool {
 
 std::string tensor_text(const std::string& param, int32_t kind) {
-  return cat(word_of(kind), " of param ", in_quotes(param));
+  return cat(kind_name(kind), " of param ", in_quotes(param));
 }
 
 std::vector<unsigned char> whole_tensor(StateSources& sources, const ManifestParam& param,

@@ -24,7 +24,7 @@ std::string tensor_text(const std::string& param, int32_t kind);
 
 /// "F32"; of a kind that the parameter has.
 inline const std::string& dtype_of(const ManifestParam& param, int32_t kind) {
-  return param.state.at(word_of(kind));
+  return param.state.at(kind_name(kind));
 }
 
 /// All elements of a tensor, checked. Errors: as StateSources::read.

@@ -46,7 +46,7 @@ Table params_of(const Manifest& m) {
                cell::word(p.role),
                cell::count(p.group),
                cell::word(p.momentum),
-               {cat(p.constant), cat(p.constant)},
+               {cat(p.momentum_constant), cat(p.momentum_constant)},
                cell::grouped(p.updates),
                {kinds_text(p), texts_json(p.state)},
                cell::word(digits_of(p.hash, 16))});
@@ -56,7 +56,7 @@ Table params_of(const Manifest& m) {
 
 Table files_of(const Manifest& m) {
   Table table({{"name", "file", kLeft}, {"bytes", "size"}});
-  for (const FileRecord& file : m.files)
+  for (const ManifestFile& file : m.files)
     table.add({cell::word(file.name), cell::bytes(file.bytes)});
   return table;
 }
@@ -95,7 +95,7 @@ void show_checkpoint(const Saved& saved, bool json) {
     return;
   }
   int64_t bytes = 0;
-  for (const FileRecord& file : m.files) bytes += file.bytes;
+  for (const ManifestFile& file : m.files) bytes += file.bytes;
   fmt::print("manifest    {}\nformat      {}\nstep        {}\nseed        {}\nparameters  {} {}\n",
              saved.path(), kCheckpointFormat, m.step, digits_of(m.seed, 16), m.params.size(),
              m.with_params ? "(saved)" : "(not saved: a hash of each)");

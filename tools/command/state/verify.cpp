@@ -16,7 +16,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr size_t kMostNamed = 16;  // tensors of a damaged block
+constexpr size_t kMaxNamed = 16;  // tensors of a damaged block
 
 using Tensor = std::pair<std::string, int32_t>;  // parameter and kind
 
@@ -63,39 +63,39 @@ class Verification {
 
   void look() {
     if (!attempt([&] { manifest_ = saved_.read(); })) return;
-    std::vector<std::unique_ptr<PieceFile>> files;
+    std::vector<std::unique_ptr<ShardFile>> files;
     bool all = true;
-    for (const FileRecord& record : manifest_.files)
-      all &= attempt([&] { files.push_back(std::make_unique<PieceFile>(saved_.folder, record)); });
+    for (const ManifestFile& record : manifest_.files)
+      all &= attempt([&] { files.push_back(std::make_unique<ShardFile>(saved_.folder, record)); });
     attempt([&] {
       StateSources sources(std::move(files), manifest_);
       for (const auto& file : sources.files()) check_blocks(*file);
       if (!all) return;  // what one that is not there holds would be missing
       for (const ManifestParam& p : manifest_.params)
-        for (const auto& [word, unused] : p.state) check_tensor(sources, p, kind_of(word));
+        for (const auto& [word, unused] : p.state) check_tensor(sources, p, kind_from_name(word));
     });
   }
 
-  void check_blocks(PieceFile& file) {
+  void check_blocks(ShardFile& file) {
     for (int64_t b = 0; b < file.blocks(); ++b) {
       progress_.show(cat("verify: ", file.path(), ": block ", b, " of ", file.blocks()));
       const std::string problem = file.problem_of(b);
       if (!problem.empty())
         problems_.push_back(cat(file.path(), ": ", problem, ": ", tensors_in(file, b)));
     }
-    for (const FilePiece& piece : file.pieces()) bytes_ += piece.entry->bytes();
+    for (const StoredShard& piece : file.shards()) bytes_ += piece.entry->bytes();
   }
 
   /// What lies in a block, by elements of the whole tensors; those are damaged.
-  std::string tensors_in(const PieceFile& file, int64_t block) {
+  std::string tensors_in(const ShardFile& file, int64_t block) {
     const int64_t begin = block * kBlockBytes, end = begin + kBlockBytes;
     std::string out;
     size_t named = 0;
-    for (const FilePiece& piece : file.pieces()) {
+    for (const StoredShard& piece : file.shards()) {
       const TensorEntry& entry = *piece.entry;
       if (entry.end <= begin || entry.begin >= end) continue;
       damaged_.insert({piece.param, piece.kind});
-      if (++named > kMostNamed) continue;
+      if (++named > kMaxNamed) continue;
       const int64_t size = element_bytes(entry.dtype);
       const int64_t first = std::max<int64_t>(0, begin - entry.begin) / size;
       const int64_t last = ceil_div(std::min(end, entry.end) - entry.begin, size);
@@ -104,7 +104,7 @@ class Verification {
       out += cat(out.empty() ? "" : "; ", tensor_text(piece.param, piece.kind), ", elements ",
                  part.front().element, " to ", part.back().element + part.back().count);
     }
-    if (named > kMostNamed) out += cat("; and ", named - kMostNamed, " more");
+    if (named > kMaxNamed) out += cat("; and ", named - kMaxNamed, " more");
     return out;
   }
 

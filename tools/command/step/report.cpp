@@ -70,18 +70,18 @@ bool looks_transposed(const StepTensor& t) {
 
 }  // namespace
 
-void StepReporter::add_step(const muonrt_report_t& report, const std::string& file) {
-  steps_.push_back({report, file, report.skipped ? muonrt_last_error() : "", {}});
+void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file) {
+  steps_.push_back({report, file, report.skipped ? muonrt_get_last_error() : "", {}});
 }
 
 void StepReporter::add_clipped(const Optimizer& optimizer) {
   Step& step = steps_.back();
   if (step.report.skipped) return;
   int64_t count = 0;
-  check(muonrt_optimizer_clipped_heads(optimizer.get(), nullptr, nullptr, 0, &count));
+  check(muonrt_optimizer_get_clipped_heads(optimizer.get(), nullptr, nullptr, 0, &count));
   std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-  check(
-      muonrt_optimizer_clipped_heads(optimizer.get(), layers.data(), heads.data(), count, &count));
+  check(muonrt_optimizer_get_clipped_heads(optimizer.get(), layers.data(), heads.data(), count,
+                                           &count));
   for (size_t i = 0; i < layers.size(); ++i) step.clipped.emplace_back(layers[i], heads[i]);
 }
 
@@ -110,7 +110,7 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
   Json steps = Json::array();
   std::string lines;
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const muonrt_report_t& r = steps_[i].report;
+    const muonrt_step_report_t& r = steps_[i].report;
     skipped += r.skipped;
     orthogonalized += r.orthogonalized;
     planned += r.planned;

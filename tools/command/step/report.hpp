@@ -17,18 +17,18 @@ class StepReporter {
                const StepArguments& arguments, int world)
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
-  /// A step that this thread has just made: where it was skipped, muonrt_last_error says why.
-  void add_step(const muonrt_report_t& report, const std::string& file);
+  /// A step that this thread has just made: where it was skipped, muonrt_get_last_error says why.
+  void add_step(const muonrt_step_report_t& report, const std::string& file);
   /// The heads that QK-clip acted on in the step that was added last.
   void add_clipped(const Optimizer& optimizer);
-  /// @param plan   as muonrt_optimizer_describe writes it, "" if nothing steps.
+  /// @param plan   as muonrt_optimizer_describe_plan writes it, "" if nothing steps.
   /// @param files  that the parameters were written into.
   void print(const std::string& plan, const std::vector<ShardWriter::Written>& files,
              const HealthLog& health) const;
 
  private:
   struct Step {
-    muonrt_report_t report;
+    muonrt_step_report_t report;
     std::string file, reason;                          // why it was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
   };

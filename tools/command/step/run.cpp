@@ -135,17 +135,17 @@ int run_step(Comm& comm, const StepArguments& a) {
   HealthLog health(names);
   StepReporter report(tensors, config, a, comm.size());
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
-    const muonrt_report_t done = session.step(*grads[i], logits[i]);
+    const muonrt_step_report_t done = session.step(*grads[i], logits[i]);
     report.add_step(done, grads[i]->path());
-    if (done.health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
+    if (done.has_health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
     if (!logits[i].empty()) report.add_clipped(session.optimizer());
   }
   const std::unique_ptr<ShardWriter> out = root ? make_writer(a, params) : nullptr;
   write_parameters(comm, session, params, tensors, out.get());
   if (a.state_out) save_state(session, a.out);
   if (root) {
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), out->written(),
-                 health);
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_FORMAT_JSON),
+                 out->written(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());
     // All is complete, and what is printed is out, before the folder takes its name.

@@ -15,10 +15,10 @@ namespace {
 
 /// The tensor that holds addend `addend` of a parameter's gradient. A single addend may do without
 /// its number.
-std::string gradient_name(const TensorModel& file, const StepTensor& t, int64_t addend) {
+std::string gradient_name(const TensorModel& file, const StepTensor& t, int64_t partial_grad) {
   const std::string& name = t.entry->name;
-  const bool single = t.grads().addends() == 1 && !file.table().find(name + "@0");
-  return t.partial && !single ? name + "@" + std::to_string(addend) : name;
+  const bool single = t.grads().partial_grads() == 1 && !file.table().find(name + "@0");
+  return t.partial && !single ? name + "@" + std::to_string(partial_grad) : name;
 }
 
 /// "w" of "w@12", else the whole name.
@@ -72,7 +72,7 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
     std::map<std::string_view, const StepTensor*> users;  // of the file's tensors
     for (Local& local : locals_) {
       const StepTensor& t = *local.tensor;
-      for (int64_t a = 0; a < t.grads().addends(); ++a) {
+      for (int64_t a = 0; a < t.grads().partial_grads(); ++a) {
         const std::string name = gradient_name(*file, t, a);
         check_gradient(*file, t, name);
         // One buffer serves all files: bf16 where all are, else f32, which holds every value.
@@ -134,10 +134,10 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
   p.grad = local.grad;
   p.master_kind = t.half() ? t.config->precision.value_or(MUONRT_MASTER_AUTO) : MUONRT_MASTER_NONE;
   p.view = t.stack()                                  ? MUONRT_VIEW_STACK
-           : !t.adamw() && t.entry->shape.size() != 2 ? MUONRT_VIEW_MATRIX
-                                                      : MUONRT_VIEW_PLAIN;
+           : !t.adamw() && t.entry->shape.size() != 2 ? MUONRT_VIEW_FLATTEN
+                                                      : MUONRT_VIEW_NONE;
   if (!t.adamw() && (t.config->batch_dims || t.config->row_dims)) {
-    p.view = MUONRT_VIEW_PLAIN;
+    p.view = MUONRT_VIEW_NONE;
     p.batch_dims = t.batch_dims();
     p.row_dims = t.row_dims();
   }
@@ -158,7 +158,7 @@ void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
 void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   const StepTensor& t = *local.tensor;
   if (local.grad_stretches.empty()) return;
-  const TensorEntry& entry = grads.at(gradient_name(grads, t, t.grads().addend(rank_)));
+  const TensorEntry& entry = grads.at(gradient_name(grads, t, t.grads().partial_grad(rank_)));
   const auto cut = cut_tensor(grads, entry, local.grad_stretches);
   if (entry.dtype == local.grad_dtype) {
     if (!cut.empty()) std::memcpy(local.grad, cut.data(), cut.size());
@@ -171,15 +171,15 @@ void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   }
 }
 
-muonrt_report_t StepSession::step(const TensorModel& grads, const std::vector<float>& logits) {
+muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vector<float>& logits) {
   for (size_t g = 0; g < rules_.size(); ++g) {
     if (!rules_[g].constant()) {
       optimizer_->set_group(static_cast<int32_t>(g), rules_[g].group(optimizer_->steps()));
     }
   }
   for (Local& local : locals_) load_gradient(grads, local);
-  muonrt_step_t args;
-  muonrt_step_init(&args);
+  muonrt_step_args_t args;
+  muonrt_step_args_init(&args);
   args.lr = 1.0;  // every rule has its own
   if (!logits.empty()) {
     const auto bytes = std::ssize(logits) * int64_t{sizeof(float)};

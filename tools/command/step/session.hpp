@@ -23,7 +23,7 @@ class StepSession {
 
   /// Collective: one step with the gradients of this file.
   /// @param logits  for QK-clip, as read_logits returns them.
-  muonrt_report_t step(const TensorModel& grads, const std::vector<float>& logits);
+  muonrt_step_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
   /// Rules of the parameters that step, ascending.
   const std::vector<size_t>& used() const { return used_; }

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reference/reference.hpp"
 #include "support/tolerances.hpp"
-#include "textbook/textbook.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
-using textbook::Matrix;
+using reference::Matrix;
 
 /// Elements of one matrix of a tensor: rows of `cols` elements that begin at these places.
 struct Elements {
@@ -57,8 +57,8 @@ void put(std::vector<double>& to, const Elements& elements, const Matrix& from) 
 
 std::vector<double> values(uint64_t seed, int64_t count, int64_t step, bool half) {
   Matrix out(1, count);
-  for (int64_t i = 0; i < count; ++i) out(0, i) = textbook::value_at(seed, 0, i, step);
-  return half ? textbook::rounded(out, DType::kBF16).v : out.v;
+  for (int64_t i = 0; i < count; ++i) out(0, i) = reference::value_at(seed, 0, i, step);
+  return half ? reference::rounded(out, DType::kBF16).v : out.v;
 }
 
 double largest(const std::vector<double>& list) {
@@ -83,16 +83,16 @@ constexpr double kF32 = 0x1p-22;  // a few f32 roundings, relative to the larges
 
 }  // namespace
 
-std::vector<Expected> textbook_steps(const std::vector<ModelTensor>& tensors,
-                                     const Rounding& rounding, int steps, double lr) {
-  textbook::Muon muon;
+std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
+                                      const Rounding& rounding, int steps, double lr) {
+  reference::Muon muon;
   muon.lr = lr;
-  muon.list = textbook::lists::kPolarModded;
+  muon.list = reference::lists::kPolarModded;
   muon.safety = 1.02;
   muon.transport = rounding.half_transport ? DType::kBF16 : DType::kF32;
-  textbook::AdamW adamw;
+  reference::AdamW adamw;
   adamw.lr = lr;
-  const double gain = textbook::gain(muon.list, muon.safety);
+  const double gain = reference::gain(muon.list, muon.safety);
   std::vector<Expected> out;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const int64_t numel = tensors[t].elements();
@@ -106,16 +106,16 @@ std::vector<Expected> textbook_steps(const std::vector<ModelTensor>& tensors,
       const std::vector<double> grad = values(tensors[t].seed(), numel, step, rounding.half_grad);
       slope = std::max(slope, largest(grad));
       if (!tensors[t].muon) {
-        textbook::adamw_step(adamw, step + 1, e.data, e.momentum, e.variance, grad);
+        reference::adamw_step(adamw, step + 1, e.data, e.momentum, e.variance, grad);
         continue;
       }
       double worst = 0;
       for (const Elements& elements : matrices_of(tensors[t])) {
         Matrix w = take(e.data, elements), m = take(e.momentum, elements);
-        textbook::muon_step(muon, w, m, take(grad, elements));
+        reference::muon_step(muon, w, m, take(grad, elements));
         put(e.data, elements, w);
         put(e.momentum, elements, m);
-        const double rate = lr * textbook::scale_factor(muon.scale, w.rows, w.cols);
+        const double rate = lr * reference::scale_factor(muon.scale, w.rows, w.cols);
         worst = std::max(worst, rate * entry_tolerance(rounding, gain, std::min(w.rows, w.cols)));
       }
       moved += worst;

@@ -19,7 +19,7 @@ struct Rounding {
 };
 
 /// Values as `element_value` of sharded.hpp gives them.
-std::vector<Expected> textbook_steps(const std::vector<ModelTensor>& tensors,
-                                     const Rounding& rounding, int steps, double lr);
+std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
+                                      const Rounding& rounding, int steps, double lr);
 
 }  // namespace muonrt::tool

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "base/dtype.hpp"
-#include "textbook/textbook.hpp"
+#include "reference/reference.hpp"
 
 namespace muonrt::tool {
 
@@ -50,7 +50,7 @@ float addend_of(float value, int64_t index, int64_t count) {
 }  // namespace
 
 float element_value(uint64_t seed, int64_t element, int64_t step) {
-  return static_cast<float>(textbook::value_at(seed, 0, element, step));
+  return static_cast<float>(reference::value_at(seed, 0, element, step));
 }
 
 Sharded::Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
@@ -78,8 +78,8 @@ void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLa
       layout ? layout->stretches(rank_) : std::vector<Stretch>{{0, 0, tensor.elements()}};
   for (const Stretch& s : shard.stretches) shard.elements += s.count;
   if (layout) {
-    shard.addends = layout->addends();
-    shard.addend = layout->addend(rank_);
+    shard.partial_grads = layout->partial_grads();
+    shard.partial_grad = layout->partial_grad(rank_);
   }
   const Numerics& n = settings_.numerics;
   shard.data_at = red_zone_of(index, n.data, settings_.aligned);
@@ -128,8 +128,8 @@ void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors
     p.data = shards_[i].far_data + shards_[i].data_at;
     p.grad = shards_[i].far_grad + shards_[i].grad_at;
     p.view = t.stack()                      ? MUONRT_VIEW_STACK
-             : t.muon && t.shape.size() > 3 ? MUONRT_VIEW_MATRIX
-                                            : MUONRT_VIEW_PLAIN;
+             : t.muon && t.shape.size() > 3 ? MUONRT_VIEW_FLATTEN
+                                            : MUONRT_VIEW_NONE;
     p.parts = parts[i].data();
     p.n_parts = static_cast<int64_t>(parts[i].size());
   }
@@ -154,14 +154,14 @@ void Sharded::fill_gradients(int64_t step) {
       float value = element_value(shards_[i].seed, element, step);
       if (dtype == MUONRT_DTYPE_BF16) value = to_f32(to_bf16(value));
       store(grad + local * bytes_of(dtype), dtype,
-            addend_of(value, shards_[i].addend, shards_[i].addends));
+            addend_of(value, shards_[i].partial_grad, shards_[i].partial_grads));
     });
     if (!memory_.on_host()) memory_.write(shards_[i].far_grad, shards_[i].grad);
   }
 }
 
-muonrt_report_t Sharded::step_only(double lr) {
-  const muonrt_report_t report = optimizer_->step(lr);
+muonrt_step_report_t Sharded::step_only(double lr) {
+  const muonrt_step_report_t report = optimizer_->step(lr);
   if (report.skipped) {
     throw std::runtime_error(
         "a step was skipped, though every gradient is finite: a value was read "
@@ -170,9 +170,9 @@ muonrt_report_t Sharded::step_only(double lr) {
   return report;
 }
 
-muonrt_report_t Sharded::step(int64_t step, double lr) {
+muonrt_step_report_t Sharded::step(int64_t step, double lr) {
   fill_gradients(step);
-  const muonrt_report_t report = step_only(lr);
+  const muonrt_step_report_t report = step_only(lr);
   fetch();
   return report;
 }

@@ -47,9 +47,9 @@ class Sharded {
           const std::vector<TensorLayout>& layouts, const RunSettings& settings);
 
   /// Collective: the gradients of `step`, then the step. Throws where it is skipped.
-  muonrt_report_t step(int64_t step, double lr);
+  muonrt_step_report_t step(int64_t step, double lr);
   void fill_gradients(int64_t step);
-  muonrt_report_t step_only(double lr);
+  muonrt_step_report_t step_only(double lr);
   /// Copies the parameters from a GPU, if they are there; `step` does so.
   void fetch();
 
@@ -80,7 +80,8 @@ class Sharded {
     uint64_t seed = 0;
     bool muon = false;
     int64_t elements = 0;
-    int64_t addends = 1, addend = 0;  // of the gradient: how many, and which one lies here
+    int64_t partial_grads = 1,
+            partial_grad = 0;  // of the gradient: how many, and which one lies here
     std::vector<Stretch> stretches;
     std::vector<unsigned char> data, grad;                   // red zones included
     int64_t data_at = 0, grad_at = 0;                        // bytes before the first element

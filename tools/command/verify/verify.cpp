@@ -53,10 +53,10 @@ Truth make_truth(const std::vector<ModelTensor>& tensors, const Numerics& numeri
     return 0;
   });
   const auto half = [](int32_t dtype) { return dtype == MUONRT_DTYPE_BF16; };
-  out.expected = textbook_steps(tensors,
-                                {half(numerics.data), half(numerics.grad), half(numerics.transport),
-                                 half(numerics.iteration)},
-                                steps, kRate);
+  out.expected = reference_steps(tensors,
+                                 {half(numerics.data), half(numerics.grad),
+                                  half(numerics.transport), half(numerics.iteration)},
+                                 steps, kRate);
   return out;
 }
 

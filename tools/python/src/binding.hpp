@@ -30,7 +30,7 @@ namespace nb = nanobind;
 namespace binding {
 
 using muonrt::check;
-constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
+constexpr muonrt_status_t kInvalidArg = MUONRT_ERROR_INVALID_ARGUMENT;
 
 /// Throws a status with a text of the binding's own.
 [[noreturn]] inline void refuse(muonrt_status_t status, const std::string& text) {
@@ -104,12 +104,12 @@ struct Comm {
   }
   int32_t rank() const {
     int32_t rank = 0;
-    check(muonrt_comm_rank(&rank, get()));
+    check(muonrt_comm_get_rank(&rank, get()));
     return rank;
   }
   int32_t size() const {
     int32_t size = 0;
-    check(muonrt_comm_size(&size, get()));
+    check(muonrt_comm_get_size(&size, get()));
     return size;
   }
 };
@@ -263,9 +263,9 @@ struct Group {
 Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& options,
                const nb::kwargs& settings);
 
-/// What a step did: muonrt_report_t, by its names.
+/// What a step did: muonrt_step_report_t, by its names.
 struct Report {
-  muonrt_report_t c;
+  muonrt_step_report_t c;
 };
 
 nb::dict counters(const muonrt_optimizer_t* optimizer);

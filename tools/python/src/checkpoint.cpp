@@ -48,7 +48,7 @@ std::vector<std::string> load(Optimizer& optimizer, const Path& folder,
       [&](muonrt_optimizer_t* c) { return muonrt_optimizer_load(c, folder.c_str(), &options); });
   const std::string text =
       muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-        return muonrt_optimizer_load_notes(optimizer.get(), buffer, capacity, needed);
+        return muonrt_optimizer_get_load_notes(optimizer.get(), buffer, capacity, needed);
       });
   std::vector<std::string> notes;
   for (size_t at = 0; at < text.size(); at += notes.back().size() + 1)

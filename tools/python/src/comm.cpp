@@ -55,7 +55,7 @@ muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_statu
     nb::gil_scoped_release release;
     std::thread worker([&] {
       status = call();
-      if (status != MUONRT_OK && status != MUONRT_SKIPPED) text = muonrt_last_error();
+      if (status != MUONRT_OK && status != MUONRT_SKIPPED) text = muonrt_get_last_error();
       const std::lock_guard<std::mutex> lock(mutex);
       done = true;
       ended.notify_one();
@@ -108,8 +108,8 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
                                nb::bytes secret, double timeout,
                                const std::optional<std::string>& interface_name,
                                nb::object listening) {
-  muonrt_tcp_t tcp;
-  muonrt_tcp_init(&tcp);
+  muonrt_tcp_options_t tcp;
+  muonrt_tcp_options_init(&tcp);
   tcp.rank = rank;
   tcp.size = size;
   tcp.address = address.c_str();
@@ -134,7 +134,7 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
 std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string& path,
                                   const std::string& run_id, std::optional<nb::bytes> secret,
                                   double timeout) {
-  auto folder = muonrt::detail::filled(muonrt_folder_init_sized);
+  auto folder = muonrt::detail::filled(muonrt_folder_options_init_sized);
   folder.rank = rank;
   folder.size = size;
   folder.path = path.c_str();

@@ -20,7 +20,7 @@ int32_t Mesh::dimension(nb::handle name_or_index) const {
     for (size_t i = 0; i < names.size(); ++i)
       if (names[i] == name) return static_cast<int32_t>(i);
   }
-  refuse(kBad,
+  refuse(kInvalidArg,
          cat("mesh ", shape_text(shape), " has no dimension ", nb::repr(name_or_index).c_str()));
 }
 
@@ -68,8 +68,8 @@ int32_t Layout::world_or_mesh(std::optional<int32_t> world) const {
 std::vector<int64_t> Layout::local_shape(const std::vector<int64_t>& shape, int32_t rank,
                                          std::optional<int32_t> world) const {
   std::vector<int64_t> out(shape.size());
-  check(muonrt_layout_local_shape(out.data(), LayoutView(*this).get(), world_or_mesh(world),
-                                  static_cast<int32_t>(shape.size()), shape.data(), rank));
+  check(muonrt_layout_get_local_shape(out.data(), LayoutView(*this).get(), world_or_mesh(world),
+                                      static_cast<int32_t>(shape.size()), shape.data(), rank));
   return out;
 }
 
@@ -78,7 +78,8 @@ Layout Layout::lift(const std::vector<std::vector<int32_t>>& submeshes) const {
   std::vector<int32_t> all;
   for (const auto& ranks : submeshes) {
     if (static_cast<int64_t>(ranks.size()) != size)
-      refuse(kBad, cat("a submesh of ", ranks.size(), " ranks for mesh ", shape_text(mesh.shape)));
+      refuse(kInvalidArg,
+             cat("a submesh of ", ranks.size(), " ranks for mesh ", shape_text(mesh.shape)));
     all.insert(all.end(), ranks.begin(), ranks.end());
   }
   std::vector<int32_t> ranks(submeshes.size());
@@ -107,10 +108,11 @@ std::vector<std::pair<int64_t, int64_t>> runs(const Layout& layout,
   const int32_t ranks = layout.world_or_mesh(world);
   const auto ndim = static_cast<int32_t>(shape.size());
   int64_t count = 0;
-  check(muonrt_layout_runs(nullptr, 0, &count, view.get(), ranks, ndim, shape.data(), rank, dim));
+  check(
+      muonrt_layout_get_runs(nullptr, 0, &count, view.get(), ranks, ndim, shape.data(), rank, dim));
   std::vector<muonrt_run_t> found(static_cast<size_t>(count));
-  check(muonrt_layout_runs(found.data(), count, &count, view.get(), ranks, ndim, shape.data(), rank,
-                           dim));
+  check(muonrt_layout_get_runs(found.data(), count, &count, view.get(), ranks, ndim, shape.data(),
+                               rank, dim));
   std::vector<std::pair<int64_t, int64_t>> out;
   for (const muonrt_run_t& run : found) out.emplace_back(run.begin, run.end);
   return out;
@@ -138,7 +140,7 @@ std::vector<muonrt_placement_t> parse(const std::string& text) {
 Cut cut_of(const Mesh& mesh, nb::handle piece) {
   const nb::tuple numbers = nb::cast<nb::tuple>(piece);
   if (numbers.size() < 2 || numbers.size() > 4)
-    refuse(kBad, "a cut is (mesh dimensions, dim[, split_factor[, unit]])");
+    refuse(kInvalidArg, "a cut is (mesh dimensions, dim[, split_factor[, unit]])");
   return {mesh.dimensions(numbers[0]), nb::cast<int32_t>(numbers[1]),
           numbers.size() > 2 ? nb::cast<int64_t>(numbers[2]) : 1,
           numbers.size() > 3 ? nb::cast<int64_t>(numbers[3]) : 1};
@@ -151,7 +153,7 @@ void set_last(Layout& layout, const std::optional<Pairs>& flat,
               const std::optional<std::vector<int64_t>>& row_bounds,
               const std::optional<int64_t>& owner) {
   if (flat.has_value() + row_bounds.has_value() + owner.has_value() > 1)
-    refuse(kBad, "a layout has one of flat, row_bounds, owner");
+    refuse(kInvalidArg, "a layout has one of flat, row_bounds, owner");
   if (flat) {
     layout.kind = MUONRT_LAYOUT_FLAT;
     for (const auto& [begin, end] : *flat) layout.values.insert(layout.values.end(), {begin, end});
@@ -173,11 +175,11 @@ Layout make(Mesh mesh, nb::object placements, const std::string& reading, nb::ob
   if (!placements.is_none()) {
     out.placements = parse(placements_text(placements));
     if (out.placements.size() != out.mesh.shape.size())
-      refuse(kBad, cat(out.placements.size(), " placements for mesh ", shape_text(out.mesh.shape),
-                       "; give one for each mesh dimension"));
+      refuse(kInvalidArg, cat(out.placements.size(), " placements for mesh ",
+                              shape_text(out.mesh.shape), "; give one for each mesh dimension"));
   }
   if (reading != "literal" && reading != "ordered")
-    refuse(kBad, cat("reading is '", reading, "'; use 'literal' or 'ordered'"));
+    refuse(kInvalidArg, cat("reading is '", reading, "'; use 'literal' or 'ordered'"));
   out.reading = reading == "ordered" ? MUONRT_READING_ORDERED : MUONRT_READING_LITERAL;
   if (!flat_dims.is_none()) out.flat_dims = out.mesh.dimensions(flat_dims);
   if (!over.is_none()) out.last_dims = out.mesh.dimensions(over);
@@ -191,9 +193,9 @@ Mesh make_mesh(std::vector<int64_t> shape, std::vector<std::string> names,
                std::vector<int32_t> ranks) {
   const int64_t size = size_of(shape);
   if (!names.empty() && names.size() != shape.size())
-    refuse(kBad, cat(names.size(), " names for mesh ", shape_text(shape)));
+    refuse(kInvalidArg, cat(names.size(), " names for mesh ", shape_text(shape)));
   if (!ranks.empty() && static_cast<int64_t>(ranks.size()) != size)
-    refuse(kBad, cat(ranks.size(), " ranks for mesh ", shape_text(shape)));
+    refuse(kInvalidArg, cat(ranks.size(), " ranks for mesh ", shape_text(shape)));
   return {std::move(shape), std::move(names), std::move(ranks)};
 }
 

@@ -17,7 +17,7 @@ void raise(const std::exception_ptr& thrown, void*) {
   } catch (const muonrt::Error& error) {
     // The class says the status already.
     std::string text = error.what();
-    const std::string name = cat(muonrt_status_name(error.status()), ": ");
+    const std::string name = cat(muonrt_status_get_name(error.status()), ": ");
     if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
     nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
     // It may be cut inside a character.
@@ -38,7 +38,7 @@ std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim
   for (const std::string& key : expert_keys) keys.push_back(key.c_str());
   routing.expert_keys = keys.data();
   routing.n_expert_keys = static_cast<int32_t>(keys.size());
-  check(muonrt_route(&role, &view, &routing, name.c_str(), ndim));
+  check(muonrt_routing_resolve(&role, &view, &routing, name.c_str(), ndim));
   return {role == MUONRT_ROLE_MUON ? "muon" : "adamw",
           view == MUONRT_VIEW_STACK ? "stack" : "plain"};
 }
@@ -51,10 +51,11 @@ NB_MODULE(_core, module) {
   module.doc() = "The C ABI of muonrt. Use the package muonrt.";
   nb::register_exception_translator(raise);
   module.def(
-      "version", [] { return muonrt_version(); }, "major * 10000 + minor * 100 + patch");
+      "version", [] { return muonrt_get_version(); }, "major * 10000 + minor * 100 + patch");
   module.def(
       "build_info", [] { return muonrt::build_info(); }, "Versions and abilities, as JSON");
-  module.def("status_name", [](int32_t status) { return std::string(muonrt_status_name(status)); });
+  module.def("status_name",
+             [](int32_t status) { return std::string(muonrt_status_get_name(status)); });
   module.def("route", &route, nb::arg("name"), nb::arg("ndim"),
              nb::arg("expert_keys") = std::vector<std::string>{},
              "(role, view) of a parameter by its name and number of dimensions");

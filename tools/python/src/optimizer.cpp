@@ -48,11 +48,11 @@ Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*
 size_t Optimizer::index(nb::handle param) const {
   int64_t found = -1;
   if (nb::isinstance<nb::str>(param))
-    check(muonrt_optimizer_find(get(), nb::cast<std::string>(param).c_str(), &found));
+    check(muonrt_optimizer_find_param(get(), nb::cast<std::string>(param).c_str(), &found));
   else
     found = nb::cast<int64_t>(param);
   if (found < 0 || found >= static_cast<int64_t>(names.size()))
-    refuse(kBad, cat("no parameter ", found, "; there are ", names.size()));
+    refuse(kInvalidArg, cat("no parameter ", found, "; there are ", names.size()));
   return static_cast<size_t>(found);
 }
 
@@ -61,7 +61,8 @@ Array Optimizer::take_like(const std::string& what, nb::handle object, muonrt_dt
   Array out =
       take_array(what, object, dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", writable);
   if (out.shape != shape)
-    refuse(kBad, cat(what, " has shape ", shape_text(out.shape), ", not ", shape_text(shape)));
+    refuse(kInvalidArg,
+           cat(what, " has shape ", shape_text(out.shape), ", not ", shape_text(shape)));
   require_place(what, out, place_, "the optimizer");
   return out;
 }
@@ -77,7 +78,7 @@ const float* Optimizer::take_scalar(const char* what, nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) return nullptr;
   Array array = take_array(what, object, "float32", false);
   if (array.held.size() != 1)
-    refuse(kBad, cat(what, " has shape ", shape_text(array.shape), "; pass one element"));
+    refuse(kInvalidArg, cat(what, " has shape ", shape_text(array.shape), "; pass one element"));
   require_place(what, array, place_, "the optimizer");
   held_->scalars.push_back(array);
   return static_cast<const float*>(array.data);
@@ -86,7 +87,7 @@ const float* Optimizer::take_scalar(const char* what, nb::handle object) {
 void Optimizer::set_grads(const std::vector<nb::object>& grads) {
   Busy busy(busy_, "the optimizer");
   if (grads.size() != names.size())
-    refuse(kBad, cat(grads.size(), " gradients for ", names.size(), " parameters"));
+    refuse(kInvalidArg, cat(grads.size(), " gradients for ", names.size(), " parameters"));
   std::vector<std::optional<Array>> arrays;
   std::vector<const void*> pointers;
   for (size_t i = 0; i < grads.size(); ++i) {
@@ -111,7 +112,7 @@ void Optimizer::set_data(nb::handle param, nb::handle data) {
 void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
   Busy busy(busy_, "the optimizer");
   if (index < 0 || index >= static_cast<int32_t>(groups_.size()))
-    refuse(kBad, cat("no group ", index, "; there are ", groups_.size()));
+    refuse(kInvalidArg, cat("no group ", index, "; there are ", groups_.size()));
   Group changed = groups_[static_cast<size_t>(index)];
   changed.point_inside();
   binding::set_group(changed, settings);
@@ -125,37 +126,38 @@ void Optimizer::take_params(const std::optional<std::vector<nb::object>>& params
   if (params)
     for (const nb::object& param : *params) list.push_back(static_cast<int64_t>(index(param)));
   if (!params || !list.empty())
-    check(muonrt_optimizer_take_params(get(), params ? list.data() : nullptr,
-                                       static_cast<int64_t>(list.size())));
+    check(muonrt_optimizer_reset_masters(get(), params ? list.data() : nullptr,
+                                         static_cast<int64_t>(list.size())));
 }
 
 std::vector<int64_t> Optimizer::updates() const {
   std::vector<int64_t> out(names.size());
   for (size_t i = 0; i < out.size(); ++i)
-    check(muonrt_optimizer_get_updates(get(), static_cast<int64_t>(i), &out[i]));
+    check(muonrt_optimizer_get_update_count(get(), static_cast<int64_t>(i), &out[i]));
   return out;
 }
 
 void Optimizer::set_updates(const std::vector<int64_t>& updates) {
   Busy busy(busy_, "the optimizer");
   if (updates.size() != names.size())
-    refuse(kBad, cat(updates.size(), " counts of updates for ", names.size(), " parameters"));
+    refuse(kInvalidArg,
+           cat(updates.size(), " counts of updates for ", names.size(), " parameters"));
   for (size_t i = 0; i < updates.size(); ++i)
-    check(muonrt_optimizer_set_updates(get(), static_cast<int64_t>(i), updates[i]));
+    check(muonrt_optimizer_set_update_count(get(), static_cast<int64_t>(i), updates[i]));
 }
 
 /// Keeps what the arguments point to in `held_`.
-void Optimizer::take_scalars(muonrt_step_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
-                             nb::handle qk_logits) {
+void Optimizer::take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv,
+                             nb::handle found_inf, nb::handle qk_logits) {
   static const float found = 1.0f;
   args.device_grad_scale_inv = take_scalar("grad_scale_inv", grad_scale_inv);
   if (!args.device_grad_scale_inv && !nb::try_cast(grad_scale_inv, args.grad_scale_inv))
-    refuse(kBad, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(), ", no number"));
+    refuse(kInvalidArg, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(), ", no number"));
   args.found_inf = take_scalar("found_inf", found_inf);
   if (!args.found_inf && is_true(found_inf)) {
     if (place_.on_cuda())
-      refuse(kBad, cat("found_inf is ", nb::repr(found_inf).c_str(),
-                       "; pass a float32 array of one element on ", place_.text()));
+      refuse(kInvalidArg, cat("found_inf is ", nb::repr(found_inf).c_str(),
+                              "; pass a float32 array of one element on ", place_.text()));
     args.found_inf = &found;
   }
   if (qk_logits.is_none()) return;
@@ -167,22 +169,22 @@ void Optimizer::take_scalars(muonrt_step_t& args, nb::handle grad_scale_inv, nb:
 }
 
 Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
-                       const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
+                       const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
                        nb::object found_inf, std::optional<uintptr_t> stream,
                        nb::object qk_logits) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
   held->scalars.clear();
-  muonrt_step_t args = muonrt::step_args();
+  muonrt_step_args_t args = muonrt::step_args();
   if (const auto* rates = std::get_if<std::vector<double>>(&lr)) {
     args.group_lrs = rates->data();
     args.n_group_lrs = static_cast<int32_t>(rates->size());
   } else {
     args.lr = std::get<double>(lr);
   }
-  args.without_grad = without_grad.data();
-  args.n_without_grad = static_cast<int64_t>(without_grad.size());
+  args.inactive_params = inactive_params.data();
+  args.n_inactive_params = static_cast<int64_t>(inactive_params.size());
   args.stream = reinterpret_cast<void*>(stream.value_or(0));
   try {
     take_scalars(args, grad_scale_inv, found_inf, qk_logits);
@@ -194,7 +196,7 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
     });
     throw;
   }
-  Report report{muonrt::detail::filled(muonrt_report_init_sized)};
+  Report report{muonrt::detail::filled(muonrt_step_report_init_sized)};
   collective(held->comm.get(), [&] { return muonrt_optimizer_step(optimizer, &args, &report.c); });
   held->scalars.clear();
   return report;
@@ -206,9 +208,9 @@ std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
   auto recovery = muonrt::detail::filled(muonrt_recovery_init_sized);
   collective(survivors.get(),
              [&] { return muonrt_optimizer_recover(get(), survivors.get(), &recovery); });
-  return {recovery.outcome == MUONRT_RECOVERY_FORWARD     ? "forward"
-          : recovery.outcome == MUONRT_RECOVERY_DISCARDED ? "discarded"
-                                                          : "nothing",
+  return {recovery.outcome == MUONRT_RECOVERY_ROLLED_FORWARD ? "forward"
+          : recovery.outcome == MUONRT_RECOVERY_DISCARDED    ? "discarded"
+                                                             : "nothing",
           recovery.step};
 }
 
@@ -259,12 +261,12 @@ void bind_optimizer(nb::module_& module) {
           "On CUDA parameters have been written, or are on the default stream; `comm` is one of\n"
           "Comm.nccl or Comm.staged.")
       .def("step", &Optimizer::step, nb::arg("lr"),
-           nb::arg("without_grad") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
+           nb::arg("inactive_params") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
            nb::arg("found_inf") = false, nb::arg("stream") = nb::none(),
            nb::arg("qk_logits").none() = nb::none(),
            "One step of every parameter, or of none. Collective; the GIL is free meanwhile.\n"
            "lr: the rate, or a list of one for each group.\n"
-           "without_grad: indices that sit out, the same list on every rank. found_inf: on any\n"
+           "inactive_params: indices that sit out, the same list on every rank. found_inf: on any\n"
            "rank: the step is skipped on all. Both grad_scale_inv and found_inf may be float32 "
            "arrays\n"
            "of one element on the optimizer's device. stream: CUDA: an integer, the cudaStream_t "
@@ -300,10 +302,10 @@ void bind_optimizer(nb::module_& module) {
           "clipped_heads",
           [](const Optimizer& o) {
             int64_t count = 0;
-            check(muonrt_optimizer_clipped_heads(o.get(), nullptr, nullptr, 0, &count));
+            check(muonrt_optimizer_get_clipped_heads(o.get(), nullptr, nullptr, 0, &count));
             std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-            check(muonrt_optimizer_clipped_heads(o.get(), layers.data(), heads.data(), count,
-                                                 &count));
+            check(muonrt_optimizer_get_clipped_heads(o.get(), layers.data(), heads.data(), count,
+                                                     &count));
             std::vector<std::pair<int32_t, int32_t>> out;
             for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
             return out;
@@ -324,10 +326,10 @@ void bind_optimizer(nb::module_& module) {
           "Committed steps; set it to resume, the same on every rank")
       .def(
           "describe",
-          [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_describe, json); },
+          [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_describe_plan, json); },
           nb::arg("json") = false, "The plan: owners, chunks, bytes, memory, balance")
       .def(
-          "trace", [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_trace, json); },
+          "trace", [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_get_trace, json); },
           nb::arg("json") = false,
           "The last step: the order of its stages, or their times as a Chrome trace (trace=True)")
       .def(

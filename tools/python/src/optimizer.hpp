@@ -42,7 +42,7 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   Report step(const std::variant<double, std::vector<double>>& lr,
-              const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
+              const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
               nb::object found_inf, std::optional<uintptr_t> stream, nb::object qk_logits);
   void set_grad(nb::handle param, nb::handle grad) {
     Busy busy(busy_, "the optimizer");
@@ -74,10 +74,10 @@ class Optimizer {
     return held_->handle;
   }
   size_t index(nb::handle param) const;
-  std::string text(decltype(muonrt_optimizer_describe) call, bool json) {
+  std::string text(decltype(muonrt_optimizer_describe_plan) call, bool json) {
     Busy busy(busy_, "the optimizer");
     return muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return call(get(), json ? MUONRT_JSON : MUONRT_TEXT, buffer, capacity, needed);
+      return call(get(), json ? MUONRT_FORMAT_JSON : MUONRT_FORMAT_TEXT, buffer, capacity, needed);
     });
   }
   std::vector<std::string> names;
@@ -88,7 +88,7 @@ class Optimizer {
   std::optional<Array> take_grad(size_t i, nb::handle grad) const;
   nb::object over_memory(void* data, muonrt_dtype_t dtype, const std::vector<size_t>& shape) const;
   const float* take_scalar(const char* what, nb::handle object);
-  void take_scalars(muonrt_step_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
+  void take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
                     nb::handle qk_logits);
 
   std::shared_ptr<Held> held_;

@@ -41,9 +41,9 @@ muonrt_dtype_t dtype_of_array(const std::string& what, const nb::dlpack::dtype& 
   if (is(Code::Bfloat, 16) && (wanted == 0 || wanted == MUONRT_DTYPE_BF16))
     return MUONRT_DTYPE_BF16;
   if (is(Code::UInt, 16) && wanted == MUONRT_DTYPE_BF16) return MUONRT_DTYPE_BF16;
-  refuse(kBad, cat(what, " has dtype ", dtype_text(found),
-                   named.empty() ? "" : cat(" (dtype='", named, "' was given)"),
-                   "; muonrt takes float32, bfloat16, and uint16 with dtype='bfloat16'"));
+  refuse(kInvalidArg, cat(what, " has dtype ", dtype_text(found),
+                          named.empty() ? "" : cat(" (dtype='", named, "' was given)"),
+                          "; muonrt takes float32, bfloat16, and uint16 with dtype='bfloat16'"));
 }
 
 Place place_of(const std::string& what, const nb::ndarray<nb::ro>& array) {
@@ -69,13 +69,13 @@ void fill(ParamView& view, const Param& param) {
   view.local = param.data.shape;
   if (param.layout && param.layout->kind == MUONRT_LAYOUT_FLAT) {
     if (view.local.size() != 1)
-      refuse(kBad, cat("param '", param.name, "': data of a flat range has shape ",
-                       shape_text(view.local), "; pass it with one dimension"));
+      refuse(kInvalidArg, cat("param '", param.name, "': data of a flat range has shape ",
+                              shape_text(view.local), "; pass it with one dimension"));
     view.local.resize(std::max<size_t>(param.shape.size(), 1), 1);
   }
   if (view.local.size() != param.shape.size())
-    refuse(kBad, cat("param '", param.name, "': data has shape ", shape_text(view.local),
-                     ", the whole tensor ", shape_text(param.shape)));
+    refuse(kInvalidArg, cat("param '", param.name, "': data has shape ", shape_text(view.local),
+                            ", the whole tensor ", shape_text(param.shape)));
   view.c.local_shape = view.local.data();
   for (const Part& part : param.parts) {
     muonrt_part_t c = part.settings;
@@ -98,8 +98,8 @@ void fill(ParamView& view, const Param& param) {
 void require_place(const std::string& what, const Array& array, const Place& place,
                    const std::string& whose) {
   if (array.place == place) return;
-  refuse(kBad, cat(what, " is on ", array.place.text(), ", but ", whose, " on ", place.text(),
-                   "; an optimizer takes arrays of one device"));
+  refuse(kInvalidArg, cat(what, " is on ", array.place.text(), ", but ", whose, " on ",
+                          place.text(), "; an optimizer takes arrays of one device"));
 }
 
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
@@ -117,12 +117,12 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
   if (!nb::try_cast(source, out.held, false)) {
     if (nb::hasattr(source, "__dlpack__"))
       source.attr("__dlpack__")();  // raises why it is not given
-    refuse(kBad, cat(what, " is no array (", nb::type_name(source.type()).c_str(),
-                     " offers neither DLPack nor a buffer that can be read)"));
+    refuse(kInvalidArg, cat(what, " is no array (", nb::type_name(source.type()).c_str(),
+                            " offers neither DLPack nor a buffer that can be read)"));
   }
   nb::ndarray<> mutable_array;
   if (writable && !nb::try_cast(source, mutable_array, false))
-    refuse(kBad, cat(what, " is read-only; steps write to it, so pass a writable array"));
+    refuse(kInvalidArg, cat(what, " is read-only; steps write to it, so pass a writable array"));
   for (size_t i = 0; i < out.held.ndim(); ++i)
     out.shape.push_back(static_cast<int64_t>(out.held.shape(i)));
   out.place = place_of(what, out.held);
@@ -130,7 +130,7 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
   if (!row_major(out.held)) {
     std::vector<int64_t> strides;
     for (size_t i = 0; i < out.held.ndim(); ++i) strides.push_back(out.held.stride(i));
-    refuse(kBad,
+    refuse(kInvalidArg,
            cat(what, " has strides ", shape_text(strides), " for shape ", shape_text(out.shape),
                " (not row-major and contiguous); pass a contiguous one"));
   }
@@ -152,7 +152,7 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
   out.name = name;
   out.data = take_array(what + "data", data, dtype, true);
   if (layout != nullptr && !shape)
-    refuse(kBad, what + "has a layout and no shape; give the shape of the whole tensor");
+    refuse(kInvalidArg, what + "has a layout and no shape; give the shape of the whole tensor");
   out.shape = shape ? *shape : out.data.shape;
   if (layout != nullptr) out.layout = *layout;
   if (grad_layout != nullptr) out.grad_layout = *grad_layout;
@@ -172,10 +172,10 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
   out.settings.master_kind = master_of(master_kind);
   if (!master.is_none()) {
     out.master = take_array(what + "master", master, "", true);
-    if (out.master.dtype != MUONRT_DTYPE_F32) refuse(kBad, what + "master is not float32");
+    if (out.master.dtype != MUONRT_DTYPE_F32) refuse(kInvalidArg, what + "master is not float32");
     if (out.master.shape != out.data.shape)
-      refuse(kBad, cat(what, "master has shape ", shape_text(out.master.shape), ", data ",
-                       shape_text(out.data.shape)));
+      refuse(kInvalidArg, cat(what, "master has shape ", shape_text(out.master.shape), ", data ",
+                              shape_text(out.data.shape)));
     out.settings.master_kind = MUONRT_MASTER_CALLER;
     out.settings.master = static_cast<float*>(out.master.data);
   }
@@ -185,8 +185,8 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
         take_array(what + "grad", grad,
                    out.settings.grad_dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", false);
     if (grad_layout == nullptr && out.grad->shape != out.data.shape)
-      refuse(kBad, cat(what, "grad has shape ", shape_text(out.grad->shape), ", data ",
-                       shape_text(out.data.shape)));
+      refuse(kInvalidArg, cat(what, "grad has shape ", shape_text(out.grad->shape), ", data ",
+                              shape_text(out.data.shape)));
   }
   new (self) Param(std::move(out));
 }

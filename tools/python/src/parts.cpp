@@ -12,7 +12,7 @@ constexpr const char* kUse = "give (begin, end), or an ascending list of such; N
 std::optional<std::vector<muonrt_run_t>> runs_of(const std::string& what, nb::handle given) {
   Lines lines;
   if (!nb::try_cast(given, lines))
-    refuse(kBad, cat(what, " is ", nb::repr(given).c_str(), "; ", kUse));
+    refuse(kInvalidArg, cat(what, " is ", nb::repr(given).c_str(), "; ", kUse));
   if (!lines) return std::nullopt;
   std::vector<muonrt_run_t> out;
   if (const auto* one = std::get_if<Pair>(&*lines)) {
@@ -20,7 +20,7 @@ std::optional<std::vector<muonrt_run_t>> runs_of(const std::string& what, nb::ha
   } else {
     for (const auto& [begin, end] : std::get<std::vector<Pair>>(*lines))
       out.push_back({begin, end});
-    if (out.empty()) refuse(kBad, cat(what, " is empty; ", kUse));
+    if (out.empty()) refuse(kInvalidArg, cat(what, " is empty; ", kUse));
   }
   return out;
 }

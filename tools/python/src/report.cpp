@@ -4,7 +4,7 @@ namespace binding {
 
 nb::dict counters(const muonrt_optimizer_t* optimizer) {
   auto c = muonrt::detail::filled(muonrt_counters_init_sized);
-  check(muonrt_optimizer_counters(optimizer, &c));
+  check(muonrt_optimizer_get_counters(optimizer, &c));
   nb::dict out;
   out["chunks_resident_peak"] = c.chunks_resident_peak;
   out["allocations"] = c.allocations;
@@ -38,11 +38,11 @@ nb::dict matrix_health(const muonrt_matrix_health_t& m, const std::vector<std::s
 
 nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names) {
   auto summary = muonrt::detail::filled(muonrt_health_init_sized);
-  check(muonrt_optimizer_health(optimizer, &summary, nullptr, 0));
+  check(muonrt_optimizer_get_health(optimizer, &summary, nullptr, 0));
   std::vector<muonrt_matrix_health_t> matrices(
       static_cast<size_t>(summary.matrices),
       muonrt::detail::filled(muonrt_matrix_health_init_sized));
-  check(muonrt_optimizer_health(optimizer, &summary, matrices.data(), summary.matrices));
+  check(muonrt_optimizer_get_health(optimizer, &summary, matrices.data(), summary.matrices));
   nb::list list;
   for (const auto& m : matrices) list.append(matrix_health(m, names));
   nb::dict out;
@@ -66,21 +66,21 @@ void bind_report(nb::module_& module) {
       "skipped", [](const Report& r) { return r.c.skipped != 0; },
       "Voted down: a gradient was not finite on some rank, nothing has changed");
   report.def_prop_ro("measured", [](const Report& r) { return r.c.health != 0; });
-  field("step", &muonrt_report_t::step);
-  field("orthogonalized", &muonrt_report_t::orthogonalized);
-  field("planned", &muonrt_report_t::planned);
-  field("zero_matrices", &muonrt_report_t::zero_matrices);
-  field("nonfinite_rank", &muonrt_report_t::nonfinite_rank);
-  field("nonfinite_param", &muonrt_report_t::nonfinite_param);
-  field("transport_overflow", &muonrt_report_t::transport_overflow);
-  field("bytes_sent", &muonrt_report_t::bytes_sent);
-  field("seconds", &muonrt_report_t::seconds);
-  field("local_seconds", &muonrt_report_t::local_seconds);
-  field("gemm_seconds", &muonrt_report_t::gemm_seconds);
-  field("exchange_seconds", &muonrt_report_t::exchange_seconds);
-  field("exposed_seconds", &muonrt_report_t::exposed_seconds);
-  field("grad_norm", &muonrt_report_t::grad_norm);
-  field("clipped_heads", &muonrt_report_t::clipped_heads);
+  field("step", &muonrt_step_report_t::step);
+  field("orthogonalized", &muonrt_step_report_t::orthogonalized);
+  field("planned", &muonrt_step_report_t::planned);
+  field("zero_matrices", &muonrt_step_report_t::zero_matrices);
+  field("nonfinite_rank", &muonrt_step_report_t::nonfinite_rank);
+  field("nonfinite_param", &muonrt_step_report_t::nonfinite_param);
+  field("transport_overflow", &muonrt_step_report_t::transport_overflow);
+  field("bytes_sent", &muonrt_step_report_t::bytes_sent);
+  field("seconds", &muonrt_step_report_t::seconds);
+  field("local_seconds", &muonrt_step_report_t::local_seconds);
+  field("gemm_seconds", &muonrt_step_report_t::gemm_seconds);
+  field("exchange_seconds", &muonrt_step_report_t::exchange_seconds);
+  field("exposed_seconds", &muonrt_step_report_t::exposed_seconds);
+  field("grad_norm", &muonrt_step_report_t::grad_norm);
+  field("clipped_heads", &muonrt_step_report_t::clipped_heads);
   report.def("__repr__", [](const Report& r) {
     return cat("Report(step=", r.c.step, ", skipped=", r.c.skipped != 0 ? "True" : "False",
                ", seconds=", r.c.seconds, ")");

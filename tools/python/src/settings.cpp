@@ -15,11 +15,11 @@ int32_t value_of(const char* what, Words words, const std::string& word) {
     if (word == w.text) return w.value;
     known += cat(known.empty() ? "" : ", ", w.text);
   }
-  refuse(kBad, cat(what, " is '", word, "'; use one of ", known));
+  refuse(kInvalidArg, cat(what, " is '", word, "'; use one of ", known));
 }
 
 constexpr Word kViews[] = {
-    {"plain", MUONRT_VIEW_PLAIN}, {"stack", MUONRT_VIEW_STACK}, {"matrix", MUONRT_VIEW_MATRIX}};
+    {"plain", MUONRT_VIEW_NONE}, {"stack", MUONRT_VIEW_STACK}, {"matrix", MUONRT_VIEW_FLATTEN}};
 constexpr Word kMasters[] = {{"auto", MUONRT_MASTER_AUTO},
                              {"none", MUONRT_MASTER_NONE},
                              {"owned", MUONRT_MASTER_OWNED},
@@ -30,11 +30,11 @@ constexpr Word kStates[] = {{"momentum", MUONRT_STATE_MOMENTUM},
                             {"master", MUONRT_STATE_MASTER},
                             {"remainder", MUONRT_STATE_REMAINDER},
                             {"normuon", MUONRT_STATE_NORMUON}};
-constexpr Word kQkClips[] = {{"q", MUONRT_QK_CLIP_Q},
-                             {"k", MUONRT_QK_CLIP_K},
-                             {"mla_q", MUONRT_QK_CLIP_MLA_Q},
-                             {"mla_kv", MUONRT_QK_CLIP_MLA_KV},
-                             {"qkv", MUONRT_QK_CLIP_QKV}};
+constexpr Word kQkClips[] = {{"q", MUONRT_QK_QUERY},
+                             {"k", MUONRT_QK_KEY},
+                             {"mla_q", MUONRT_QK_MLA_QUERY},
+                             {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
+                             {"qkv", MUONRT_QK_QKV}};
 constexpr Word kDtypes[] = {
     {"float32", MUONRT_DTYPE_F32}, {"bfloat16", MUONRT_DTYPE_BF16}, {"float16", MUONRT_DTYPE_F16}};
 constexpr Word kDevices[] = {{"host", MUONRT_DEVICE_HOST}, {"cuda", MUONRT_DEVICE_CUDA}};
@@ -51,7 +51,7 @@ class Fields {
   template <class T>
   void value(const char* name, T& field, const char* kind) {
     if (nb::handle value = take(name); value.is_valid() && !nb::try_cast(value, field))
-      refuse(kBad, cat(name, " is ", nb::repr(value).c_str(), ", no ", kind));
+      refuse(kInvalidArg, cat(name, " is ", nb::repr(value).c_str(), ", no ", kind));
   }
   void flag(const char* name, int32_t& field) {
     if (nb::handle value = take(name); value.is_valid()) field = is_true(value);
@@ -157,7 +157,7 @@ void set_group(Group& group, const nb::kwargs& kwargs) {
   fields.end();
   if (group.custom.size() % 3 != 0 ||
       (!group.custom.empty() && static_cast<int64_t>(group.custom.size()) != 3 * int64_t{s.steps}))
-    refuse(kBad,
+    refuse(kInvalidArg,
            cat("custom has ", group.custom.size(), " numbers; give 3 for each of steps=", s.steps));
   group.point_inside();
 }

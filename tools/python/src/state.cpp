@@ -32,12 +32,12 @@ nb::object Optimizer::state(nb::handle param, const std::string& kind) {
 std::vector<StateExtent> Optimizer::state_extents() {
   Busy busy(busy_, "the optimizer");
   int64_t count = 0;
-  check(muonrt_optimizer_state_extents(get(), nullptr, 0, &count));
-  std::vector<muonrt_state_extent_t> found(static_cast<size_t>(count),
-                                           muonrt::detail::filled(muonrt_state_extent_init_sized));
-  check(muonrt_optimizer_state_extents(get(), found.data(), count, &count));
+  check(muonrt_optimizer_get_state_shards(get(), nullptr, 0, &count));
+  std::vector<muonrt_state_shard_t> found(static_cast<size_t>(count),
+                                          muonrt::detail::filled(muonrt_state_shard_init_sized));
+  check(muonrt_optimizer_get_state_shards(get(), found.data(), count, &count));
   std::vector<StateExtent> out;
-  for (const muonrt_state_extent_t& e : found) {
+  for (const muonrt_state_shard_t& e : found) {
     StateExtent& extent = out.emplace_back();
     extent.param = names[static_cast<size_t>(e.param)];
     extent.kind = state_word(e.kind);

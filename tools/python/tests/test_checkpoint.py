@@ -35,7 +35,7 @@ class Trainer:
             w, v = gradients(step)
             self.optimizer.set_grads([self.mine(w), v])
             # The vector has fewer updates than there are steps.
-            self.optimizer.step(0.02, without_grad=[1] if step == 1 else [])
+            self.optimizer.step(0.02, inactive_params=[1] if step == 1 else [])
         return self
 
 

@@ -54,7 +54,7 @@ def test_gradients_are_refused_and_the_bound_one_stays():
     one.set_grad("w1", None)
     with pytest.raises(muonrt.InvalidArgumentError, match="w1"):
         one.step(0.1)
-    assert one.step(0.1, without_grad=[0]).step == 2
+    assert one.step(0.1, inactive_params=[0]).step == 2
 
 
 MESH = muonrt.Mesh((3, 2), ["dp", "tp"])

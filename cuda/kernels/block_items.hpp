@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/ops.hpp"
+#include "cuda/kernels/jobs.hpp"
+#include "plan/rank_chunk.hpp"
+
+// Copy lists as kernels read them. Plain C++, tested on the host.
+
+namespace muonrt::cuda {
+
+/// A Piece. Element (row, col) lies at offset + row * ld + col; a rectangle without gaps in the
+/// local buffer is one long row.
+struct ShardBlockItem {
+  int64_t local_offset, local_ld;    // in the parameter, its gradient and its state
+  int64_t packed_offset, packed_ld;  // in the message
+  int32_t param;
+  float update_scale, decay_scale;
+  int64_t tensor_index, tensor_ld;  // in the whole tensor
+};
+
+/// A MatrixBlock with the matrix it belongs to.
+struct MatrixItem {
+  void* data;  // of the stored matrix
+  int64_t offset, ld;
+  int64_t packed_offset, packed_ld;
+  DType dtype;
+  /// 1: element (row, col) of the message is stored at offset + col * ld + row.
+  int32_t transposed;
+};
+
+template <class Item>
+struct ItemList {
+  std::vector<Item> items;
+  std::vector<Job> jobs;
+};
+
+ItemList<ShardBlockItem> items_of(std::span<const ShardBlock> blocks);
+
+/// Errors: INTERNAL if a matrix is not stored short side first.
+ItemList<MatrixItem> items_of(std::span<const MatrixBlock> blocks,
+                              std::span<const OwnedMatrix> owned, const MatrixBatch* matrices);
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,119 @@
+#include "cuda/nccl/shared_nccl_comm.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "base/signal_mask.hpp"
+#include "cuda/device/guard.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr auto kStuck = std::chrono::milliseconds(1000);
+
+}  // namespace
+
+SharedNcclComm::SharedNcclComm(int device)
+    : device_(device), closed_(device, sizeof(int32_t), true) {
+  *closed_.as<int32_t>() = 0;
+}
+
+std::shared_ptr<SharedNcclComm> SharedNcclComm::for_borrowed_handle(NcclHandle handle, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<NcclHandle, int>, std::weak_ptr<SharedNcclComm>> known;
+  const std::lock_guard lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  const auto found = known.find({handle, device});
+  if (auto shared = found == known.end() ? nullptr : found->second.lock();
+      shared && !shared->gone()) {
+    shared->require_open();
+    return shared;
+  }
+  auto made = std::make_shared<SharedNcclComm>(device);
+  made->handle = handle;
+  known[{handle, device}] = made;
+  return made;
+}
+
+bool SharedNcclComm::fail(const Error& error) noexcept {
+  const std::lock_guard lock(error_mutex_);
+  if (error_) return false;
+  error_ = error;
+  // Before NCCL's own flag, on machines whose stores may overtake one another, too.
+  std::atomic_ref(*closed_.as<int32_t>()).store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return true;
+}
+
+std::optional<Error> SharedNcclComm::error() const {
+  const std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+void SharedNcclComm::require_open() const {
+  if (const auto first = error()) throw *first;
+}
+
+std::unique_lock<std::timed_mutex> SharedNcclComm::enter(int64_t timeout_ms) {
+  std::unique_lock lock(nccl, std::chrono::milliseconds(timeout_ms));
+  require_open();
+  MUONRT_REQUIRE(lock, Status::kTimeout,
+                 "nccl_comm is inside a call of another communicator that borrows it; wait until "
+                 "nothing is outstanding there");
+  return lock;
+}
+
+bool SharedNcclComm::gone() const {
+  const std::lock_guard lock(end_mutex_);
+  return released_;
+}
+
+void SharedNcclComm::start_teardown(Call call) noexcept {
+  {
+    const std::lock_guard lock(end_mutex_);
+    if (waits_) return;
+    waits_ = Deadline::in_ms(kTeardownTimeoutMs);
+  }
+  try {
+    const SignalMask mask;
+    std::thread([self = shared_from_this(), call] { self->end(call); }).detach();
+  } catch (...) {  // no thread is to be had
+    end(call);
+  }
+}
+
+void SharedNcclComm::wait_for_teardown() noexcept {
+  std::unique_lock lock(end_mutex_);
+  if (waits_) ended_.wait_until(lock, waits_->at(), [this] { return released_; });
+}
+
+void SharedNcclComm::end(Call call) noexcept {
+  const QuietDeviceGuard guard(device_);
+  {
+    // Who is inside is let out, for a second: NCCL's waits for a peer look at the abort. Who comes
+    // later finds the error under the lock, and stays out.
+    const std::unique_lock lock(nccl, kStuck);
+  }
+  if (handle) call(handle);
+  {
+    const std::lock_guard lock(end_mutex_);
+    released_ = true;
+  }
+  ended_.notify_all();
+}
+
+bool SharedNcclComm::is_tearing_down() const {
+  const std::lock_guard lock(end_mutex_);
+  return waits_.has_value();
+}
+
+void SharedNcclComm::keep_until(std::shared_ptr<const CudaEvent> last) {
+  const std::lock_guard lock(end_mutex_);
+  closed_.keep_until(std::move(last));
+}
+
+}  // namespace muonrt::cuda

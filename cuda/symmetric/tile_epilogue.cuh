@@ -1,0 +1,60 @@
+#pragma once
+
+#include "cuda/kernels/elements.hpp"
+#include "cuda/kernels/ptx_half.cuh"
+#include "cuda/symmetric/layouts.hpp"
+#include "cuda/symmetric/problem.hpp"
+
+namespace muonrt::cuda {
+
+/// D's elements (row, col) and (row, col + 1) as a word; zeros outside of the result.
+/// @param d    D's matrix of the batch.
+/// @param col  even.
+__device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t* d, int row,
+                                      int col) {
+  if (row >= p.n || col >= p.n) return 0;
+  const uint16_t* at = d + int64_t{row} * p.d_ld + col;
+  return col + 1 < p.n ? *reinterpret_cast<const uint32_t*>(at) : *at;
+}
+
+/// The factors of a product, in registers: an epilogue that read them from the launch's arguments
+/// would do so for every element.
+struct Scales {
+  float alpha, beta, gamma;
+};
+__device__ inline Scales scales_of(const SymmetricProblem& p) { return {p.alpha, p.beta, p.gamma}; }
+
+/// Two neighbours of a row, from their sums to the bits that are stored: alpha acc + beta D + gamma
+/// I in f32, one rounding. The order of the operations is the naive product's.
+/// @param added  D's elements there; not looked at unless kAdds.
+/// @param low_diagonal, high_diagonal  which of them gamma is added to.
+template <DType kElement, bool kAdds>
+__device__ inline uint32_t finished(const Scales& scales, uint32_t added, float low, float high,
+                                    bool low_diagonal, bool high_diagonal) {
+  low *= scales.alpha;
+  high *= scales.alpha;
+  if constexpr (kAdds) {
+    low += scales.beta * widened<kElement>(static_cast<uint16_t>(added));
+    high += scales.beta * widened<kElement>(static_cast<uint16_t>(added >> 16));
+  }
+  if (low_diagonal) low += scales.gamma;
+  if (high_diagonal) high += scales.gamma;
+  return packed<kElement>(low, high);
+}
+
+/// Stores eight neighbours of a row of C: those of [from, to) that lie inside of the result.
+/// @param chunk  the elements; at a multiple of 16 bytes, as is `col` in a row.
+__device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
+                                   const void* chunk, int from = 0, int to = kChunk) {
+  if (row >= p.n || col >= p.n) return;
+  uint16_t* c = p.c + matrix * p.c_stride + int64_t{row} * p.c_ld + col;
+  if (from <= 0 && to >= kChunk && col + kChunk <= p.n) {
+    store_vec16(c, *static_cast<const Vec16*>(chunk));
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i)
+    if (i >= from && i < to && col + i < p.n) c[i] = static_cast<const uint16_t*>(chunk)[i];
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "comm/operation.hpp"
+
+namespace muonrt {
+
+/// What an operation moves.
+struct Traffic {
+  int64_t sends = 0, receives = 0;  // messages
+  int64_t bytes_out = 0, bytes_in = 0;
+};
+
+/// The last operations of one rank, for the message of a timeout. Allocates nothing but the texts
+/// it returns. Threads: any.
+class FlightRecorder {
+ public:
+  static constexpr int64_t kCapacity = 64;
+
+  void begin(const Operation& operation, const Traffic& traffic);
+  /// Closes the operation that began last.
+  void end(bool failed);
+
+  /// The last `count` operations, oldest first: "#40 exchange done in 2 ms (1 out 64 B, 1 in 64 B);
+  /// #41 ...". Empty if there were none.
+  std::string text(int64_t count = kCapacity) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class State { kRunning, kDone, kFailed };
+  struct Entry {
+    Operation operation;
+    Traffic traffic;
+    State state;
+    Clock::time_point begin, end;
+  };
+
+  mutable std::mutex mutex_;
+  std::array<Entry, kCapacity> ring_{};
+  int64_t count_ = 0;  // operations begun so far; entry i lies at i % kCapacity
+};
+
+}  // namespace muonrt

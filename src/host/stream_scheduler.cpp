@@ -1,0 +1,280 @@
+#include "host/stream_scheduler.hpp"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <thread>
+
+#include "base/error.hpp"
+#include "base/signal_mask.hpp"
+#include "host/fp_env.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+const char* name_of(StreamKind kind) {
+  switch (kind) {
+    case StreamKind::kCompute:
+      return "compute";
+    case StreamKind::kComm:
+      return "comm";
+    case StreamKind::kCommOnCaller:
+      return "comm-on-caller";
+  }
+  return "unknown";
+}
+
+/// A place in a queue; guarded by the hub's mutex.
+class HostEvent final : public Event {
+ public:
+  std::shared_ptr<StreamQueue> queue;  // null: never recorded
+  uint64_t position = 0;
+};
+
+template <class To, class From>
+To& cast_or_throw(From& from) {
+  auto* to = dynamic_cast<To*>(&from);
+  MUONRT_CHECK_INTERNAL(to != nullptr, "stream or event of another device");
+  return *to;
+}
+
+Error thread_was_ended() {
+  return make_error(Status::kAborted,
+                    "a task's thread was ended inside a function of the caller's");
+}
+
+/// What a task threw, as an Error. What ends its thread (pthread_exit, cancellation) passes.
+MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
+  try {
+    task();
+    return std::nullopt;
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    return current_error();
+  }
+}
+
+}  // namespace
+
+/// Handle of a queue: its thread, where it has one.
+class QueueStream final : public HostStream {
+ public:
+  QueueStream(std::shared_ptr<StreamScheduler> hub, StreamKind kind)
+      : hub_(std::move(hub)), queue_(std::make_shared<StreamQueue>(kind)) {
+    if (kind == StreamKind::kCommOnCaller) return;
+    thread_ = start_thread("a stream", [this] { hub_->work(*queue_); });
+  }
+  ~QueueStream() override {
+    hub_->retire(*queue_);
+    if (thread_.joinable()) thread_.join();
+  }
+  void enqueue(Task task) override { hub_->enqueue(*queue_, {std::move(task), nullptr, 0}); }
+
+  const std::shared_ptr<StreamQueue>& queue() const { return queue_; }
+  const StreamScheduler* hub() const { return hub_.get(); }
+
+ private:
+  std::shared_ptr<StreamScheduler> hub_;
+  std::shared_ptr<StreamQueue> queue_;
+  std::thread thread_;
+};
+
+HostStream& host_stream(Stream& stream) { return cast_or_throw<HostStream>(stream); }
+
+std::unique_ptr<Stream> StreamScheduler::create_stream(StreamKind kind) {
+  auto stream = std::make_unique<QueueStream>(shared_from_this(), kind);
+  const Lock lock(mutex_);
+  queues_.push_back(stream->queue());
+  return stream;
+}
+
+std::unique_ptr<Event> StreamScheduler::create_event() { return std::make_unique<HostEvent>(); }
+
+void StreamScheduler::record(Event& event, Stream& stream) {
+  auto& mark = cast_or_throw<HostEvent>(event);
+  auto& queue = cast_or_throw<QueueStream>(stream);
+  MUONRT_CHECK_INTERNAL(queue.hub() == this, "stream of another device");
+  const Lock lock(mutex_);
+  mark.queue = queue.queue();
+  mark.position = mark.queue->enqueued;
+}
+
+void StreamScheduler::wait(Stream& stream, const Event& event) {
+  const auto& mark = cast_or_throw<const HostEvent>(event);
+  auto& queue = cast_or_throw<QueueStream>(stream);
+  MUONRT_CHECK_INTERNAL(queue.hub() == this, "stream of another device");
+  StreamQueue::Item item;
+  {
+    const Lock lock(mutex_);
+    // A stream's own past is over by the order of the queue.
+    if (!mark.queue || mark.queue == queue.queue()) return;
+    item.after = mark.queue;
+    item.position = mark.position;
+  }
+  enqueue(*queue.queue(), std::move(item));
+}
+
+void StreamScheduler::synchronize(const Event& event, Deadline deadline) {
+  const auto& mark = cast_or_throw<const HostEvent>(event);
+  Lock lock(mutex_);
+  const std::shared_ptr<StreamQueue> queue = mark.queue;
+  const uint64_t position = mark.position;
+  if (!queue) return;
+  while (queue->finished < position) {
+    const bool late = deadline.passed();
+    if (!late) {
+      if (StreamQueue* own = runnable_on_caller()) {
+        finish_front(*own, lock);
+        continue;
+      }
+    }
+    MUONRT_REQUIRE(!late, Status::kTimeout, "an event of the ", name_of(queue->kind),
+                   " stream did not complete before the deadline (", queue->finished, " of ",
+                   position,
+                   " tasks done; a peer may be gone, or the machine slow); look at the other ranks "
+                   "or raise the timeout");
+    changed_.wait_until(lock, deadline.at());
+  }
+}
+
+std::optional<Error> StreamScheduler::error() const {
+  const Lock lock(mutex_);
+  return error_;
+}
+
+void StreamScheduler::clear_error() {
+  const Lock lock(mutex_);
+  error_.reset();
+  for (const auto& queue : queues_) queue->failed = false;
+}
+
+int64_t StreamScheduler::growths() const {
+  const Lock lock(mutex_);
+  return growths_;
+}
+
+void StreamScheduler::enqueue(StreamQueue& queue, StreamQueue::Item item) {
+  {
+    Lock lock(mutex_);
+    if (queue.full()) {
+      try {
+        grow(queue);
+      } catch (const std::bad_alloc&) {
+        wait_for_room(queue, lock);
+      }
+    }
+    queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
+    if (queue.lost_thread) drop_pending(queue);
+  }
+  changed_.notify_all();
+}
+
+void StreamScheduler::grow(StreamQueue& queue) {
+  const size_t size = queue.ring.size();
+  std::vector<StreamQueue::Item> larger(2 * size);
+  for (uint64_t i = queue.finished; i < queue.enqueued; ++i)
+    larger[i & (2 * size - 1)] = std::move(queue.ring[i & (size - 1)]);
+  queue.ring.swap(larger);
+  ++growths_;
+}
+
+// What is enqueued waits for nothing that is not: it ends without the item that finds no room.
+void StreamScheduler::wait_for_room(StreamQueue& queue, Lock& lock) {
+  while (queue.full()) {
+    if (StreamQueue* own = runnable_on_caller()) {
+      finish_front(*own, lock);
+    } else {
+      changed_.wait(lock);
+    }
+  }
+}
+
+void StreamScheduler::work(StreamQueue& queue) {
+  const FpEnvironment fp_environment;
+  Lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return queue.stopping || queue.runnable(); });
+    if (queue.stopping) return drop_pending(queue);
+    finish_front(queue, lock);
+  }
+}
+
+/// Runs or skips the front item; the lock is open while a task runs.
+MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, Lock& lock) {
+  StreamQueue::Item& front = queue.front();
+  if (front.after) {
+    if (front.position > front.after->dropped_from) queue.failed = true;
+    front.after.reset();
+  } else if (!queue.failed) {
+    Task task = front.task;  // the ring may move meanwhile
+    queue.running = true;
+    lock.unlock();
+    std::optional<Error> error;
+    {
+      const FpEnvironment fp_environment;
+      try {
+        error = run_catching(task);
+      } catch (const abi::__forced_unwind&) {
+        lock.lock();
+        queue.running = false;
+        queue.failed = true;
+        ++queue.finished;
+        latch(thread_was_ended());
+        if (queue.kind != StreamKind::kCommOnCaller) {
+          queue.lost_thread = true;
+          drop_pending(queue);
+        }
+        changed_.notify_all();
+        throw;
+      }
+    }
+    lock.lock();
+    queue.running = false;
+    if (error) {
+      queue.failed = true;
+      latch(*std::move(error));
+    }
+  }
+  ++queue.finished;
+  changed_.notify_all();
+}
+
+void StreamScheduler::drop_pending(StreamQueue& queue) {
+  int64_t tasks = 0;
+  queue.dropped_from = std::min(queue.dropped_from, queue.finished);
+  for (; !queue.empty(); ++queue.finished) {
+    tasks += queue.front().after == nullptr && !queue.failed;
+    queue.front().after.reset();
+  }
+  changed_.notify_all();
+  if (tasks == 0) return;
+  if (queue.lost_thread) return latch(thread_was_ended());
+  latch(make_error(Status::kAborted, "a ", name_of(queue.kind), " stream was destroyed with ",
+                   tasks, " tasks pending; synchronize with it before"));
+}
+
+void StreamScheduler::retire(StreamQueue& queue) {
+  Lock lock(mutex_);
+  queue.stopping = true;
+  changed_.notify_all();
+  std::erase_if(queues_, [&](const auto& each) { return each.get() == &queue; });
+  if (queue.kind != StreamKind::kCommOnCaller) return;  // its thread drops the rest
+  changed_.wait(lock, [&] { return !queue.running; });
+  drop_pending(queue);
+}
+
+StreamQueue* StreamScheduler::runnable_on_caller() {
+  for (const auto& queue : queues_)
+    if (queue->kind == StreamKind::kCommOnCaller && queue->runnable()) return queue.get();
+  return nullptr;
+}
+
+void StreamScheduler::latch(Error error) {
+  if (!error_) error_ = std::move(error);
+}
+
+}  // namespace muonrt::host

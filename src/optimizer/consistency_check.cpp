@@ -1,0 +1,178 @@
+#include "optimizer/consistency_check.hpp"
+
+#include <algorithm>
+
+#include "backend/health.hpp"
+#include "base/hash.hpp"
+
+namespace muonrt {
+
+namespace {
+
+int64_t wrapped_sum(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+
+const char* name_of(Replicated kind) {
+  switch (kind) {
+    case Replicated::kData:
+      return "weights";
+    case Replicated::kMaster:
+      return "master weights";
+    case Replicated::kRemainder:
+      return "remainder";
+    case Replicated::kMomentum:
+      return "momentum";
+    case Replicated::kVariance:
+      return "variance";
+    case Replicated::kGradient:
+      return "gradient";
+  }
+  return "state";
+}
+
+std::string listed(const ReplicaDifference& d) {
+  std::string out = cat(d.more == 0 ? "rank " : "ranks ", d.rank);
+  const int64_t named = std::min(d.more, std::ssize(d.others));
+  for (int64_t i = 0; i < named; ++i) out += cat(", ", d.others[static_cast<size_t>(i)]);
+  if (d.more > named) out += cat(" and ", d.more - named, " more");
+  return out;
+}
+
+}  // namespace
+
+std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings,
+                                             bool host_reaches_memory) {
+  const std::vector<ParamSpec>& params = plan.problem().params;
+  const int64_t count = std::ssize(params);
+  const bool replicas = settings.replica_check != ReplicaCheck::kOff;
+  const int64_t lists = FiniteCheck::bytes(count) + (replicas ? ReplicaHashes::bytes(count) : 0);
+  std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 2 * lists);
+  for (size_t rank = 0; !host_reaches_memory && rank < out.size(); ++rank) {
+    int64_t most = 0;
+    for (size_t i = 0; i < params.size(); ++i) {
+      const bool callers =
+          i < settings.params.size() && settings.params[i].master_kind == MasterKind::kCaller;
+      if (callers || params[i].weight_bytes == 4)
+        most = std::max(most, params[i].layout.local_numel(static_cast<int>(rank)));
+    }
+    out[rank] += 2 * MasterCheck::bytes(most);
+  }
+  return out;
+}
+
+ConsistencyCheck::ConsistencyCheck(Device& device, const OptimizerSettings& settings,
+                                   const State& state, const Plan& plan, const ParamView* params,
+                                   int rank, int world)
+    : when_(settings.replica_check),
+      finite_(device, settings, state),
+      masters_(device, settings, params),
+      due_(settings.params.size()),
+      now_(settings.params.size(), 0),
+      by_rank_(static_cast<size_t>(world)) {
+  if (when_ != ReplicaCheck::kOff)
+    hashes_ = ReplicaHashes(device, plan.problem().params, rank, world);
+  schedule_all();
+}
+
+void ConsistencyCheck::schedule_all() {
+  const uint8_t replicas = when_ == ReplicaCheck::kOff ? 0 : kWeights | kGradient;
+  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kLocal | replicas));
+}
+
+void ConsistencyCheck::schedule_weights(int64_t param) {
+  schedule_local(param);
+  if (when_ != ReplicaCheck::kOff) due_[static_cast<size_t>(param)] |= kWeights;
+}
+
+void ConsistencyCheck::schedule_local(int64_t param) { due_[static_cast<size_t>(param)] |= kLocal; }
+
+void ConsistencyCheck::run_before_step(Pipeline& pipeline, const OptimizerSettings& settings,
+                                       const ParamView* params, StepInputs& run) {
+  Hash compared;
+  bool any = false;
+  finite_.require_finite(pipeline, settings, params, due_, kLocal);
+  for (size_t i = 0; i < due_.size(); ++i) {
+    now_[i] = due_[i];
+    if (!params[i].active) now_[i] &= static_cast<uint8_t>(~kGradient);
+    const int replicas = now_[i] & (kWeights | kGradient);
+    compared.value(int64_t{replicas});
+    any = any || replicas != 0;
+    if (now_[i] & kLocal)
+      masters_.require_equal(pipeline, settings, params, static_cast<int64_t>(i));
+  }
+  if (!any) return;
+  run.fingerprint ^= static_cast<int64_t>(compared.digest());
+  pipeline.run_between_steps([&](Stream& stream) {
+    hashes_.clear(stream);
+    for (size_t i = 0; i < now_.size(); ++i) {
+      const auto param = static_cast<int64_t>(i);
+      if (now_[i] & kWeights) hashes_.add_weights(stream, params[i], param);
+      if (now_[i] & kGradient) hashes_.add_gradient(stream, params[i], param);
+    }
+    hashes_.finish(stream);
+  });
+  for (size_t i = 0; i < now_.size(); ++i) {
+    const auto param = static_cast<int64_t>(i);
+    run.weight_replicas = wrapped_sum(run.weight_replicas, hashes_.weight_word(param));
+    run.gradient_replicas = wrapped_sum(run.gradient_replicas, hashes_.gradient_word(param));
+  }
+}
+
+void ConsistencyCheck::on_commit(bool wrote_nonfinite) {
+  const bool always = when_ == ReplicaCheck::kEvery;
+  for (size_t i = 0; i < due_.size(); ++i) {
+    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & kLocal : now_[i]));
+    if (wrote_nonfinite) schedule_local(static_cast<int64_t>(i));
+  }
+}
+
+const char* ConsistencyCheck::described(int64_t param) const {
+  switch (now_[static_cast<size_t>(param)] & (kWeights | kGradient)) {
+    case kWeights:
+      return "weights";
+    case kGradient:
+      return "gradient";
+    case kWeights | kGradient:
+      return "weights and gradient";
+    default:
+      return "nothing";
+  }
+}
+
+// A sum of words up to a parameter is 0 where all before it are equal: halving finds one that is
+// not, with a word of each rank at a time.
+int64_t ConsistencyCheck::find_param(Comm& comm, bool gradients) {
+  int64_t equal = 0, different = std::ssize(now_);
+  while (different - equal > 1) {
+    const int64_t middle = equal + (different - equal) / 2;
+    int64_t mine = 0, sum = 0;
+    for (int64_t i = 0; i < middle; ++i)
+      mine = wrapped_sum(mine, gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i));
+    comm.allgather(&mine, by_rank_.data(), sizeof mine);
+    for (const int64_t word : by_rank_) sum = wrapped_sum(sum, word);
+    (sum == 0 ? equal : different) = middle;
+  }
+  return equal;
+}
+
+std::optional<Error> ConsistencyCheck::find_replica_mismatch(Comm& comm,
+                                                             const OptimizerSettings& settings,
+                                                             const Vote& sum) {
+  if (sum.gradient_replicas == 0 && sum.weight_replicas == 0) return std::nullopt;
+  const ReplicaDifference found = hashes_.find(comm, find_param(comm, sum.gradient_replicas != 0));
+  const bool gradient = found.kind == Replicated::kGradient;
+  const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
+  return error_with_message(Status::kMismatch, [&] {
+    return cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
+               name_of(found.kind), " on ", listed(found), many ? " have" : " has",
+               " other bits than on rank ", found.reference,
+               gradient ? " (ranks that hold the same shard step it by equal gradients); reduce "
+                          "the gradient over them, or declare it as addends (partial)"
+                        : " (ranks that hold the same shard keep it equal); copy it from one of "
+                          "them to the others",
+               "; replica_check says when this is compared");
+  });
+}
+
+}  // namespace muonrt

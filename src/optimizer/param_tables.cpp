@@ -1,0 +1,297 @@
+#include "optimizer/param_tables.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/checked.hpp"
+#include "base/fits_f32.hpp"
+#include "base/hash.hpp"
+#include "optimizer/methods/intervals.hpp"
+#include "optimizer/param_views.hpp"
+#include "optimizer/settings/describe.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// A setting as the kernels take it. Errors: INVALID_ARGUMENT if it overflows or vanishes there.
+float as_float(const char* what, double value) {
+  MUONRT_REQUIRE(fits_f32(value), Status::kInvalidArgument, what, " is ", value,
+                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+  return static_cast<float>(value);
+}
+
+/// A group's rate or decay times a matrix's factors, as kernels multiply them. Errors:
+/// INVALID_ARGUMENT if the product overflows or vanishes there.
+void check_product(const std::string& param, const char* what, double product) {
+  MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
+                 " is ", product,
+                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+}
+
+void check_products(const ParamSpec& spec, const MuonScalars& scalars) {
+  const auto check = [&](double update_scale, double decay_scale) {
+    check_product(spec.name, "lr x all factors and scales", scalars.rate * update_scale);
+    check_product(spec.name, "weight decay of a step", scalars.decay * decay_scale);
+  };
+  if (spec.parts.empty()) check(spec.update_scale, spec.decay_scale);
+  for (const MatrixPart& part : spec.parts) check(part.update_scale, part.decay_scale);
+}
+
+/// What a weight loses to decay, as a share of itself, at this rate.
+float decay_of(const GroupSettings& group, double rate) {
+  const char* const what = "step: weight decay of a step";
+  switch (group.weight_decay_kind) {
+    case WeightDecayKind::kIndependent:
+      return as_float(what, group.weight_decay);
+    case WeightDecayKind::kLrSquared:
+      return as_float(what, rate * rate * group.weight_decay);
+    case WeightDecayKind::kDecoupled:
+    case WeightDecayKind::kCautious:
+      break;
+  }
+  return as_float(what, rate * group.weight_decay);
+}
+
+void check_step(const OptimizerSettings& settings, const StepArgs& step) {
+  for (int64_t g = 0; g < std::ssize(settings.groups); ++g) {
+    const double lr = step.lr_of(g);
+    MUONRT_REQUIRE(std::isfinite(lr) && lr >= 0, Status::kInvalidArgument, "step: lr",
+                   step.group_lrs.empty() ? "" : cat(" of group ", g), " is ", lr,
+                   " (it has no default; finite and >= 0); set it for every step");
+  }
+  MUONRT_REQUIRE(fits_f32(step.grad_scale_inv) && step.grad_scale_inv > 0, Status::kInvalidArgument,
+                 "step: grad_scale_inv is ", step.grad_scale_inv,
+                 " (> 0 and representable in f32); use 1 where gradients are not scaled, else a "
+                 "number from 1e-37 to 1e38");
+  for (const int64_t p : step.inactive_params)
+    require_param(settings, p, "step: inactive_params: ");
+}
+
+}  // namespace
+
+ParamTables::ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
+                    const std::vector<RankChunk>& chunks, int rank)
+    : group_count_(std::ssize(settings.groups)), updates_(settings.params.size(), 0) {
+  std::vector<OwnerState> owner_state;
+  for (const RankChunk& chunk : chunks)
+    owner_state.insert(owner_state.end(), chunk.owner_state.begin(), chunk.owner_state.end());
+  for (const OwnerState& k : owner_state) owner_params_.push_back(k.param);
+  const auto bytes_of = [](int64_t count, size_t size) {
+    return round_up(count * static_cast<int64_t>(size), 64);
+  };
+  const int64_t params = param_count();
+  const int64_t param_bytes = bytes_of(params + std::ssize(owner_state), sizeof(ParamView));
+  const int64_t group_bytes = bytes_of(group_count_, sizeof(MuonScalars));
+  host_ = Buffer::shared(device, param_bytes + group_bytes + bytes_of(params, sizeof(AdamScalars)));
+  params_ = host_.as<ParamView>();
+  groups_ = reinterpret_cast<MuonScalars*>(host_.as<char>() + param_bytes);
+  adam_ = reinterpret_cast<AdamScalars*>(host_.as<char>() + param_bytes + group_bytes);
+  std::fill_n(groups_, group_count_, MuonScalars{});
+  std::fill_n(adam_, params, AdamScalars{});
+  for (int32_t i = 0; i < params; ++i) {
+    const ParamView& view = params_[i] = param_view(settings, state, i, rank);
+    const std::string& name = settings.params[static_cast<size_t>(i)].name;
+    require_reach(device, name, "data", view.param);
+    require_reach(device, name, "grad", view.grad);
+    require_reach(device, name, "master", view.master);
+  }
+  const std::vector<ParamView> views =
+      make_owner_state_views(settings, state, params_, owner_state);
+  std::copy(views.begin(), views.end(), params_ + params);
+  deactivate_all();
+}
+
+void ParamTables::allocate_device_copy(Device& device) {
+  if (!device.host_reaches_memory()) device_ = Buffer(device, host_.bytes());
+}
+
+void ParamTables::bind_sums(const Pipeline& whole) {
+  ParamView* view = params_ + param_count();
+  for (const RankChunk& chunk : whole.rank_chunks()) {
+    for (const OwnerState& owner_state : chunk.owner_state)
+      (view++)->grad = whole.sums(chunk.index) + owner_state.sum_offset;
+  }
+}
+
+int64_t ParamTables::fill_for_step(const OptimizerSettings& settings, const Plan& plan,
+                                   const StepArgs& step, int64_t committed, bool in_blocks) {
+  check_step(settings, step);
+  choose_active(settings, step, committed);
+  fill_groups(settings, step, committed, in_blocks);
+  for (int64_t i = 0; i < param_count(); ++i) {
+    params_[i].grad_scale = static_cast<float>(step.grad_scale_inv);
+    params_[i].step = static_cast<uint64_t>(committed);
+    if (group_of(settings, i).role == Role::kAdamW)
+      adam_[i] = adam_scalars(settings, i, step, params_[i].grad_scale);
+    else
+      check_products(plan.problem().params[static_cast<size_t>(i)], groups_[params_[i].group]);
+  }
+  follow_params();
+  return compute_fingerprint(settings, step, committed);
+}
+
+void ParamTables::choose_active(const OptimizerSettings& settings, const StepArgs& step,
+                                int64_t committed) {
+  for (int64_t i = 0; i < param_count(); ++i) params_[i].active = 1;
+  for (const int64_t p : step.inactive_params) params_[p].active = 0;
+  for (int64_t i = 0; i < param_count(); ++i) {
+    ParamView& view = params_[i];
+    const int64_t every = group_of(settings, i).update_every;
+    view.clip_only = 0;
+    if (committed % every != every - 1) {
+      view.clip_only = view.active != 0 && view.grad != nullptr;
+      view.active = 0;
+    }
+    MUONRT_REQUIRE(view.grad || view.grads() == 0 || !view.active, Status::kInvalidArgument,
+                   "param '", settings.params[static_cast<size_t>(i)].name,
+                   "': grad is null (it was not announced in inactive_params, and this rank holds ",
+                   view.grads(), " elements); bind a gradient or announce it on every rank");
+  }
+}
+
+void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs& step,
+                              int64_t committed, bool in_blocks) {
+  for (int64_t g = 0; g < group_count_; ++g) {
+    const GroupSettings& group = settings.groups[static_cast<size_t>(g)];
+    MuonScalars s;
+    s.momentum = static_cast<float>(group.momentum);
+    s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
+    s.nesterov = group.nesterov;
+    if (group.momentum_kind == MomentumKind::kEmaCorrected) {
+      // Source: optax.contrib.muon, which corrects the momentum of a Nesterov mix by one step more.
+      const auto t = static_cast<double>(committed + 1);
+      s.gradient_correction = static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t)));
+      s.momentum_correction =
+          static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t + (s.nesterov ? 1 : 0))));
+    }
+    const double block = in_blocks && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
+    const double rate = step.lr_of(g) * group.lr_factor;
+    s.rate = as_float("step: lr x lr_factor", rate * block);
+    // Decay does not know of blocks: its rate is that of every step.
+    s.decay = decay_of(group, rate);
+    s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
+    s.grad_scale = static_cast<float>(step.grad_scale_inv);
+    s.normuon_beta2 = static_cast<float>(group.normuon_beta2);
+    groups_[g] = s;
+  }
+}
+
+AdamScalars ParamTables::adam_scalars(const OptimizerSettings& settings, int64_t param,
+                                      const StepArgs& step, float grad_scale) const {
+  const GroupSettings& group = group_of(settings, param);
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  const double rate = step.lr_of(p.group) * group.lr_factor * p.lr_factor;
+  const auto t = static_cast<double>(updates(param) + 1);
+  AdamScalars s;
+  s.beta1 = static_cast<float>(group.beta1);
+  s.beta2 = static_cast<float>(group.beta2);
+  s.eps = static_cast<float>(group.adamw_eps);
+  s.rate = as_float("step: lr x all lr_factors", rate);
+  s.decay = decay_of(group, rate);
+  s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
+  // From the rounded betas, which are those that the moments are made with.
+  const double rest1 = 1.0 - std::pow(double{s.beta1}, t);
+  const double rest2 = 1.0 - std::pow(double{s.beta2}, t);
+  const bool folded = group.adam_form == AdamForm::kFolded;
+  s.correction1 = static_cast<float>((folded ? std::sqrt(rest2) : 1.0) / rest1);
+  s.correction2 = static_cast<float>(folded ? 1.0 : 1.0 / rest2);
+  if (group.adam_form == AdamForm::kNesterov) {
+    // Source: optax.adamw with nesterov, which follows Dozat 2016 but for a factor beta2.
+    s.correction1 = static_cast<float>(double{s.beta1} / (1.0 - std::pow(double{s.beta1}, t + 1)));
+    s.gradient_weight = static_cast<float>((1.0 - double{s.beta1}) / rest1);
+  }
+  s.grad_scale = grad_scale;
+  return s;
+}
+
+void ParamTables::set_data(int64_t param, void* data) {
+  char* const before = static_cast<char*>(params_[param].param);
+  for (size_t i = 0; i < owner_params_.size(); ++i) {
+    ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
+    if (owner_params_[i] == param && view.param)
+      view.param = static_cast<char*>(data) + (static_cast<char*>(view.param) - before);
+  }
+  params_[param].param = data;
+}
+
+void ParamTables::deactivate_all() {
+  for (int64_t i = 0; i < param_count(); ++i) params_[i].active = params_[i].clip_only = 0;
+  follow_params();
+}
+
+/// What is kept takes part in a step where its parameter does.
+void ParamTables::follow_params() {
+  for (size_t i = 0; i < owner_params_.size(); ++i) {
+    ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
+    const ParamView& whole = params_[owner_params_[i]];
+    view.active = whole.active;
+    view.grad_scale = whole.grad_scale;
+    view.seed = whole.seed;
+    view.step = whole.step;
+    view.key = whole.key;
+  }
+}
+
+int64_t ParamTables::compute_fingerprint(const OptimizerSettings& settings, const StepArgs& step,
+                                         int64_t committed) const {
+  Hash hash;
+  hash.value(committed);
+  for (int64_t g = 0; g < group_count_; ++g) hash.value(step.lr_of(g));
+  hash.value(step.grad_scale_inv);
+  for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
+  for (const int64_t count : updates_) hash.value(count);
+  for (const GroupSettings& group : settings.groups) hash_scalars(hash, group);
+  return static_cast<int64_t>(hash.digest());
+}
+
+void ParamTables::on_commit() {
+  for (int64_t i = 0; i < param_count(); ++i) updates_[static_cast<size_t>(i)] += params_[i].active;
+}
+
+void ParamTables::set_steps(const OptimizerSettings& settings, int64_t steps) {
+  for (int64_t i = 0; i < param_count(); ++i)
+    updates_[static_cast<size_t>(i)] = steps / group_of(settings, i).update_every;
+}
+
+RandomKeys ParamTables::random_keys() const {
+  RandomKeys out;
+  for (int64_t i = 0; i < param_count(); ++i) {
+    out.seed = params_[i].seed;
+    out.keys.push_back(params_[i].key);
+  }
+  return out;
+}
+
+void ParamTables::set_random_keys(const RandomKeys& keys) {
+  for (int64_t i = 0; i < param_count(); ++i) {
+    params_[i].seed = keys.seed;
+    params_[i].key = keys.keys[static_cast<size_t>(i)];
+  }
+}
+
+int64_t ParamTables::param_of(int64_t view) const {
+  return view < param_count() ? view : owner_params_[static_cast<size_t>(view - param_count())];
+}
+
+GradientTables ParamTables::gradient_tables() const {
+  char* const here = host_.as<char>();
+  char* const read = device_.data() ? device_.as<char>() : here;
+  const auto there = [&](auto* table) {
+    return reinterpret_cast<decltype(table)>(read + (reinterpret_cast<char*>(table) - here));
+  };
+  const int64_t views = param_count() + std::ssize(owner_params_);
+  return {there(params_), views, there(groups_), group_count_, there(adam_), param_count()};
+}
+
+StepTables ParamTables::on_device() const {
+  const GradientTables t = gradient_tables();
+  return {t.params, t.groups, t.adam};
+}
+
+TableCopy ParamTables::copy() const {
+  if (!device_.data()) return {};
+  return {device_.data(), host_.data(), host_.bytes()};
+}
+
+}  // namespace muonrt

@@ -1,0 +1,84 @@
+#include "optimizer/param_views.hpp"
+
+#include <algorithm>
+
+namespace muonrt {
+
+namespace {
+
+/// Where the weights of a parameter have their f32 value.
+WeightForm weight_form(const ParamSettings& p) {
+  if (p.master_kind == MasterKind::kRemainder) return WeightForm::kRemainder;
+  if (p.master_kind == MasterKind::kStochastic) return WeightForm::kStochastic;
+  const bool master = p.master_kind == MasterKind::kCaller || owns_master(p);
+  return master ? WeightForm::kMaster : WeightForm::kParamOnly;
+}
+
+}  // namespace
+
+ParamView param_view(const OptimizerSettings& settings, const State& state, int32_t param,
+                     int rank) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  ParamView view;
+  view.param = p.data;
+  view.grad = p.grad;
+  view.numel = p.layout.local_numel(rank);
+  if (p.grad_layout) view.grad_numel = p.grad_layout->local_numel(rank);
+  view.param_dtype = p.dtype;
+  view.grad_dtype = p.grad_dtype;
+  view.momentum_dtype = group_of(settings, param).momentum_dtype;
+  view.form = weight_form(p);
+  view.group = p.group;
+  view.scalars = param;
+  view.seed = static_cast<uint64_t>(settings.seed);
+  view.key = static_cast<uint32_t>(param);
+  const auto local = [&](StateKind kind) -> void* {
+    const StateEntry* entry = state.find(param, kind);
+    return entry && entry->location == StateLocation::kShard ? entry->data : nullptr;
+  };
+  view.momentum = local(StateKind::kMomentum);
+  view.variance = static_cast<float*>(local(StateKind::kVariance));
+  view.master = static_cast<float*>(local(StateKind::kMaster));
+  view.remainder = static_cast<uint16_t*>(local(StateKind::kRemainder));
+  return view;
+}
+
+// What is kept of a parameter lies together: matrices by number, slices by place.
+std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,
+                                              const ParamView* params,
+                                              const std::vector<OwnerState>& list) {
+  std::vector<ParamView> out(list.size());
+  std::vector<size_t> order(list.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(list[a].param, list[a].first) < std::pair(list[b].param, list[b].first);
+  });
+  int64_t offset = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const OwnerState& owner_state = list[order[i]];
+    if (i == 0 || owner_state.param != list[order[i - 1]].param) offset = 0;
+    const auto base = [&](StateKind kind) {
+      return static_cast<char*>(state.find(owner_state.param, kind)->data);
+    };
+    const ParamView& whole = params[owner_state.param];
+    ParamView& view = out[order[i]];
+    view.numel = owner_state.numel;
+    view.momentum_dtype = whole.momentum_dtype;
+    view.momentum = base(StateKind::kMomentum) + offset * size_of(view.momentum_dtype);
+    view.grad_dtype = DType::kF32;
+    view.param_dtype = whole.param_dtype;
+    view.group = whole.group;
+    view.scalars = whole.scalars;
+    if (group_of(settings, owner_state.param).role == Role::kAdamW) {
+      view.variance = reinterpret_cast<float*>(base(StateKind::kVariance)) + offset;
+      view.param = static_cast<char*>(whole.param) + owner_state.first * size_of(whole.param_dtype);
+      view.form = whole.form;
+      if (whole.master) view.master = whole.master + owner_state.first;
+      if (whole.remainder) view.remainder = whole.remainder + owner_state.first;
+    }
+    offset += owner_state.numel;
+  }
+  return out;
+}
+
+}  // namespace muonrt

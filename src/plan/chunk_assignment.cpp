@@ -1,0 +1,165 @@
+#include "plan/chunk_assignment.hpp"
+
+#include <tuple>
+
+#include "base/checked.hpp"
+#include "plan/batch.hpp"
+#include "plan/callback_chunks.hpp"
+#include "plan/chunks.hpp"
+#include "plan/relay.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// Smallest slice of an AdamW parameter that is cut off for the sake of the chunk budget, in
+/// elements: below this a message is all latency.
+constexpr int64_t kLeastSlice = 1024;
+
+/// What may share a slot: of one kind, in one dtype each way, in the caller's order. Slices also
+/// lie over the same mesh dims, so that every rank has the same peers for all of them; and so do
+/// the replicas of what returns in two levels.
+struct ChunkClass {
+  int32_t priority;
+  bool by_callback;  // by the caller's functions: a slot for each parameter
+  ChunkKind kind;
+  DType gather, back;
+  std::vector<int64_t> over = {};
+  int32_t relay = 0;  // Slot::relay; then `relay_over` says which ranks forward to which
+  std::vector<int64_t> relay_over = {};
+  auto operator<=>(const ChunkClass&) const = default;
+};
+
+ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
+  ChunkClass out{spec.priority, spec.by_callback, ChunkKind::kDirections, options.transport_dtype,
+                 options.transport_dtype};
+  if (!owner_assembles_gradient(spec)) return out;
+  out.kind = ChunkKind::kPartialGrads;
+  out.gather = spec.grad_dtype;
+  if (spec.role == Role::kMuon) return out;
+  out.kind = ChunkKind::kSlices;
+  out.back = spec.master ? DType::kF32 : spec.dtype;
+  const Layout& layout = spec.layout;
+  const Mesh& mesh = layout.mesh();
+  out.over.push_back(static_cast<int64_t>(mesh.hash()));
+  const auto add = [&](const std::vector<int>& dims) {
+    for (const int k : dims) {
+      if (mesh.shape()[static_cast<size_t>(k)] > 1) out.over.push_back(mesh.stride(k));
+    }
+    out.over.push_back(-1);
+  };
+  add(layout.replica_dims());
+  add(layout.partial_dims());
+  out.over.push_back(spec.grad_layout ? 1 : 0);
+  return out;
+}
+
+/// Largest share of the tensor on any rank.
+int64_t largest_share(const HolderGroup& group, const Layout& layout) {
+  int64_t out = 0;
+  for (const Holder& holder : group.members) {
+    if (holder.replica == 0 && holder.partial_index == 0)
+      out = std::max(out, layout.local_numel(holder.rank));
+  }
+  return out;
+}
+
+}  // namespace
+
+void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
+  RelayChooser relays(problem_.params, problem_.options, holders_);
+  std::map<ChunkClass, std::vector<int32_t>> classes;  // matrices; of kSlices: parameters
+  for (const int32_t id : by_name) {
+    const int32_t param = matrices_[static_cast<size_t>(id)].param;
+    ChunkClass of = class_of(problem_.params[static_cast<size_t>(param)], problem_.options);
+    of.relay = relays.block(param, matrices_[static_cast<size_t>(id)].index);
+    if (of.relay > 0) of.relay_over = relays.over(param);
+    classes[std::move(of)].push_back(id);
+  }
+  for (const int32_t p : params) {
+    const ParamSpec& spec = problem_.params[static_cast<size_t>(p)];
+    if (spec.role != Role::kAdamW || !owner_assembles_gradient(spec) || spec.layout.numel() == 0)
+      continue;
+    ChunkClass of = class_of(spec, problem_.options);
+    of.relay = relays.block(p, -1);
+    classes[std::move(of)].push_back(p);
+  }
+  for (const auto& [of, members] : classes) {
+    ChunkSpec proto;
+    proto.kind = of.kind;
+    proto.gather_dtype = of.gather;
+    proto.return_dtype = of.back;
+    proto.relay = of.relay;
+    if (of.by_callback) {
+      add_callback_chunks(proto, members);
+    } else if (of.kind == ChunkKind::kSlices) {
+      add_segment_chunks(proto, members);
+    } else {
+      add_matrix_chunks(proto, members);
+    }
+  }
+  for (size_t id = 0; id < matrices_.size(); ++id)
+    chunks_[static_cast<size_t>(matrices_[id].chunk)].matrices.push_back(static_cast<int32_t>(id));
+}
+
+void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>& by_name) {
+  // The budget is of what an owner holds whole: sums are f32.
+  const int64_t element_bytes =
+      size_of(proto.kind == ChunkKind::kPartialGrads ? DType::kF32 : proto.gather_dtype);
+  std::vector<ChunkItem> items;
+  items.reserve(by_name.size());
+  Numbering<BatchKey> batches;
+  int32_t param = -1, batch = 0;
+  for (const int32_t id : by_name) {
+    const Matrix& m = matrices_[static_cast<size_t>(id)];
+    const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
+    if (m.param != param || !spec.parts.empty()) batch = batches.of(batch_key(m, spec.group));
+    param = m.param;
+    const int64_t bytes = checked_mul(checked_mul(m.rows, m.cols), element_bytes);
+    items.push_back({m.owner, batch, cost_of(m, spec), bytes});
+  }
+  const Chunking chunks = cut_chunks(items, problem_.options.chunk_bytes);
+  const size_t first = chunks_.size();
+  chunks_.resize(first + static_cast<size_t>(chunks.chunks), proto);
+  for (size_t i = 0; i < by_name.size(); ++i) {
+    const size_t chunk = first + static_cast<size_t>(chunks.chunk_of[i]);
+    matrices_[static_cast<size_t>(by_name[i])].chunk = static_cast<int32_t>(chunk);
+    chunks_[chunk].bytes += items[i].bytes;
+  }
+}
+
+// In the order of the list.
+void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids) {
+  std::sort(ids.begin(), ids.end());
+  for (const int32_t id : ids) {
+    Matrix& m = matrices_[static_cast<size_t>(id)];
+    if (chunks_.empty() || chunks_.back().callback_param != m.param) {
+      chunks_.push_back(proto);
+      chunks_.back().callback_param = m.param;
+      chunks_.back().bytes = callback_full_bytes(*this, m.param);
+    }
+    m.chunk = static_cast<int32_t>(chunks_.size()) - 1;
+  }
+}
+
+void Plan::add_segment_chunks(const ChunkSpec& proto, const std::vector<int32_t>& params_by_name) {
+  const int64_t budget = std::max(kLeastSlice, problem_.options.chunk_bytes / 4);  // elements
+  int64_t taken = budget;  // of the largest owner, in the slot at hand
+  for (const int32_t p : params_by_name) {
+    const Layout& layout = problem_.params[static_cast<size_t>(p)].layout;
+    const int64_t share = largest_share(holders_.whole_group(p), layout);
+    const int64_t count = std::max<int64_t>(1, ceil_div(share, layout.replicas() * budget));
+    const int64_t slice = ceil_div(ceil_div(share, count), layout.replicas());
+    for (int64_t i = 0; i < count; ++i) {
+      if (taken + slice > budget || i > 0) {
+        chunks_.push_back(proto);
+        taken = 0;
+      }
+      taken += slice;
+      chunks_.back().segments.push_back({p, static_cast<int32_t>(i), static_cast<int32_t>(count)});
+      chunks_.back().bytes += layout.numel() / count * 4;
+    }
+  }
+}
+
+}  // namespace muonrt

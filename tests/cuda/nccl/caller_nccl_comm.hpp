@@ -1,0 +1,105 @@
+#pragma once
+
+#include <memory>
+
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/nccl/nccl_ranks.hpp"
+
+// Communicators of the caller's over the fake NCCL, and what ranks do with theirs.
+namespace cuda_test {
+
+using cuda::NcclHandle;
+
+/// The caller's communicator of a rank, made by the fake; destroyed at the end unless it has ended.
+class CallerNcclComm {
+ public:
+  CallerNcclComm(const cuda::NcclUniqueId& id, int size, int rank, bool blocking) {
+    cuda::NcclConfig config;
+    config.blocking = blocking;
+    api_.init(&handle_, size, id, rank, &config);
+    while (!blocking) {
+      cuda::NcclResult state = cuda::kNcclInProgress;
+      api_.async_error(handle_, &state);
+      if (state == cuda::kNcclSuccess) break;
+      std::this_thread::yield();
+    }
+    int n = 0;
+    api_.count(handle_, &n);
+  }
+  ~CallerNcclComm() {
+    if (!lost) api_.destroy(handle_);
+  }
+  CallerNcclComm(const CallerNcclComm&) = delete;
+  CallerNcclComm& operator=(const CallerNcclComm&) = delete;
+
+  NcclHandle handle() const { return handle_; }
+  /// Work of the caller's own on it.
+  void use(Machine& machine) {
+    auto* const value = machine.put(std::vector<int64_t>{1});
+    api_.all_reduce(value, value, 1, cuda::kNcclInt64, cuda::kNcclSum, handle_,
+                    cuda::handle_of(machine.on()));
+    int n = 0;
+    api_.count(handle_, &n);
+  }
+  bool lost = false;
+
+ private:
+  const cuda::NcclApi& api_ = fake_nccl::api();
+  NcclHandle handle_ = nullptr;
+};
+
+inline cuda::NcclUniqueId new_id() {
+  cuda::NcclUniqueId id{};
+  fake_nccl::api().get_unique_id(&id);
+  return id;
+}
+
+/// How communicators come from one of the caller's.
+struct Origin {
+  bool blocking, borrow;
+};
+
+/// Ranks as threads, each with a device and a communicator that is split off one of the caller's,
+/// or borrows it.
+inline std::vector<std::optional<Error>> on_theirs(
+    int size, Origin origin, const std::function<void(Comm&, Machine&, CallerNcclComm&)>& work) {
+  fake_nccl::reset();
+  ThreadGroup group(size);
+  const auto id = new_id();
+  return on_ranks(size, [&](int rank) {
+    CallerNcclComm theirs(id, size, rank, origin.blocking);
+    NcclOptions options;
+    options.from = theirs.handle();
+    options.borrow = origin.borrow;
+    auto transport = group.transport(rank);
+    transport->set_timeout_ms(kLong);
+    const auto comm = over_fake(std::move(transport), options);
+    Machine machine(world_device());
+    work(*comm, machine, theirs);
+  });
+}
+
+inline std::unique_ptr<Transport> timed(ThreadGroup& group, int rank, int64_t timeout_ms) {
+  auto transport = group.transport(rank);
+  transport->set_timeout_ms(timeout_ms);
+  return transport;
+}
+
+/// `times` exchanges of a message to each other rank and one from each, without a wait between.
+inline void exchange_with_all(Comm& comm, Machine& machine, int times = 1) {
+  std::vector<SendTo> sends;
+  std::vector<ReceiveFrom> receives;
+  for (int peer = 0; peer < comm.size(); ++peer) {
+    if (peer == comm.rank()) continue;
+    sends.push_back({peer, machine.put(std::vector<int64_t>{7}), 8});
+    receives.push_back({peer, machine.put(std::vector<int64_t>{0}), 8});
+  }
+  for (int i = 0; i < times; ++i) comm.exchange(machine.on(), sends, receives);
+}
+
+inline void meet(Comm& comm) {
+  std::vector<char> all(static_cast<size_t>(comm.size()));
+  comm.allgather("", all.data(), 1);
+}
+
+}  // namespace cuda_test

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "support/faults/allocation_failure.hpp"
+
+// The operators that ask allocation_failure.hpp: for one file of a program. Not in trees with a
+// sanitizer, which have their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* const memory = support::refusal.refuses() ? nullptr : std::malloc(bytes ? bytes : 1);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
