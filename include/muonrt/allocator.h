@@ -42,14 +42,15 @@ typedef struct muonrt_allocator {
   /** Reserved; 0. */
   int32_t reserved;
 
-  /** The first argument of both functions. Keep it until the optimizer is destroyed. Default: NULL. */
+  /** The first argument of both functions. Keep it until the optimizer is destroyed. Default: NULL.
+   */
   void* state;
 
   /**
-   * Returns `bytes` (> 0) bytes at an address that is a multiple of 256. `device` is the CUDA device
-   * index, and the memory must be on this device; on the host, `device` is -1 and `stream` is NULL.
-   * If it returns NULL, muonrt_optimizer_create() returns MUONRT_ERROR_OUT_OF_MEMORY on every rank;
-   * other memory is rejected with MUONRT_ERROR_INVALID_ARGUMENT. Required.
+   * Returns `bytes` (> 0) bytes at an address that is a multiple of 256. `device` is the CUDA
+   * device index, and the memory must be on this device; on the host, `device` is -1 and `stream`
+   * is NULL. If it returns NULL, muonrt_optimizer_create() returns MUONRT_ERROR_OUT_OF_MEMORY on
+   * every rank; other memory is rejected with MUONRT_ERROR_INVALID_ARGUMENT. Required.
    */
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream);
 

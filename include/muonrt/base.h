@@ -51,9 +51,9 @@
  * True if these headers have at least the version major.minor.patch; also usable in `#if`.
  * muonrt_get_version() returns the version of the library at run time.
  */
-#define MUONRT_VERSION_AT_LEAST(major, minor, patch)                                     \
+#define MUONRT_VERSION_AT_LEAST(major, minor, patch)                                   \
   (MUONRT_VERSION_MAJOR * 10000 + MUONRT_VERSION_MINOR * 100 + MUONRT_VERSION_PATCH >= \
-   (major) * 10000 + (minor) * 100 + (patch))
+   (major)*10000 + (minor)*100 + (patch))
 
 #ifdef __cplusplus
 extern "C" {

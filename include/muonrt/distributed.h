@@ -54,8 +54,8 @@ typedef struct muonrt_assign_info {
  *     dtype; NULL if the shard is empty.
  *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
  *     ranks.
- *   - On the host, `stream` is NULL, and the function returns when its work is complete. The calling
- *     thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
+ *   - On the host, `stream` is NULL, and the function returns when its work is complete. The
+ * calling thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
  *     MPI_THREAD_MULTIPLE), it is the thread inside muonrt_optimizer_step().
  *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
  *
@@ -84,14 +84,15 @@ typedef struct muonrt_distributed_config {
   /** Reserved; 0. */
   int32_t reserved;
 
-  /** The first argument of every function. Keep it until the optimizer is destroyed. Default: NULL. */
+  /** The first argument of every function. Keep it until the optimizer is destroyed. Default: NULL.
+   */
   void* state;
 
   /**
-   * Sets `*owner` to the rank that orthogonalizes parameter `param`, the same on every rank. Without
-   * `gather`, this rank must hold a part of the parameter (of every matrix, if it is a stack).
-   * muonrt calls the function once for each Muon parameter in muonrt_optimizer_create(), in the
-   * order of the parameters; none of them may have an `owner` in muonrt_param_t. Default: NULL,
+   * Sets `*owner` to the rank that orthogonalizes parameter `param`, the same on every rank.
+   * Without `gather`, this rank must hold a part of the parameter (of every matrix, if it is a
+   * stack). muonrt calls the function once for each Muon parameter in muonrt_optimizer_create(), in
+   * the order of the parameters; none of them may have an `owner` in muonrt_param_t. Default: NULL,
    * which lets muonrt assign the owners.
    */
   int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);

@@ -41,6 +41,13 @@ extern "C" {
  * muonrt does not free a duplicate after MPI_Finalize, nor after an error, because freeing it is
  * collective.
  *
+ * @par Error handlers of MPI
+ *   - An error of MPI while it duplicates the communicator goes to the error handler of the
+ * original, which ends the job by default.
+ *   - If a peer sends a longer message than this rank expects, the operation returns
+ *     MUONRT_ERROR_MISMATCH under Open MPI. MPICH reports this error to the error handler of
+ *     MPI_COMM_WORLD instead, which ends the job by default.
+ *
  * @par After an error
  * After a timeout, or if only some ranks return an error, MPI may still be duplicating the
  * communicator on other ranks. Do not call this function or any collective MPI function on the

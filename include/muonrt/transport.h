@@ -137,9 +137,9 @@ typedef struct muonrt_transport {
    * Creates an independent transport over the same ranks. `*duplicate` belongs to muonrt, has
    * `duplicate->struct_size` bytes, and holds all defaults and this transport's rank and size; set
    * its other fields. muonrt then uses both transports from different threads at the same time and
-   * destroys them in any order. Default: NULL, which means that all duplicates share `state`: muonrt
-   * makes one call at a time, and every rank must use the communicators that share it in the same
-   * order.
+   * destroys them in any order. Default: NULL, which means that all duplicates share `state`:
+   * muonrt makes one call at a time, and every rank must use the communicators that share it in the
+   * same order.
    */
   muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate, int64_t timeout_ms,
                                char* message, int64_t message_capacity);
