@@ -42,8 +42,7 @@ typedef struct muonrt_allocator {
   /** Reserved; 0. */
   int32_t reserved;
 
-  /** The first argument of both functions. Keep it until the optimizer is destroyed. Default: NULL.
-   */
+  /** The functions' first argument. Keep it until the optimizer is destroyed. Default: NULL. */
   void* state;
 
   /**

@@ -98,7 +98,7 @@ enum muonrt_status {
   /** An operation did not complete before its timeout. */
   MUONRT_ERROR_TIMEOUT = 51,
 
-  /** A rank has called muonrt_comm_abort(). */
+  /** A rank has called muonrt_comm_abort(), or its thread has ended inside a caller's function. */
   MUONRT_ERROR_ABORTED = 52,
 
   /**

@@ -40,12 +40,13 @@ typedef struct muonrt_assign_info {
  * Functions of the caller that replace built-in parts for the Muon parameters, and their overlap.
  *
  * Call muonrt_distributed_config_init() first. Pass the struct in `distributed` of
- * muonrt_tuning_options_t. muonrt copies it in muonrt_optimizer_create(). Two combinations of
- * functions are possible:
+ * muonrt_tuning_options_t. muonrt copies it in muonrt_optimizer_create(). Three combinations of
+ * functions are possible; any other one is rejected with MUONRT_ERROR_INVALID_ARGUMENT:
+ *   - None: only `async_parallelism` and `prefetch_count` have an effect.
  *   - Only `assign`: it selects the owners, and muonrt exchanges the data.
- *   - `assign`, `gather` and `redistribute`: the functions also exchange the data. This needs
- *     MUONRT_COMMIT_ATOMIC; otherwise muonrt_optimizer_create() returns
- *     MUONRT_ERROR_NOT_SUPPORTED.
+ *   - `assign`, `gather` and `redistribute`: the functions also exchange the data. If the commit
+ *     mode is not MUONRT_COMMIT_ATOMIC, or if the gradient of a Muon parameter is partial or has
+ *     its own layout, muonrt_optimizer_create() returns MUONRT_ERROR_NOT_SUPPORTED.
  *
  * @par Calls of gather and redistribute
  * In every step muonrt calls both for each Muon parameter, on every rank of the communicator, in
@@ -55,7 +56,7 @@ typedef struct muonrt_assign_info {
  *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
  *     ranks.
  *   - On the host, `stream` is NULL, and the function returns when its work is complete. The
- * calling thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
+ *     calling thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
  *     MPI_THREAD_MULTIPLE), it is the thread inside muonrt_optimizer_step().
  *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
  *
@@ -84,8 +85,7 @@ typedef struct muonrt_distributed_config {
   /** Reserved; 0. */
   int32_t reserved;
 
-  /** The first argument of every function. Keep it until the optimizer is destroyed. Default: NULL.
-   */
+  /** The functions' first argument. Keep it until the optimizer is destroyed. Default: NULL. */
   void* state;
 
   /**

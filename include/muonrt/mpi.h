@@ -43,7 +43,7 @@ extern "C" {
  *
  * @par Error handlers of MPI
  *   - An error of MPI while it duplicates the communicator goes to the error handler of the
- * original, which ends the job by default.
+ *     original, which ends the job by default.
  *   - If a peer sends a longer message than this rank expects, the operation returns
  *     MUONRT_ERROR_MISMATCH under Open MPI. MPICH reports this error to the error handler of
  *     MPI_COMM_WORLD instead, which ends the job by default.

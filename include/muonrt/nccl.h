@@ -174,7 +174,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or `nccl_comm`
- * has other ranks than `host` or another GPU than device_index.
+ *     has other ranks than `host` or another GPU than device_index.
  *   - MUONRT_ERROR_DEVICE: a rank has no GPU device_index, or CUDA has reported an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.

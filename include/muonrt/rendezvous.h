@@ -215,7 +215,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  *
  * @par The file
  *   - Rank 0 removes the file before the call returns, also after an error. If its process is
- * killed before, the file remains, and the next run needs another `run_id`.
+ *     killed before, the file remains, and the next run needs another `run_id`.
  *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
  *   - Every process that can read the file can connect, unless you set `secret`. A process that can
  *     write to the folder can make the call fail even if there is a secret.
@@ -228,7 +228,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  *   - MUONRT_ERROR_INVALID_STATE: on rank 0, the file exists already; on the others, the file
  *     belongs to another user, and this rank may not read it or has no secret;
  *   - MUONRT_ERROR_CORRUPT: the file is not one that rank 0 has written; check which processes
- * write to the folder, and whether all ranks use the same version of muonrt;
+ *     write to the folder, and whether all ranks use the same version of muonrt;
  *   - MUONRT_ERROR_COMM: the file was written with another secret or by an earlier run. Rank 0
  *     continues to wait.
  */
