@@ -1,104 +1,233 @@
-/* muonrt/base.h - what every muonrt header shares: version, status, dtypes, last error.
- * C99; no CUDA, NCCL or MPI type appears in any header of this folder. */
+/**
+ * @file muonrt/base.h
+ * Definitions that all muonrt headers share: version, status codes, enums, error messages.
+ *
+ * All headers are C99, except muonrt/muonrt.hpp (C++17). Only muonrt/mpi_comm.h includes a header
+ * of MPI; no header includes one of CUDA or NCCL.
+ *
+ * @par Structs with struct_size
+ * Structs that may grow in later versions begin with `struct_size` and grow only at the end. Before
+ * you set fields, call the struct's init macro, for example muonrt_transport_init(&transport). It
+ * sets `struct_size` and every field to its default. The macro calls a function whose name ends in
+ * `_sized`; language bindings call this function with the size of the struct that they declare.
+ *   - Program newer than the library: fields that the library does not have must be zero, as the
+ *     init macro leaves them. Otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. In structs
+ *     that the library fills, these fields remain unchanged.
+ *   - Program older than the library: the library does not access memory after `struct_size` bytes.
+ *     Before version 1.0, a struct that has grown is rejected with MUONRT_ERROR_INVALID_ARGUMENT;
+ *     muonrt_transport_t is accepted. From version 1.0 on, the missing fields have their defaults.
+ *   - In an array of structs, all elements have the `struct_size` of the first one.
+ *
+ * Fields named `reserved` must be 0.
+ *
+ * @par Enums
+ * An enum `muonrt_x` has a type `muonrt_x_t`, an int32_t, for struct fields. Function parameters
+ * have the type `enum muonrt_x`, so the compiler can detect the value of another enum. Status codes
+ * are always a muonrt_status_t, because a newer library may return values that the program's
+ * headers do not declare. The numbers of enum values never change.
+ */
 #ifndef MUONRT_BASE_H
 #define MUONRT_BASE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+/** Declares a function of the shared library; empty if MUONRT_STATIC is defined. */
 #if defined(__GNUC__) && !defined(MUONRT_STATIC)
 #define MUONRT_API __attribute__((visibility("default")))
 #else
 #define MUONRT_API
 #endif
 
+/** Version of these headers. */
 #define MUONRT_VERSION_MAJOR 0
 #define MUONRT_VERSION_MINOR 1
 #define MUONRT_VERSION_PATCH 0
-#define MUONRT_ABI 0 /* changes only when the ABI breaks; the soname follows it */
+
+/** Version of the ABI, which is part of the soname. It changes only with an incompatible change. */
+#define MUONRT_ABI 0
+
+/**
+ * True if these headers have at least the version major.minor.patch; also usable in `#if`.
+ * muonrt_get_version() returns the version of the library at run time.
+ */
+#define MUONRT_VERSION_AT_LEAST(major, minor, patch)                                   \
+  (MUONRT_VERSION_MAJOR * 10000 + MUONRT_VERSION_MINOR * 100 + MUONRT_VERSION_PATCH >= \
+   (major)*10000 + (minor)*100 + (patch))
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Outcome of a call. Values are never renumbered; new ones join their decade. */
+/** Result of a call, one of the values of enum muonrt_status. */
 typedef int32_t muonrt_status_t;
 enum muonrt_status {
+  /** The call was successful. */
   MUONRT_OK = 0,
-  MUONRT_SKIPPED = 1, /* the step was voted down: a gradient was not finite; nothing changed */
+
+  /**
+   * All ranks have skipped the step because a value was not finite, for example in a gradient.
+   * Parameters and state are unchanged.
+   */
+  MUONRT_SKIPPED = 1,
+
+  /** An argument is invalid; the message names it. */
   MUONRT_ERROR_INVALID_ARGUMENT = 10,
+
+  /** The call is not allowed in the present state of the object or process. */
   MUONRT_ERROR_INVALID_STATE = 11,
+
+  /** This build, this machine or this combination of options cannot do it. */
   MUONRT_ERROR_NOT_SUPPORTED = 12,
-  MUONRT_ERROR_CALLBACK = 13, /* a function of the caller's returned an error */
-  MUONRT_ERROR_MISMATCH = 20, /* ranks disagree */
+
+  /** A function that the caller has passed returned an error. */
+  MUONRT_ERROR_CALLBACK = 13,
+
+  /** Arguments or versions that must be equal differ between ranks. */
+  MUONRT_ERROR_MISMATCH = 20,
+
+  /** Host or device memory could not be allocated. */
   MUONRT_ERROR_OUT_OF_MEMORY = 30,
+
+  /** A GPU or its driver reported an error. */
   MUONRT_ERROR_DEVICE = 40,
+
+  /** A communicator has failed, or a peer is no longer reachable. */
   MUONRT_ERROR_COMM = 50,
+
+  /** An operation did not complete before its timeout. */
   MUONRT_ERROR_TIMEOUT = 51,
+
+  /** A rank has called muonrt_comm_abort(), or its thread has ended inside a caller's function. */
   MUONRT_ERROR_ABORTED = 52,
-  MUONRT_ERROR_UNDECIDED =
-      60, /* a peer failed inside the vote: not committed here, perhaps there; muonrt/recover.h */
-  MUONRT_ERROR_TORN = 61, /* an eager step failed after its vote: parameters are partly updated */
+
+  /**
+   * A peer failed during the vote. This rank has not committed the step, but other ranks may have;
+   * see muonrt/recover.h.
+   */
+  MUONRT_ERROR_UNDECIDED = 60,
+
+  /** An eager step failed after its vote, so the parameters are partly updated. */
+  MUONRT_ERROR_TORN = 61,
+
+  /** A file or folder could not be read or written. */
   MUONRT_ERROR_IO = 70,
+
+  /** The content of a file is damaged. */
   MUONRT_ERROR_CORRUPT = 71,
+
+  /** A bug in muonrt. Any function may return it; please report the message. */
   MUONRT_ERROR_INTERNAL = 90
 };
 
-/* Every choice is an enum muonrt_x and a type muonrt_x_t, the int32_t that is stored. */
-
-/* Element types of buffers. */
+/** Element type of a buffer. */
 typedef int32_t muonrt_dtype_t;
 enum muonrt_dtype { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
 
-/* What a parameter is to the optimizer. Never inferred from a shape. */
+/** Which optimizer updates a parameter. muonrt never derives it from a shape. */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
-/* NorMuon: which lines of the matrix (or part) have a second moment each. */
+/** The rows or columns of a matrix that have a second moment each in NorMuon. */
 typedef int32_t muonrt_normuon_axis_t;
 enum muonrt_normuon_axis {
   MUONRT_NORMUON_OFF = 0,
-  MUONRT_NORMUON_ROWS = 1, /* the published form; does next to nothing on wide or square matrices */
+
+  /** One second moment per row, as published. It has little effect on wide or square matrices. */
+  MUONRT_NORMUON_ROWS = 1,
+
+  /** One second moment per column. */
   MUONRT_NORMUON_COLUMNS = 2,
-  MUONRT_NORMUON_LONGER = 3 /* rows of a tall or square matrix, columns of a wide one */
+
+  /** Rows of a tall or square matrix, columns of a wide one. */
+  MUONRT_NORMUON_LONGER = 3
 };
 
-/* "MUONRT_OK" and so on; "MUONRT_ERROR_UNKNOWN" for a value that is no status. Static storage.
- * Threads: any. */
+/** Which projection of an attention layer a weight is; determines how QK-clip scales its rows. */
+typedef int32_t muonrt_qk_kind_t;
+enum muonrt_qk_kind {
+  /** QK-clip does not change the weight. */
+  MUONRT_QK_NONE = 0,
+
+  /** Query projection, such as wq or q_proj. */
+  MUONRT_QK_QUERY = 1,
+
+  /** Key projection, such as wk or k_proj. */
+  MUONRT_QK_KEY = 2,
+
+  /** Query up-projection of multi-head latent attention (MLA), such as wq_b or q_b_proj. */
+  MUONRT_QK_MLA_QUERY = 3,
+
+  /** Key-value up-projection of MLA, such as wkv_b or kv_b_proj. */
+  MUONRT_QK_MLA_KEY_VALUE = 4,
+
+  /** Fused projection. Each group holds its query heads, then its key head, then its value head. */
+  MUONRT_QK_QKV = 5
+};
+
+/**
+ * Returns the name of a status code, for example "MUONRT_OK".
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[in] status  A status code.
+ *
+ * @return The name, in static storage; "MUONRT_ERROR_UNKNOWN" if the library does not know the
+ * code. Never NULL.
+ */
 MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
 
-/* Message of the last call of this thread that returned an error, or MUONRT_SKIPPED (which is none,
- * but has a reason); "" if there was none. Never NULL; valid until this thread's next call.
- * Threads: any; each has its own.
+/**
+ * Returns the message of the calling thread's last call that returned an error or MUONRT_SKIPPED.
+ *
+ * Threads: any; each thread has its own message. Collective: no.
+ *
+ * @return The message, at most 4095 bytes; "" if there was no such call. Never NULL. The string is
+ * valid until the thread's next call of muonrt.
  */
 MUONRT_API const char* muonrt_get_last_error(void);
 
-/* Makes `message` (copied; NULL: "") this thread's muonrt_get_last_error and returns `status`: for
- * libraries that add functions to this ABI, as muonrt_mpi does. Threads: any. */
+/**
+ * Sets the message that muonrt_get_last_error() returns in the calling thread.
+ *
+ * Use it in a library that extends muonrt with further functions, as muonrt_mpi does.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[in] status   The status to return.
+ * @param[in] message  The message; muonrt copies at most 4095 bytes. NULL means "".
+ *
+ * @return `status`.
+ */
 MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message);
 
-/* Structs that grow in later versions begin with `struct_size`, and grow only at the end. A program
- * fills one with muonrt_x_init(&x): every field its default, in as many bytes as the program's
- * headers give the struct. That is a macro over muonrt_x_init_sized, which bindings call with the
- * size of the struct that they know. NULL is accepted. Threads: any.
+/**
+ * Returns the version of the library at run time.
  *
- * A newer program with an older library: what the library does not know must be zero, as
- * muonrt_x_init leaves it, or the struct is refused; in structs that muonrt fills it stays as it
- * is.
+ * Threads: any. Collective: no.
  *
- * An older program with a newer library: nothing behind `struct_size` is read or written. From
- * version 1.0 on, fields behind it take their defaults; before, a struct that has grown is refused
- * in its older sizes (muonrt_transport_t is taken).
- *
- * Refused: INVALID_ARGUMENT. In an array the first element's struct_size is the stride of all. */
-
-/* major * 10000 + minor * 100 + patch of the library that runs. Threads: any. */
+ * @return major * 10000 + minor * 100 + patch.
+ */
 MUONRT_API int32_t muonrt_get_version(void);
 
-/* Versions, compiler, instruction set, devices and transports of this build, as JSON.
- * @param buffer    receives at most `capacity` bytes, always ended by a zero; NULL if that is 0.
- * @param needed    receives the length without the final zero, whatever the capacity; may be NULL.
- * Errors: INVALID_ARGUMENT if `buffer` is NULL and `capacity` is not 0. Threads: any. */
+/**
+ * Describes this build as JSON: versions, compiler, instruction set, devices and transports.
+ *
+ * To learn the length of the text, call the function with capacity 0 first.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] buffer    Receives at most `capacity` bytes, including a terminating zero; NULL if
+ *                       `capacity` is 0.
+ * @param[in]  capacity  Size of `buffer` in bytes, >= 0.
+ * @param[out] needed    Length of the whole text in bytes without the terminating zero; may be
+ *                       NULL.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `capacity` is below 0, or `buffer` is NULL and `capacity` is
+ *     not 0;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_get_build_info(char* buffer, int64_t capacity, int64_t* needed);
 
 #ifdef __cplusplus

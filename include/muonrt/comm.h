@@ -1,4 +1,11 @@
-/* muonrt/comm.h - how ranks meet and talk. */
+/**
+ * @file muonrt/comm.h
+ * Communicators: the ranks of a job and the way in which they exchange data.
+ *
+ * This header creates communicators for one rank, for threads of a process, and for functions of
+ * the caller. Other communicators are in muonrt/mpi_comm.h (MPI), muonrt/rendezvous.h (TCP, shared
+ * folder) and muonrt/nccl.h (GPU memory).
+ */
 #ifndef MUONRT_COMM_H
 #define MUONRT_COMM_H
 
@@ -9,75 +16,250 @@
 extern "C" {
 #endif
 
-/* A communicator: a fixed set of ranks 0 .. size-1. Use it from one thread at a time; only
- * muonrt_comm_abort may be called from any thread at any time. An optimizer takes a duplicate of
- * its own at creation, so a communicator may be destroyed before the optimizers made from it.
+/**
+ * A communicator: a fixed set of ranks, numbered from 0 to size - 1.
  *
- * Of every handle of muonrt: one that was destroyed (also twice), or is of another kind, gives
- * INVALID_ARGUMENT; in a child of fork all calls return INVALID_STATE, and destroy ends nothing
- * that the parent has. A destroy that is refused says why in muonrt_get_last_error. */
+ * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
+ * thread at any time. An optimizer duplicates its communicator when it is created, so you can
+ * destroy the communicator before the optimizer.
+ *
+ * @par Handles
+ * These rules apply to communicators, thread groups and optimizers:
+ *   - A handle that has been destroyed, or that has another type, is rejected with
+ *     MUONRT_ERROR_INVALID_ARGUMENT.
+ *   - In a process that was created by fork(), the parent's handles are rejected with
+ *     MUONRT_ERROR_INVALID_STATE. Destroying them there frees nothing and does not affect the
+ *     parent.
+ *   - The destroy functions accept NULL. If one of them rejects a handle, muonrt_get_last_error()
+ *     returns the reason.
+ */
 typedef struct muonrt_comm muonrt_comm_t;
 
-/* What the ranks share that are threads of one process. */
+/** The data that ranks share if they are threads of one process. */
 typedef struct muonrt_thread_group muonrt_thread_group_t;
 
-/* One rank, alone. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. */
+/**
+ * Creates a communicator of one rank.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] comm  The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `comm` is NULL;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_create_self(muonrt_comm_t** comm);
 
-/* The meeting place of `size` threads, 1 <= size <= 4096. Destroy it after the last
- * muonrt_comm_create_thread; communicators made from it live on; destroy accepts NULL.
- * Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. Threads: any. */
+/**
+ * Creates a thread group, from which each thread then creates its communicator.
+ *
+ * Threads: any. Collective: no; one thread calls it for all.
+ *
+ * @param[out] group  The new thread group; NULL on error. Destroy it with
+ *                    muonrt_thread_group_destroy().
+ * @param[in]  size   Number of ranks, 1 to 4096.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `group` is NULL, or `size` is out of range;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_t size);
+
+/**
+ * Destroys a thread group.
+ *
+ * Call it after the last muonrt_comm_create_thread(). Communicators of the group remain usable.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[in] group  The thread group; NULL is accepted.
+ */
 MUONRT_API void muonrt_thread_group_destroy(muonrt_thread_group_t* group);
 
-/* The communicator of thread `rank`; each rank is taken once. Not collective.
- * Errors: INVALID_ARGUMENT for a null pointer, a rank outside the group or taken already;
- * OUT_OF_MEMORY. Threads: any. */
+/**
+ * Creates the communicator of one thread of a thread group.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] comm   The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
+ * @param[in]  group  The thread group.
+ * @param[in]  rank   Rank of the thread, 0 to size - 1. Each rank can be used once.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `rank` is out of range or in use;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
                                                      muonrt_thread_group_t* group, int32_t rank);
 
-/* A communicator that the caller's functions carry (see muonrt/transport.h). Not collective.
- * *transport may be freed afterwards, `state` not before `destroy` is called.
- * Errors: INVALID_ARGUMENT for a missing function, a bad rank or size. */
+/**
+ * Creates a communicator that calls functions of the caller; see muonrt/transport.h.
+ *
+ * If the call fails, `transport->state` still belongs to the caller, and `destroy` is not called.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] comm       The new communicator; NULL on error. Destroy it with
+ *                        muonrt_comm_destroy().
+ * @param[in]  transport  The functions. muonrt copies the struct, so you may free it after the
+ *                        call. Keep `transport->state` until muonrt calls `destroy`.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `exchange` or `allgather` is missing, or
+ *     `rank`, `size` or another field is out of range;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
                                                         const muonrt_transport_t* transport);
 
-/* Not while a call on it runs in another thread: end that with muonrt_comm_abort first. Peers that
- * wait for this rank end with COMM. Accepts NULL. */
+/**
+ * Destroys a communicator.
+ *
+ * If another thread is inside a call on this communicator, end that call with muonrt_comm_abort()
+ * and wait for it before you destroy the communicator. If a peer is waiting for this rank, its
+ * operation returns MUONRT_ERROR_COMM if the ranks are threads or connected by TCP. Over MPI and
+ * callbacks the operation may wait until its timeout.
+ *
+ * Threads: one at a time per communicator. Collective: no.
+ *
+ * @param[in] comm  The communicator; NULL is accepted.
+ */
 MUONRT_API void muonrt_comm_destroy(muonrt_comm_t* comm);
 
-/* This rank's number, and how many there are. Errors: INVALID_ARGUMENT for a null pointer. */
+/**
+ * Gets the rank of the caller.
+ *
+ * Threads: one at a time per communicator. Collective: no.
+ *
+ * @param[out] rank  The rank, 0 to size - 1.
+ * @param[in]  comm  The communicator.
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a pointer is NULL.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm_t* comm);
+
+/**
+ * Gets the number of ranks.
+ *
+ * Threads: one at a time per communicator. Collective: no.
+ *
+ * @param[out] size  The number of ranks, >= 1.
+ * @param[in]  comm  The communicator.
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a pointer is NULL.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm_t* comm);
 
-/* Every wait of this communicator, and of duplicates taken later, ends after so many milliseconds
- * with TIMEOUT: 1 .. 31622400000 (366 days); 600000 (ten minutes) by default. Local.
- * Errors: INVALID_ARGUMENT. */
+/**
+ * Sets the timeout of the communicator's operations, and of duplicates that are created later.
+ *
+ * An operation that does not complete in this time returns MUONRT_ERROR_TIMEOUT. The default is
+ * 600000 ms (ten minutes).
+ *
+ * Threads: one at a time per communicator. Collective: no.
+ *
+ * @param[in] comm          The communicator.
+ * @param[in] milliseconds  The timeout in ms, 1 to 31622400000 (366 days).
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `comm` is NULL or `milliseconds` is out of
+ * range.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds);
 
-/* Publishes an error: pending and later operations of every rank end with `status` and the message.
- * It reaches optimizers and communicators that this rank has made from this one, or is making, too:
- * a step that runs or waits ends, on every rank. (Over MPI and callbacks one that comes in the very
- * duplication may leave a peer to its deadline.) A status that says what becomes of a step
- * (INVALID_ARGUMENT, MISMATCH, CALLBACK, OUT_OF_MEMORY, UNDECIDED, TORN) is published as ABORTED.
- * Over NCCL it waits three seconds at most for what is under way to end (muonrt/nccl.h). Errors:
- * INVALID_ARGUMENT for a status that is no error of muonrt/base.h. Threads: any. */
+/**
+ * Ends pending and later operations of all ranks with an error.
+ *
+ * The error also ends the optimizers and communicators that this rank has created from `comm` or is
+ * creating from it, on every rank. A step in progress returns the error, too. If the abort happens
+ * while a communicator over MPI or callbacks is being duplicated, a peer may wait until its
+ * timeout.
+ *
+ * Over NCCL the call waits at most three seconds; see muonrt/nccl.h.
+ *
+ * Threads: any, at any time. Collective: no.
+ *
+ * @param[in] comm     The communicator.
+ * @param[in] status   The error that the operations return. A status that describes the outcome of
+ *                     a step is replaced by MUONRT_ERROR_ABORTED: INVALID_ARGUMENT, CALLBACK,
+ *                     MISMATCH, OUT_OF_MEMORY, UNDECIDED and TORN.
+ * @param[in] message  The message that all ranks return; NULL means "aborted by the caller".
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `comm` is NULL or `status` is not an error
+ * of muonrt/base.h.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                              const char* message);
 
-/* Host memory, blocking, collective over all ranks; for the trainer's own data.
- * barrier: returns when every rank has called it.
- * allgather: `all` (size x bytes) receives `bytes` from every rank, in rank order.
- * exchange: all-to-all-v; at most one message for each ordered pair of ranks, sizes known to both
- * sides, empty pairs left out by both. A message to oneself is allowed.
- * Errors: COMM, TIMEOUT, ABORTED, MISMATCH (sizes), INVALID_ARGUMENT. A null handle or buffer is
- * found before anything is sent, and only here: the peers wait. A bad peer or message, and want of
- * memory (COMM), are published and end the communicator on all ranks. */
+/**
+ * Waits until every rank has called the function.
+ *
+ * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
+ *
+ * @param[in] comm  The communicator.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `comm` is NULL; reported only on this rank, while the peers
+ *     wait;
+ *   - MUONRT_ERROR_COMM: a peer is no longer reachable, or a rank has run out of memory;
+ *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout;
+ *   - MUONRT_ERROR_ABORTED, or another status that a rank has passed to muonrt_comm_abort().
+ *
+ * After an error other than INVALID_ARGUMENT the communicator is unusable on all ranks, and its
+ * operations return this error.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
-MUONRT_API muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
+
+/**
+ * Gathers a block of bytes from every rank.
+ *
+ * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
+ *
+ * @param[out] all    size * `bytes` bytes of host memory: the blocks of all ranks, in rank order.
+ * @param[in]  comm   The communicator.
+ * @param[in]  mine   `bytes` bytes of host memory: the block of this rank. Must not overlap `all`.
+ * @param[in]  bytes  Size of a block in bytes, >= 0, equal on all ranks. With 0 the call returns at
+ *                    once, and the buffers may be NULL.
+ *
+ * @return The statuses of muonrt_comm_barrier(), or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range; reported only
+ *     on this rank, while the peers wait;
+ *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks.
+ */
+MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void* mine,
                                                  int64_t bytes);
-MUONRT_API muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t* sends,
-                                                int64_t n_sends, const muonrt_message_t* receives,
+
+/**
+ * Sends messages to other ranks and receives messages from them.
+ *
+ * For each ordered pair of ranks there is at most one message. Its sender and its receiver pass the
+ * same size; a pair without data is left out on both. A rank may send a message to itself. A rank
+ * without messages to or from other ranks does not wait.
+ *
+ * @code
+ * // Pass `n` bytes to the next rank of a ring.
+ * muonrt_send_t to = {(rank + 1) % size, 0, out, n};
+ * muonrt_receive_t from = {(rank + size - 1) % size, 0, in, n};
+ * check(muonrt_comm_exchange(comm, &to, 1, &from, 1));
+ * @endcode
+ *
+ * Threads: one at a time per communicator. Collective: over all ranks. Blocking, until all receives
+ * are complete and all send buffers can be reused.
+ *
+ * @param[in] comm        The communicator.
+ * @param[in] sends       `n_sends` messages to send; NULL if `n_sends` is 0.
+ * @param[in] n_sends     Number of messages to send, >= 0.
+ * @param[in] receives    `n_receives` messages to receive; NULL if `n_receives` is 0.
+ * @param[in] n_receives  Number of messages to receive, >= 0.
+ *
+ * @return The statuses of muonrt_comm_barrier(), or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer or a number is invalid, which is reported only on
+ *     this rank, while the peers wait; or a message has an invalid peer, no data or 0 bytes, or is
+ *     the second one for its pair, which makes the communicator unusable on all ranks;
+ *   - MUONRT_ERROR_MISMATCH: sender and receiver pass different sizes.
+ */
+MUONRT_API muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,
+                                                int64_t n_sends, const muonrt_receive_t* receives,
                                                 int64_t n_receives);
 
 #ifdef __cplusplus

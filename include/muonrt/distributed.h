@@ -1,4 +1,8 @@
-/* muonrt/distributed.h - the caller's owners and exchanges in place of the built-in ones. */
+/**
+ * @file muonrt/distributed.h
+ * Functions with which the caller assigns the owners of Muon parameters and implements the
+ * exchanges.
+ */
 #ifndef MUONRT_DISTRIBUTED_H
 #define MUONRT_DISTRIBUTED_H
 
@@ -8,50 +12,117 @@
 extern "C" {
 #endif
 
-/* What an assign function is told of a parameter; valid during the call. */
+/** The description of a parameter for `assign`; valid during the call. */
 typedef struct muonrt_assign_info {
+  /** Size of the struct in bytes; set by muonrt. */
   uint32_t struct_size;
+
+  /** Number of dimensions. */
   int32_t ndim;
+
+  /** Name of the parameter. */
   const char* name;
-  const int64_t* shape;   /* global, ndim sizes */
-  const int32_t* holders; /* ranks that hold a part of it, ascending */
+
+  /** `ndim` sizes: the global shape. */
+  const int64_t* shape;
+
+  /** `n_holders` ranks that hold a part of the parameter, in ascending order. */
+  const int32_t* holders;
+
+  /** Number of ranks in `holders`. */
   int32_t n_holders;
-  int32_t world; /* ranks of the communicator */
+
+  /** Number of ranks of the communicator. */
+  int32_t world;
 } muonrt_assign_info_t;
 
-/* Three functions of the caller's in place of the built-in exchanges, for the Muon parameters. They
- * return 0, or an error code: then the call (creation or step) returns MUONRT_ERROR_CALLBACK on
- * every rank, with nothing changed. Fill with muonrt_distributed_config_init first.
- * assign:  called once for each Muon parameter at creation, in their order; *owner <- the rank that
- *     orthogonalizes it, the same on every rank. Needed by the other two, which allow any rank;
- *     else optional, and the rank must hold a part (of every matrix of a stack).
- * gather, redistribute: both or neither (then the built-in exchanges run). Called in every step for
- *     each Muon parameter, on every rank of the communicator, in the same order (the parameters'),
- *     never two at once on a rank. `local` is this rank's shard as it was registered, row-major and
- *     contiguous, NULL where it is empty; `full` the whole tensor, row-major, NULL on every rank
- * but the owner; both in the transport dtype. gather fills `full` on the owner from the shards
- * (where a mesh dimension replicates, from any replica); redistribute fills `local` on every rank
- * that holds a part, replicas too, from `full`. A function completes its communication even when
- * it returns an error, or its peers wait. Host: `stream` is NULL and the work is done on return;
- * called by a thread of muonrt, or by the one inside muonrt_optimizer_step where the communicator
- * wants its caller's thread (MPI below MPI_THREAD_MULTIPLE). CUDA: they enqueue on `stream`, a
- * cudaStream_t, and return. They do not throw, and do not call into the optimizer. */
+/**
+ * Functions of the caller that replace built-in parts for the Muon parameters, and their overlap.
+ *
+ * Call muonrt_distributed_config_init() first. Pass the struct in `distributed` of
+ * muonrt_tuning_options_t. muonrt copies it in muonrt_optimizer_create(). Three combinations of
+ * functions are possible; any other one is rejected with MUONRT_ERROR_INVALID_ARGUMENT:
+ *   - None: only `async_parallelism` and `prefetch_count` have an effect.
+ *   - Only `assign`: it selects the owners, and muonrt exchanges the data.
+ *   - `assign`, `gather` and `redistribute`: the functions also exchange the data. If the commit
+ *     mode is not MUONRT_COMMIT_ATOMIC, or if the gradient of a Muon parameter is partial or has
+ *     its own layout, muonrt_optimizer_create() returns MUONRT_ERROR_NOT_SUPPORTED.
+ *
+ * @par Calls of gather and redistribute
+ * In every step muonrt calls both for each Muon parameter, on every rank of the communicator, in
+ * the same order (that of the parameters), one at a time on each rank.
+ *   - `local` is this rank's shard as it was registered: row-major, contiguous, in the transport
+ *     dtype; NULL if the shard is empty.
+ *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
+ *     ranks.
+ *   - On the host, `stream` is NULL, and the function returns when its work is complete. The
+ *     calling thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
+ *     MPI_THREAD_MULTIPLE), it is the thread inside muonrt_optimizer_step().
+ *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
+ *
+ * @par Errors
+ * The functions return 0, or a code of the caller's for an error. Then muonrt_optimizer_create() or
+ * muonrt_optimizer_step() returns MUONRT_ERROR_CALLBACK on every rank, and nothing has changed. A
+ * function must complete its communication even if it returns an error. Otherwise its peers block.
+ * The functions must not throw and must not call the optimizer.
+ */
 typedef struct muonrt_distributed_config {
+  /** Size of the struct in bytes; set by muonrt_distributed_config_init(). */
   uint32_t struct_size;
-  int32_t
-      async_parallelism; /* 1; 0: one parameter and one stage at a time, for debugging; same bits */
-  int32_t prefetch_count; /* 1; 0 .. 63: gathers run ahead by so many chunks (with functions: by so
-                             many parameters); replaces `window` of the options */
+
+  /**
+   * 1: exchanges and computations of different parameters overlap. 0: one parameter and one stage
+   * at a time, for debugging, with bitwise identical results. Default: 1.
+   */
+  int32_t async_parallelism;
+
+  /**
+   * Number of chunks, 0 to 63, by which the gathers run ahead; with `gather`, the number of
+   * parameters. It replaces `window` of muonrt_tuning_options_t. Default: 1.
+   */
+  int32_t prefetch_count;
+
+  /** Reserved; 0. */
   int32_t reserved;
-  void* state; /* handed to the functions as it is */
-  int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* facts, int32_t* owner);
+
+  /** The functions' first argument. Keep it until the optimizer is destroyed. Default: NULL. */
+  void* state;
+
+  /**
+   * Sets `*owner` to the rank that orthogonalizes parameter `param`, the same on every rank.
+   * Without `gather`, this rank must hold a part of the parameter (of every matrix, if it is a
+   * stack). muonrt calls the function once for each Muon parameter in muonrt_optimizer_create(), in
+   * the order of the parameters; none of them may have an `owner` in muonrt_param_t. Default: NULL,
+   * which lets muonrt assign the owners.
+   */
+  int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);
+
+  /**
+   * Fills `full` on the owner from the shards. If a mesh dimension replicates the parameter, any
+   * replica will do. Default: NULL, which selects the built-in exchange.
+   */
   int (*gather)(void* state, int64_t param, int32_t owner, const void* local, void* full,
                 void* stream);
+
+  /**
+   * Fills `local` from the owner's `full` on every rank that holds a part of the parameter,
+   * including all replicas. Set it if and only if you set `gather`. Default: NULL.
+   */
   int (*redistribute)(void* state, int64_t param, int32_t owner, const void* full, void* local,
                       void* stream);
 } muonrt_distributed_config_t;
 
-/* Sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `config` to its default.
+ *
+ * Call it through the macro muonrt_distributed_config_init(), which passes the size. muonrt/base.h
+ * explains how programs and libraries of different versions work together.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] config  The struct to fill; NULL is accepted.
+ * @param[in]  size    Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_distributed_config_init_sized(muonrt_distributed_config_t* config,
                                                      uint32_t size);
 #define muonrt_distributed_config_init(config) \

@@ -1,11 +1,16 @@
-/* muonrt/dlpack.h - from a DLPack tensor to the buffers of a muonrt_param. Header-only; not in
- * muonrt.h. DLPack's own header is not needed: a DLTensor has the layout below in every version of
- * it. Where that header was included before, the sizes are compared.
+/**
+ * @file muonrt/dlpack.h
+ * Sets the buffers of a muonrt_param_t from DLPack tensors. Header-only; not part of muonrt.h.
  *
- * A tensor is passed by its address: of a DLManagedTensor `m` that is &m->dl_tensor. muonrt borrows
- * its memory and shape and does not call its deleter. DLPack knows the machine's byte order alone;
- * whether memory is read-only is told by a DLManagedTensorVersioned's flags, which muonrt does not
- * see: steps write to data. */
+ * DLPack's own header is not needed, because every version of DLPack has the DLTensor that is
+ * declared below. If DLPack's header is included first, the compiler checks that both have the same
+ * size.
+ *
+ * A tensor is passed by the address of its DLTensor, for example `&m->dl_tensor` of a
+ * `DLManagedTensor* m`. muonrt borrows memory and shape and does not call the deleter. Steps write
+ * to the data of a parameter; muonrt does not see the read-only flag of a
+ * DLManagedTensorVersioned.
+ */
 #ifndef MUONRT_DLPACK_H
 #define MUONRT_DLPACK_H
 
@@ -21,17 +26,36 @@
 extern "C" {
 #endif
 
-/* DLPack's DLTensor, member by member. */
+/** DLPack's DLTensor, field by field. */
 typedef struct muonrt_dltensor {
+  /** Start of the memory; the elements start `byte_offset` bytes later. */
   char* data;
-  int32_t device_type; /* 1 host, 2 CUDA, 3 host memory that is pinned, 13 CUDA managed */
+
+  /** 1: host, 2: CUDA, 3: pinned host memory, 13: CUDA managed memory. */
+  int32_t device_type;
+
+  /** Index of the device. */
   int32_t device_id;
+
+  /** Number of dimensions. */
   int32_t ndim;
-  uint8_t type_code; /* 2 float, 4 bfloat */
+
+  /** 2: float, 4: bfloat. */
+  uint8_t type_code;
+
+  /** Size of an element in bits. */
   uint8_t type_bits;
+
+  /** Number of lanes; 1 for scalar elements. */
   uint16_t type_lanes;
+
+  /** `ndim` sizes. */
   int64_t* shape;
-  int64_t* strides; /* in elements; NULL: row-major */
+
+  /** `ndim` strides in elements; NULL: row-major and contiguous. */
+  int64_t* strides;
+
+  /** Distance from `data` to the first element, in bytes. */
   uint64_t byte_offset;
 } muonrt_dltensor_t;
 
@@ -39,13 +63,14 @@ typedef struct muonrt_dltensor {
 typedef char muonrt_dltensor_is_dlpacks[sizeof(muonrt_dltensor_t) == sizeof(DLTensor) ? 1 : -1];
 #endif
 
-/* The functions below that begin with muonrt_dlpack_refuse or _check serve the others. */
+/* Internal: sets the error message and returns MUONRT_ERROR_INVALID_ARGUMENT. */
 static inline muonrt_status_t muonrt_dlpack_refuse(const char* what, const char* text) {
   char message[512];
   snprintf(message, sizeof message, "DLPack tensor '%s' %s", what ? what : "", text);
   return muonrt_set_last_error(MUONRT_ERROR_INVALID_ARGUMENT, message);
 }
 
+/* Internal: checks the element type. */
 static inline muonrt_status_t muonrt_dlpack_check_type(const muonrt_dltensor_t* t,
                                                        const char* what) {
   char text[256];
@@ -59,6 +84,7 @@ static inline muonrt_status_t muonrt_dlpack_check_type(const muonrt_dltensor_t* 
   return muonrt_dlpack_refuse(what, text);
 }
 
+/* Internal: checks that the optimizer's device can access the tensor. */
 static inline muonrt_status_t muonrt_dlpack_check_device(const muonrt_dltensor_t* t,
                                                          const char* what, muonrt_device_t device,
                                                          int32_t device_index) {
@@ -76,6 +102,7 @@ static inline muonrt_status_t muonrt_dlpack_check_device(const muonrt_dltensor_t
   return muonrt_dlpack_refuse(what, text);
 }
 
+/* Internal: checks the strides; sets *empty to 1 if the tensor has no elements. */
 static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_t* t,
                                                           const char* what, int* empty) {
   char text[256];
@@ -97,13 +124,23 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
   return MUONRT_OK;
 }
 
-/* *data, *dtype <- where the tensor's elements begin (NULL if it has none) and their type.
- * @param tensor        address of a DLTensor.
- * @param what          its name, for messages.
- * @param device, device_index  those of the optimizer's options.
- * Errors: INVALID_ARGUMENT, naming it and the values, for a null pointer, another device, a type
- * other than f32 and bf16, lanes other than 1, more than MUONRT_MAX_DIMS dimensions, strides that
- * are not row-major and contiguous (those of dimensions of one index mean nothing). Threads: any.
+/**
+ * Reads the address and the dtype of a tensor's elements.
+ *
+ * The tensor must be row-major and contiguous; the stride of a dimension of size 1 is ignored.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] data          Address of the first element; NULL if the tensor has no elements.
+ * @param[out] dtype         MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16.
+ * @param[in]  tensor        Address of a DLTensor.
+ * @param[in]  what          Name of the tensor for messages; NULL means "".
+ * @param[in]  device        Device of the optimizer: MUONRT_DEVICE_HOST or MUONRT_DEVICE_CUDA.
+ * @param[in]  device_index  CUDA device index of the optimizer.
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `tensor` is NULL, is on another device,
+ * has elements other than f32 and bf16 scalars, more than MUONRT_MAX_DIMS dimensions, or is not
+ * row-major and contiguous. The outputs then remain unchanged.
  */
 static inline muonrt_status_t muonrt_dlpack_read(void** data, muonrt_dtype_t* dtype,
                                                  const void* tensor, const char* what,
@@ -129,12 +166,26 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, muonrt_dtype_t* dt
   return MUONRT_OK;
 }
 
-/* data, dtype, ndim and local_shape of *param <- the tensor, this rank's shard; its shape, too,
- * where param->shape is NULL (then the tensor is whole). Call it when name, shape and layout are
- * set. The tensor's shape is pointed to until muonrt_optimizer_create returns. A shard that is a
- * flat range has one dimension; its param keeps ndim, and local_shape is left alone.
- * Errors: those of muonrt_dlpack_read; INVALID_ARGUMENT for another number of dimensions than
- * param's; *param is unchanged then. Threads: any. */
+/**
+ * Sets `data`, `dtype`, `ndim` and `local_shape` of a parameter from a tensor, this rank's shard.
+ *
+ * Set the parameter's name, shape and layout first. If `shape` is NULL, the tensor is the whole
+ * parameter, and the function sets `shape`, too. If the layout is MUONRT_LAYOUT_FLAT, the tensor
+ * has one dimension, and the function leaves `ndim` and `local_shape` unchanged.
+ *
+ * The parameter refers to the tensor's shape, so keep it until muonrt_optimizer_create() has
+ * returned.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[in,out] param         The parameter.
+ * @param[in]     tensor        Address of a DLTensor.
+ * @param[in]     device        Device of the optimizer: MUONRT_DEVICE_HOST or MUONRT_DEVICE_CUDA.
+ * @param[in]     device_index  CUDA device index of the optimizer.
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
+ * or it has another number of dimensions than the parameter. `*param` then remains unchanged.
+ */
 static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param,
                                                            const void* tensor,
                                                            muonrt_device_t device,
@@ -163,11 +214,23 @@ static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param
   return MUONRT_OK;
 }
 
-/* grad and grad_dtype of *param <- the tensor, of the same shape as its data where both lie alike
- * (no grad_layout). Call it after muonrt_param_set_data_dlpack. A gradient that comes later:
- * muonrt_dlpack_read, then muonrt_optimizer_set_grad.
- * Errors: those of muonrt_dlpack_read; INVALID_ARGUMENT for another shape than local_shape's;
- * *param is unchanged then. Threads: any. */
+/**
+ * Sets `grad` and `grad_dtype` of a parameter from a tensor.
+ *
+ * Call it after muonrt_param_set_data_dlpack(). To set a gradient after muonrt_optimizer_create(),
+ * call muonrt_dlpack_read() and muonrt_optimizer_set_grad() instead.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[in,out] param         The parameter.
+ * @param[in]     tensor        Address of a DLTensor. Without `grad_layout` it has the shape of the
+ *                              parameter's data.
+ * @param[in]     device        Device of the optimizer: MUONRT_DEVICE_HOST or MUONRT_DEVICE_CUDA.
+ * @param[in]     device_index  CUDA device index of the optimizer.
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
+ * or its shape differs from `local_shape`. `*param` then remains unchanged.
+ */
 static inline muonrt_status_t muonrt_param_set_grad_dlpack(muonrt_param_t* param,
                                                            const void* tensor,
                                                            muonrt_device_t device,

@@ -1,40 +1,77 @@
-/* muonrt/mpi.h - communicators over MPI; in a library of its own, muonrt_mpi, the only one that
- * links MPI. muonrt never calls MPI_Init, MPI_Finalize or MPI_Abort. */
+/**
+ * @file muonrt/mpi.h
+ * Communicators over MPI, without the types of MPI.
+ *
+ * C and C++ programs use muonrt_comm_create_mpi() of muonrt/mpi_comm.h instead, where the compiler
+ * checks the type of the handle. The function of this header serves language bindings and programs
+ * that cannot include <mpi.h>.
+ *
+ * The function is in the library muonrt_mpi, which links MPI; the library muonrt does not. muonrt
+ * never calls MPI_Init, MPI_Finalize or MPI_Abort.
+ */
 #ifndef MUONRT_MPI_H
 #define MUONRT_MPI_H
 
+#include "muonrt/base.h"
 #include "muonrt/comm.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A communicator over the ranks of an MPI communicator. Collective over them, blocking.
+/**
+ * Creates a communicator over the ranks of an MPI communicator, which is passed by address.
  *
- * It talks over a duplicate of `*mpi_comm`, on which errors are returned; `*mpi_comm` is not used
- * afterwards, nor is its error handler changed. Destroy it, and the optimizers made from it, before
- * MPI_Finalize, or they leave the duplicate to the end of the process.
+ * muonrt duplicates the MPI communicator and sets the error handler of the duplicate to
+ * MPI_ERRORS_RETURN. After the call it does not use the original any more, and it never changes the
+ * original's error handler.
  *
- * MPICH has no error on the duplicate where a message is longer than its receiver expects (MISMATCH
- * under Open MPI): it goes to the handler of MPI_COMM_WORLD, which by default ends the job.
+ * Threads: those that may call MPI, see below. Collective: over the ranks of the MPI communicator.
+ * Blocking, at most for `timeout_ms`.
  *
- * After TIMEOUT, or an error on some ranks alone (what is checked before MPI is called: a null
- * pointer, a timeout out of range, COMM), MPI may still be duplicating `*mpi_comm` on the others,
- * which cannot be ended: do not call this function, or any collective one, on it again.
+ * @par Threads
+ *   - If MPI provides MPI_THREAD_MULTIPLE, the optimizer calls MPI from a thread of muonrt.
+ *   - Otherwise muonrt calls MPI only on threads that are inside a muonrt function. Call muonrt
+ *     only from threads that may call MPI (with MPI_THREAD_FUNNELED: the main thread), and not
+ *     while another thread is inside MPI. If another thread calls muonrt_comm_abort(), the peers
+ *     receive the error when this rank makes its next call.
  *
- * Threads: under MPI_THREAD_MULTIPLE muonrt drives MPI from a thread of its own. Under any less it
- * calls MPI only on threads that are inside a muonrt function: call muonrt from where MPI may be
- * called (FUNNELED: the main thread), and never beside an MPI call of your own. muonrt_comm_abort
- * from another thread then reaches the peers with this rank's next call.
+ * @par Lifetime
+ * Destroy the communicator, and the optimizers that were created over it, before MPI_Finalize.
+ * muonrt does not free a duplicate after MPI_Finalize, nor after an error, because freeing it is
+ * collective.
  *
- * @param mpi_comm    address of an MPI_Comm, an intra-communicator; a pointer, so that this header
- *                    needs no <mpi.h>.
- * @param timeout_ms  deadline of this call, 1 ms to 366 days; later waits have their own, see
- *                    muonrt_comm_set_timeout.
- * Errors: INVALID_STATE before MPI_Init and after MPI_Finalize; INVALID_ARGUMENT for a null
- * pointer, MPI_COMM_NULL, an inter-communicator, a timeout out of range; COMM; TIMEOUT. */
-MUONRT_API muonrt_status_t muonrt_comm_create_mpi(muonrt_comm_t** comm, const void* mpi_comm,
-                                                  int64_t timeout_ms);
+ * @par Error handlers of MPI
+ *   - An error of MPI while it duplicates the communicator goes to the error handler of the
+ *     original, which ends the job by default.
+ *   - If a peer sends a longer message than this rank expects, the operation returns
+ *     MUONRT_ERROR_MISMATCH under Open MPI. MPICH reports this error to the error handler of
+ *     MPI_COMM_WORLD instead, which ends the job by default.
+ *
+ * @par After an error
+ * After a timeout, or if only some ranks return an error, MPI may still be duplicating the
+ * communicator on other ranks. Do not call this function or any collective MPI function on the
+ * original communicator again.
+ *
+ * @param[out] comm              The new communicator; NULL on error. Destroy it with
+ *                               muonrt_comm_destroy().
+ * @param[in]  mpi_comm_address  Address of an MPI_Comm (`const MPI_Comm*`), an intracommunicator.
+ * @param[in]  timeout_ms        Timeout of this call in ms, 1 to 31622400000 (366 days). Later
+ *                               operations have the timeout that muonrt_comm_set_timeout() sets.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, the handle is MPI_COMM_NULL or an
+ *     intercommunicator, or `timeout_ms` is out of range;
+ *   - MUONRT_ERROR_INVALID_STATE: MPI is not initialized, or MPI_Finalize has been called;
+ *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout;
+ *   - MUONRT_ERROR_COMM: a function of MPI failed;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ *
+ * INVALID_ARGUMENT and INVALID_STATE are reported only on the rank concerned.
+ */
+MUONRT_API muonrt_status_t muonrt_comm_create_mpi_address(muonrt_comm_t** comm,
+                                                          const void* mpi_comm_address,
+                                                          int64_t timeout_ms);
 
 #ifdef __cplusplus
 }

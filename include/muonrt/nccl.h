@@ -1,7 +1,14 @@
-/* muonrt/nccl.h - communicators for parameters in GPU memory. No NCCL header is needed: an
- * ncclComm_t is passed as a pointer, and the library is looked for at run time. A copy that is in
- * the process already comes first: one whose functions all parts of the program see (linked into
- * it and exported, or loaded with RTLD_GLOBAL), then one that was loaded as libnccl.so.2. */
+/**
+ * @file muonrt/nccl.h
+ * Communicators for parameters in GPU memory: over NCCL, or staged through host memory.
+ *
+ * This header needs no NCCL header: an ncclComm_t is passed as `void*`. muonrt loads NCCL at run
+ * time and searches for it in this order:
+ *   1. NCCL functions that the whole program can see (linked in and exported, or loaded with
+ *      RTLD_GLOBAL);
+ *   2. libnccl.so.2 or libnccl.so, if the process has already loaded it;
+ *   3. libnccl.so.2 or libnccl.so on the loader's search path.
+ */
 #ifndef MUONRT_NCCL_H
 #define MUONRT_NCCL_H
 
@@ -12,86 +19,205 @@
 extern "C" {
 #endif
 
+/** Options of muonrt_comm_create_nccl(). Call muonrt_nccl_options_init() before you set fields. */
 typedef struct muonrt_nccl_options {
+  /** Size of the struct in bytes; set by muonrt_nccl_options_init(). */
   uint32_t struct_size;
-  int32_t device_index; /* this rank's GPU; 0 */
-  int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 8. The
-                           kernels of MUONRT_SYMMETRIC_SM90 leave as many SMs free. A borrowed
-                           communicator keeps the limit it was made with; tell it here */
-  int32_t borrow;       /* 1: use `nccl_comm` itself, which an error or a deadline then
-                           aborts (else work could wait for a lost peer forever); 0: ones
-                           split off it, which are muonrt's */
-  void* nccl_comm;      /* an ncclComm_t over the same ranks in the same order (rules:
-                           below); NULL: new ones are made */
-  const char* name;     /* for NCCL's own messages; NULL: "muonrt" */
+
+  /** CUDA device index of this rank's GPU. Default: 0. */
+  int32_t device_index;
+
+  /**
+   * Maximum number of thread blocks per NCCL operation: a power of two from 1 to 64, equal on all
+   * ranks. muonrt's persistent kernels (MUONRT_SYMMETRIC_SM90) leave the same number of SMs free
+   * for NCCL. Default: 8.
+   */
+  int32_t max_ctas;
+
+  /**
+   * How muonrt uses `nccl_comm`; equal on all ranks. 0: muonrt splits `nccl_comm` and uses only the
+   * new communicators. 1: muonrt uses `nccl_comm` itself and aborts it after an error or a timeout.
+   * Default: 0.
+   */
+  int32_t borrow;
+
+  /**
+   * An ncclComm_t with the same ranks in the same order as the host communicator; see "Reusing an
+   * ncclComm_t" below. Default: NULL, which makes muonrt create new NCCL communicators.
+   */
+  void* nccl_comm;
+
+  /**
+   * Name of the communicator in NCCL's own messages. muonrt copies the string. Default: NULL, which
+   * means "muonrt".
+   */
+  const char* name;
 } muonrt_nccl_options_t;
 
-/* Sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `options` to its default.
+ *
+ * Call it through the macro muonrt_nccl_options_init(), which passes the size. muonrt/base.h
+ * explains how programs and libraries of different versions work together.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] options  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t size);
 #define muonrt_nccl_options_init(options) \
   muonrt_nccl_options_init_sized((options), sizeof(muonrt_nccl_options_t))
 
-/* NCCL's version as NCCL tells it: 22809 for 2.28.9. No GPU or driver is needed.
- * Errors: NOT_SUPPORTED if there is no NCCL, or muonrt was built without CUDA. Threads: any. */
+/**
+ * Reads the version of the NCCL library that muonrt uses.
+ *
+ * The call works without a GPU and without a CUDA driver.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] version  The version as NCCL encodes it, for example 22809 for 2.28.9; 0 on error.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `version` is NULL;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: NCCL 2.19 or later was not found, or muonrt was built without
+ *     CUDA.
+ */
 MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
 
-/* A communicator for optimizers on MUONRT_DEVICE_CUDA: grouped NCCL sends and receives. `host`, any
- * communicator of host memory (MPI, threads, TCP, folder, callbacks), brings the ranks together; a
- * duplicate of it carries errors, agreements and host memory. Collective over its ranks, blocking;
- * the timeout is that of `host`. While two operations of one rank and more than 256
- * messages are under way, a step waits for some to end before it enqueues the next.
+/**
+ * Creates a communicator that exchanges GPU memory through NCCL.
  *
- * What NCCL enqueues must have one order on all ranks and on their GPUs: while a step runs, use no
- * other NCCL communicator on this GPU from another thread, and where collectives of another one are
- * still running on a stream, let the step's stream wait for them by an event (or, from NCCL 2.26
- * on, set NCCL_LAUNCH_ORDER_IMPLICIT=1).
+ * Use it for optimizers on MUONRT_DEVICE_CUDA when each rank has its own GPU. Each exchange is one
+ * group of NCCL sends and receives. For errors, for the agreement between ranks and for data in
+ * host memory, muonrt uses duplicates of `host`, so `host` may be any communicator of host memory:
+ * MPI, threads, TCP, a shared folder or callbacks.
  *
- * NCCL's environment comes before `options`, and muonrt reads no environment: where NCCL_MAX_CTAS,
- * NCCL_MIN_CTAS, NCCL_CGA_CLUSTER_SIZE, NCCL_NCHANNELS_PER_NET_PEER or
- * NCCL_{MIN,MAX}{,_P2P}_NCHANNELS are set, set them alike on all ranks and give max_ctas what they
- * come to. It is how many SMs the persistent products leave, and ranks compare the options alone.
+ * @code
+ * muonrt_nccl_options_t options;
+ * muonrt_comm_t* comm;
+ * muonrt_nccl_options_init(&options);
+ * options.device_index = local_rank;
+ * check(muonrt_comm_create_nccl(&comm, host, &options));
+ * @endcode
  *
- * An `nccl_comm` is ready, with nothing outstanding on it. It is split here and again for each
- * optimizer made over the communicator, so it must be there then; borrowed, as long as they are.
- * - One that blocks, as NCCL's and PyTorch's do by default, knows no deadline while it is split: if
- *   that fails on one rank, this rank says why after ten seconds at most, and the others wait
- * inside NCCL until `nccl_comm` is aborted. NCCL_COMM_BLOCKING=1 makes all of them block, muonrt's
- * own too: leave it unset.
- * - One made with splitShare = 1, or under NCCL_COMM_SPLIT_SHARE_RESOURCES=1, is aborted together
- *   with what was split off it: pass NULL instead.
- * - After a failure of this function its split may still be under way: abort it.
- * - Communicators and optimizers that borrow it end together, by the first error of any. Use it
- *   elsewhere only while no work of theirs is under way. Give it their max_ctas as maxCTAs, and a
- *   cgaClusterSize of 2: products by muonrt's own kernels for sm_90a leave pairs of SMs free.
- *   Larger clusters may not fit there, and an exchange then waits for the products to end; single
- *   blocks may break pairs that the products want.
+ * Threads: one at a time per communicator. Collective: over the ranks of `host`. Blocking; the
+ * timeout of `host` limits every wait, except inside a blocking split (see below).
  *
- * An error or a deadline aborts what muonrt uses, once, by a thread of its own: ncclCommAbort waits
- * for what NCCL has enqueued, so that it does not return while a caller's stream hangs that a step
- * waits for. All calls, muonrt_comm_abort and destroying among them, wait three seconds for it at
- * most, and then leave the thread behind, with the ncclComm_t and the memory that its work uses,
- * until that stream goes on: neither this library nor NCCL may be unloaded before. A borrowed
- * `nccl_comm` is that thread's from the error on: neither destroy nor abort it, nor use it.
+ * @par Order of NCCL operations
+ * NCCL requires the same order of operations on all ranks and on their GPUs. While a step runs:
+ *   - Do not use another NCCL communicator on the same GPU from another thread.
+ *   - If collectives of another communicator are still running on a stream, make the step's stream
+ *     wait for them with an event. With NCCL 2.26 or later you can set NCCL_LAUNCH_ORDER_IMPLICIT=1
+ *     instead.
  *
- * @param options  NULL: the defaults.
- * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
- * MISMATCH where versions of NCCL or of muonrt, max_ctas, borrow or whether
- * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE and COMM,
- * naming the rank, whose failure the others do not wait out (over a muonrt_transport_t where it has
- * `published`; else, and inside a split that blocks, they do); TIMEOUT. After what fails in NCCL
- * `host` serves on. Only a null `host` is told on its rank alone. */
+ * @par NCCL environment variables
+ * NCCL gives its environment variables precedence over `options`; muonrt itself reads no
+ * environment variable. Ranks compare only the options. If you set one of the following variables,
+ * set it to the same value on all ranks, and set max_ctas to the number of thread blocks that
+ * results:
+ *   - NCCL_MIN_CTAS, NCCL_MAX_CTAS, NCCL_CGA_CLUSTER_SIZE, NCCL_NCHANNELS_PER_NET_PEER;
+ *   - NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_MIN_P2P_NCHANNELS, NCCL_MAX_P2P_NCHANNELS.
+ *
+ * @par Reusing an ncclComm_t
+ * Set `nccl_comm` to reuse a communicator that the program already has. This communicator must be
+ * initialized and have no operation outstanding.
+ *   - With borrow = 0, muonrt splits `nccl_comm` in this call, and once more for each optimizer
+ *     that you create over `*comm`. Keep `nccl_comm` alive until you have created the last of these
+ *     optimizers.
+ *   - A blocking `nccl_comm`, the default of NCCL and PyTorch, has no timeout while it is split. If
+ *     the split fails on one rank, that rank returns its error after at most 10 seconds. The other
+ *     ranks stay inside NCCL until the program aborts `nccl_comm`.
+ *   - Leave NCCL_COMM_BLOCKING unset, because the value 1 makes every NCCL communicator blocking,
+ *     including those that muonrt creates.
+ *   - Do not pass a communicator that shares resources with its splits (splitShare = 1, or
+ *     NCCL_COMM_SPLIT_SHARE_RESOURCES=1), because NCCL then aborts it together with the splits.
+ *     Pass NULL instead.
+ *   - If this function fails, abort `nccl_comm`, because the split may still be in progress.
+ *
+ * @par Borrowing an ncclComm_t
+ * With borrow = 1, muonrt uses `nccl_comm` itself:
+ *   - Keep it alive until the last communicator and optimizer that borrow it are destroyed.
+ *   - The first error in one of these communicators and optimizers ends all of them.
+ *   - Use `nccl_comm` for other work only while none of these communicators and optimizers has an
+ *     operation in flight.
+ *   - Create `nccl_comm` with ncclConfig_t::maxCTAs equal to max_ctas and
+ *     ncclConfig_t::cgaClusterSize = 2, because muonrt's kernels for compute capability 9.0 leave
+ *     pairs of SMs free. A larger cluster may not fit into a pair, and the exchange then waits
+ *     until the matrix product ends. With a cluster size of 1, NCCL may occupy one SM of a pair
+ *     that a product needs.
+ *
+ * @par Errors and timeouts
+ * After an error or a timeout, a helper thread calls ncclCommAbort() once. That call waits for all
+ * work that NCCL has enqueued, so it blocks while a stream that the step waits for is stuck.
+ *   - Every muonrt call, including muonrt_comm_abort() and the destroy functions, waits at most
+ *     three seconds for ncclCommAbort(). muonrt_optimizer_destroy() also waits for the optimizer's
+ *     own streams, without a limit.
+ *   - After these three seconds the helper thread continues in the background until the stream
+ *     makes progress. It keeps the ncclComm_t and the memory that the enqueued work uses. Do not
+ *     unload muonrt or NCCL before the helper thread has finished.
+ *   - After an error a borrowed `nccl_comm` belongs to the helper thread. Do not use, abort or
+ *     destroy it.
+ *
+ * @par Flow control
+ * Two operations of a rank can always be in flight. A step enqueues a further operation only if the
+ * operations in flight then have at most 256 messages in total. Otherwise it waits until earlier
+ * operations are complete.
+ *
+ * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
+ * @param[in]  host     A communicator of host memory. muonrt duplicates it and uses the duplicates.
+ * @param[in]  options  The options of this rank; NULL for the defaults.
+ *
+ * @return MUONRT_OK, or an error. Every rank returns an error if one does; the message names the
+ * ranks concerned.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device, or no NCCL 2.19 or later.
+ *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
+ *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or `nccl_comm`
+ *     has other ranks than `host` or another GPU than device_index.
+ *   - MUONRT_ERROR_DEVICE: a rank has no GPU device_index, or CUDA has reported an error.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
+ *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.
+ *
+ * If one rank fails, the others return without waiting for the timeout, with two exceptions: inside
+ * a blocking split, and when `host` is a muonrt_transport_t without `get_published_error`. A NULL
+ * `host` is reported only on the rank that passes it. After a failure inside NCCL, `host` remains
+ * usable.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                    const muonrt_nccl_options_t* options);
 
-/* A communicator for optimizers on MUONRT_DEVICE_CUDA that copies through pinned host memory and
- * lets `host` carry the messages: for an MPI that knows nothing of GPUs, for several ranks on one
- * GPU. Over a `host` of muonrt_comm_create_thread or _self messages go from GPU memory to GPU
- * memory, within one GPU or by the driver between two. Slower than NCCL; the thread in
- * muonrt_optimizer_step waits inside each exchange.
- * Collective over the ranks of `host`, of which it takes duplicates.
- * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device; INVALID_ARGUMENT, DEVICE,
- * OUT_OF_MEMORY, naming the rank (where the new communicator itself finds none, peers may get
- * COMM); COMM; TIMEOUT. Only a null `host` is told on its rank alone. */
+/**
+ * Creates a communicator that moves GPU memory through pinned host memory.
+ *
+ * Messages are sent over `host`. Use this communicator for optimizers on MUONRT_DEVICE_CUDA when
+ * NCCL is not an option: with an MPI that has no GPU support, or when several ranks share one GPU.
+ * It is slower than NCCL, and the thread that calls muonrt_optimizer_step() waits in each exchange.
+ *
+ * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), messages are
+ * copied directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the
+ * CUDA driver makes the copy.
+ *
+ * Threads: one at a time per communicator. Collective: over the ranks of `host`. Blocking; the
+ * timeout of `host` limits every wait.
+ *
+ * @param[out] comm          The new communicator; NULL on error. Destroy it with
+ *                           muonrt_comm_destroy().
+ * @param[in]  host          A communicator of host memory. muonrt duplicates it and uses the
+ *                           duplicates.
+ * @param[in]  device_index  CUDA device index of this rank's GPU.
+ *
+ * @return MUONRT_OK, or an error. Every rank returns an error if one does; the message names the
+ * rank that failed.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `comm` is NULL.
+ *   - MUONRT_ERROR_DEVICE: a rank has no GPU `device_index`, or CUDA has reported an error.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank has run out of memory. If an allocation fails while that
+ *     rank sets up the new communicator, the other ranks may return MUONRT_ERROR_COMM instead.
+ *   - MUONRT_ERROR_COMM, _TIMEOUT: `host` has failed.
+ *
+ * A NULL `host` is reported only on the rank that passes it.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                      int32_t device_index);
 

@@ -1,4 +1,11 @@
-/* muonrt/rendezvous.h - ranks that meet without MPI, at an address or in a shared folder. */
+/**
+ * @file muonrt/rendezvous.h
+ * Communicators for ranks that find each other without MPI: at an address, or in a shared folder.
+ *
+ * Both functions create communicators of host memory over TCP. Rank 0 forwards all data, so use
+ * them on one machine, or as the host communicator of muonrt_comm_create_nccl(). On several
+ * machines use MPI, NCCL or your own transport (muonrt/transport.h).
+ */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
 
@@ -9,91 +16,224 @@
 extern "C" {
 #endif
 
-/* Both give communicators of host memory over TCP. TCP is for meeting (muonrt/nccl.h takes such a
- * communicator) and for one machine: rank 0 carries every byte. Several machines use MPI, NCCL or
- * the caller's own engine (muonrt/transport.h). Rank 0 calls muonrt_comm_destroy before its process
- * ends, also after an error: else the others may miss what they have yet to hear. */
-
-/* Rank 0 listens at `address`; the others come to it, and try again until it is there and its name
- * is known (rank 0 must know its own at once; where its /etc/hosts has that as 127.0.1.1, as on
- * Debian, give an address or rank 0's interface_name: no other machine reaches it there). */
+/**
+ * Options of muonrt_comm_create_tcp(). Call muonrt_tcp_options_init() before you set fields.
+ *
+ * `rank`, `size`, `address`, `secret` and `secret_bytes` are required.
+ */
 typedef struct muonrt_tcp_options {
+  /** Size of the struct in bytes; set by muonrt_tcp_options_init(). */
   uint32_t struct_size;
-  int32_t rank;               /* 0 <= rank < size; no default: -1 until set */
-  int32_t size;               /* >= 1; no default: 0 until set */
-  int32_t reserved;           /* 0 */
-  const char* address;        /* "host:port" or "[IPv6 address]:port" of rank 0; no default. Port 0
-                                 on rank 0, with `listening`: one that is free */
-  const char* interface_name; /* use this interface alone, by name ("eth0") or address. Rank 0
-                                listens at those addresses of `address` that lie on it, else at
-                                its first of the same family; NULL: at all that are its machine's.
-                                The others call from it; NULL: from the one that fits */
-  const char* secret;         /* the same on all ranks, drawn anew for every run (else ranks of two
-                                 runs at one address meet), not to be guessed; no default */
-  int64_t secret_bytes;       /* >= 8; no default: 0 until set */
-  int64_t timeout_ms; /* for all ranks to come; 60000; later waits: muonrt_comm_set_timeout */
-  /* Rank 0: called by its thread once it listens, before it waits: `address` with the port that it
-     has, to be told to the others (by MPI_Bcast, say), which come to that; not where it cannot
-     listen. Anything but 0 ends the call with CALLBACK. NULL: not called. */
+
+  /** Rank of the caller, 0 to size - 1. Default: -1, which is invalid. */
+  int32_t rank;
+
+  /** Number of ranks, >= 1, equal on all ranks. Default: 0, which is invalid. */
+  int32_t size;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /**
+   * Address of rank 0: "host:port", or "[address]:port" for IPv6. On rank 0 the port may be 0 if
+   * `listening` is set; rank 0 then listens at a free port.
+   */
+  const char* address;
+
+  /**
+   * The only network interface to use on this machine, given by its name ("eth0") or one of its
+   * addresses. Rank 0 listens at the addresses of `address` that belong to the interface, or, if
+   * there are none, at the interface's first address of the same family. The other ranks connect
+   * from the interface. Default: NULL, which means that rank 0 listens at all addresses of
+   * `address` and the system selects the interface from which the others connect.
+   */
+  const char* interface_name;
+
+  /**
+   * `secret_bytes` bytes, equal on all ranks. Use a random value that is new for every run;
+   * otherwise ranks of two runs may connect to each other.
+   */
+  const char* secret;
+
+  /** Size of `secret` in bytes, 8 to 4096. Default: 0, which is invalid. */
+  int64_t secret_bytes;
+
+  /**
+   * Timeout of muonrt_comm_create_tcp() in ms, 1 to 31622400000 (366 days). Later operations have
+   * the timeout that muonrt_comm_set_timeout() sets. Default: 60000.
+   */
+  int64_t timeout_ms;
+
+  /**
+   * Rank 0 calls it after it has started to listen and before it waits for the other ranks.
+   * `address` is the address with the actual port; send it to the other ranks, for example with
+   * MPI_Bcast. If it returns a value other than 0, the call returns MUONRT_ERROR_CALLBACK. Default:
+   * NULL.
+   */
   int32_t (*listening)(void* state, const char* address);
+
+  /** The first argument of `listening`. Default: NULL. */
   void* state;
 } muonrt_tcp_options_t;
 
-/* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* tcp, uint32_t size);
-#define muonrt_tcp_options_init(tcp) \
-  muonrt_tcp_options_init_sized((tcp), sizeof(muonrt_tcp_options_t))
+/**
+ * Sets every field of `options` to its default.
+ *
+ * Call it through the macro muonrt_tcp_options_init(), which passes the size. muonrt/base.h
+ * explains how programs and libraries of different versions work together.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] options  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uint32_t size);
+#define muonrt_tcp_options_init(options) \
+  muonrt_tcp_options_init_sized((options), sizeof(muonrt_tcp_options_t))
 
-/* Collective over all ranks, blocking. Nothing that *tcp points to is kept.
- * The ends prove that they know the secret without telling it; those who do not, port scanners
- * included, are turned away and disturb nobody. What is said afterwards is neither encrypted nor
- * signed: use a network that you trust. No environment variable is read. The ranks end when rank
- * 0 does; destroy its communicator last.
- * Errors: INVALID_ARGUMENT; CALLBACK; COMM if this rank's secret is not rank 0's (which waits for
- * it and gets TIMEOUT), the address is taken, something else answers there, or rank 0 may not have
- * a file open for each rank; MISMATCH, on all ranks, for unequal sizes or versions, a rank out of
- * range, or two ranks of one number; OUT_OF_MEMORY, of rank 0 on all ranks; TIMEOUT naming the
- * ranks that are missing, or, on the others, what came of the last try to reach rank 0.
+/**
+ * Creates a communicator over TCP whose ranks find each other at an address.
+ *
+ * Rank 0 listens at `address`, and the other ranks connect to it. They retry until rank 0 listens
+ * and its name can be resolved. Rank 0 must be able to resolve its own name at once.
+ *
+ * @code
+ * muonrt_tcp_options_t options;
+ * muonrt_comm_t* comm;
+ * muonrt_tcp_options_init(&options);
+ * options.rank = rank;
+ * options.size = size;
+ * options.address = "node0:29500";
+ * options.secret = secret;
+ * options.secret_bytes = 32;
+ * check(muonrt_comm_create_tcp(&comm, &options));
+ * @endcode
+ *
+ * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.
+ *
+ * @par Loopback addresses
+ * If /etc/hosts maps the name of rank 0's machine to 127.0.1.1, as on Debian, other machines cannot
+ * connect. In this case pass a numeric address, or set `interface_name` on rank 0.
+ *
+ * @par Security
+ * The two ends of a connection prove to each other that they have the same secret, without sending
+ * it. Rank 0 rejects every other connection, such as a port scanner's, and continues to wait. Data
+ * is neither encrypted nor signed, so use a network that you trust. No environment variable is
+ * read.
+ *
+ * @par End of rank 0
+ * The other ranks depend on rank 0. Destroy its communicator last, and before its process ends,
+ * also after an error. Otherwise the other ranks may not receive its last messages.
+ *
+ * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
+ * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or an option is out of range or malformed;
+ *     reported only on this rank;
+ *   - MUONRT_ERROR_CALLBACK: `listening` returned an error;
+ *   - MUONRT_ERROR_COMM: this rank's secret differs from rank 0's, which continues to wait; rank 0
+ *     cannot resolve or listen at the address; another program answers there; or rank 0 may not
+ *     open a file for each rank (raise `ulimit -n`);
+ *   - MUONRT_ERROR_MISMATCH, on all ranks: the ranks have different sizes or versions of muonrt, or
+ *     a rank is out of range or in use twice;
+ *   - MUONRT_ERROR_TIMEOUT: on rank 0, the message names the missing ranks; on the others, it gives
+ *     the result of the last attempt to connect;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: if it occurs on rank 0, all ranks return it.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm,
-                                                  const muonrt_tcp_options_t* tcp);
+                                                  const muonrt_tcp_options_t* options);
 
-/* Ranks that share a folder, as the place where they find rank 0's address. */
+/**
+ * Options of muonrt_comm_create_folder(). Call muonrt_folder_options_init() before you set fields.
+ *
+ * `rank`, `size`, `path` and `run_id` are required.
+ */
 typedef struct muonrt_folder_options {
+  /** Size of the struct in bytes; set by muonrt_folder_options_init(). */
   uint32_t struct_size;
-  int32_t rank;       /* 0 <= rank < size; no default: -1 until set */
-  int32_t size;       /* >= 1; no default: 0 until set */
-  int32_t reserved;   /* 0 */
-  const char* path;   /* an existing folder, reached by all ranks; no default */
-  const char* run_id; /* tells this run from all others: 1 to 64 of A-Z a-z 0-9 . - _; no default */
-  int64_t timeout_ms; /* for all ranks to come; 60000; later waits: muonrt_comm_set_timeout */
-  const char* secret; /* the same on all ranks, drawn anew for every run, not to be guessed; NULL:
-                         none */
-  int64_t secret_bytes; /* >= 8; 0 without a secret; 0 */
+
+  /** Rank of the caller, 0 to size - 1. Default: -1, which is invalid. */
+  int32_t rank;
+
+  /** Number of ranks, >= 1, equal on all ranks. Default: 0, which is invalid. */
+  int32_t size;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /**
+   * Path of a folder that exists and that all ranks can access. A relative path is resolved against
+   * the working directory at the time of the call.
+   */
+  const char* path;
+
+  /**
+   * Identifies the run, equal on all ranks and different from every other run: 1 to 64 characters
+   * of A-Z, a-z, 0-9, '.', '-' and '_', but not "." or "..".
+   */
+  const char* run_id;
+
+  /**
+   * Timeout of muonrt_comm_create_folder() in ms, 1 to 31622400000 (366 days). Later operations
+   * have the timeout that muonrt_comm_set_timeout() sets. Default: 60000.
+   */
+  int64_t timeout_ms;
+
+  /**
+   * `secret_bytes` bytes, equal on all ranks. Use a random value that is new for every run.
+   * Default: NULL, which means that every process that can read the file in the folder can connect.
+   */
+  const char* secret;
+
+  /** Size of `secret` in bytes, 8 to 4096; 0 without a secret. Default: 0. */
+  int64_t secret_bytes;
 } muonrt_folder_options_t;
 
-/* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* folder, uint32_t size);
-#define muonrt_folder_options_init(folder) \
-  muonrt_folder_options_init_sized((folder), sizeof(muonrt_folder_options_t))
+/**
+ * Sets every field of `options` to its default.
+ *
+ * Call it through the macro muonrt_folder_options_init(), which passes the size. The parameters are
+ * those of muonrt_tcp_options_init_sized().
+ *
+ * Threads: any. Collective: no.
+ */
+MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* options, uint32_t size);
+#define muonrt_folder_options_init(options) \
+  muonrt_folder_options_init_sized((options), sizeof(muonrt_folder_options_t))
 
-/* Collective over all ranks, blocking. Rank 0 listens at free ports of all its machine's addresses
- * and writes these, with a random number, to the file path/run_id. The others read it and come to
- * it; ranks on the same machine (of the same host name) also try the loopback address. From then on
- * everything is as after muonrt_comm_create_tcp, and the folder is not used: ranks that reach each
- * other by no network cannot meet so. Rank 0 removes the file when the meeting ends, well or not;
- * if its process is killed before, the file stays, and the next run needs another run_id. A
- * relative path is that of the call.
- * The file is readable by its user alone, so all ranks run as one user (or root). Who can read it
- * can take part where there is no secret. With a secret nobody takes part who does not know it; who
- * may write to the folder can still end the meeting.
- * Errors: INVALID_ARGUMENT; IO if the folder is not there or its files fail; INVALID_STATE if
- * path/run_id is there already (on rank 0), or is another user's (on the others: one that they may
- * not read, or without a secret any); CORRUPT if it is no file of rank 0; COMM if this rank's
- * secret is not the one that it was written with (rank 0 waits on and gets TIMEOUT); those of
- * muonrt_comm_create_tcp. */
+/**
+ * Creates a communicator over TCP whose ranks find each other in a shared folder.
+ *
+ * Rank 0 listens at free ports of all addresses of its machine and writes these addresses and a
+ * random number to the file `path`/`run_id`. The other ranks wait for the file and connect to rank
+ * 0. Ranks with the same host name as rank 0 also try the loopback address. Afterwards the ranks do
+ * not use the folder, and the rules of muonrt_comm_create_tcp() apply: the ranks need a network
+ * that connects them to rank 0.
+ *
+ * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.
+ *
+ * @par The file
+ *   - Rank 0 removes the file before the call returns, also after an error. If its process is
+ *     killed before, the file remains, and the next run needs another `run_id`.
+ *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
+ *   - Every process that can read the file can connect, unless you set `secret`. A process that can
+ *     write to the folder can make the call fail even if there is a secret.
+ *
+ * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
+ * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
+ *
+ * @return The statuses of muonrt_comm_create_tcp() except CALLBACK, or
+ *   - MUONRT_ERROR_IO: the folder cannot be opened, or the file cannot be written or read;
+ *   - MUONRT_ERROR_INVALID_STATE: on rank 0, the file exists already; on the others, the file
+ *     belongs to another user, and this rank may not read it or has no secret;
+ *   - MUONRT_ERROR_CORRUPT: the file is not one that rank 0 has written; check which processes
+ *     write to the folder, and whether all ranks use the same version of muonrt;
+ *   - MUONRT_ERROR_COMM: the file was written with another secret or by an earlier run. Rank 0
+ *     continues to wait.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
-                                                     const muonrt_folder_options_t* folder);
+                                                     const muonrt_folder_options_t* options);
 
 #ifdef __cplusplus
 }

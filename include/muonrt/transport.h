@@ -1,4 +1,7 @@
-/* muonrt/transport.h - carries a communicator over functions of the caller's own. */
+/**
+ * @file muonrt/transport.h
+ * A table of functions with which the caller implements the communication of host memory.
+ */
 #ifndef MUONRT_TRANSPORT_H
 #define MUONRT_TRANSPORT_H
 
@@ -8,85 +11,174 @@
 extern "C" {
 #endif
 
-/* Contiguous bytes to or from one peer. */
-typedef struct muonrt_message {
+/** A message to one peer: contiguous bytes of host memory, borrowed for the call. */
+typedef struct muonrt_send {
+  /** Rank of the receiver. */
   int32_t peer;
-  int32_t reserved; /* 0 */
-  void* data;       /* read if sent, written if received; host memory, borrowed for the call */
-  int64_t bytes;    /* > 0 */
-} muonrt_message_t;
 
-/* How the ranks of one communicator talk, as a table of functions. Fill it with
- * muonrt_transport_init first, then with what the transport offers; muonrt copies it.
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /** The bytes to send. */
+  const void* data;
+
+  /** Size of the message in bytes, > 0. */
+  int64_t bytes;
+} muonrt_send_t;
+
+/** A message from one peer: contiguous bytes of host memory, borrowed for the call. */
+typedef struct muonrt_receive {
+  /** Rank of the sender. */
+  int32_t peer;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /** The memory that receives the bytes. */
+  void* data;
+
+  /** Size of the message in bytes, > 0. */
+  int64_t bytes;
+} muonrt_receive_t;
+
+/**
+ * The functions of a communicator that the caller implements.
  *
- * Order: the functions are collective and called in the same order on every rank; an exchange
- * concerns only the ranks it names, and the exchanges that two ranks share have the same order on
- * both.
- * Blocking: each returns when its work is done, when `timeout_ms` is over (MUONRT_ERROR_TIMEOUT),
- * or soon after `abort` was called on any rank (then with the status given there); never later.
- * Threads: one call at a time, not always by the same thread unless `caller_thread_only` is 1. Only
- * `abort` and `published` may come from another thread at any moment, also while another function
- * runs.
- * Ownership: `state` is muonrt's from the moment a communicator was made of it. Buffers are host
- * memory, belong to muonrt, and must not be touched after the return.
- * Errors: any muonrt_status_t but MUONRT_OK and MUONRT_SKIPPED; then `message` (`message_capacity`
- * bytes, > 0) holds a text that names the ranks concerned, ended by a zero. It is "" at the call.
- * After an error the transport is not used again but for `abort` and `destroy`.
- * No function may throw. One that ends its thread (pthread_exit, cancellation) ends the
- * communicator with ABORTED, and the thread ends. */
+ * Call muonrt_transport_init() first, then set `rank`, `size`, `exchange` and `allgather`, and the
+ * other fields as needed. Pass the struct to muonrt_comm_create_callbacks(), which copies it.
+ *
+ * @par Order
+ * muonrt calls the functions in the same order on every rank. An exchange concerns only the ranks
+ * that it names; two ranks run the exchanges that they share in the same order.
+ *
+ * @par Blocking
+ * `exchange`, `allgather`, `reduce_max`, `reduce_sum` and `duplicate` return as soon as one of the
+ * following is true:
+ *   - The operation is complete.
+ *   - `timeout_ms` milliseconds have passed: return MUONRT_ERROR_TIMEOUT.
+ *   - A rank has called `abort`: return the status that it passed.
+ *
+ * @par Threads
+ * muonrt makes one call at a time, but not always from the same thread; see `caller_thread_only`.
+ * Only `abort` and `get_published_error` may be called from another thread at any time, also while
+ * another function runs.
+ *
+ * @par Memory
+ * Buffers are host memory of muonrt. Do not access them after the function has returned.
+ *
+ * @par Errors
+ * A function reports an error by any status other than MUONRT_OK and MUONRT_SKIPPED; a value that
+ * is not a status of muonrt counts as MUONRT_ERROR_COMM. Before it returns, it writes a text that
+ * names the ranks concerned to `message`, with a terminating zero and in at most `message_capacity`
+ * (> 0) bytes. `message` is "" at the time of the call. After an error muonrt calls only `abort`,
+ * `get_published_error` and `destroy`.
+ *
+ * The functions must not throw. If a function ends its thread (pthread_exit, cancellation), the
+ * communicator ends with MUONRT_ERROR_ABORTED, and the thread ends.
+ */
 typedef struct muonrt_transport {
+  /** Size of the struct in bytes; set by muonrt_transport_init(). */
   uint32_t struct_size;
-  int32_t rank;               /* 0 <= rank < size; no default: -1 until set */
-  int32_t size;               /* >= 1; no default: 0 until set */
-  int32_t caller_thread_only; /* 1: called only by threads that are inside a muonrt function; 0 */
-  const char* name;           /* for messages, copied; NULL: "callback" */
-  void* state;                /* handed to every function; NULL */
 
-  /* All-to-all-v: at most one message for each ordered pair of ranks, never to oneself, both sides
-   * know the size, empty pairs are left out by both. Returns when every receive is complete and
-   * every send buffer may be reused. MUONRT_ERROR_MISMATCH if a pair's sizes differ. No default. */
-  muonrt_status_t (*exchange)(void* state, const muonrt_message_t* sends, int64_t n_sends,
-                              const muonrt_message_t* receives, int64_t n_receives,
+  /** Rank of the caller, 0 to size - 1. Default: -1, which is invalid. */
+  int32_t rank;
+
+  /** Number of ranks, >= 1. Default: 0, which is invalid. */
+  int32_t size;
+
+  /**
+   * 1: muonrt calls the functions only from threads that are inside a muonrt function. 0: also from
+   * its own threads. Default: 0.
+   */
+  int32_t caller_thread_only;
+
+  /** Name of the transport in messages; muonrt copies it. Default: NULL, which means "callback". */
+  const char* name;
+
+  /**
+   * The first argument of every function. It belongs to muonrt from the moment that
+   * muonrt_comm_create_callbacks() succeeds until muonrt calls `destroy`. Default: NULL.
+   */
+  void* state;
+
+  /**
+   * Sends and receives messages: at most one for each ordered pair of ranks, none to the rank
+   * itself. Returns when all receives are complete and all send buffers can be reused, or
+   * MUONRT_ERROR_MISMATCH if sender and receiver pass different sizes. Required.
+   */
+  muonrt_status_t (*exchange)(void* state, const muonrt_send_t* sends, int64_t n_sends,
+                              const muonrt_receive_t* receives, int64_t n_receives,
                               int64_t timeout_ms, char* message, int64_t message_capacity);
 
-  /* `all` (size x bytes) receives `bytes` (> 0) from every rank, in rank order. No default. */
+  /**
+   * Writes the `bytes` (> 0) bytes at `mine` of every rank to `all`, in rank order. `all` has
+   * size * `bytes` bytes. Required.
+   */
   muonrt_status_t (*allgather)(void* state, const void* mine, void* all, int64_t bytes,
                                int64_t timeout_ms, char* message, int64_t message_capacity);
 
-  /* out[i] <- maximum over all ranks of in[i], n > 0; NaN wins over every number, +0 over -0.
-   * `in` and `out` do not overlap. NULL: built from allgather. */
+  /**
+   * Sets each of the `n` (> 0) elements of `out` to the maximum over all ranks of the same element
+   * of `in`: NaN is larger than every number, and +0 is larger than -0. `in` and `out` do not
+   * overlap. Default: NULL, which makes muonrt call `allgather` instead.
+   */
   muonrt_status_t (*reduce_max)(void* state, const float* in, float* out, int64_t n,
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
 
-  /* out[i] <- sum over all ranks of in[i], n > 0. Otherwise as reduce_max. */
+  /**
+   * Sets each of the `n` (> 0) elements of `out` to the sum over all ranks of the same element of
+   * `in`, modulo 2^64. `in` and `out` do not overlap. Default: NULL, which makes muonrt call
+   * `allgather` instead.
+   */
   muonrt_status_t (*reduce_sum)(void* state, const int64_t* in, int64_t* out, int64_t n,
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
 
-  /* Makes a transport of its own over the same ranks: fills `duplicate`, which is
-   * `duplicate->struct_size` bytes of muonrt's with every default and this transport's rank and
-   * size: set fields, write no more than that. Afterwards both are used by
-   * different threads at the same time and destroyed in any order. NULL: duplicates share this
-   * state; muonrt then makes one call at a time, and the program must use the communicators that
-   * share it in the same order on every rank. */
+  /**
+   * Creates an independent transport over the same ranks. `*duplicate` belongs to muonrt, has
+   * `duplicate->struct_size` bytes, and holds all defaults and this transport's rank and size; set
+   * its other fields. muonrt then uses both transports from different threads at the same time and
+   * destroys them in any order. Default: NULL, which means that all duplicates share `state`:
+   * muonrt makes one call at a time, and every rank must use the communicators that share it in the
+   * same order.
+   */
   muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate, int64_t timeout_ms,
                                char* message, int64_t message_capacity);
 
-  /* Publishes an error: running and later calls of every rank end with it, as soon as may be. Does
-   * not block. After a call from beside, where `caller_thread_only`, called once more with the same
-   * error by the thread of the next operation. NULL: the peers learn of it by their timeouts. */
+  /**
+   * Publishes an error: running and later calls on every rank return it as soon as possible. Must
+   * not block. If `caller_thread_only` is 1, the thread of the next operation repeats the call with
+   * the same error, because the first call may come from another thread. Default: NULL, which means
+   * that the peers detect the error by their timeouts.
+   */
   void (*abort)(void* state, muonrt_status_t status, const char* message);
 
-  /* Called once, after the last other call, by any thread (by one inside a muonrt function if
-   * `caller_thread_only`). Not collective: must not wait for peers. NULL: nothing to do. */
+  /**
+   * Frees `state`. muonrt calls it once, after all other calls, from any thread (if
+   * `caller_thread_only` is 1, from a thread that is inside a muonrt function). It is not
+   * collective and must not wait for peers. Default: NULL, which means that nothing is freed.
+   */
   void (*destroy)(void* state);
 
-  /* MUONRT_OK, or what a peer has published by now, with its text in `message`, also between two
-   * operations. Does not block. Asked while ranks wait for one another elsewhere (NCCL). NULL: such
-   * waits learn of it by their timeouts. */
+  /**
+   * Returns MUONRT_OK, or the error that a peer has published until now, with its text in
+   * `message`; also between operations. Must not block. muonrt calls it while the ranks wait for
+   * each other elsewhere, for example inside NCCL. Default: NULL, which means that such waits end
+   * at their timeouts.
+   */
   muonrt_status_t (*get_published_error)(void* state, char* message, int64_t message_capacity);
 } muonrt_transport_t;
 
-/* Sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `transport` to its default.
+ *
+ * Call it through the macro muonrt_transport_init(), which passes the size. muonrt/base.h explains
+ * how programs and libraries of different versions work together.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] transport  The struct to fill; NULL is accepted.
+ * @param[in]  size       Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_transport_init_sized(muonrt_transport_t* transport, uint32_t size);
 #define muonrt_transport_init(transport) \
   muonrt_transport_init_sized((transport), sizeof(muonrt_transport_t))
