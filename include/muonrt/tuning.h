@@ -30,8 +30,7 @@ enum muonrt_commit {
   MUONRT_COMMIT_EAGER = 1
 };
 
-/** How often a matrix is orthogonalized if several replicas hold it. Results do not depend on it.
- */
+/** How often a matrix is orthogonalized if several replicas hold it; results do not change. */
 typedef int32_t muonrt_replica_mode_t;
 enum muonrt_replica_mode {
   /** Once for all replicas. The owner sends the update to each of them. */
