@@ -200,8 +200,8 @@ enum muonrt_adam_form {
  * The settings of a group.
  *
  * Call muonrt_group_init_muon() or muonrt_group_init_adamw() before you set fields. All fields must
- * be equal on all ranks. Settings of Muon have no effect in a group of AdamW, and vice versa, unless
- * the field says otherwise.
+ * be equal on all ranks. Settings of Muon have no effect in a group of AdamW, and vice versa,
+ * unless the field says otherwise.
  *
  * Unless the field says otherwise, 0 means zero and not "default", and numbers are limited to 1e30.
  * NaN is rejected. Fields marked "fixed" are set at creation; muonrt_optimizer_set_group() changes
@@ -286,7 +286,7 @@ typedef struct muonrt_group {
   /** Muon: factor of the scale, >= 0. Fixed. Default: 1. */
   double scale_factor;
 
-  /** AdamW: coefficients of the moments, >= 0 and < 1, also rounded to f32. Default: 0.9, 0.95. */
+  /** AdamW: coefficients of the moments, >= 0 and < 1, also rounded to f32. Default: 0.9 and 0.95. */
   double beta1, beta2;
 
   /** AdamW: the epsilon of `adam_form`; 0, or >= 1e-37. Default: 1e-8. */
@@ -321,8 +321,8 @@ typedef struct muonrt_group {
   int32_t block_period;
 
   /**
-   * Muon: number of blocks along the rows and along the columns of each matrix or part, 1 to 1024. A
-   * block has ceil(rows / block_rows) rows, so that a small matrix may have fewer blocks. Fixed.
+   * Muon: number of blocks along the rows and along the columns of each matrix or part, 1 to 1024.
+   * A block has ceil(rows / block_rows) rows, so that a small matrix may have fewer blocks. Fixed.
    * Default: 1.
    */
   int32_t block_rows, block_cols;

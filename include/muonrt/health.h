@@ -24,9 +24,9 @@ extern "C" {
  * Summary of the last step that collected statistics.
  *
  * The `replica_` fields describe a comparison, by hash, of what replicas hold: parameters, master
- * weights, remainders and moments. They name the first parameter that differs. The comparison cannot
- * show which of the two ranks is wrong, and it does not detect a wrong update that an owner has sent
- * to all replicas.
+ * weights, remainders and moments. They name the first parameter that differs. The comparison
+ * cannot show which of the two ranks is wrong, and it does not detect a wrong update that an owner
+ * has sent to all replicas.
  */
 typedef struct muonrt_health {
   /** Size of the struct in bytes; set by muonrt_health_init(). */
@@ -60,8 +60,8 @@ typedef struct muonrt_health {
 /**
  * Statistics of one matrix.
  *
- * A floating-point field that has no value is NaN; for example, `largest_q` if the standard form was
- * used, or `update_rms` if `updated` is 0.
+ * A floating-point field that has no value is NaN; for example, `largest_q` if the standard form
+ * was used, or `update_rms` if `updated` is 0.
  */
 typedef struct muonrt_matrix_health {
   /** Size of the struct in bytes; set by muonrt_matrix_health_init(). */

@@ -87,8 +87,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @return The statuses of muonrt_optimizer_describe_plan(), or MUONRT_ERROR_INVALID_STATE: the times
- * were not recorded, because `trace` is 0.
+ * @return The statuses of muonrt_optimizer_describe_plan(), or MUONRT_ERROR_INVALID_STATE: the
+ * times were not recorded, because `trace` is 0.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity,
                                                       int64_t* needed,

@@ -7,9 +7,8 @@
  *   - muonrt/step.h: arguments and report of a step;
  *   - muonrt/tuning.h: options that few programs need.
  *
- * Further functions of an optimizer are in muonrt/state.h (state and checkpoints),
- * muonrt/inspect.h (plan, trace, counters), muonrt/health.h (statistics) and muonrt/recover.h (after
- * a fault).
+ * Further functions of an optimizer are in muonrt/state.h (state and checkpoints), muonrt/inspect.h
+ * (plan, trace, counters), muonrt/health.h (statistics) and muonrt/recover.h (after a fault).
  */
 #ifndef MUONRT_OPTIMIZER_H
 #define MUONRT_OPTIMIZER_H
@@ -52,8 +51,8 @@ enum muonrt_state_kind {
   MUONRT_STATE_REMAINDER = 3,
 
   /**
-   * The second moments of NorMuon, one per neuron: those of all matrices of the parameter, expert by
-   * expert and part by part. A matrix or part with only one neuron has none.
+   * The second moments of NorMuon, one per neuron: those of all matrices of the parameter, expert
+   * by expert and part by part. A matrix or part with only one neuron has none.
    */
   MUONRT_STATE_NORMUON = 4
 };
@@ -88,15 +87,15 @@ typedef struct muonrt_optimizer_options {
   int64_t timeout_ms;
 
   /**
-   * Maximum norm of all gradients of a step, 1e-30 to 1e30, applied after the inverse loss scale and
-   * computed exactly. It cannot be combined with partial gradients. Default: 0, which means no
+   * Maximum norm of all gradients of a step, 1e-30 to 1e30, applied after the inverse loss scale
+   * and computed exactly. It cannot be combined with partial gradients. Default: 0, which means no
    * clipping.
    */
   double clip_norm;
 
   /**
-   * Seed of the random rounding of MUONRT_MASTER_STOCHASTIC and of bf16 momentum. Random bits depend
-   * on seed, step, parameter and element, but not on the mesh. Default: 0.
+   * Seed of the random rounding of MUONRT_MASTER_STOCHASTIC and of bf16 momentum. Random bits
+   * depend on seed, step, parameter and element, but not on the mesh. Default: 0.
    */
   int64_t seed;
 
@@ -133,8 +132,9 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *
  * @par Memory
  * The optimizer uses the buffers that `params` name (`data`, `master`, and `grad` until another one
- * is bound) until it is destroyed. Everything else, including `comm` and the arrays and layouts that
- * the structs point to, may be freed after the call.
+ * is bound) until it is destroyed. It also uses the functions and state of `distributed` and
+ * `allocator`. Everything else, including `comm` and the arrays and layouts that the structs point
+ * to, may be freed after the call.
  *
  * @par Streams
  * On CUDA the parameters must have been written, or their writes must be enqueued on the default
@@ -144,8 +144,8 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *                        muonrt_optimizer_destroy().
  * @param[in]  comm       The communicator. muonrt duplicates it and uses the duplicate.
  * @param[in]  options    The options of this rank; NULL for the defaults.
- * @param[in]  groups     `n_groups` groups, equal on all ranks. The struct_size of the first element
- *                        is the stride of the array.
+ * @param[in]  groups     `n_groups` groups, equal on all ranks. The struct_size of the first
+ *                        element is the stride of the array.
  * @param[in]  n_groups   Number of groups, >= 1.
  * @param[in]  params     `n_params` parameters in the same order on all ranks, with this rank's
  *                        buffers. The struct_size of the first element is the stride of the array.
@@ -229,8 +229,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
  * @param[in] data       The local shard, as `data` of muonrt_param_t.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT, which leaves the previous buffer bound:
- * `param` is out of range; or `data` is misaligned, not accessible to the device, NULL although this
- * rank holds elements, or overlaps a gradient, another parameter or state.
+ * `param` is out of range; or `data` is misaligned, not accessible to the device, NULL although
+ * this rank holds elements, or overlaps a gradient, another parameter or state.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                                      void* data);
@@ -239,14 +239,14 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  * Resets master weights to the values of the parameters.
  *
  * Call it after you have written parameters, for example from a checkpoint. Master weights that
- * muonrt owns become copies of the parameters, and remainders become 0. Moments and update counts do
- * not change. Master weights of the caller (MUONRT_MASTER_CALLER) do not change either, so write
+ * muonrt owns become copies of the parameters, and remainders become 0. Moments and update counts
+ * do not change. Master weights of the caller (MUONRT_MASTER_CALLER) do not change either, so write
  * them, too. Parameters without master weights may be listed.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must list the
  * same parameters before the same step. If replicas are compared, the next step returns
- * MUONRT_ERROR_MISMATCH if the lists differ. Blocking; on CUDA the parameters must have been written
- * as for muonrt_optimizer_create().
+ * MUONRT_ERROR_MISMATCH if the lists differ. Blocking; on CUDA the parameters must have been
+ * written as for muonrt_optimizer_create().
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] params     Indices of `n` parameters; NULL: all parameters.
@@ -272,8 +272,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* op
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] index      Index of the group, in the order of muonrt_optimizer_create().
- * @param[in] group      The new settings. Fields that are marked "fixed" must have the values of the
- *                       creation; a NULL `name` is accepted.
+ * @param[in] group      The new settings. Fields that are marked "fixed" must have the values of
+ *                       the creation; a NULL `name` is accepted.
  *
  * @return MUONRT_OK, or, with nothing changed,
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `index` or a field is out of range, or a fixed field differs;
@@ -296,13 +296,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * update overflows, or `found_inf` is set. Nothing has changed, the step does not count, and
  * muonrt_get_last_error() reports the reason. Otherwise an error.
  *
- * After one of the following errors, which every rank returns, nothing has changed and the optimizer
- * remains usable:
+ * After one of the following errors, which every rank returns, nothing has changed and the
+ * optimizer remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
  *     gradient; a parameter, its master weights or its state is not finite; or a parameter is not
- *     its master weight rounded. The last two are checked in the first step that commits, also after
- *     muonrt_optimizer_set_step(), and for the parameters that muonrt_optimizer_set_data() and
- *     muonrt_optimizer_reset_masters() change.
+ *     its master weight rounded. The last two are checked in the first step that commits, also
+ *     after muonrt_optimizer_set_step(), and for the parameters that muonrt_optimizer_set_data()
+ *     and muonrt_optimizer_reset_masters() change.
  *   - MUONRT_ERROR_MISMATCH: arguments, settings or replicas differ between ranks.
  *   - MUONRT_ERROR_CALLBACK: `gather` or `redistribute` has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory for its arguments.
@@ -310,7 +310,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * After one of the following errors the optimizer is unusable:
  *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE: this rank has not committed the step.
  *   - MUONRT_ERROR_UNDECIDED: this rank has not committed the step, but other ranks may have.
- *   - MUONRT_ERROR_TORN: parameters are partly updated; load a checkpoint.
+ *   - MUONRT_ERROR_TORN: parameters are partly updated, for example because an update was not finite
+ *     and commits are eager (MUONRT_COMMIT_EAGER). Load a checkpoint.
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
  *     captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank

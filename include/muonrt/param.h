@@ -105,21 +105,21 @@ typedef struct muonrt_part {
 /**
  * QK-clip of one weight of an attention layer.
  *
- * If the largest logit of a query head h in a step exceeds `threshold`, gamma(h) = threshold / logit,
- * otherwise gamma(h) = 1. The step multiplies rows of the whole weight by powers of gamma, before
- * the weight is rounded. A key head uses the smallest gamma of the query heads that share it. With e
- * = `exponent`, the kinds have these rows and factors:
+ * If the largest logit of a query head h in a step exceeds `threshold`, gamma(h) = threshold /
+ * logit, otherwise gamma(h) = 1. The step multiplies rows of the whole weight by powers of gamma,
+ * before the weight is rounded. A key head uses the smallest gamma of the query heads that share
+ * it. With e = `exponent`, the kinds have these rows and factors:
  *   - MUONRT_QK_QUERY: heads x head_dim rows; gamma(h)^e.
  *   - MUONRT_QK_KEY: kv_heads x head_dim rows; gamma^(1 - e) of the key head.
- *   - MUONRT_QK_MLA_QUERY: heads x (nope + rope) rows; gamma^e of the key head for `nope` rows, gamma
- *     of the key head for `rope` rows.
+ *   - MUONRT_QK_MLA_QUERY: heads x (nope + rope) rows; gamma^e of the key head for `nope` rows,
+ *     gamma of the key head for `rope` rows.
  *   - MUONRT_QK_MLA_KEY_VALUE: kv_heads x (nope + v_dim) rows; gamma^(1 - e) of the key head for
  *     `nope` rows, 1 for values.
  *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head: its query heads, the
  *     key head, its value head. Factors of queries and keys as above, 1 for values.
  *
- * Call muonrt_qk_clip_init() before you set fields. All fields must be equal on all ranks, and sizes
- * are at most 2^20.
+ * Call muonrt_qk_clip_init() before you set fields. All fields must be equal on all ranks, and
+ * sizes are at most 2^20.
  */
 typedef struct muonrt_qk_clip {
   /** Size of the struct in bytes; set by muonrt_qk_clip_init(). */
@@ -223,7 +223,8 @@ typedef struct muonrt_param {
 
   /**
    * Muon: the rank that orthogonalizes the parameter. It must hold a part of every matrix of the
-   * parameter. Default: -1, which lets the plan choose.
+   * parameter. Default: -1, which lets the plan choose, and which `assign` of
+   * muonrt_distributed_config_t requires.
    */
   int32_t owner;
 
@@ -248,19 +249,19 @@ typedef struct muonrt_param {
    */
   muonrt_normuon_axis_t normuon_axis;
 
-  /** A step exchanges parameters with lower numbers first. Default: 0. */
+  /** Parameters with lower numbers are exchanged first in a step. Default: 0. */
   int32_t priority;
 
   /**
-   * 1: matrices are stored as inputs x outputs, as in Conv1D of GPT-2 and in JAX. Cannot be combined
-   * with qk_clip. Default: 0, which means outputs x inputs.
+   * 1: matrices are stored as inputs x outputs, as in Conv1D of GPT-2 and in JAX. Cannot be
+   * combined with qk_clip. Default: 0, which means outputs x inputs.
    */
   int32_t transposed;
 
   /**
    * Layout of the gradient if it differs from `layout`: other placements or partial dimensions; the
-   * owners then hold the state. `layout` must not have partial dimensions. Default: NULL, which means
-   * `layout`.
+   * owners then hold the state. `layout` must not have partial dimensions. Default: NULL, which
+   * means `layout`.
    */
   const muonrt_layout_t* grad_layout;
 
@@ -272,9 +273,9 @@ typedef struct muonrt_param {
   int32_t batch_dims, row_dims;
 
   /**
-   * `ndim` strides in elements of `data` and `master`, and of `grad`, which are rejected if they are
-   * not row-major and contiguous; a flat range uses only the first. Default: NULL, which means not
-   * compared.
+   * `ndim` strides in elements of `data` and `master`, and of `grad`, which are rejected if they
+   * are not row-major and contiguous; a flat range uses only the first. Default: NULL, which means
+   * not compared.
    */
   const int64_t *strides, *grad_strides;
 } muonrt_param_t;

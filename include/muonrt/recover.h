@@ -84,9 +84,9 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * run steps: read its state (muonrt/state.h) and create another optimizer over the remaining ranks.
  *
  * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
- * ranks, and on every survivor, including those on which no step has failed. It may be called again,
- * with the same survivors or others. Until it has returned, the gradients of the failed step must
- * remain bound, and gradients, parameters and state must remain unchanged.
+ * ranks, and on every survivor, including those on which no step has failed. It may be called
+ * again, with the same survivors or others. Until it has returned, the gradients of the failed step
+ * must remain bound, and gradients, parameters and state must remain unchanged.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.
@@ -105,9 +105,9 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * The following errors are returned on every survivor:
  *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated, or a rank cannot follow
  *     because commits are eager. Load a checkpoint.
- *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs twice,
- *     the policies differ, or the numbers of committed steps differ in a way that one failed step
- *     cannot cause.
+ *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs
+ *     twice, the policies differ, or the numbers of committed steps differ in a way that one failed
+ *     step cannot cause.
  *   - MUONRT_ERROR_UNDECIDED: there are too few survivors for the policy, and nothing has changed.
  *     Call it again with more ranks.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call it again.

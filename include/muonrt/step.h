@@ -54,8 +54,8 @@ typedef struct muonrt_step_args {
   int64_t n_inactive_params;
 
   /**
-   * One value by which every gradient is multiplied, in addition to `grad_scale_inv`. Default: NULL,
-   * which means 1.
+   * One value by which every gradient is multiplied, in addition to `grad_scale_inv`. Default:
+   * NULL, which means 1.
    */
   const float* device_grad_scale_inv;
 
@@ -145,8 +145,8 @@ typedef struct muonrt_step_report {
   int32_t has_health;
 
   /**
-   * Lowest index of a parameter in which `nonfinite_rank` found the cause; -1 if the cause is not in
-   * a parameter or the step was not skipped.
+   * Lowest index of a parameter in which `nonfinite_rank` found the cause; -1 if the cause is not
+   * in a parameter or the step was not skipped.
    */
   int64_t nonfinite_param;
 

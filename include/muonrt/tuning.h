@@ -125,8 +125,8 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Maximum number of ranks to which an owner sends an update directly, 0 to 2^30. If more ranks
-   * need it, the owner sends it to a few of them, and these forward it to the other replicas if that
-   * reduces the number of peers. Default: 0, which means 64.
+   * need it, the owner sends it to a few of them, and these forward it to the other replicas if
+   * that reduces the number of peers. Default: 0, which means 64.
    */
   int32_t max_peers;
 
@@ -193,7 +193,7 @@ typedef struct muonrt_debug_options {
   /** Size of the struct in bytes; set by muonrt_debug_options_init(). */
   uint32_t struct_size;
 
-  /** 1: record the times of the stages of each step for muonrt_optimizer_get_trace(). Default: 0. */
+  /** 1: record the times of a step's stages for muonrt_optimizer_get_trace(). Default: 0. */
   int32_t trace;
 
   /** 1: fill message buffers and scratch memory with NaN before every step. Default: 0. */
@@ -212,8 +212,8 @@ typedef struct muonrt_debug_options {
   int32_t reserved;
 
   /**
-   * Number of steps after which a step collects statistics (muonrt/health.h), 0 to 2^53. Default: 0,
-   * which collects none.
+   * Number of steps after which a step collects statistics (muonrt/health.h), 0 to 2^53. Default:
+   * 0, which collects none.
    */
   int64_t health_every;
 } muonrt_debug_options_t;
