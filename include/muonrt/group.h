@@ -286,7 +286,7 @@ typedef struct muonrt_group {
   /** Muon: factor of the scale, >= 0. Fixed. Default: 1. */
   double scale_factor;
 
-  /** AdamW: coefficients of the moments, >= 0 and < 1, also rounded to f32. Default: 0.9 and 0.95. */
+  /** AdamW: coefficients of the moments, with the range of `momentum`. Default: 0.9 and 0.95. */
   double beta1, beta2;
 
   /** AdamW: the epsilon of `adam_form`; 0, or >= 1e-37. Default: 1e-8. */

@@ -310,8 +310,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * After one of the following errors the optimizer is unusable:
  *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE: this rank has not committed the step.
  *   - MUONRT_ERROR_UNDECIDED: this rank has not committed the step, but other ranks may have.
- *   - MUONRT_ERROR_TORN: parameters are partly updated, for example because an update was not finite
- *     and commits are eager (MUONRT_COMMIT_EAGER). Load a checkpoint.
+ *   - MUONRT_ERROR_TORN: parameters are partly updated; load a checkpoint. With
+ *     MUONRT_COMMIT_EAGER, an update that is not finite causes it, too.
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
  *     captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
