@@ -67,7 +67,10 @@ typedef struct muonrt_optimizer_options {
   /** Size of the struct in bytes; set by muonrt_optimizer_options_init(). */
   uint32_t struct_size;
 
-  /** Where the optimizer computes. Default: MUONRT_DEVICE_HOST. */
+  /**
+   * Where the optimizer computes. All ranks need the same GPU model, or on the host processors for
+   * which muonrt selects the same instruction set. Default: MUONRT_DEVICE_HOST.
+   */
   muonrt_device_t device;
 
   /** CUDA device index of this rank's GPU. On the host 0 is required. Default: 0. */
