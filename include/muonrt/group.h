@@ -1,4 +1,7 @@
-/* muonrt/group.h - the settings that parameters share. */
+/**
+ * @file muonrt/group.h
+ * The settings that the parameters of a group share.
+ */
 #ifndef MUONRT_GROUP_H
 #define MUONRT_GROUP_H
 
@@ -8,157 +11,384 @@
 extern "C" {
 #endif
 
-/* ---- settings ---- */
+/**
+ * How Muon accumulates gradients g in its momentum m, with the coefficient mu = `momentum`.
+ *
+ * The direction that is orthogonalized is m. With `nesterov` it is (1 - mu) g + mu m, or
+ * g + mu m for MUONRT_MOMENTUM_HEAVY_BALL.
+ */
 typedef int32_t muonrt_momentum_kind_t;
 enum muonrt_momentum_kind {
+  /** m = mu m + (1 - mu) g. */
   MUONRT_MOMENTUM_EMA = 0,
+
+  /** m = mu m + g. */
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
-  MUONRT_MOMENTUM_EMA_CORRECTED = 2 /* as EMA; step t (from 1) divides the momentum by
-                                       1 - momentum^t. With nesterov it divides the gradient by
-                                       this, and the momentum by 1 - momentum^(t + 1). As in
-                                       Optax t counts the optimizer's steps, not the updates of
-                                       the parameter, and momentum is that of step t */
+
+  /**
+   * As MUONRT_MOMENTUM_EMA, with a bias correction in the direction of step t = 1, 2, ... as in
+   * Optax: m / (1 - mu^t), or with `nesterov` (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)).
+   * t counts the committed steps of the optimizer, not the updates of the parameter.
+   */
+  MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
+
+/** Coefficients (a, b, c) of Newton-Schulz, which maps singular values x to a x + b x^3 + c x^5. */
 typedef int32_t muonrt_coefficients_t;
 enum muonrt_coefficients {
-  MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0, /* generated from steps, lower_bound, cushion, safety */
-  MUONRT_COEFFICIENTS_KELLER_JORDAN = 1, /* 3.4445, -4.7750, 2.0315 in every step */
-  MUONRT_COEFFICIENTS_YOU_JIACHENG = 2,  /* five triples; steps must be 5 */
-  MUONRT_COEFFICIENTS_CANS = 3,          /* generated from steps, lower_bound; no cushion */
-  MUONRT_COEFFICIENTS_DEEPSEEK_V4 = 4,   /* eight of Keller Jordan, then 2, -1.5, 0.5; steps >= 9 */
-  MUONRT_COEFFICIENTS_CUBIC = 5,         /* five pairs, no quintic term; steps must be 5 */
-  MUONRT_COEFFICIENTS_CLASSICAL = 6,     /* 15/8, -10/8, 3/8 in every step */
-  MUONRT_COEFFICIENTS_AOL = 7,           /* four triples, made for row_scaling; steps must be 4 */
-  MUONRT_COEFFICIENTS_CUSTOM = 100       /* `custom`, steps x (a, b, c) */
+  /** Polar Express, generated from `steps`, `lower_bound`, `cushion` and `safety`. */
+  MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0,
+
+  /** Keller Jordan: (3.4445, -4.7750, 2.0315) in every step. */
+  MUONRT_COEFFICIENTS_KELLER_JORDAN = 1,
+
+  /** You Jiacheng: five triples; `steps` must be 5. */
+  MUONRT_COEFFICIENTS_YOU_JIACHENG = 2,
+
+  /** CANS, generated from `steps` and `lower_bound`; `cushion` is not used. */
+  MUONRT_COEFFICIENTS_CANS = 3,
+
+  /** DeepSeek-V4: eight steps of Keller Jordan, then (2, -1.5, 0.5); `steps` >= 9. */
+  MUONRT_COEFFICIENTS_DEEPSEEK_V4 = 4,
+
+  /** Cubic: five pairs with c = 0; `steps` must be 5. */
+  MUONRT_COEFFICIENTS_CUBIC = 5,
+
+  /** Classical: (15/8, -10/8, 3/8) in every step. */
+  MUONRT_COEFFICIENTS_CLASSICAL = 6,
+
+  /** Turbo-Muon: four triples for MUONRT_ROW_SCALING_AOL; `steps` must be 4. */
+  MUONRT_COEFFICIENTS_AOL = 7,
+
+  /** `custom`. */
+  MUONRT_COEFFICIENTS_CUSTOM = 100
 };
-/* Rows are outputs, columns inputs, also where the parameter is `transposed`. */
+
+/**
+ * Scale of an orthogonalized update, which depends on the shape of the matrix.
+ *
+ * Here and in all other settings, rows are outputs and columns are inputs, even if the parameter is
+ * `transposed`.
+ */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
-  MUONRT_SCALE_MATCH_RMS = 0, /* 0.2 sqrt(max(rows, cols)) */
-  MUONRT_SCALE_ORIGINAL = 1,  /* sqrt(max(1, rows / cols)) */
-  MUONRT_SCALE_RATIO = 2,     /* sqrt(rows / cols) */
-  MUONRT_SCALE_MAX_DIM = 3,   /* sqrt(max(rows, cols)) */
-  MUONRT_SCALE_NONE = 4       /* 1 */
+  /** 0.2 sqrt(max(rows, cols)). */
+  MUONRT_SCALE_MATCH_RMS = 0,
+
+  /** sqrt(max(1, rows / cols)). */
+  MUONRT_SCALE_ORIGINAL = 1,
+
+  /** sqrt(rows / cols). */
+  MUONRT_SCALE_RATIO = 2,
+
+  /** sqrt(max(rows, cols)). */
+  MUONRT_SCALE_MAX_DIM = 3,
+
+  /** 1. */
+  MUONRT_SCALE_NONE = 4
 };
+
+/** Form of the Newton-Schulz iteration. */
 typedef int32_t muonrt_form_t;
-enum muonrt_form { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_GRAM = 2 };
-/* How safety against rounding above 1 is applied. */
+enum muonrt_form {
+  /**
+   * The Gram form if the short side of the matrix is at least 512 and the long side at least 1.5
+   * times as long; otherwise, or if the Gram form is not safe with these settings, the standard
+   * form.
+   */
+  MUONRT_FORM_AUTO = 0,
+
+  /** The iteration runs on the matrix. */
+  MUONRT_FORM_STANDARD = 1,
+
+  /** The iteration runs on the Gram matrix of the short side. */
+  MUONRT_FORM_GRAM = 2
+};
+
+/**
+ * Where `safety` is applied, so that rounding cannot move singular values above 1 out of the range
+ * of the coefficients.
+ */
 typedef int32_t muonrt_safety_mode_t;
 enum muonrt_safety_mode {
-  MUONRT_SAFETY_AUTO = 0,  /* the list's published way: INNER for Polar Express, else NONE. In
-                              bf16 and f16 INNER for CANS, and in the Gram form in f16 ALL for
-                              both, with 1.05 where `safety` is 0. The other modes always take the
-                              list's own safety there. */
-  MUONRT_SAFETY_INNER = 1, /* generated lists: every polynomial but the last divided while the
-                              list is made, and the input divided by safety x norm */
-  MUONRT_SAFETY_ALL = 2,   /* the finished list divided; the input by its norm alone */
-  MUONRT_SAFETY_NONE = 3   /* the list as it is; the input divided by safety x norm. Refused in
-                              bf16 and f16 where roundings between the steps would grow: of
-                              generated lists from 3 (bf16) or 4 (f16) steps on */
+  /**
+   * MUONRT_SAFETY_INNER for Polar Express, and for CANS in bf16 and f16; otherwise
+   * MUONRT_SAFETY_NONE. In the Gram form in f16, both lists use MUONRT_SAFETY_ALL, with 1.05 if
+   * `safety` is 0.
+   */
+  MUONRT_SAFETY_AUTO = 0,
+
+  /**
+   * Polar Express and CANS only: while the list is generated, every polynomial except the last is
+   * divided. The input is divided by safety x norm.
+   */
+  MUONRT_SAFETY_INNER = 1,
+
+  /** Every polynomial of the list is divided. The input is divided by its norm. */
+  MUONRT_SAFETY_ALL = 2,
+
+  /**
+   * The list is unchanged, and the input is divided by safety x norm. Lists in which roundings
+   * between the steps would grow are rejected in bf16 and f16.
+   */
+  MUONRT_SAFETY_NONE = 3
 };
-/* What the input of Newton-Schulz is divided by. */
+
+/** By what the input of Newton-Schulz is divided; norm is the Frobenius norm. */
 typedef int32_t muonrt_normalize_t;
 enum muonrt_normalize {
-  MUONRT_NORMALIZE_PRESCALED = 0, /* safety x norm, free of over- and underflow, no eps */
-  MUONRT_NORMALIZE_ADD_EPS = 1,   /* safety x norm + normalize_eps */
-  MUONRT_NORMALIZE_MAX_EPS = 2    /* max(safety x norm, normalize_eps) */
+  /** safety x norm, computed without overflow or underflow. */
+  MUONRT_NORMALIZE_PRESCALED = 0,
+
+  /** safety x norm + normalize_eps. */
+  MUONRT_NORMALIZE_ADD_EPS = 1,
+
+  /** max(safety x norm, normalize_eps). */
+  MUONRT_NORMALIZE_MAX_EPS = 2
 };
+
+/** How rows are scaled before the Newton-Schulz iteration. */
 typedef int32_t muonrt_row_scaling_t;
 enum muonrt_row_scaling {
+  /** Rows are not scaled. */
   MUONRT_ROW_SCALING_NONE = 0,
+
+  /**
+   * Row i of X is divided by sqrt(sum_j |(X X^T)_ij|), where X is the normalized matrix, transposed
+   * if it has more rows than columns (Turbo-Muon, arXiv 2512.04632).
+   */
   MUONRT_ROW_SCALING_AOL = 1,
-  MUONRT_ROW_SCALING_EQUILIBRATE = 2 /* the rows of outputs are scaled to one norm before the
-                                        iteration (MuonEq, arXiv 2603.28254) */
+
+  /** All rows are scaled to the same norm (MuonEq, arXiv 2603.28254). */
+  MUONRT_ROW_SCALING_EQUILIBRATE = 2
 };
+
+/** Weight decay of a weight W; rate is the learning rate times all lr_factors. */
 typedef int32_t muonrt_weight_decay_kind_t;
 enum muonrt_weight_decay_kind {
-  MUONRT_WEIGHT_DECAY_DECOUPLED = 0,   /* W -= rate weight_decay W, rate = lr x all lr_factors */
-  MUONRT_WEIGHT_DECAY_INDEPENDENT = 1, /* W -= weight_decay W */
-  MUONRT_WEIGHT_DECAY_LR_SQUARED = 2,  /* W -= rate^2 weight_decay W */
-  MUONRT_WEIGHT_DECAY_CAUTIOUS = 3     /* decoupled, where update x weight >= 0 */
+  /** W -= rate weight_decay W. */
+  MUONRT_WEIGHT_DECAY_DECOUPLED = 0,
+
+  /** W -= weight_decay W. */
+  MUONRT_WEIGHT_DECAY_INDEPENDENT = 1,
+
+  /** W -= rate^2 weight_decay W. */
+  MUONRT_WEIGHT_DECAY_LR_SQUARED = 2,
+
+  /** As decoupled, but only for elements with update x weight >= 0. */
+  MUONRT_WEIGHT_DECAY_CAUTIOUS = 3
 };
+
+/**
+ * The update of AdamW, with moments m and v and the parameter's update count t = 1, 2, ...
+ *
+ * Below, m' = m / (1 - beta1^t) and v' = v / (1 - beta2^t).
+ */
 typedef int32_t muonrt_adam_form_t;
 enum muonrt_adam_form {
-  MUONRT_ADAM_TORCH = 0,   /* eps outside the bias-corrected root */
-  MUONRT_ADAM_FOLDED = 1,  /* eps beside the uncorrected root; the corrections in the rate */
-  MUONRT_ADAM_NESTEROV = 2 /* as TORCH, with beta1 m / (1 - beta1^(t + 1)) +
-                              (1 - beta1) g / (1 - beta1^t) instead of m / (1 - beta1^t) */
+  /** m' / (sqrt(v') + eps), as in PyTorch. */
+  MUONRT_ADAM_TORCH = 0,
+
+  /** sqrt(1 - beta2^t) m' / (sqrt(v) + eps). */
+  MUONRT_ADAM_FOLDED = 1,
+
+  /** As TORCH, with beta1 m / (1 - beta1^(t + 1)) + (1 - beta1) g / (1 - beta1^t) instead of m'. */
+  MUONRT_ADAM_NESTEROV = 2
 };
 
-/* Settings that parameters share. Zero is zero in every number; NaN is refused, and so is what is
- * beyond 1e30 where no other bound stands. Equal on every rank.
- * "fixed": set at creation; the others may be changed between steps with
- * muonrt_optimizer_set_group. */
+/**
+ * The settings of a group.
+ *
+ * Call muonrt_group_init_muon() or muonrt_group_init_adamw() before you set fields. All fields must
+ * be equal on all ranks. Settings of Muon have no effect in a group of AdamW, and vice versa,
+ * unless the field says otherwise.
+ *
+ * Unless the field says otherwise, 0 means zero and not "default", and numbers are limited to 1e30.
+ * NaN is rejected. Fields marked "fixed" are set at creation; muonrt_optimizer_set_group() changes
+ * the others between steps.
+ *
+ * @par Coefficients
+ * muonrt_optimizer_create() rejects a list of coefficients, also a custom one, unless
+ *   - no step takes a singular value within (0, 1] above 4;
+ *   - the list keeps singular values up to 1 + 2^-7 (in f32 1 + 2^-20) positive, and takes them to
+ *     at most 1.5, or to 5/4 of the largest image of (0, 1] if that is more.
+ */
 typedef struct muonrt_group {
+  /** Size of the struct in bytes; set by the init macro. */
   uint32_t struct_size;
-  muonrt_role_t role;  /* MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW; fixed */
-  const char* name;    /* for messages and the printed plan; fixed; may be NULL */
-  double lr_factor;    /* multiplies the step's learning rate; 1; >= 0 */
-  double weight_decay; /* Muon 0.1, AdamW 0.01; >= 0; see weight_decay_kind */
-  /* Muon */
-  double momentum; /* 0.95; 0 <= momentum < 1, also once it is rounded to f32 */
-  muonrt_momentum_kind_t momentum_kind; /* EMA; fixed */
-  int32_t nesterov;                     /* 1 */
-  muonrt_coefficients_t coefficients;   /* POLAR_EXPRESS; fixed */
-  int32_t steps;      /* Newton-Schulz steps; 5; 1 .. 32, or 0: as the list was published; fixed */
-  double lower_bound; /* Polar Express, CANS: 1e-3; 1e-12 <= lower_bound < 1; fixed */
-  double cushion;     /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
-  double safety;      /* 1 .. 2, or 0: the list's own (Polar Express, CANS, cubic 1.02; others 1);
-                         0; fixed */
-  muonrt_safety_mode_t safety_mode; /* MUONRT_SAFETY_AUTO; fixed */
-  muonrt_normalize_t normalize;     /* MUONRT_NORMALIZE_PRESCALED; fixed */
-  const double* custom; /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL (any other
-                           is refused); fixed.
-                           Refused, as any list: numbers that are not finite; one that takes a
-                           singular value within (0, 1] beyond 4 after any step; one that takes
-                           any up to 1 + 2^-7 (f32: 1 + 2^-20) below 0, or beyond 1.5 and 5/4 of the
-                           most within (0, 1] */
-  muonrt_scale_rule_t scale_rule; /* MATCH_RMS; fixed */
-  muonrt_form_t form;             /* AUTO: by shape alone; fixed */
-  double scale_factor;            /* multiplies the rule's value; 1; >= 0; fixed */
-  /* AdamW */
-  double beta1, beta2, adamw_eps; /* 0.9, 0.95, 1e-8; ranges of beta1 and beta2: as momentum's */
-  /* Muon */
-  double normalize_eps;           /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
-  const int32_t* gram_restarts;   /* Gram form: n_gram_restarts steps, counted from 0 and ascending,
-                                before   which X is rebuilt; read at creation alone; NULL: searched for
-                                the   list and dtype, so that matrices of at least 512 rows have no
-                                larger error than in the standard form in bf16; refused with
-                                FORM_STANDARD; fixed */
-  int32_t n_gram_restarts;        /* 0 .. 31 */
-  muonrt_dtype_t iteration_dtype; /* of this group; 0: the optimizer's; fixed */
-  muonrt_row_scaling_t row_scaling; /* AOL: rows of the normalized matrix divided by the root of
-                          their absolute Gram sums, as Turbo-Muon does (a sum below 1e-7 counts as
-                          1e-7; in f16 also below rows x 2^-27, as that), then by safety but
-                          in mode ALL; NONE; fixed */
-  int32_t block_period;   /* P, 1 .. 10^9: steps 0, P, 2P, ... take the whole matrix, those
-                             between take its blocks, each a matrix of its own; equal in all groups
-                             with P > 1; 1: always whole; fixed */
-  int32_t block_rows;     /* blocks of the global matrix (of each expert's, of each part), in
-                             ceil chunks, so that a small matrix may have fewer; 1; */
-  int32_t block_cols;     /* 1 .. 1024 each; fixed */
-  double block_lr_factor; /* multiplies the rate of updates, not of decay, on block steps; 1;
-                               >= 0 */
-  /* both */
-  muonrt_weight_decay_kind_t weight_decay_kind; /* DECOUPLED; fixed */
-  muonrt_adam_form_t adam_form;                 /* AdamW: TORCH; fixed */
-  int32_t update_every; /* AdamW: acts at every so many-th committed step, on the gradient of
-                           that step, without decay in between; 1; 1 .. 2^30; fixed. Gradients of
-                           the other steps may be NULL; else clipping alone reads them: one
-                           that is not finite skips the step, and clip_norm counts them. */
-  muonrt_dtype_t momentum_dtype; /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded at random when it is
-                                    stored, so that its mean is exact (options: seed); fixed */
-  muonrt_normuon_axis_t normuon_axis; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line
-                      only is left as it is. With block_period > 1: NOT_SUPPORTED. */
-  int32_t renormalize;  /* Muon: 0; 1: after the iteration each matrix is scaled to the Frobenius
-                           norm sqrt(min(rows, cols)); fixed (Muon+, arXiv 2602.21545) */
-  double normuon_beta2; /* 0.95; range: as momentum's */
+
+  /** MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW; set by the init macro. Fixed. */
+  muonrt_role_t role;
+
+  /**
+   * Name for messages and the printed plan, not empty and without control characters. Fixed.
+   * Default: NULL.
+   */
+  const char* name;
+
+  /** Factor of the learning rate of the step, >= 0. Default: 1. */
+  double lr_factor;
+
+  /** Weight decay, >= 0; see `weight_decay_kind`. Default: 0.1 for Muon, 0.01 for AdamW. */
+  double weight_decay;
+
+  /** Muon: coefficient of the momentum; 0 <= momentum < 1, also rounded to f32. Default: 0.95. */
+  double momentum;
+
+  /** Muon: kind of momentum. Fixed. Default: MUONRT_MOMENTUM_EMA. */
+  muonrt_momentum_kind_t momentum_kind;
+
+  /** Muon: 1: Nesterov momentum; 0: without. Default: 1. */
+  int32_t nesterov;
+
+  /** Muon: coefficients of Newton-Schulz. Fixed. Default: MUONRT_COEFFICIENTS_POLAR_EXPRESS. */
+  muonrt_coefficients_t coefficients;
+
+  /**
+   * Muon: number of Newton-Schulz steps, 1 to 32; 0 means the number that the list was published
+   * with. Fixed. Default: 5.
+   */
+  int32_t steps;
+
+  /**
+   * Muon with Polar Express or CANS: smallest singular value that the list is made for,
+   * 1e-12 <= lower_bound < 1. Fixed. Default: 1e-3.
+   */
+  double lower_bound;
+
+  /** Muon with Polar Express: cushion of the list, 0 <= cushion < 1. Fixed. Default: 0.02. */
+  double cushion;
+
+  /**
+   * Muon: safety factor, 1 to 2; see `safety_mode`. Fixed. Default: 0, which means 1.02 for Polar
+   * Express, CANS and cubic, and 1 for the other lists.
+   */
+  double safety;
+
+  /** Muon: where `safety` is applied. Fixed. Default: MUONRT_SAFETY_AUTO. */
+  muonrt_safety_mode_t safety_mode;
+
+  /** Muon: how the input is normalized. Fixed. Default: MUONRT_NORMALIZE_PRESCALED. */
+  muonrt_normalize_t normalize;
+
+  /**
+   * Muon: `steps` triples (a, b, c), each number from -1e6 to 1e6, for MUONRT_COEFFICIENTS_CUSTOM;
+   * NULL otherwise. See "Coefficients" above. Fixed. Default: NULL.
+   */
+  const double* custom;
+
+  /** Muon: scale of updates. Fixed. Default: MUONRT_SCALE_MATCH_RMS. */
+  muonrt_scale_rule_t scale_rule;
+
+  /** Muon: form of Newton-Schulz. Fixed. Default: MUONRT_FORM_AUTO. */
+  muonrt_form_t form;
+
+  /** Muon: factor of the scale, >= 0. Fixed. Default: 1. */
+  double scale_factor;
+
+  /** AdamW: coefficients of the moments, with the range of `momentum`. Default: 0.9 and 0.95. */
+  double beta1, beta2;
+
+  /** AdamW: the epsilon of `adam_form`; 0, or >= 1e-37. Default: 1e-8. */
+  double adamw_eps;
+
+  /** Muon: the epsilon of `normalize`, >= 0. Fixed. Default: 1e-7. */
+  double normalize_eps;
+
+  /**
+   * Muon: steps of the Gram form, counted from 0, before which the iteration restarts: ascending, 1
+   * to steps - 1. Not with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt search for
+   * restarts that keep the error within that of the standard form in bf16.
+   */
+  const int32_t* gram_restarts;
+
+  /** Number of elements in `gram_restarts`, 0 to 31; 0 if it is NULL. Default: 0. */
+  int32_t n_gram_restarts;
+
+  /**
+   * Muon: dtype of the Newton-Schulz iterates. Fixed. Default: 0, which means that of the
+   * optimizer's options.
+   */
+  muonrt_dtype_t iteration_dtype;
+
+  /** Muon: how rows are scaled before the iteration. Fixed. Default: MUONRT_ROW_SCALING_NONE. */
+  muonrt_row_scaling_t row_scaling;
+
+  /**
+   * Muon: period P, 1 to 10^9. Steps 0, P, 2P, ... orthogonalize whole matrices, the others each
+   * block by itself; equal in all groups with P > 1. Fixed. Default: 1, which means always whole.
+   */
+  int32_t block_period;
+
+  /**
+   * Muon: number of blocks along the rows and along the columns of each matrix or part, 1 to 1024.
+   * A block has ceil(rows / block_rows) rows, so that a small matrix may have fewer blocks. Fixed.
+   * Default: 1.
+   */
+  int32_t block_rows, block_cols;
+
+  /** Muon: factor of the rate in steps of blocks, but not of decay, >= 0. Default: 1. */
+  double block_lr_factor;
+
+  /** Kind of weight decay. Fixed. Default: MUONRT_WEIGHT_DECAY_DECOUPLED. */
+  muonrt_weight_decay_kind_t weight_decay_kind;
+
+  /** AdamW: form of the update. Fixed. Default: MUONRT_ADAM_TORCH. */
+  muonrt_adam_form_t adam_form;
+
+  /**
+   * AdamW: the group is updated, and decays, only in every update_every-th committed step, with the
+   * gradient of that step; 1 to 2^30, and 1 for Muon. Fixed. Default: 1. In the other steps the
+   * gradient may be NULL; if it is bound, it counts for clip_norm and must be finite.
+   */
+  int32_t update_every;
+
+  /**
+   * Muon: dtype of the momentum, MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16, which is rounded randomly
+   * without bias. AdamW: MUONRT_DTYPE_F32. Fixed. Default: MUONRT_DTYPE_F32.
+   */
+  muonrt_dtype_t momentum_dtype;
+
+  /**
+   * Muon: axis of NorMuon; MUONRT_NORMUON_OFF for AdamW, and if any group has block_period > 1. A
+   * matrix with only one neuron is not changed. Fixed. Default: MUONRT_NORMUON_OFF.
+   */
+  muonrt_normuon_axis_t normuon_axis;
+
+  /**
+   * Muon: 1: after the iteration, scale each matrix to the Frobenius norm sqrt(min(rows, cols))
+   * (Muon+, arXiv 2602.21545). Fixed. Default: 0.
+   */
+  int32_t renormalize;
+
+  /** Muon: decay of NorMuon's second moments, with the range of `momentum`. Default: 0.95. */
+  double normuon_beta2;
 } muonrt_group_t;
 
-/* Sets every field to its default; see muonrt/base.h. `role` is MUONRT_ROLE_MUON or _ADAMW. */
-MUONRT_API void muonrt_group_init_sized(muonrt_group_t* group, muonrt_role_t role, uint32_t size);
-#define muonrt_group_init(group, role) \
-  muonrt_group_init_sized((group), (role), sizeof(muonrt_group_t))
+/**
+ * Sets every field of `group` to its default for Muon.
+ *
+ * Call it through the macro muonrt_group_init_muon(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] group  The struct to fill; NULL is accepted.
+ * @param[in]  size   Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_group_init_muon_sized(muonrt_group_t* group, uint32_t size);
+#define muonrt_group_init_muon(group) muonrt_group_init_muon_sized((group), sizeof(muonrt_group_t))
+
+/**
+ * Sets every field of `group` to its default for AdamW.
+ *
+ * Call it through the macro muonrt_group_init_adamw(), which passes the size. The parameters are
+ * those of muonrt_group_init_muon_sized().
+ *
+ * Threads: any.
+ */
+MUONRT_API void muonrt_group_init_adamw_sized(muonrt_group_t* group, uint32_t size);
+#define muonrt_group_init_adamw(group) \
+  muonrt_group_init_adamw_sized((group), sizeof(muonrt_group_t))
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,16 @@
-/* muonrt/health.h - statistics of single steps: are updates orthogonal, are replicas equal? */
+/**
+ * @file muonrt/health.h
+ * Statistics of single steps: whether updates are orthogonal and replicas are equal.
+ *
+ * If `health_every` of muonrt_debug_options_t is k > 0, the step that would become the k-th, 2k-th,
+ * 3k-th, ... committed step collects statistics, even if it is then skipped. Such a step makes one
+ * more pass over weights, gradients and everything that replicas hold, multiplies each matrix by
+ * some vectors, and adds one reduction over all ranks. Other steps cost nothing more. Results of
+ * training do not change.
+ *
+ * All statistics are equal on every rank. They do not depend on mesh, placement, number of ranks or
+ * threads, except that `nonfinite` counts the elements of every partial gradient.
+ */
 #ifndef MUONRT_HEALTH_H
 #define MUONRT_HEALTH_H
 
@@ -8,68 +20,143 @@
 extern "C" {
 #endif
 
-/* With `health_every` = k in the options, the step that would be the k-th, 2k-th, ... committed one
- * measures, skipped or not. It costs a pass over weights, gradients and what replicas hold, some
- * products with vectors for each matrix, one reduction over all ranks, and waits of the host. Other
- * steps cost nothing, and no step changes a bit of what is computed. All numbers are the same on
- * every rank, for every mesh, number of ranks and threads (sums are exact); with partial gradients
- * `nonfinite` counts each addend. */
-
-/* What replicas hold, beside MUONRT_STATE_MOMENTUM, _VARIANCE, _MASTER, _REMAINDER. */
-enum { MUONRT_STATE_PARAM = -1 /* the parameter itself */ };
-
-/* The last step that measured. */
+/**
+ * Summary of the last step that collected statistics.
+ *
+ * The `replica_` fields describe a comparison, by hash, of what replicas hold: parameters, master
+ * weights, remainders and moments. They name the first parameter that differs. The comparison
+ * cannot show which of the two ranks is wrong, and it does not detect a wrong update that an owner
+ * has sent to all replicas.
+ */
 typedef struct muonrt_health {
+  /** Size of the struct in bytes; set by muonrt_health_init(). */
   uint32_t struct_size;
-  int32_t skipped;  /* 1: that step was voted down; weights are as before */
-  int64_t step;     /* committed steps when it had ended; -1: none has measured yet */
-  int64_t matrices; /* that step took; experts, parts and blocks each count */
-  /* Bits of data, master weights, remainders and moments of all replicas, compared by a hash: the
-     first parameter that differs, or -1; the lowest rank that holds something else than the first
-     replica of its shard; that replica's rank; what differs first. Which of the two is damaged
-     cannot be told; an owner's error, which all replicas receive alike, is not seen. */
+
+  /** 1: the step was skipped, so weights are those from before the step. */
+  int32_t skipped;
+
+  /** Number of committed steps after that step; -1 if no step has collected statistics yet. */
+  int64_t step;
+
+  /** Number of matrices in that step; each expert, part and block is a matrix. */
+  int64_t matrices;
+
+  /** Lowest index of a parameter whose replicas differ; -1 if all are equal. */
   int64_t replica_param;
-  int32_t replica_rank; /* -1 where all are equal */
+
+  /** Lowest rank that differs from `replica_reference`; -1 if all are equal. */
+  int32_t replica_rank;
+
+  /** The rank that holds the first replica of the same shard; -1 if all are equal. */
   int32_t replica_reference;
-  int32_t replica_kind; /* MUONRT_STATE_PARAM or a muonrt_state_kind_t */
+
+  /** What differs: MUONRT_STATE_PARAM, _MASTER, _REMAINDER, _MOMENTUM or _VARIANCE. */
+  muonrt_state_kind_t replica_kind;
+
+  /** Reserved; 0. */
   int32_t reserved;
 } muonrt_health_t;
 
-/* One matrix. NaN stands for what there is nothing to tell of. */
+/**
+ * Statistics of one matrix.
+ *
+ * A floating-point field that has no value is NaN; for example, `largest_q` if the standard form
+ * was used, or `update_rms` if `updated` is 0.
+ */
 typedef struct muonrt_matrix_health {
+  /** Size of the struct in bytes; set by muonrt_matrix_health_init(). */
   uint32_t struct_size;
-  int32_t updated; /* 0: the step was skipped, or its parameter sat out: no update was made */
+
+  /** 1: the step has updated the matrix. 0: the step was skipped, or the parameter was inactive. */
+  int32_t updated;
+
+  /** Index of the parameter, in the order of muonrt_optimizer_create(). */
   int64_t param;
-  int64_t index; /* among its parameter's matrices: expert by expert, part by part */
-  /* As stored. */
+
+  /** Index of the matrix in its parameter, counted expert by expert and part by part. */
+  int64_t index;
+
+  /** Rows and columns of the matrix as it is stored. */
   int64_t rows, cols;
-  double update_rms; /* root mean square of what the group's rate (the step's lr x the group's
-                        lr_factor) multiplies: scale and the lr_factors of parameter and part are in
-                        it */
-  double weight_rms; /* of the weights in f32, after the step; NaN where one is not finite */
-  /* Of the orthogonalized matrix, before NorMuon: ends of its singular values, estimated from
-     inside by 48 steps of Lanczos's method, and the larger of 1 - sigma_min, sigma_max - 1. How
-     small it is depends on the coefficients: Keller Jordan's leave 0.3, zero directions 1. */
+
+  /**
+   * Root mean square of the update before it is multiplied by the step's learning rate and the
+   * group's lr_factor. Scale and the lr_factors of parameter and part are included.
+   */
+  double update_rms;
+
+  /** Root mean square of the f32 weights after the step; NaN if a weight is not finite. */
+  double weight_rms;
+
+  /**
+   * Smallest and largest singular value of the orthogonalized matrix before NorMuon, estimated with
+   * 48 Lanczos steps. Except for rounding, the estimates lie between the true values.
+   */
   double sigma_min, sigma_max;
+
+  /**
+   * The larger of 1 - sigma_min and sigma_max - 1. Typical values depend on the coefficients: those
+   * of Keller Jordan leave 0.3, and directions without gradient leave 1.
+   */
   double deviation;
-  double largest_q;  /* largest |element| of a Q of the Gram form; NaN: no Q was formed */
-  int64_t nonfinite; /* elements of the gradient that are infinite or NaN */
+
+  /** Largest absolute value of an element of the Q of the Gram form; NaN in the standard form. */
+  double largest_q;
+
+  /** Number of elements of the gradient that are infinite or NaN. */
+  int64_t nonfinite;
 } muonrt_matrix_health_t;
 
-/* Each sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `health` to its default.
+ *
+ * Call it through the macro muonrt_health_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] health  The struct to fill; NULL is accepted.
+ * @param[in]  size    Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_health_init_sized(muonrt_health_t* health, uint32_t size);
 #define muonrt_health_init(health) muonrt_health_init_sized((health), sizeof(muonrt_health_t))
+
+/**
+ * Sets every field of `matrix` to its default.
+ *
+ * Call it through the macro muonrt_matrix_health_init(), which passes the size. The parameters are
+ * those of muonrt_health_init_sized().
+ *
+ * Threads: any.
+ */
 MUONRT_API void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t size);
 #define muonrt_matrix_health_init(matrix) \
   muonrt_matrix_health_init_sized((matrix), sizeof(muonrt_matrix_health_t))
 
-/* *health <- the summary, and matrices[0 .. capacity) <- the first of its matrices, by parameter
- * and index; the first element's struct_size is the stride of all. `matrices` may be NULL where
- * capacity is 0. Errors: INVALID_ARGUMENT; INVALID_STATE where health_every is 0. */
-MUONRT_API muonrt_status_t muonrt_optimizer_get_health(const muonrt_optimizer_t* optimizer,
-                                                       muonrt_health_t* health,
+/**
+ * Gets the statistics of the last step that collected them.
+ *
+ * To learn the number of matrices, call the function with capacity 0 first and read
+ * `health->matrices`.
+ *
+ * Threads: one at a time per optimizer. Collective: no.
+ *
+ * @param[out] health     The summary. Call muonrt_health_init() on it first.
+ * @param[out] matrices   Array of `capacity` elements, filled from the start in the order of
+ *                        parameter and index. Initialize the first element with
+ *                        muonrt_matrix_health_init(); its struct_size is the stride of the array.
+ *                        May be NULL if `capacity` is 0.
+ * @param[in]  capacity   Number of elements in `matrices`, >= 0.
+ * @param[in]  optimizer  The optimizer.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `capacity` is out of range, a required pointer is NULL, or a
+ *     struct is not initialized;
+ *   - MUONRT_ERROR_INVALID_STATE: `health_every` is 0.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_get_health(muonrt_health_t* health,
                                                        muonrt_matrix_health_t* matrices,
-                                                       int64_t capacity);
+                                                       int64_t capacity,
+                                                       const muonrt_optimizer_t* optimizer);
 
 #ifdef __cplusplus
 }

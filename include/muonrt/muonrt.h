@@ -12,6 +12,7 @@
 #include "muonrt/comm.h"
 #include "muonrt/distributed.h"
 #include "muonrt/health.h"
+#include "muonrt/inspect.h"
 #include "muonrt/layout.h"
 #include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"

@@ -1,4 +1,7 @@
-/* muonrt/recover.h - after a step that failed: what the ranks that are left have in common. */
+/**
+ * @file muonrt/recover.h
+ * Recovery after a failed step: brings the surviving ranks to the same state.
+ */
 #ifndef MUONRT_RECOVER_H
 #define MUONRT_RECOVER_H
 
@@ -8,58 +11,110 @@
 extern "C" {
 #endif
 
-/* What was settled; the same on every rank. */
+/** What muonrt_optimizer_recover() has done; the same on every survivor. */
 typedef int32_t muonrt_recovery_outcome_t;
 enum muonrt_recovery_outcome {
-  MUONRT_RECOVERY_NONE = 0,           /* no rank was in doubt */
-  MUONRT_RECOVERY_ROLLED_FORWARD = 1, /* some rank had committed: now all have */
-  MUONRT_RECOVERY_DISCARDED = 2       /* ranks were in doubt, none had committed: none has */
+  /** Nothing: no survivor was undecided, and all have committed the same steps. */
+  MUONRT_RECOVERY_NONE = 0,
+
+  /** Some survivors had committed the step; now the others have committed it, too. */
+  MUONRT_RECOVERY_ROLLED_FORWARD = 1,
+
+  /** Some survivors were undecided, but none had committed the step, so none has committed it. */
+  MUONRT_RECOVERY_DISCARDED = 2
 };
 
-/* Of which ranks it is enough that they are survivors. */
+/** How many survivors muonrt_optimizer_recover() requires. */
 typedef int32_t muonrt_survivor_policy_t;
 enum muonrt_survivor_policy {
-  MUONRT_SURVIVORS_MAJORITY = 0, /* more than half of the optimizer's ranks, or half of them with
-                                    rank 0 among them */
-  MUONRT_SURVIVORS_ANY = 1       /* unsafe: where a network has parted the ranks, each part may
-                                    settle the step otherwise, and both go on; only where the other
-                                    ranks are certainly lost */
+  /** More than half of the optimizer's ranks, or exactly half of them including rank 0. */
+  MUONRT_SURVIVORS_MAJORITY = 0,
+
+  /**
+   * Any number. This policy is unsafe: if a network failure has split the ranks into two parts, the
+   * parts may come to different results. Use it only if all other ranks have certainly ended.
+   */
+  MUONRT_SURVIVORS_ANY = 1
 };
 
+/** Policy and result of muonrt_optimizer_recover(). Call muonrt_recovery_init() first. */
 typedef struct muonrt_recovery {
+  /** Size of the struct in bytes; set by muonrt_recovery_init(). */
   uint32_t struct_size;
-  muonrt_recovery_outcome_t outcome;        /* MUONRT_RECOVERY_... */
-  int64_t step;                             /* committed steps, now the same on all these ranks */
-  muonrt_survivor_policy_t survivor_policy; /* given by the caller, equal on all survivors;
-                                               MUONRT_SURVIVORS_MAJORITY */
+
+  /** Output: what was done. */
+  muonrt_recovery_outcome_t outcome;
+
+  /** Output: number of committed steps, now the same on every survivor. */
+  int64_t step;
+
+  /**
+   * Input: how many survivors are required; equal on all survivors. Default:
+   * MUONRT_SURVIVORS_MAJORITY.
+   */
+  muonrt_survivor_policy_t survivor_policy;
+
+  /** Reserved; 0. */
   int32_t reserved;
 } muonrt_recovery_t;
 
-/* Sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `recovery` to its default.
+ *
+ * Call it through the macro muonrt_recovery_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] recovery  The struct to fill; NULL is accepted.
+ * @param[in]  size      Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t size);
 #define muonrt_recovery_init(recovery) \
   muonrt_recovery_init_sized((recovery), sizeof(muonrt_recovery_t))
 
-/* Settles a step that has failed (COMM, TIMEOUT, ABORTED, UNDECIDED, on some ranks perhaps OK). A
- * rank that dies inside the vote may leave some that have committed the step and others that do not
- * know: those commit now what they had staged, with the gradients of that step, which must be bound
- * and unchanged, as must parameters and state; where none has committed, none does. Then parameters
- * and state (muonrt/state.h) are those of `step` committed steps on all ranks of `survivors`; what
- * only lost ranks held is lost; whether they had committed does not matter. Such an optimizer
- * still takes no step: make another over the ranks that are left, from this one's state. It may be
- * called again, with the same or other survivors, and on ranks where nothing has failed.
- * @param survivors  a communicator made after the fault, of ranks of this optimizer, in any order;
- *     host messages alone are sent over it.
- * @param recovery   `survivor_policy` is read, outcome and step are filled; may be NULL; left as it
- *     was where an error is returned.
- * Errors: INVALID_ARGUMENT for a null handle, a wrong struct_size or policy, on this rank alone,
- * whose peers wait. The same on every rank: TORN (a rank's parameters are partly updated, or
- * commits were eager and a rank cannot follow): reload a checkpoint; MISMATCH (not ranks of one
- * optimizer, one of them twice, other policies, or step numbers that no single fault leaves);
- * UNDECIDED (too few ranks for the policy; nothing has changed): call again with more;
- * OUT_OF_MEMORY: call again. COMM,
- * TIMEOUT, ABORTED: of `survivors`; call again with a new one. Blocking; collective over
- * `survivors`. */
+/**
+ * Settles a failed step among the surviving ranks.
+ *
+ * If a rank ends during the vote of a step, some ranks may have committed the step while others do
+ * not know the result. If a survivor has committed the step, this call commits it on the other
+ * survivors from the updates that they have staged. If no survivor has committed it, none does.
+ *
+ * After the call, parameters and state on all survivors are those of `step` committed steps. State
+ * that only lost ranks held is lost. If a step has failed on this rank, its optimizer still cannot
+ * run steps: read its state (muonrt/state.h) and create another optimizer over the remaining ranks.
+ *
+ * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
+ * ranks, and on every survivor, including those on which no step has failed. It may be called
+ * again, with the same survivors or others. Until it has returned, the gradients of the failed step
+ * must remain bound, and gradients, parameters and state must remain unchanged.
+ *
+ * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
+ * `survivors` limits every wait.
+ *
+ * @param[in]     optimizer  The optimizer.
+ * @param[in]     survivors  A communicator that was created after the fault. Its ranks are ranks of
+ *                           this optimizer, in any order. Only host memory is sent over it.
+ * @param[in,out] recovery   Policy and result; the result is unchanged on error. NULL: the default
+ *                           policy, and no result.
+ *
+ * @return MUONRT_OK, or an error. The following error is returned only on the rank concerned, and
+ * the other survivors wait for this rank until the timeout:
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a handle is invalid, `recovery` is not initialized, or its
+ *     policy is unknown.
+ *
+ * The following errors are returned on every survivor:
+ *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated, or a rank cannot follow
+ *     because commits are eager. Load a checkpoint.
+ *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs
+ *     twice, the policies differ, or the numbers of committed steps differ in a way that one failed
+ *     step cannot cause.
+ *   - MUONRT_ERROR_UNDECIDED: there are too few survivors for the policy, and nothing has changed.
+ *     Call it again with more ranks.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call it again.
+ *
+ * If `survivors` itself fails, the ranks may return different errors:
+ *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED: call it again with a new communicator.
+ */
 MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer,
                                                     muonrt_comm_t* survivors,
                                                     muonrt_recovery_t* recovery);

@@ -1,0 +1,226 @@
+/**
+ * @file muonrt/step.h
+ * Arguments and report of muonrt_optimizer_step().
+ *
+ * muonrt/optimizer.h includes this header.
+ */
+#ifndef MUONRT_STEP_H
+#define MUONRT_STEP_H
+
+#include "muonrt/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Arguments of one step.
+ *
+ * Call muonrt_step_args_init() before you set fields. `lr` (or `group_lrs`), `grad_scale_inv` and
+ * `inactive_params` must be equal on all ranks, and so must the product of `grad_scale_inv`,
+ * `device_grad_scale_inv`, the clipping factor and `grad_multiplier`. If they differ, the step
+ * returns MUONRT_ERROR_MISMATCH.
+ *
+ * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
+ * optimizer's device can access. The work of the step reads them, so they must not change until
+ * muonrt_optimizer_step() has returned.
+ */
+typedef struct muonrt_step_args {
+  /** Size of the struct in bytes; set by muonrt_step_args_init(). */
+  uint32_t struct_size;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /**
+   * Learning rate of all groups: finite, >= 0. The product with all factors must be representable
+   * in f32. Default: NaN, which is rejected, because every step must set a rate.
+   */
+  double lr;
+
+  /**
+   * Factor by which every gradient is multiplied, the inverse of a loss scale: > 0 and
+   * representable in f32. Default: 1.
+   */
+  double grad_scale_inv;
+
+  /**
+   * Indices of the parameters that are inactive in this step. Their values and state do not change,
+   * and their gradients are not read. Default: NULL.
+   */
+  const int64_t* inactive_params;
+
+  /** Number of elements in `inactive_params`, 0 to the number of parameters. Default: 0. */
+  int64_t n_inactive_params;
+
+  /**
+   * One value by which every gradient is multiplied, in addition to `grad_scale_inv`. Default:
+   * NULL, which means 1.
+   */
+  const float* device_grad_scale_inv;
+
+  /**
+   * One value by which every gradient is multiplied after the clipping of `clip_norm`, for example
+   * the factor of the caller's own clipping. Default: NULL, which means 1.
+   */
+  const float* grad_multiplier;
+
+  /**
+   * One value. If it is not 0 on any rank, the step is skipped on all ranks. Default: NULL, which
+   * means 0.
+   */
+  const float* found_inf;
+
+  /**
+   * Largest attention logit of each query head on this rank, for QK-clip: all heads of the lowest
+   * layer first, then those of the next; -inf for a head that this rank does not compute. The
+   * maximum over all ranks is used, and a value of +inf or NaN skips the step. Default: NULL, which
+   * means -inf for every head.
+   */
+  const float* qk_logits;
+
+  /**
+   * Number of elements in `qk_logits`: the query heads of all layers that parameters name in their
+   * `qk_clip`. Not read if `qk_logits` is NULL. Default: 0.
+   */
+  int64_t n_qk_logits;
+
+  /**
+   * CUDA: the cudaStream_t that writes the gradients; the step waits for all work that the stream
+   * holds when the step is called. On the host NULL is required. Default: NULL, the default stream.
+   */
+  void* stream;
+
+  /**
+   * Learning rates of the groups, in their order, each with the range of `lr`, which is then not
+   * read. Default: NULL, which means `lr` for every group.
+   */
+  const double* group_lrs;
+
+  /** Number of elements in `group_lrs`: the number of groups, or 0 if it is NULL. Default: 0. */
+  int32_t n_group_lrs;
+
+  /** Reserved; 0. */
+  int32_t reserved_2;
+} muonrt_step_args_t;
+
+/**
+ * What a step did.
+ *
+ * Times are in seconds, and they and `bytes_sent` are those of this rank.
+ */
+typedef struct muonrt_step_report {
+  /** Size of the struct in bytes; set by muonrt_step_report_init(). */
+  uint32_t struct_size;
+
+  /** 1: the step was skipped, so nothing has changed. */
+  int32_t skipped;
+
+  /** Number of committed steps, including this one if it was committed. */
+  int64_t step;
+
+  /** Number of matrices that all ranks have orthogonalized; `planned` in a committed step. */
+  int64_t orthogonalized;
+
+  /** Number of matrices in the plan of this step. */
+  int64_t planned;
+
+  /**
+   * Number of orthogonalized matrices whose input was zero, including those of inactive parameters;
+   * 0 if the step was skipped.
+   */
+  int64_t zero_matrices;
+
+  /**
+   * If the step was skipped, the lowest rank with a non-finite gradient. If no gradient is
+   * non-finite, the lowest rank that found another cause: `found_inf`, a factor, a logit or an
+   * update that overflowed. Otherwise -1.
+   */
+  int32_t nonfinite_rank;
+
+  /**
+   * 1: this step collected statistics; see muonrt_optimizer_get_health(). If collecting them fails
+   * after the step has ended, the step keeps its status and the next step returns the error.
+   */
+  int32_t has_health;
+
+  /**
+   * Lowest index of a parameter in which `nonfinite_rank` found the cause; -1 if the cause is not
+   * in a parameter or the step was not skipped.
+   */
+  int64_t nonfinite_param;
+
+  /** Bytes sent to other ranks. */
+  int64_t bytes_sent;
+
+  /** Time of the whole call. */
+  double seconds;
+
+  /** Time in which local data was packed, unpacked and committed. */
+  double local_seconds;
+
+  /** Time of normalization and of the matrix products of Newton-Schulz. */
+  double gemm_seconds;
+
+  /** Sum of the times of all exchanges. */
+  double exchange_seconds;
+
+  /** `seconds` minus `local_seconds` and `gemm_seconds`, at least 0. */
+  double exposed_seconds;
+
+  /**
+   * Norm of all gradients after `grad_scale_inv` and `device_grad_scale_inv`, before clipping. 0 if
+   * `clip_norm` is 0 or the step was skipped.
+   */
+  double grad_norm;
+
+  /** Number of heads that QK-clip has clipped; see muonrt_optimizer_get_clipped_heads(). */
+  int64_t clipped_heads;
+
+  /**
+   * Time until all work of the step was enqueued; after that the call only waits. A large step may
+   * also wait for `stream` in this time.
+   */
+  double enqueue_seconds;
+
+  /**
+   * 1: the step was skipped because a direction overflows `transport_dtype`, although gradient and
+   * momentum of `nonfinite_param` are finite. Scale the gradients down, or set `transport_dtype` to
+   * MUONRT_DTYPE_F32.
+   */
+  int32_t transport_overflow;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+} muonrt_step_report_t;
+
+/**
+ * Sets every field of `args` to its default.
+ *
+ * Call it through the macro muonrt_step_args_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] args  The struct to fill; NULL is accepted.
+ * @param[in]  size  Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_step_args_init_sized(muonrt_step_args_t* args, uint32_t size);
+#define muonrt_step_args_init(args) muonrt_step_args_init_sized((args), sizeof(muonrt_step_args_t))
+
+/**
+ * Sets every field of `report` to its default.
+ *
+ * Call it through the macro muonrt_step_report_init(), which passes the size. The parameters are
+ * those of muonrt_step_args_init_sized().
+ *
+ * Threads: any.
+ */
+MUONRT_API void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size);
+#define muonrt_step_report_init(report) \
+  muonrt_step_report_init_sized((report), sizeof(muonrt_step_report_t))
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_STEP_H */

@@ -1,0 +1,251 @@
+/**
+ * @file muonrt/tuning.h
+ * Options of an optimizer that few programs need: tuning for speed and memory, and debugging.
+ *
+ * muonrt_optimizer_options_t (muonrt/optimizer.h) points to these structs.
+ * muonrt_optimizer_create() reads them, and they may be freed after it has returned.
+ */
+#ifndef MUONRT_TUNING_H
+#define MUONRT_TUNING_H
+
+#include "muonrt/allocator.h"
+#include "muonrt/base.h"
+#include "muonrt/distributed.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** When a step writes parameters and state. */
+typedef int32_t muonrt_commit_t;
+enum muonrt_commit {
+  /** After every update has been computed and all ranks have voted to commit. */
+  MUONRT_COMMIT_ATOMIC = 0,
+
+  /**
+   * Chunk by chunk, as soon as the updates of a chunk have arrived. The ranks vote on the gradients
+   * before the first commit. This mode stages no updates, so it needs less memory, but an error
+   * after the vote ends the step with MUONRT_ERROR_TORN, and then a checkpoint must be loaded.
+   */
+  MUONRT_COMMIT_EAGER = 1
+};
+
+/** How often a matrix is orthogonalized if several replicas hold it; results do not change. */
+typedef int32_t muonrt_replica_mode_t;
+enum muonrt_replica_mode {
+  /** Once for all replicas. The owner sends the update to each of them. */
+  MUONRT_REPLICA_MODE_ONCE = 0,
+
+  /** Once in every replica: more computation, but no messages between replicas. */
+  MUONRT_REPLICA_MODE_EACH = 1,
+
+  /** The cheaper of the two according to a cost model. The printed plan compares them. */
+  MUONRT_REPLICA_MODE_AUTO = 2
+};
+
+/** The implementation of symmetric matrix products in half precision on CUDA. */
+typedef int32_t muonrt_symmetric_t;
+enum muonrt_symmetric {
+  /**
+   * MUONRT_SYMMETRIC_SM90 on compute capability 9.0, otherwise MUONRT_SYMMETRIC_VENDOR. The choice
+   * may change in a later version.
+   */
+  MUONRT_SYMMETRIC_DEFAULT = 0,
+
+  /** cuBLASLt, which computes the whole product; muonrt then mirrors one half. */
+  MUONRT_SYMMETRIC_VENDOR = 1,
+
+  /** muonrt's kernels for compute capability 8.0 or later. They compute half of the product. */
+  MUONRT_SYMMETRIC_SM80 = 2,
+
+  /** muonrt's kernels for compute capability 9.0 only. They compute half of the product. */
+  MUONRT_SYMMETRIC_SM90 = 3
+};
+
+/**
+ * In which steps the ranks compare what replicas hold: gradients, weights and their state.
+ *
+ * Each rank hashes its copies, and the vote of the step compares the hashes. If they differ, the
+ * step returns MUONRT_ERROR_MISMATCH and changes nothing.
+ */
+typedef int32_t muonrt_replica_check_t;
+enum muonrt_replica_check {
+  /**
+   * In steps until the first one commits, and again after muonrt_optimizer_set_step() and
+   * muonrt_optimizer_set_update_count(). After muonrt_optimizer_reset_masters() the next step
+   * compares the weights and state of the listed parameters. The gradient of an inactive parameter
+   * is compared in the first step in which the parameter is active.
+   */
+  MUONRT_REPLICA_CHECK_FIRST = 0,
+
+  /** In every step. The host waits for a pass over everything that replicas hold. */
+  MUONRT_REPLICA_CHECK_EVERY = 1,
+
+  /** Never. */
+  MUONRT_REPLICA_CHECK_OFF = 2
+};
+
+/**
+ * Tuning options of muonrt_optimizer_create().
+ *
+ * Call muonrt_tuning_options_init() before you set fields. All fields must be equal on all ranks,
+ * except `graphs`, `allocator`, and the functions and state of `distributed`. A field that differs
+ * is reported as MUONRT_ERROR_MISMATCH.
+ */
+typedef struct muonrt_tuning_options {
+  /** Size of the struct in bytes; set by muonrt_tuning_options_init(). */
+  uint32_t struct_size;
+
+  /**
+   * Dtype of the elements that ranks exchange: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. The same
+   * rounding is applied if no message is sent. Default: MUONRT_DTYPE_BF16.
+   */
+  muonrt_dtype_t transport_dtype;
+
+  /**
+   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0, which means
+   * F32 on the host, and on CUDA BF16 in the standard form and F16 in the Gram form.
+   */
+  muonrt_dtype_t iteration_dtype;
+
+  /**
+   * When a step writes parameters and state. MUONRT_COMMIT_EAGER cannot be combined with `gather`
+   * and `redistribute` of `distributed`. Default: MUONRT_COMMIT_ATOMIC.
+   */
+  muonrt_commit_t commit;
+
+  /** How often a replicated matrix is orthogonalized. Default: MUONRT_REPLICA_MODE_ONCE. */
+  muonrt_replica_mode_t replica_mode;
+
+  /**
+   * Number of chunks in flight, 1 to 64. If `distributed` is given, its `prefetch_count` replaces
+   * this field. Default: 3.
+   */
+  int32_t window;
+
+  /**
+   * Maximum number of ranks to which an owner sends an update directly, 0 to 2^30. If more ranks
+   * need it, the owner sends it to a few of them, and these forward it to the other replicas if
+   * that reduces the number of peers. Default: 0, which means 64.
+   */
+  int32_t max_peers;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /**
+   * Size of a chunk: bytes of whole matrices in `transport_dtype` that one owner receives, 0 to
+   * 2^60. Default: 0, which means 64 MiB on the host and 256 MiB on CUDA.
+   */
+  int64_t chunk_bytes;
+
+  /**
+   * Implementation of symmetric products in half precision. On the host the default is required.
+   * Default: MUONRT_SYMMETRIC_DEFAULT.
+   */
+  muonrt_symmetric_t symmetric;
+
+  /**
+   * 1: capture the Newton-Schulz work of each chunk as a CUDA graph and replay it in later steps;
+   * results do not change. On the host 0 is required. Default: 0.
+   */
+  int32_t graphs;
+
+  /**
+   * Floating-point operations per second of one rank in matrix products, 1e-30 to 1e30. Only
+   * MUONRT_REPLICA_MODE_AUTO uses this and the next two fields. Default: 0, which means 5e10 on the
+   * host and 3e14 on CUDA.
+   */
+  double machine_flops;
+
+  /**
+   * Bytes per second that one rank sends or receives, 1e-30 to 1e30. Default: 0, which means 5e9 on
+   * the host and 5e10 on CUDA.
+   */
+  double machine_bytes;
+
+  /**
+   * Time in seconds that each message needs in addition to its bytes, 1e-30 to 1e30. Default: 0,
+   * which means 20e-6 on the host and 15e-6 on CUDA.
+   */
+  double machine_message_seconds;
+
+  /**
+   * The caller's owners and exchanges (muonrt/distributed.h). Its functions and state must remain
+   * valid until the optimizer is destroyed. Default: NULL, which uses those of muonrt.
+   */
+  const muonrt_distributed_config_t* distributed;
+
+  /**
+   * The caller's allocator of device memory (muonrt/allocator.h). Its functions and state must
+   * remain valid until the optimizer is destroyed. Default: NULL, which uses that of muonrt.
+   */
+  const muonrt_allocator_t* allocator;
+} muonrt_tuning_options_t;
+
+/**
+ * Debugging options of muonrt_optimizer_create().
+ *
+ * Call muonrt_debug_options_init() before you set fields. `portable_gemm`, `replica_check` and
+ * `health_every` must be equal on all ranks; a difference is reported as MUONRT_ERROR_MISMATCH.
+ */
+typedef struct muonrt_debug_options {
+  /** Size of the struct in bytes; set by muonrt_debug_options_init(). */
+  uint32_t struct_size;
+
+  /** 1: record the times of a step's stages for muonrt_optimizer_get_trace(). Default: 0. */
+  int32_t trace;
+
+  /** 1: fill message buffers and scratch memory with NaN before every step. Default: 0. */
+  int32_t poison;
+
+  /**
+   * 1: compute matrix products with portable loops instead of the GEMM library, which is slow and
+   * may round differently. Default: 0.
+   */
+  int32_t portable_gemm;
+
+  /** When the ranks compare replicas. Default: MUONRT_REPLICA_CHECK_FIRST. */
+  muonrt_replica_check_t replica_check;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /**
+   * Number of steps after which a step collects statistics (muonrt/health.h), 0 to 2^53. Default:
+   * 0, which collects none.
+   */
+  int64_t health_every;
+} muonrt_debug_options_t;
+
+/**
+ * Sets every field of `options` to its default.
+ *
+ * Call it through the macro muonrt_tuning_options_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] options  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_tuning_options_init_sized(muonrt_tuning_options_t* options, uint32_t size);
+#define muonrt_tuning_options_init(options) \
+  muonrt_tuning_options_init_sized((options), sizeof(muonrt_tuning_options_t))
+
+/**
+ * Sets every field of `options` to its default.
+ *
+ * Call it through the macro muonrt_debug_options_init(), which passes the size. The parameters are
+ * those of muonrt_tuning_options_init_sized().
+ *
+ * Threads: any.
+ */
+MUONRT_API void muonrt_debug_options_init_sized(muonrt_debug_options_t* options, uint32_t size);
+#define muonrt_debug_options_init(options) \
+  muonrt_debug_options_init_sized((options), sizeof(muonrt_debug_options_t))
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_TUNING_H */
