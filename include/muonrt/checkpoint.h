@@ -138,9 +138,9 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *     stream did not finish.
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
- * The optimizer is unchanged in every case. It remains usable unless the error is
- * MUONRT_ERROR_COMM, _TIMEOUT or _ABORTED. After an error the folder holds the previous checkpoint,
- * or the new one if rank 0 failed after the rename.
+ * The optimizer is unchanged in every case. It may be unusable after MUONRT_ERROR_DEVICE, _COMM,
+ * _TIMEOUT and _ABORTED, and remains usable after the other errors. After an error the folder holds
+ * the previous checkpoint, or the new one if rank 0 failed after the rename.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_save_options_t* options);
