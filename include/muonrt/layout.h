@@ -140,8 +140,8 @@ enum muonrt_reading {
  * The shards are numbered row-major over `mesh_dims`. Of the indices that earlier cuts have left:
  *   1. Every `unit` consecutive indices form a block; the last block may be shorter.
  *   2. The blocks are divided into `split_factor` groups of ceil(blocks / split_factor) blocks.
- *   3. Each group is divided into one chunk per shard, of ceil(blocks / shards) blocks. A shard
- *      holds its chunk of each group.
+ *   3. Each group is divided into one chunk per shard, of ceil(blocks of the group / shards)
+ *      blocks. A shard holds its chunk of each group.
  */
 typedef struct muonrt_cut {
   /** `n_mesh_dims` indices of mesh dimensions; the last one varies fastest. */
@@ -216,13 +216,13 @@ typedef struct muonrt_layout {
   /** The mesh. Default: NULL, which means all ranks, in one dimension named "world". */
   const muonrt_mesh_t* mesh;
 
-  /** `ndim` of the mesh placements, instead of `cuts`. Default: NULL. */
+  /** One placement for each mesh dimension, instead of `cuts`. Default: NULL. */
   const muonrt_placement_t* placements;
 
   /**
-   * Only with MUONRT_READING_ORDERED: mesh dimensions that FSDP shards over as if they were one.
-   * They must shard the same tensor dimension and cut it last, without their split factors.
-   * Default: NULL, which means that the split factors determine the order.
+   * Only with MUONRT_READING_ORDERED: mesh dimensions that shard one tensor dimension together,
+   * after all others, as FSDP does; their split factors are ignored. Default: NULL, which means
+   * that the split factors determine the order.
    */
   const int32_t* flat_dims;
 

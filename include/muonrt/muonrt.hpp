@@ -1,14 +1,12 @@
 /// @file muonrt/muonrt.hpp
 /// C++17 classes over the C interface: handles that destroy themselves, exceptions instead of
-/// statuses, and std::vector instead of pointer and size.
+/// statuses, and std::vector instead of pointer and size. Header-only.
 ///
-/// Header-only; a program links libmuonrt only. Unless a comment says otherwise, a function calls
-/// the C function that it names and throws Error if that function returns an error. Threads and
-/// collective calls follow the rules of the C functions.
+/// A function calls the C function that its comment names, and throws Error if that function
+/// returns an error. Threads and collective calls follow the rules of the C functions.
 #ifndef MUONRT_MUONRT_HPP
 #define MUONRT_MUONRT_HPP
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -26,11 +24,9 @@ namespace muonrt {
 // The version is a part of the symbols' names, so that a program can also link a static libmuonrt.
 inline namespace v0 {
 
-/// The exception for a call that returned an error. what() contains the name of the status and the
-/// message of muonrt_get_last_error().
+/// A call returned an error. what() contains the status and the text of muonrt_get_last_error().
 class Error : public std::runtime_error {
  public:
-  /// Takes the message from muonrt_get_last_error().
   /// @param status  The status of the call that failed last on this thread.
   explicit Error(muonrt_status_t status)
       : std::runtime_error(std::string(muonrt_status_get_name(status)) + ": " +
@@ -43,8 +39,7 @@ class Error : public std::runtime_error {
   muonrt_status_t status_;
 };
 
-/// Throws Error unless `status` is MUONRT_OK or MUONRT_SKIPPED.
-/// @return `status`.
+/// Returns `status` if it is MUONRT_OK or MUONRT_SKIPPED, otherwise throws Error.
 inline muonrt_status_t check(muonrt_status_t status) {
   if (status != MUONRT_OK && status != MUONRT_SKIPPED) throw Error(status);
   return status;
@@ -62,7 +57,7 @@ template <class Call>
 std::string text(Call call) {
   int64_t needed = 0;
   check(call(nullptr, 0, &needed));
-  std::string out(static_cast<std::size_t>(needed), '\0');
+  std::string out(static_cast<std::string::size_type>(needed), '\0');
   check(call(&out[0], needed + 1, &needed));
   return out;
 }
@@ -251,8 +246,7 @@ class Optimizer {
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
   /// Sets all master weights from the parameters; muonrt_optimizer_reset_masters().
   void reset_masters() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
-  /// Sets the master weights of some parameters from the parameters.
-  /// @param params  Indices of parameters; if the list is empty, the call has no effect.
+  /// Sets the master weights of the parameters with these indices; an empty list has no effect.
   void reset_masters(const std::vector<int64_t>& params) {
     if (params.empty()) return;
     check(
@@ -282,8 +276,7 @@ class Optimizer {
     return report;
   }
 
-  /// Brings the surviving ranks to the same state after a failed step; muonrt_optimizer_recover().
-  /// Collective over `survivors`.
+  /// Brings the surviving ranks to the same state; muonrt_optimizer_recover(). Collective.
   muonrt_recovery_t recover(const Comm& survivors,
                             enum muonrt_survivor_policy policy = MUONRT_SURVIVORS_MAJORITY) {
     auto recovery = detail::filled(muonrt_recovery_init_sized);
@@ -298,19 +291,16 @@ class Optimizer {
     check(muonrt_optimizer_find_param(&index, get(), name.c_str()));
     return index;
   }
-  /// @return All state of this rank; muonrt_optimizer_get_state_shards(). The pointers `shape`,
-  /// `runs` and `n_runs` are valid until the next call.
+  /// @return All state of this rank; muonrt_optimizer_get_state_shards().
   std::vector<muonrt_state_shard_t> state_shards() {
     int64_t count = 0;
     check(muonrt_optimizer_get_state_shards(nullptr, 0, &count, get()));
-    std::vector<muonrt_state_shard_t> out(static_cast<std::size_t>(count),
+    std::vector<muonrt_state_shard_t> out(static_cast<size_t>(count),
                                           detail::filled(muonrt_state_shard_init_sized));
     check(muonrt_optimizer_get_state_shards(out.data(), count, &count, get()));
     return out;
   }
   /// Saves a checkpoint; muonrt_optimizer_save(). Collective.
-  /// @param folder   Path of the folder.
-  /// @param options  nullptr for the defaults.
   void save(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
     check(muonrt_optimizer_save(get(), folder.c_str(), options));
   }
@@ -342,18 +332,17 @@ class Optimizer {
   std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
     int64_t count = 0;
     check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, get()));
-    std::vector<int32_t> layers(static_cast<std::size_t>(count));
-    std::vector<int32_t> heads(static_cast<std::size_t>(count));
+    std::vector<int32_t> layers(static_cast<size_t>(count)), heads(static_cast<size_t>(count));
     check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count, get()));
     std::vector<std::pair<int32_t, int32_t>> out;
-    for (std::size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
+    for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
     return out;
   }
   /// @return The statistics of the last step that collected them; muonrt_optimizer_get_health().
   Health health() const {
     Health out{detail::filled(muonrt_health_init_sized), {}};
     check(muonrt_optimizer_get_health(&out.summary, nullptr, 0, get()));
-    out.matrices.resize(static_cast<std::size_t>(out.summary.matrices),
+    out.matrices.resize(static_cast<size_t>(out.summary.matrices),
                         detail::filled(muonrt_matrix_health_init_sized));
     check(muonrt_optimizer_get_health(&out.summary, out.matrices.data(), out.summary.matrices,
                                       get()));
@@ -373,8 +362,7 @@ class Optimizer {
     check(muonrt_optimizer_get_update_count(&out, get(), index));
     return out;
   }
-  /// Sets the update count of parameter `index`, after set_step();
-  /// muonrt_optimizer_set_update_count().
+  /// Sets the update count of parameter `index`; muonrt_optimizer_set_update_count().
   void set_update_count(int64_t index, int64_t count) {
     check(muonrt_optimizer_set_update_count(get(), index, count));
   }
