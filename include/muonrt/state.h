@@ -46,7 +46,8 @@ extern "C" {
  * 3)}, n_runs {1, 1}, begin 0 and end 6.
  *
  * For MUONRT_STATE_NORMUON the tensor has one dimension: all neurons of all matrices of the
- * parameter, expert by expert and, within an expert, part by part.
+ * parameter, expert by expert and, within an expert, part by part. A matrix or part with only one
+ * neuron has no second moment.
  */
 typedef struct muonrt_state_shard {
   /** Size of the struct in bytes; set by muonrt_state_shard_init(). */
