@@ -1,4 +1,34 @@
-/* muonrt/layout.h - how a global tensor lies over a mesh of ranks. */
+/**
+ * @file muonrt/layout.h
+ * Layouts: how a global tensor is distributed over a mesh of ranks.
+ *
+ * A layout has three parts:
+ *   1. A mesh: an array of ranks. A rank outside the mesh holds nothing.
+ *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. Give the cuts
+ *      as DTensor placements, one for each mesh dimension, or as a list.
+ *   3. At most one last step after the cuts: row bounds, an owner or flat ranges.
+ *
+ * A mesh dimension may be named once: in a cut, in the last step or as partial. The tensor is
+ * replicated over every mesh dimension that is not named.
+ *
+ * Example: the rows of a matrix are sharded over "fsdp", and the shards are replicated over "dp".
+ *
+ * @code
+ * const int64_t sizes[] = {2, 4};
+ * const char* const names[] = {"dp", "fsdp"};
+ * const muonrt_placement_t placements[] = {{MUONRT_PLACEMENT_REPLICATE, 0, 0},
+ *                                          {MUONRT_PLACEMENT_SHARD, 0, 0}};
+ * muonrt_mesh_t mesh;
+ * muonrt_layout_t layout;
+ * muonrt_mesh_init(&mesh);
+ * mesh.ndim = 2;
+ * mesh.shape = sizes;
+ * mesh.names = names;
+ * muonrt_layout_init(&layout);
+ * layout.mesh = &mesh;
+ * layout.placements = placements;
+ * @endcode
+ */
 #ifndef MUONRT_LAYOUT_H
 #define MUONRT_LAYOUT_H
 
@@ -8,109 +38,313 @@
 extern "C" {
 #endif
 
-/* Greatest number of tensor dimensions and of mesh dimensions. */
+/** Maximum number of dimensions of a tensor, and of a mesh. */
 #define MUONRT_MAX_DIMS 8
 
-/* An array of ranks, row-major, the last dimension fastest. Fill with muonrt_mesh_init first.
- * Everything it points to is read during the call it is passed to and not kept. */
+/**
+ * A mesh: an array of ranks, row-major. Call muonrt_mesh_init() before you set fields.
+ *
+ * muonrt reads everything that the struct points to during the call and keeps no pointer.
+ */
 typedef struct muonrt_mesh {
+  /** Size of the struct in bytes; set by muonrt_mesh_init(). */
   uint32_t struct_size;
-  int32_t ndim;             /* 1 .. MUONRT_MAX_DIMS */
-  const int64_t* shape;     /* ndim sizes, each >= 1 */
-  const char* const* names; /* ndim names, or NULL */
-  const int32_t* ranks;     /* product(shape) distinct ranks, or NULL for 0, 1, 2, ... */
+
+  /** Number of dimensions, 1 to MUONRT_MAX_DIMS. Default: 0, which is rejected. */
+  int32_t ndim;
+
+  /**
+   * `ndim` sizes, each >= 1; their product is at most the number of ranks of the communicator.
+   * Default: NULL, which is rejected.
+   */
+  const int64_t* shape;
+
+  /**
+   * `ndim` names: distinct, not empty, without control characters. Default: NULL, which means "d0",
+   * "d1" and so on.
+   */
+  const char* const* names;
+
+  /**
+   * One rank for each position of the array, row-major; no rank twice. Default: NULL, which means
+   * 0, 1, 2 and so on.
+   */
+  const int32_t* ranks;
 } muonrt_mesh_t;
 
-/* What one mesh dimension does to a tensor. */
+/** What a mesh dimension does to a tensor. */
 typedef int32_t muonrt_placement_kind_t;
 enum muonrt_placement_kind {
+  /** Every rank along the mesh dimension holds the same elements. */
   MUONRT_PLACEMENT_REPLICATE = 0,
-  MUONRT_PLACEMENT_SHARD = 1,         /* ceil-sized chunks of tensor dimension `dim` */
-  MUONRT_PLACEMENT_STRIDED_SHARD = 2, /* `split_factor` pieces, each chunked */
-  MUONRT_PLACEMENT_PARTIAL = 3 /* the parameter is replicated, its gradient an addend: step sums
-                                  them in f32, in the order of mesh coordinates, at the owner */
+
+  /**
+   * Shards tensor dimension `dim`. Each shard holds ceil(indices / shards) indices; the last shards
+   * may hold fewer or none.
+   */
+  MUONRT_PLACEMENT_SHARD = 1,
+
+  /**
+   * Divides tensor dimension `dim` into `split_factor` groups of equal size (rounded up), and
+   * shards each group. A rank holds one shard of each group.
+   */
+  MUONRT_PLACEMENT_STRIDED_SHARD = 2,
+
+  /**
+   * The parameter is replicated, but its gradient is not reduced: each rank along the mesh
+   * dimension has a partial gradient. The step sums the partial gradients in f32, in the order of
+   * the mesh coordinates.
+   */
+  MUONRT_PLACEMENT_PARTIAL = 3
 };
+
+/** The placement of a tensor on one mesh dimension. */
 typedef struct muonrt_placement {
+  /** What the mesh dimension does to the tensor. */
   muonrt_placement_kind_t kind;
-  int32_t dim; /* tensor dimension, negative counts from the end; 0 where it means nothing */
-  int64_t split_factor; /* STRIDED_SHARD: >= 1; else 0 or 1 */
+
+  /**
+   * SHARD, STRIDED_SHARD: the tensor dimension, counted from 0, or from -1 at the end. Ignored for
+   * other kinds.
+   */
+  int32_t dim;
+
+  /** STRIDED_SHARD: number of groups, >= 1. Other kinds: 0 or 1. */
+  int64_t split_factor;
 } muonrt_placement_t;
 
-/* How several cuts of one tensor dimension nest. */
+/**
+ * The order in which several placements cut the same tensor dimension.
+ *
+ * If the split factors record the order, as DTensor's do, LITERAL and ORDERED differ only for some
+ * sizes that are not divisible. The smallest such case is 7 rows on a mesh "fsdp" = 3, "tp" = 2
+ * with the placements STRIDED_SHARD (split_factor 2) and SHARD of dimension 0: rank 4 holds row 6
+ * with LITERAL, rank 5 with ORDERED.
+ */
 typedef int32_t muonrt_reading_t;
 enum muonrt_reading {
-  MUONRT_READING_LITERAL = 0, /* left to right, what DTensor's distribute_tensor does */
-  MUONRT_READING_ORDERED = 1  /* what FSDP2 does to a buffer that TP has cut already */
+  /** Mesh dimensions cut from left to right, as DTensor's distribute_tensor() does. */
+  MUONRT_READING_LITERAL = 0,
+
+  /**
+   * Mesh dimensions cut in the order in which the program applied them, as in the buffers of FSDP2.
+   * If `flat_dims` names the dimensions of FSDP, the other dimensions cut first, from left to
+   * right. Otherwise the split factors determine the order.
+   */
+  MUONRT_READING_ORDERED = 1
 };
 
-/* One cut: the given mesh dimensions, taken together as one, cut a tensor dimension. */
+/**
+ * A cut: shards one tensor dimension over one or several mesh dimensions.
+ *
+ * The shards are numbered row-major over `mesh_dims`. Of the indices that earlier cuts have left:
+ *   1. Every `unit` consecutive indices form a block; the last block may be shorter.
+ *   2. The blocks are divided into `split_factor` groups of ceil(blocks / split_factor) blocks.
+ *   3. Each group is divided into one chunk per shard, of ceil(blocks of the group / shards)
+ *      blocks. A shard holds its chunk of each group.
+ */
 typedef struct muonrt_cut {
-  const int32_t* mesh_dims; /* n_mesh_dims of them, the first one slowest */
-  int32_t n_mesh_dims;      /* >= 1 */
-  int32_t dim;              /* tensor dimension */
-  int64_t split_factor;     /* >= 1; 1 is a plain chunk */
-  int64_t unit;             /* >= 1: cut in blocks of so many rows */
+  /** `n_mesh_dims` indices of mesh dimensions; the last one varies fastest. */
+  const int32_t* mesh_dims;
+
+  /** Number of mesh dimensions, >= 1. */
+  int32_t n_mesh_dims;
+
+  /** The tensor dimension, counted from 0, or from -1 at the end. */
+  int32_t dim;
+
+  /**
+   * Number of groups, >= 1; 1 is a plain shard. The product of the split factors of one tensor
+   * dimension, each counted at most as the size of the dimension, is limited to 2^24.
+   */
+  int64_t split_factor;
+
+  /** Number of indices in a block, >= 1; 1 cuts between any two indices. */
+  int64_t unit;
 } muonrt_cut_t;
 
-/* What stands behind the cuts of a layout. It acts over `last_dims` of the mesh,
- * whose shards are counted row-major. */
+/**
+ * The last step of a layout, after the cuts.
+ *
+ * The step acts over the mesh dimensions `last_dims`. Its shards are numbered row-major over these.
+ */
 typedef int32_t muonrt_layout_kind_t;
 enum muonrt_layout_kind {
-  MUONRT_LAYOUT_CUTS = 0,       /* nothing; `values` must be empty */
-  MUONRT_LAYOUT_ROW_BOUNDS = 1, /* `values`: shards + 1 bounds along tensor dimension `last_dim` */
-  MUONRT_LAYOUT_OWNER = 2,      /* `values`: one number, the shard that holds all; others nothing */
-  MUONRT_LAYOUT_FLAT = 3 /* `values`: a pair begin, end for each shard: elements of the row-major
-                            local tensor that the cuts leave (ZeRO, FSDP1, llm.c) */
+  /** No last step; `values` must be empty. */
+  MUONRT_LAYOUT_CUTS = 0,
+
+  /**
+   * Shard i holds the indices [values[i], values[i + 1]) of tensor dimension `last_dim`. `values`
+   * has one number more than there are shards; the numbers ascend from 0 to the number of indices
+   * that the cuts have left, which must be the same on all ranks.
+   */
+  MUONRT_LAYOUT_ROW_BOUNDS = 1,
+
+  /**
+   * One shard holds everything that the cuts have left, and the other shards hold nothing. `values`
+   * has one number, the shard.
+   */
+  MUONRT_LAYOUT_OWNER = 2,
+
+  /**
+   * Each shard holds a range of elements of the row-major local tensor that the cuts have left, as
+   * in ZeRO, FSDP1 and llm.c. `values` has two numbers for each shard, begin and end; the ranges
+   * cover each element exactly once, in any order, and may be empty. If the cuts leave local
+   * tensors of different sizes, give one range for each shard over all mesh dimensions that shard,
+   * in the order of the mesh.
+   */
+  MUONRT_LAYOUT_FLAT = 3
 };
 
-/* A layout: either placements (one for each mesh dimension) or cuts (outermost first). Equal on
- * every rank: a tensor on a submesh, of which each rank has another one (a norm's weight on the
- * "dp" of "dp, tp"), is given over the whole mesh, replicated along its other dimensions. Fill with
- * muonrt_layout_init first. Everything it points to is read during the call and not kept. */
+/**
+ * How a tensor is distributed. Call muonrt_layout_init() before you set fields.
+ *
+ * With the defaults the tensor is replicated over all ranks. A layout must be equal on all ranks.
+ * If each rank has its own submesh, use muonrt_layout_lift() of muonrt/strategies.h, or describe
+ * the tensor over the whole mesh, replicated over the dimensions that the submesh lacks. Example: a
+ * norm's weight that is sharded over the "dp" of the mesh "dp, tp".
+ *
+ * muonrt reads everything that the struct points to during the call and keeps no pointer.
+ */
 typedef struct muonrt_layout {
+  /** Size of the struct in bytes; set by muonrt_layout_init(). */
   uint32_t struct_size;
-  muonrt_reading_t reading;  /* of the placements; LITERAL by default */
-  const muonrt_mesh_t* mesh; /* NULL: all ranks of the communicator, one dimension "world" */
-  const muonrt_placement_t* placements; /* mesh->ndim of them, or NULL */
-  const int32_t* flat_dims; /* ORDERED: mesh dimensions that FSDP cuts as one, last; or NULL */
+
+  /** The order in which `placements` cut. Default: MUONRT_READING_LITERAL. */
+  muonrt_reading_t reading;
+
+  /** The mesh. Default: NULL, which means all ranks, in one dimension named "world". */
+  const muonrt_mesh_t* mesh;
+
+  /** One placement for each mesh dimension, instead of `cuts`. Default: NULL. */
+  const muonrt_placement_t* placements;
+
+  /**
+   * Only with MUONRT_READING_ORDERED: mesh dimensions that shard one tensor dimension together,
+   * after all others, as FSDP does; their split factors are ignored. Default: NULL, which means
+   * that the split factors determine the order.
+   */
+  const int32_t* flat_dims;
+
+  /** Number of `flat_dims`. Default: 0. */
   int32_t n_flat_dims;
+
+  /** Number of `cuts`, 0 to 64; 0 if `placements` is set. Default: 0. */
   int32_t n_cuts;
-  const muonrt_cut_t* cuts;  /* used where `placements` is NULL; neither: replicated */
-  muonrt_layout_kind_t kind; /* MUONRT_LAYOUT_CUTS */
+
+  /** The cuts, in the order in which they are applied. Default: NULL. */
+  const muonrt_cut_t* cuts;
+
+  /** The last step. Default: MUONRT_LAYOUT_CUTS, which means none. */
+  muonrt_layout_kind_t kind;
+
+  /** ROW_BOUNDS: the tensor dimension, counted from 0, or from -1 at the end. Default: 0. */
   int32_t last_dim;
-  const int32_t* last_dims; /* mesh dimensions; NULL: all that nothing else names */
+
+  /**
+   * `n_last_dims` mesh dimensions of the last step. Default: NULL, which means all mesh dimensions
+   * that neither shard nor are partial.
+   */
+  const int32_t* last_dims;
+
+  /** Number of `last_dims`. Default: 0. */
   int32_t n_last_dims;
+
+  /** Reserved; 0. */
   int32_t reserved;
+
+  /** `n_values` numbers for the last step; see muonrt_layout_kind_t. Default: NULL. */
   const int64_t* values;
+
+  /** Number of `values`. Default: 0. */
   int64_t n_values;
 } muonrt_layout_t;
 
-/* One maximal run of indices [begin, end). */
+/** A range of consecutive indices or elements, [begin, end). */
 typedef struct muonrt_run {
+  /** The first index, and the index after the last one. */
   int64_t begin, end;
 } muonrt_run_t;
 
-/* Each sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `mesh` to its default.
+ *
+ * Call it through the macro muonrt_mesh_init(), which passes the size. muonrt/base.h explains how
+ * programs and libraries of different versions work together.
+ *
+ * Threads: any.
+ *
+ * @param[out] mesh  The struct to fill; NULL is accepted.
+ * @param[in]  size  Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_mesh_init_sized(muonrt_mesh_t* mesh, uint32_t size);
 #define muonrt_mesh_init(mesh) muonrt_mesh_init_sized((mesh), sizeof(muonrt_mesh_t))
+
+/**
+ * Sets every field of `layout` to its default.
+ *
+ * Call it through the macro muonrt_layout_init(), which passes the size. The parameters are those
+ * of muonrt_mesh_init_sized().
+ *
+ * Threads: any.
+ */
 MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size);
 #define muonrt_layout_init(layout) muonrt_layout_init_sized((layout), sizeof(muonrt_layout_t))
 
-/* local_shape <- the shape of `rank`'s shard of a tensor of `ndim` dimensions and global `shape`.
- * An empty shard has a 0 in the dimension that ran out. Flat ranges have no such shape: theirs is
- * {elements, 1, ..., 1}. A rank outside the mesh gets all zeros.
- * Errors: INVALID_ARGUMENT (null pointer, bad mesh, placement or shape; the message names it).
- * Threads: any. */
+/**
+ * Gets the shape of a rank's shard.
+ *
+ * Special cases:
+ *   - If a shard is empty, the dimension in which it holds no index is 0, and the other dimensions
+ *     keep their sizes. For example, the shape may be {0, 2048}.
+ *   - With MUONRT_LAYOUT_FLAT the shape is {elements, 1, ..., 1}.
+ *   - If the mesh does not contain `rank`, all sizes are 0.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] local_shape  `ndim` sizes; may be NULL if `ndim` is 0.
+ * @param[in]  layout       The layout; NULL for a tensor that is replicated over all ranks.
+ * @param[in]  world        Number of ranks of the communicator, >= 1.
+ * @param[in]  ndim         Number of dimensions of the tensor, 0 to MUONRT_MAX_DIMS.
+ * @param[in]  shape        The global shape: `ndim` sizes, each >= 0, with less than 2^63 elements.
+ * @param[in]  rank         The rank, 0 to `world` - 1.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or the layout is not
+ *     valid for this shape; the message names the argument or field;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
                                                          const muonrt_layout_t* layout,
                                                          int32_t world, int32_t ndim,
                                                          const int64_t* shape, int32_t rank);
 
-/* The global indices along tensor dimension `dim` that `rank` holds, as runs in local order.
- * @param runs    receives at most `capacity` runs; may be NULL if capacity is 0.
- * @param n_runs  receives how many there are.
- * Errors: as above; INVALID_ARGUMENT for flat ranges, which are no product of such lists. Threads:
- * any. */
+/**
+ * Gets the global indices of one tensor dimension that a rank holds.
+ *
+ * The rank holds the elements whose index is in the list of every dimension. The list is a sequence
+ * of ranges that ascend and do not touch. It is empty if the mesh does not contain `rank`. To learn
+ * the number of ranges, call the function with capacity 0 first.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] runs      Array of `capacity` elements, filled from the start. May be NULL if
+ *                       `capacity` is 0.
+ * @param[in]  capacity  Number of elements in `runs`, >= 0.
+ * @param[out] n_runs    Number of ranges, even if it exceeds `capacity`.
+ * @param[in]  layout    The layout; NULL for a tensor that is replicated over all ranks.
+ * @param[in]  world     Number of ranks of the communicator, >= 1.
+ * @param[in]  ndim      Number of dimensions of the tensor, 1 to MUONRT_MAX_DIMS.
+ * @param[in]  shape     The global shape: `ndim` sizes, each >= 0, with less than 2^63 elements.
+ * @param[in]  rank      The rank, 0 to `world` - 1.
+ * @param[in]  dim       The tensor dimension, 0 to `ndim` - 1.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or the layout is not
+ *     valid for this shape; or its kind is MUONRT_LAYOUT_FLAT, because a flat range may begin or
+ *     end within a row;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_layout_get_runs(muonrt_run_t* runs, int64_t capacity,
                                                   int64_t* n_runs, const muonrt_layout_t* layout,
                                                   int32_t world, int32_t ndim, const int64_t* shape,

@@ -1,16 +1,25 @@
-/* muonrt/muonrt.h - everything but what needs a foreign header's types (muonrt/mpi.h), and
- * muonrt/dlpack.h.
+/**
+ * @file muonrt/muonrt.h
+ * Includes all headers of muonrt's C interface, except for mpi.h, mpi_comm.h and dlpack.h.
  *
- * After fork() the parent's handles are of no use in the child: their threads and connections stay
- * with the parent. Calls return INVALID_STATE, and destroy frees nothing and removes nothing.
- * Create communicators and optimizers of the child's own instead. */
+ * mpi.h and mpi_comm.h belong to the library muonrt_mpi, and mpi_comm.h includes <mpi.h>. dlpack.h
+ * is header-only. Include these three headers yourself if you need them.
+ *
+ * @par fork()
+ * A child process cannot use the handles of its parent, because the threads and connections stay
+ * with the parent. In the child, every function that takes such a handle returns
+ * MUONRT_ERROR_INVALID_STATE. The destroy functions accept the handle, but free nothing, remove no
+ * file and close no connection of the parent. Create new communicators and optimizers in the child.
+ */
 #ifndef MUONRT_MUONRT_H
 #define MUONRT_MUONRT_H
 
 #include "muonrt/allocator.h"
 #include "muonrt/base.h"
+#include "muonrt/checkpoint.h"
 #include "muonrt/comm.h"
 #include "muonrt/distributed.h"
+#include "muonrt/group.h"
 #include "muonrt/health.h"
 #include "muonrt/inspect.h"
 #include "muonrt/layout.h"
@@ -21,7 +30,9 @@
 #include "muonrt/rendezvous.h"
 #include "muonrt/routing.h"
 #include "muonrt/state.h"
+#include "muonrt/step.h"
 #include "muonrt/strategies.h"
 #include "muonrt/transport.h"
+#include "muonrt/tuning.h"
 
 #endif /* MUONRT_MUONRT_H */

@@ -1,5 +1,9 @@
-/// muonrt/muonrt.hpp - a C++17 face over the C ABI: owning handles, errors as exceptions, vectors
-/// in place of pointer and count. Header-only; a program links libmuonrt alone.
+/// @file muonrt/muonrt.hpp
+/// C++17 classes over the C interface: handles that destroy themselves, exceptions instead of
+/// statuses, and std::vector instead of pointer and size. Header-only.
+///
+/// A function calls the C function that its comment names, and throws Error if that function
+/// returns an error. Threads and collective calls follow the rules of the C functions.
 #ifndef MUONRT_MUONRT_HPP
 #define MUONRT_MUONRT_HPP
 
@@ -12,24 +16,30 @@
 
 #include "muonrt/muonrt.h"
 
+#if !MUONRT_VERSION_AT_LEAST(0, 1, 0)
+#error "muonrt.hpp needs the C headers of muonrt 0.1.0 or later"
+#endif
+
 namespace muonrt {
-// Versioned in the symbols, so that it can be linked beside a static libmuonrt.
+// The version is a part of the symbols' names, so that a program can also link a static libmuonrt.
 inline namespace v0 {
 
-/// What a failed call throws: its status, and the message of muonrt_get_last_error.
+/// A call returned an error. what() contains the status and the text of muonrt_get_last_error().
 class Error : public std::runtime_error {
  public:
+  /// @param status  The status of the call that failed last on this thread.
   explicit Error(muonrt_status_t status)
       : std::runtime_error(std::string(muonrt_status_get_name(status)) + ": " +
                            muonrt_get_last_error()),
         status_(status) {}
+  /// @return The status, one of MUONRT_ERROR_*.
   muonrt_status_t status() const noexcept { return status_; }
 
  private:
   muonrt_status_t status_;
 };
 
-/// Throws unless the call succeeded. MUONRT_SKIPPED is a success: look at the report.
+/// Returns `status` if it is MUONRT_OK or MUONRT_SKIPPED, otherwise throws Error.
 inline muonrt_status_t check(muonrt_status_t status) {
   if (status != MUONRT_OK && status != MUONRT_SKIPPED) throw Error(status);
   return status;
@@ -42,16 +52,17 @@ struct Delete {
   void operator()(muonrt_thread_group_t* p) const noexcept { muonrt_thread_group_destroy(p); }
 };
 
+/// The whole text that `call(buffer, capacity, needed)` writes.
 template <class Call>
 std::string text(Call call) {
   int64_t needed = 0;
   check(call(nullptr, 0, &needed));
-  std::string out(static_cast<std::size_t>(needed), '\0');
+  std::string out(static_cast<std::string::size_type>(needed), '\0');
   check(call(&out[0], needed + 1, &needed));
   return out;
 }
 
-/// A struct with every default.
+/// A struct whose fields have their defaults.
 template <class T>
 T filled(void (*init)(T*, uint32_t)) {
   T out;
@@ -60,127 +71,160 @@ T filled(void (*init)(T*, uint32_t)) {
 }
 }  // namespace detail
 
-/// A communicator; see muonrt/comm.h.
+/// A communicator; see muonrt/comm.h. Movable; the destructor calls muonrt_comm_destroy().
 class Comm {
  public:
-  /// Takes over a handle, for instance from muonrt_comm_create_mpi.
+  /// Takes ownership of a handle, for example from muonrt_comm_create_mpi().
   explicit Comm(muonrt_comm_t* handle) : handle_(handle) {}
+  /// One rank; muonrt_comm_create_self().
   static Comm self() {
     muonrt_comm_t* handle = nullptr;
     check(muonrt_comm_create_self(&handle));
     return Comm(handle);
   }
+  /// Rank `rank` of a group of threads; muonrt_comm_create_thread().
   static Comm thread(muonrt_thread_group_t* group, int32_t rank) {
     muonrt_comm_t* handle = nullptr;
     check(muonrt_comm_create_thread(&handle, group, rank));
     return Comm(handle);
   }
-  static Comm tcp(const muonrt_tcp_options_t& meeting) {
+  /// Ranks that connect over TCP; muonrt_comm_create_tcp().
+  static Comm tcp(const muonrt_tcp_options_t& options) {
     muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_tcp(&handle, &meeting));
+    check(muonrt_comm_create_tcp(&handle, &options));
     return Comm(handle);
   }
-  static Comm folder(const muonrt_folder_options_t& meeting) {
+  /// Ranks that find each other in a shared folder; muonrt_comm_create_folder().
+  static Comm folder(const muonrt_folder_options_t& options) {
     muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_folder(&handle, &meeting));
+    check(muonrt_comm_create_folder(&handle, &options));
     return Comm(handle);
   }
-
-  /// For optimizers on a GPU; see muonrt/nccl.h.
-  static Comm nccl(const Comm& host, const muonrt_nccl_options_t& settings) {
+  /// For GPU memory, through NCCL; muonrt_comm_create_nccl().
+  static Comm nccl(const Comm& host, const muonrt_nccl_options_t& options) {
     muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_nccl(&handle, host.get(), &settings));
+    check(muonrt_comm_create_nccl(&handle, host.get(), &options));
     return Comm(handle);
   }
+  /// For GPU memory, through host memory; muonrt_comm_create_staged().
   static Comm staged(const Comm& host, int32_t device_index) {
     muonrt_comm_t* handle = nullptr;
     check(muonrt_comm_create_staged(&handle, host.get(), device_index));
     return Comm(handle);
   }
 
+  /// @return This rank; muonrt_comm_get_rank().
   int32_t rank() const {
     int32_t out = 0;
     check(muonrt_comm_get_rank(&out, handle_.get()));
     return out;
   }
+  /// @return The number of ranks; muonrt_comm_get_size().
   int32_t size() const {
     int32_t out = 0;
     check(muonrt_comm_get_size(&out, handle_.get()));
     return out;
   }
+  /// Sets the timeout of every wait; muonrt_comm_set_timeout().
   void set_timeout(int64_t milliseconds) { check(muonrt_comm_set_timeout(get(), milliseconds)); }
+  /// Waits until every rank has called it; muonrt_comm_barrier().
   void barrier() { check(muonrt_comm_barrier(get())); }
-  void allgather(const void* mine, void* all, int64_t bytes) {
-    check(muonrt_comm_allgather(get(), mine, all, bytes));
+  /// Gathers `bytes` bytes of every rank into `all`, in rank order; muonrt_comm_allgather().
+  void allgather(void* all, const void* mine, int64_t bytes) {
+    check(muonrt_comm_allgather(all, get(), mine, bytes));
   }
-  /// From any thread.
+  /// Ends all operations on all ranks; any thread may call it; muonrt_comm_abort().
   void abort(muonrt_status_t status, const std::string& message) {
     check(muonrt_comm_abort(get(), status, message.c_str()));
   }
-  void exchange(const std::vector<muonrt_message_t>& sends,
-                const std::vector<muonrt_message_t>& receives) {
+  /// Sends and receives at most one message per peer; muonrt_comm_exchange().
+  void exchange(const std::vector<muonrt_send_t>& sends,
+                const std::vector<muonrt_receive_t>& receives) {
     check(muonrt_comm_exchange(get(), sends.data(), static_cast<int64_t>(sends.size()),
                                receives.data(), static_cast<int64_t>(receives.size())));
   }
+  /// @return The handle; it still belongs to this object.
   muonrt_comm_t* get() const noexcept { return handle_.get(); }
 
  private:
   std::unique_ptr<muonrt_comm_t, detail::Delete> handle_;
 };
 
-/// The meeting place of ranks that are threads.
+/// A group of threads that are ranks; see muonrt/comm.h. Movable.
 class ThreadGroup {
  public:
+  /// A group of `size` ranks; muonrt_thread_group_create().
   explicit ThreadGroup(int32_t size) {
     muonrt_thread_group_t* handle = nullptr;
     check(muonrt_thread_group_create(&handle, size));
     handle_.reset(handle);
   }
+  /// @return The communicator of rank `rank`. Create it once per rank; it may outlive the group.
   Comm comm(int32_t rank) { return Comm::thread(handle_.get(), rank); }
 
  private:
   std::unique_ptr<muonrt_thread_group_t, detail::Delete> handle_;
 };
 
+/// @return Options of Comm::tcp() with their defaults.
 inline muonrt_tcp_options_t tcp_options() { return detail::filled(muonrt_tcp_options_init_sized); }
+/// @return Options of Comm::folder() with their defaults.
 inline muonrt_folder_options_t folder_options() {
   return detail::filled(muonrt_folder_options_init_sized);
 }
+/// @return Options of Comm::nccl() with their defaults.
 inline muonrt_nccl_options_t nccl_options() {
   return detail::filled(muonrt_nccl_options_init_sized);
 }
-inline muonrt_group_t muon_group() {
-  muonrt_group_t group;
-  muonrt_group_init(&group, MUONRT_ROLE_MUON);
-  return group;
-}
-inline muonrt_group_t adamw_group() {
-  muonrt_group_t group;
-  muonrt_group_init(&group, MUONRT_ROLE_ADAMW);
-  return group;
-}
+/// @return A group for Muon with its defaults.
+inline muonrt_group_t muon_group() { return detail::filled(muonrt_group_init_muon_sized); }
+/// @return A group for AdamW with its defaults.
+inline muonrt_group_t adamw_group() { return detail::filled(muonrt_group_init_adamw_sized); }
+/// @return A parameter with its defaults.
 inline muonrt_param_t param() { return detail::filled(muonrt_param_init_sized); }
+/// @return A part of a parameter with its defaults.
 inline muonrt_part_t part() { return detail::filled(muonrt_part_init_sized); }
+/// @return A layout with its defaults: replicated over all ranks.
 inline muonrt_layout_t layout() { return detail::filled(muonrt_layout_init_sized); }
+/// @return Settings of QK-clip with their defaults.
 inline muonrt_qk_clip_t qk_clip() { return detail::filled(muonrt_qk_clip_init_sized); }
+/// @return An allocator without functions.
 inline muonrt_allocator_t allocator() { return detail::filled(muonrt_allocator_init_sized); }
+/// @return Options of Optimizer with their defaults.
 inline muonrt_optimizer_options_t options() {
   return detail::filled(muonrt_optimizer_options_init_sized);
 }
+/// @return Tuning options with their defaults.
+inline muonrt_tuning_options_t tuning_options() {
+  return detail::filled(muonrt_tuning_options_init_sized);
+}
+/// @return Debug options with their defaults.
+inline muonrt_debug_options_t debug_options() {
+  return detail::filled(muonrt_debug_options_init_sized);
+}
+/// @return A configuration without functions, with its defaults.
 inline muonrt_distributed_config_t distributed_config() {
   return detail::filled(muonrt_distributed_config_init_sized);
 }
+/// @return Arguments of Optimizer::step() with their defaults; set `lr`.
 inline muonrt_step_args_t step_args() { return detail::filled(muonrt_step_args_init_sized); }
 
-/// What the last step that measured found; see muonrt/health.h.
+/// Statistics of the last step that collected them; see muonrt/health.h.
 struct Health {
+  /// The statistics of the step.
   muonrt_health_t summary;
+  /// One element for each matrix, by parameter and index.
   std::vector<muonrt_matrix_health_t> matrices;
 };
 
-/// An optimizer; see muonrt/optimizer.h.
+/// An optimizer; see muonrt/optimizer.h. Movable; the destructor calls muonrt_optimizer_destroy().
 class Optimizer {
  public:
+  /// Creates an optimizer; muonrt_optimizer_create(). Collective.
+  /// @param comm      The communicator; it may be destroyed afterwards.
+  /// @param settings  The options, for example from options().
+  /// @param groups    The groups, in the order of the indices in `params`.
+  /// @param params    The parameters.
   Optimizer(const Comm& comm, const muonrt_optimizer_options_t& settings,
             const std::vector<muonrt_group_t>& groups, const std::vector<muonrt_param_t>& params) {
     muonrt_optimizer_t* handle = nullptr;
@@ -190,25 +234,33 @@ class Optimizer {
     handle_.reset(handle);
   }
 
+  /// Binds the gradient of parameter `index`; muonrt_optimizer_set_grad().
   void set_grad(int64_t index, const void* grad) {
     check(muonrt_optimizer_set_grad(get(), index, grad));
   }
+  /// Binds the gradients of all parameters; muonrt_optimizer_set_grads().
   void set_grads(const std::vector<const void*>& grads) {
     check(muonrt_optimizer_set_grads(get(), grads.data(), static_cast<int64_t>(grads.size())));
   }
+  /// Binds the memory of parameter `index`; muonrt_optimizer_set_data().
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
-  /// Takes new weights, of all parameters or of some: master weights follow what was written.
-  void take_params() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
-  void take_params(const std::vector<int64_t>& params) {
+  /// Sets all master weights from the parameters; muonrt_optimizer_reset_masters().
+  void reset_masters() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
+  /// Sets the master weights of the parameters with these indices; an empty list has no effect.
+  void reset_masters(const std::vector<int64_t>& params) {
     if (params.empty()) return;
     check(
         muonrt_optimizer_reset_masters(get(), params.data(), static_cast<int64_t>(params.size())));
   }
+  /// Changes the settings of group `index`; muonrt_optimizer_set_group().
   void set_group(int32_t index, const muonrt_group_t& group) {
     check(muonrt_optimizer_set_group(get(), index, &group));
   }
 
-  /// @return  what was done; `skipped` where a gradient was not finite.
+  /// Runs one step with default arguments; muonrt_optimizer_step(). Collective.
+  /// @param lr               The learning rate.
+  /// @param inactive_params  Indices of the parameters that do not take part in this step.
+  /// @return The report; `skipped` is 1 if the step was skipped.
   muonrt_step_report_t step(double lr, const std::vector<int64_t>& inactive_params = {}) {
     muonrt_step_args_t args = step_args();
     args.lr = lr;
@@ -216,119 +268,130 @@ class Optimizer {
     args.n_inactive_params = static_cast<int64_t>(inactive_params.size());
     return step(args);
   }
+  /// Runs one step; muonrt_optimizer_step(). Collective.
+  /// @return The report; `skipped` is 1 if the step was skipped.
   muonrt_step_report_t step(const muonrt_step_args_t& args) {
     auto report = detail::filled(muonrt_step_report_init_sized);
-    check(muonrt_optimizer_step(get(), &args, &report));
+    check(muonrt_optimizer_step(&report, get(), &args));
     return report;
   }
 
-  /// Of a step that failed, with the ranks that are left; see muonrt/recover.h.
+  /// Brings the surviving ranks to the same state; muonrt_optimizer_recover(). Collective.
   muonrt_recovery_t recover(const Comm& survivors,
-                            muonrt_survivor_policy_t policy = MUONRT_SURVIVORS_MAJORITY) {
+                            enum muonrt_survivor_policy policy = MUONRT_SURVIVORS_MAJORITY) {
     auto recovery = detail::filled(muonrt_recovery_init_sized);
     recovery.survivor_policy = policy;
     check(muonrt_optimizer_recover(get(), survivors.get(), &recovery));
     return recovery;
   }
 
-  int64_t find(const std::string& name) const {
+  /// @return The index of the parameter with this name; muonrt_optimizer_find_param().
+  int64_t find_param(const std::string& name) const {
     int64_t index = 0;
-    check(muonrt_optimizer_find_param(get(), name.c_str(), &index));
+    check(muonrt_optimizer_find_param(&index, get(), name.c_str()));
     return index;
   }
-  /// View of MUONRT_STATE_...; borrowed.
-  muonrt_state_view_t state(int64_t index, int32_t kind) {
-    auto view = detail::filled(muonrt_state_view_init_sized);
-    check(muonrt_optimizer_state(get(), index, kind, &view));
-    return view;
-  }
-  /// All state of this rank; valid until the next call.
-  std::vector<muonrt_state_shard_t> state_extents() {
+  /// @return All state of this rank; muonrt_optimizer_get_state_shards().
+  std::vector<muonrt_state_shard_t> state_shards() {
     int64_t count = 0;
-    check(muonrt_optimizer_get_state_shards(get(), nullptr, 0, &count));
+    check(muonrt_optimizer_get_state_shards(nullptr, 0, &count, get()));
     std::vector<muonrt_state_shard_t> out(static_cast<size_t>(count),
                                           detail::filled(muonrt_state_shard_init_sized));
-    check(muonrt_optimizer_get_state_shards(get(), out.data(), count, &count));
+    check(muonrt_optimizer_get_state_shards(out.data(), count, &count, get()));
     return out;
   }
-  /// A checkpoint, and going on from one; see muonrt/state.h.
+  /// Saves a checkpoint; muonrt_optimizer_save(). Collective.
   void save(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
     check(muonrt_optimizer_save(get(), folder.c_str(), options));
   }
-  /// Host memory for save_begin. @return  its bytes.
+  /// Reserves host memory for save_begin(); muonrt_optimizer_save_reserve().
+  /// @return The number of bytes that this rank writes.
   int64_t save_reserve(const muonrt_save_options_t* options = nullptr) {
     int64_t bytes = 0;
-    check(muonrt_optimizer_save_reserve(get(), options, &bytes));
+    check(muonrt_optimizer_save_reserve(&bytes, get(), options));
     return bytes;
   }
+  /// Starts a save in the background; muonrt_optimizer_save_begin(). Collective.
   void save_begin(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
     check(muonrt_optimizer_save_begin(get(), folder.c_str(), options));
   }
+  /// Finishes the save that save_begin() has started; muonrt_optimizer_save_wait(). Collective.
   void save_wait() { check(muonrt_optimizer_save_wait(get())); }
+  /// Loads a checkpoint; muonrt_optimizer_load(). Collective.
   void load(const std::string& folder, const muonrt_load_options_t* options = nullptr) {
     check(muonrt_optimizer_load(get(), folder.c_str(), options));
   }
+  /// @return The notes of the last load(); muonrt_optimizer_get_load_notes().
   std::string load_notes() const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return muonrt_optimizer_get_load_notes(get(), buffer, capacity, needed);
+      return muonrt_optimizer_get_load_notes(buffer, capacity, needed, get());
     });
   }
-  /// (layer, head) that QK-clip acted on in the last committed step, ascending.
+  /// @return The heads that QK-clip has scaled in the last committed step, as pairs of layer and
+  /// head in ascending order; muonrt_optimizer_get_clipped_heads().
   std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
     int64_t count = 0;
-    check(muonrt_optimizer_get_clipped_heads(get(), nullptr, nullptr, 0, &count));
+    check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, get()));
     std::vector<int32_t> layers(static_cast<size_t>(count)), heads(static_cast<size_t>(count));
-    check(muonrt_optimizer_get_clipped_heads(get(), layers.data(), heads.data(), count, &count));
+    check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count, get()));
     std::vector<std::pair<int32_t, int32_t>> out;
     for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
     return out;
   }
+  /// @return The statistics of the last step that collected them; muonrt_optimizer_get_health().
   Health health() const {
     Health out{detail::filled(muonrt_health_init_sized), {}};
-    check(muonrt_optimizer_get_health(get(), &out.summary, nullptr, 0));
+    check(muonrt_optimizer_get_health(&out.summary, nullptr, 0, get()));
     out.matrices.resize(static_cast<size_t>(out.summary.matrices),
                         detail::filled(muonrt_matrix_health_init_sized));
-    check(muonrt_optimizer_get_health(get(), &out.summary, out.matrices.data(),
-                                      out.summary.matrices));
+    check(muonrt_optimizer_get_health(&out.summary, out.matrices.data(), out.summary.matrices,
+                                      get()));
     return out;
   }
+  /// @return The number of committed steps; muonrt_optimizer_get_step().
   int64_t steps() const {
     int64_t out = 0;
-    check(muonrt_optimizer_get_step(get(), &out));
+    check(muonrt_optimizer_get_step(&out, get()));
     return out;
   }
+  /// Sets the number of committed steps; muonrt_optimizer_set_step().
   void set_step(int64_t step) { check(muonrt_optimizer_set_step(get(), step)); }
-  /// Counts the updates that a parameter has had; set them after set_step.
-  int64_t updates(int64_t index) const {
+  /// @return The update count of parameter `index`; muonrt_optimizer_get_update_count().
+  int64_t update_count(int64_t index) const {
     int64_t out = 0;
-    check(muonrt_optimizer_get_update_count(get(), index, &out));
+    check(muonrt_optimizer_get_update_count(&out, get(), index));
     return out;
   }
-  void set_updates(int64_t index, int64_t updates) {
-    check(muonrt_optimizer_set_update_count(get(), index, updates));
+  /// Sets the update count of parameter `index`; muonrt_optimizer_set_update_count().
+  void set_update_count(int64_t index, int64_t count) {
+    check(muonrt_optimizer_set_update_count(get(), index, count));
   }
-  std::string describe(int32_t format = MUONRT_FORMAT_TEXT) const {
+  /// @return The plan, as text or JSON; muonrt_optimizer_describe_plan().
+  std::string describe_plan(enum muonrt_format format = MUONRT_FORMAT_TEXT) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return muonrt_optimizer_describe_plan(get(), format, buffer, capacity, needed);
+      return muonrt_optimizer_describe_plan(buffer, capacity, needed, get(), format);
     });
   }
-  std::string trace(int32_t format = MUONRT_FORMAT_TEXT) const {
+  /// @return The trace of the last step, as text or JSON; muonrt_optimizer_get_trace().
+  std::string trace(enum muonrt_format format = MUONRT_FORMAT_TEXT) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return muonrt_optimizer_get_trace(get(), format, buffer, capacity, needed);
+      return muonrt_optimizer_get_trace(buffer, capacity, needed, get(), format);
     });
   }
+  /// @return The counters of this rank; muonrt_optimizer_get_counters().
   muonrt_counters_t counters() const {
     auto out = detail::filled(muonrt_counters_init_sized);
-    check(muonrt_optimizer_get_counters(get(), &out));
+    check(muonrt_optimizer_get_counters(&out, get()));
     return out;
   }
+  /// @return The handle; it still belongs to this object.
   muonrt_optimizer_t* get() const noexcept { return handle_.get(); }
 
  private:
   std::unique_ptr<muonrt_optimizer_t, detail::Delete> handle_;
 };
 
-/// Versions and abilities of the library that runs, as JSON.
+/// @return Versions and features of the library that runs, as JSON; muonrt_get_build_info().
 inline std::string build_info() { return detail::text(muonrt_get_build_info); }
 
 }  // namespace v0

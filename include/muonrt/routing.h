@@ -1,4 +1,10 @@
-/* muonrt/routing.h - helpers from names to roles. Nothing else in muonrt looks into a name. */
+/**
+ * @file muonrt/routing.h
+ * Helpers that derive the role of a parameter from its name.
+ *
+ * The optimizer itself never interprets names. Call these functions to fill `role`, `view` and
+ * `qk_clip` by the naming conventions of PyTorch models, or set these fields without them.
+ */
 #ifndef MUONRT_ROUTING_H
 #define MUONRT_ROUTING_H
 
@@ -8,40 +14,127 @@
 extern "C" {
 #endif
 
-/* Which parameters get Muon. A key matches where it occurs in the normalized name. Fill with
- * muonrt_routing_init first, which sets the default AdamW keys (embed, lm_head, output.weight,
- * norm, wte, wpe, e_score_correction_bias) and no expert key. */
+/**
+ * Rules for muonrt_routing_resolve(). Call muonrt_routing_init() before you set fields.
+ *
+ * A key matches a parameter if it is a part of the parameter's normalized name; see
+ * muonrt_name_normalize(). Keys must not be empty.
+ */
 typedef struct muonrt_routing {
+  /** Size of the struct in bytes; set by muonrt_routing_init(). */
   uint32_t struct_size;
+
+  /** Number of `adamw_keys`. Default: 7. */
   int32_t n_adamw_keys;
+
+  /**
+   * Keys of parameters for AdamW. Default: "embed", "lm_head", "output.weight", "norm", "wte",
+   * "wpe", "e_score_correction_bias".
+   */
   const char* const* adamw_keys;
-  const char* const* expert_keys; /* 3-D parameters experts x rows x cols */
+
+  /**
+   * Keys of stacks of experts: parameters of three dimensions, experts x rows x columns. Default:
+   * NULL, which means none.
+   */
+  const char* const* expert_keys;
+
+  /** Number of `expert_keys`. Default: 0. */
   int32_t n_expert_keys;
+
+  /** Reserved; 0. */
   int32_t reserved;
 } muonrt_routing_t;
 
-/* Sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `routing` to its default.
+ *
+ * Call it through the macro muonrt_routing_init(), which passes the size. muonrt/base.h explains
+ * how programs and libraries of different versions work together.
+ *
+ * Threads: any.
+ *
+ * @param[out] routing  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size);
 #define muonrt_routing_init(routing) muonrt_routing_init_sized((routing), sizeof(muonrt_routing_t))
 
-/* *role <- MUONRT_ROLE_ADAMW below two dimensions and where an AdamW key matches, else
- * MUONRT_ROLE_MUON; *view <- MUONRT_VIEW_STACK for three dimensions that an expert key matches,
- * else MUONRT_VIEW_NONE. `routing` NULL: the defaults. Errors: INVALID_ARGUMENT for three or more
- * dimensions that no key declares. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_routing_resolve(muonrt_role_t* role, muonrt_view_t* view,
+/**
+ * Chooses the role and the view of a parameter by its name and number of dimensions.
+ *
+ * The first rule that applies decides:
+ *   1. Fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE.
+ *   2. Two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE.
+ *   3. Three dimensions, and an expert key matches: MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
+ *   4. Otherwise the function returns an error. Add an expert key or an AdamW key, or choose the
+ *      role and the view of this parameter yourself.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] role     The role; unchanged on error.
+ * @param[out] view     The view; unchanged on error.
+ * @param[in]  routing  The rules; NULL for the defaults.
+ * @param[in]  name     The parameter's name; the function normalizes it.
+ * @param[in]  ndim     Number of dimensions of the global tensor, >= 0.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, a key is NULL or empty,
+ *     or no rule applies;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_routing_resolve(enum muonrt_role* role, enum muonrt_view* view,
                                                   const muonrt_routing_t* routing, const char* name,
                                                   int32_t ndim);
 
-/* The name without the parts that wrappers put into it: _fsdp_wrapped_module,
- * _checkpoint_wrapped_module, _orig_mod, _flat_param, _module, and a leading module.
- * Buffers as in muonrt_get_build_info. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_name_normalize(const char* name, char* buffer, int64_t capacity,
-                                                 int64_t* needed);
+/**
+ * Removes from a parameter's name the parts that wrapper modules have added.
+ *
+ * The parts of a name are separated by dots. The function removes the parts
+ * "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_flat_param" and "_module",
+ * and "module" at the beginning. Example: "module.layers.0._orig_mod.wq.weight" becomes
+ * "layers.0.wq.weight".
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] buffer    Receives at most `capacity` bytes, including a terminating zero; NULL if
+ *                       `capacity` is 0.
+ * @param[in]  capacity  Size of `buffer` in bytes, >= 0.
+ * @param[out] needed    Length of the whole text without the terminating zero; may be NULL.
+ * @param[in]  name      The name.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `name` is NULL, `capacity` is below 0, or `buffer` is NULL and
+ *     `capacity` is not 0;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity, int64_t* needed,
+                                                 const char* name);
 
-/* *kind, *layer <- by the part of the normalized name before the last, and the last part that is a
- * number ("layers.3.attention.wq.weight": QUERY, 3); NONE and -1 for other names; -1 where there is
- * no number. Errors: INVALID_ARGUMENT for a null pointer. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_qk_layer_parse(muonrt_qk_kind_t* kind, int64_t* layer,
+/**
+ * Finds out whether a name is that of an attention projection for QK-clip, and of which layer.
+ *
+ * The function normalizes the name and compares its last part but one:
+ *   - "wq", "q_proj": MUONRT_QK_QUERY;
+ *   - "wk", "k_proj": MUONRT_QK_KEY;
+ *   - "wq_b", "q_b_proj": MUONRT_QK_MLA_QUERY;
+ *   - "wkv_b", "kv_b_proj": MUONRT_QK_MLA_KEY_VALUE;
+ *   - others: MUONRT_QK_NONE.
+ *
+ * Example: "layers.3.attention.wq.weight" is MUONRT_QK_QUERY of layer 3.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] kind   The kind of projection.
+ * @param[out] layer  The last part of the name that is a number; -1 if no part is, or if `kind` is
+ *                    MUONRT_QK_NONE.
+ * @param[in]  name   The parameter's name.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_qk_layer_parse(enum muonrt_qk_kind* kind, int64_t* layer,
                                                  const char* name);
 
 #ifdef __cplusplus

@@ -1,125 +1,158 @@
-/* muonrt/strategies.h - from how a trainer has its parallelism (sizes, process groups, a named
- * mesh, DTensor placements) to muonrt's meshes and placements. With none of them: one rank, or all
- * ranks that hold everything (a NULL layout). */
+/**
+ * @file muonrt/strategies.h
+ * Meshes and placements from the data that a trainer has: a submesh of each rank, the names of mesh
+ * dimensions, or the placements of a DTensor.
+ *
+ * If the tensor is replicated over all ranks, or if there is only one rank, no layout is needed:
+ * pass NULL.
+ */
 #ifndef MUONRT_STRATEGIES_H
 #define MUONRT_STRATEGIES_H
 
 #include "muonrt/base.h"
-#include "muonrt/comm.h"
 #include "muonrt/layout.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Memory behind a mesh that a function below makes; `mesh` points into it, so it stays where it is.
- * Fill with muonrt_mesh_storage_init first; `ranks` is the caller's, of at least as many numbers as
- * the communicator has ranks. */
+/**
+ * Memory for a mesh that muonrt_layout_lift() makes. Call muonrt_mesh_storage_init() before you set
+ * fields, then set `capacity` and `ranks`.
+ *
+ * The mesh points into this struct, so do not copy or move the struct while the mesh is in use.
+ */
 typedef struct muonrt_mesh_storage {
+  /** Size of the struct in bytes; set by muonrt_mesh_storage_init(). */
   uint32_t struct_size;
-  int32_t capacity; /* of ranks */
+
+  /** Number of elements in `ranks`; the size of the communicator is enough. Default: 0. */
+  int32_t capacity;
+
+  /** Memory of the caller for the ranks of the mesh. Default: NULL. */
   int32_t* ranks;
+
+  /** The sizes of the mesh; written by muonrt. */
   int64_t shape[MUONRT_MAX_DIMS];
+
+  /** The names of the mesh dimensions, which point into `text`; written by muonrt. */
   const char* names[MUONRT_MAX_DIMS];
-  char text[256]; /* the names */
+
+  /** The characters of the names, each with a terminating zero; written by muonrt. */
+  char text[256];
 } muonrt_mesh_storage_t;
 
-/* A trainer's strategies; 1 where one is not used. FSDP and TP (and HSDP's shards) shard; DP and CP
- * (and HSDP's replicas) replicate; the ranks of EP and PP hold different parameters. */
-typedef struct muonrt_process_sizes {
-  uint32_t struct_size;
-  int32_t reserved;
-  int64_t fsdp, tp, dp, ep, cp, pp; /* 1 */
-  const char* order; /* outermost first; "pp,dp,fsdp,cp,ep,tp": tensor-parallel ranks are
-                        neighbours */
-} muonrt_process_sizes_t;
-
-/* The same by process groups: for each strategy the ranks (of the communicator) of the group that
- * this rank is in, in the group's order; NULL and 0 where it is not used. MPI users get them from
- * MPI_Group_translate_ranks, users of PyTorch from get_process_group_ranks. */
-typedef struct muonrt_process_groups {
-  uint32_t struct_size;
-  int32_t n_fsdp, n_tp, n_dp, n_ep, n_cp, n_pp;
-  int32_t reserved;
-  const int32_t *fsdp, *tp, *dp, *ep, *cp, *pp;
-} muonrt_process_groups_t;
-
-/* Each sets every field to its default; see muonrt/base.h. */
+/**
+ * Sets every field of `storage` to its default.
+ *
+ * Call it through the macro muonrt_mesh_storage_init(), which passes the size. muonrt/base.h
+ * explains how programs and libraries of different versions work together.
+ *
+ * Threads: any.
+ *
+ * @param[out] storage  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
+ */
 MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, uint32_t size);
 #define muonrt_mesh_storage_init(storage) \
   muonrt_mesh_storage_init_sized((storage), sizeof(muonrt_mesh_storage_t))
-MUONRT_API void muonrt_process_sizes_init_sized(muonrt_process_sizes_t* sizes, uint32_t size);
-#define muonrt_process_sizes_init(sizes) \
-  muonrt_process_sizes_init_sized((sizes), sizeof(muonrt_process_sizes_t))
-MUONRT_API void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups, uint32_t size);
-#define muonrt_process_groups_init(groups) \
-  muonrt_process_groups_init_sized((groups), sizeof(muonrt_process_groups_t))
 
-/* *mesh <- ranks 0, 1, 2, ... as an array of the sizes above 1, named pp, dp, fsdp, cp, ep, tp;
- * where none is above 1 (here, and in the functions below) one dimension of one rank, named "one".
- * Here and below `storage` has been filled by its _init function, and *mesh may hold anything: it
- * is written at the size that muonrt_mesh_t has in version 0.1 (*lifted alike). Local. Errors:
- * INVALID_ARGUMENT unless the sizes multiply to `world`. */
-MUONRT_API muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh,
-                                                  muonrt_mesh_storage_t* storage,
-                                                  const muonrt_process_sizes_t* sizes,
-                                                  int32_t world);
-
-/* *mesh <- the array of which the groups are the lines, dimensions in the order pp, dp, fsdp, cp,
- * ep, tp. Collective over `comm`, every rank with its own groups; every rank gets the same mesh.
- * Errors, the same on every rank: INVALID_ARGUMENT where members do not agree on a group, or the
- * groups make no array of all ranks (one is missing, or two overlap: experts' groups that are cut
- * out of fsdp are a mesh of their own); OUT_OF_MEMORY. COMM, TIMEOUT, ABORTED: of `comm`. */
-MUONRT_API muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh,
-                                                   muonrt_mesh_storage_t* storage,
-                                                   muonrt_comm_t* comm,
-                                                   const muonrt_process_groups_t* groups);
-
-/* *out <- the part of `mesh` with the given index on the dimension called `name`, without that
- * dimension: the ranks that hold one pipeline stage. `world` as in the layout functions.
- * Local. Errors: INVALID_ARGUMENT. */
-MUONRT_API muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_storage_t* storage,
-                                              const muonrt_mesh_t* mesh, int32_t world,
-                                              const char* name, int64_t index);
-
-/* *lifted <- the layout over all ranks of a tensor that `layout` has on this rank's submesh, of
- * which each rank has another one: a norm's weight on the "dp" of "dp, tp", experts on "ep", on
- * "efsdp, ep". It lies so on every one of them: *mesh is the submesh and behind its dimensions one
- * named "lines", which replicates. The same on every rank. Where all have the same submesh nothing
- * is added. Row bounds, owners and flat ranges name their last_dims.
- * @param placements  receives MUONRT_MAX_DIMS; *lifted points to these, *mesh and what `layout`
- *                    points to.
- * @param submeshes   world x (ranks of the submesh): by rank, what each has as its mesh's ranks;
- *                    muonrt_comm_allgather collects them.
- * Local. Errors: INVALID_ARGUMENT, naming the rank, for a null pointer or mesh, a rank outside its
- * own submesh, submeshes that are neither equal nor disjoint. */
+/**
+ * Makes a layout over all ranks from a layout over this rank's submesh.
+ *
+ * Use it for a tensor that is distributed over a submesh if each rank has another submesh. Examples
+ * are a norm's weight on the "dp" of the mesh "dp, tp", and experts on the "ep" of "efsdp, ep". The
+ * tensor must be distributed in the same way on every submesh.
+ *
+ * The new mesh has the dimensions of the submesh and, after these, a dimension named "submeshes",
+ * over which the tensor is replicated. The result is equal on all ranks. If all ranks have the same
+ * submesh, the new mesh is that submesh.
+ *
+ * Threads: any. Collective: no; collect `submeshes` with muonrt_comm_allgather().
+ *
+ * @param[out] lifted      The layout. It points to `mesh`, to `placements` and to everything that
+ *                         `layout` points to, so keep them while you use it. The function writes
+ *                         as many bytes as the struct has in version 0.1.
+ * @param[out] mesh        The mesh of `lifted`; it points into `storage`. The function writes as
+ *                         many bytes as the struct has in version 0.1.
+ * @param[in,out] storage  Memory for the mesh. Call muonrt_mesh_storage_init() on it first.
+ * @param[out] placements  Array of MUONRT_MAX_DIMS elements; written if `layout` has placements.
+ * @param[in]  layout      The layout over the submesh, with `mesh` set. If its kind is not
+ *                         MUONRT_LAYOUT_CUTS, set `last_dims`, too.
+ * @param[in]  submeshes   `world` rows, one per rank: the ranks of that rank's submesh, row-major.
+ *                         Each row has as many elements as the submesh has ranks.
+ * @param[in]  world       Number of ranks of the communicator, >= 1.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range; a rank is not in its own
+ *     submesh; two submeshes are neither equal nor disjoint; the new mesh would have more than
+ *     MUONRT_MAX_DIMS dimensions; or `storage` is too small. The message names the rank or field;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
                                               muonrt_mesh_storage_t* storage,
                                               muonrt_placement_t* placements,
                                               const muonrt_layout_t* layout,
                                               const int32_t* submeshes, int32_t world);
 
-/* placements[0 .. mesh->ndim) <- by the customary names of mesh dimensions: fsdp, dp_shard, zero,
- * hsdp_shard, dp_shard_cp, efsdp cut tensor dimension 0; tp cuts `tp_dim`, -1: replicates; ep cuts
- * dimension 0 where `expert` is 1, else replicates; dp, ddp, dp_replicate, hsdp_replicate, cp, sp
- * replicate, and so does every dimension of one rank.
+/**
+ * Makes placements from the usual names of mesh dimensions.
  *
- * Where tp or ep, further right in the mesh, cuts dimension 0 too, that cut came first and FSDP2
- * cuts each rank's piece: its dimension is STRIDED_SHARD, `split_factor` the number of pieces, as
- * DTensor records it. On fsdp=2,tp=2 with tp_dim 0 that is SS(0,2),S(0): of 8 rows ranks 0 to 3
- * hold [0,2), [4,6), [2,4), [6,8). Read these placements as MUONRT_READING_ORDERED, which is what
- * FSDP2's buffers hold; LITERAL gives other rows for some uneven sizes (7 rows on fsdp=3,tp=2:
- * row 6 is rank 5's, LITERAL says rank 4's). Where FSDP2 shards over several mesh
- * dimensions as one, name them in `flat_dims`, too.
+ * A dimension of one rank replicates. The names of the other dimensions mean:
+ *   - fsdp, dp_shard, zero, hsdp_shard, dp_shard_cp, efsdp: shards tensor dimension 0;
+ *   - tp: shards tensor dimension `tp_dim`, or replicates if `tp_dim` is -1;
+ *   - ep: shards tensor dimension 0 if `expert` is 1, otherwise replicates;
+ *   - dp, ddp, dp_replicate, hsdp_replicate, cp, sp: replicates.
  *
- * Errors: INVALID_ARGUMENT for pp (select a stage first), and for other names. */
+ * The characters "." and "_" are equal in these names. The ranks of "pp" hold different parameters,
+ * so pass a mesh of one pipeline stage.
+ *
+ * @par FSDP2 with TP or EP
+ * FSDP2 shards the local tensors that TP and EP have left. If "tp" or "ep", to the right of an FSDP
+ * dimension in the mesh, shards tensor dimension 0, too, the FSDP dimension is a
+ * MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the product of the sizes of these "tp" and
+ * "ep" dimensions, as DTensor records it.
+ *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
+ *     [4, 6), [2, 4) and [6, 8) of 8.
+ *   - Set `reading` of the layout to MUONRT_READING_ORDERED, which describes the buffers of FSDP2.
+ *   - If FSDP2 shards over several mesh dimensions as if they were one, name these in `flat_dims`.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] placements  Array with one element for each dimension of `mesh`.
+ * @param[in]  mesh        The mesh, with names.
+ * @param[in]  world       Number of ranks of the communicator, >= 1.
+ * @param[in]  tp_dim      The tensor dimension that "tp" shards, 0 to MUONRT_MAX_DIMS - 1, or -1.
+ * @param[in]  expert      1: the tensor is a stack of experts, in dimension 0. 0: it is not.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or a mesh dimension of
+ *     more than one rank is called "pp" or has an unknown name; `placements` is unchanged;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,
                                                         const muonrt_mesh_t* mesh, int32_t world,
                                                         int32_t tp_dim, int32_t expert);
 
-/* placements[0 .. *count) <- what a DTensor prints of its placements, "(Shard(dim=0),
- * Replicate())", or their short form "S(0),R". At most `capacity` are written; *count is how many
- * there are. Errors: INVALID_ARGUMENT, naming the piece. */
+/**
+ * Parses the text that a DTensor prints of its placements.
+ *
+ * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),
+ * Partial(sum)]", and the short form "S(0),SS(0,2),R,P".
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] placements  Array of `capacity` elements, filled from the start. May be NULL if
+ *                         `capacity` is 0.
+ * @param[in]  capacity    Number of elements in `placements`, >= 0.
+ * @param[out] count       Number of placements in the text, even if it exceeds `capacity`.
+ * @param[in]  text        The text.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `capacity` is below 0, or a part of the
+ *     text is not a placement (a Partial other than a sum is not); the message quotes that part;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
 MUONRT_API muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t capacity,
                                                    int32_t* count, const char* text);
 

@@ -1,0 +1,299 @@
+/**
+ * @file muonrt/checkpoint.h
+ * Checkpoints: saves the optimizer's state into a folder, and resumes from it.
+ *
+ * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
+ * consists of safetensors files with checksums and of a manifest in JSON, manifest.json.
+ *
+ * @code
+ * check(muonrt_optimizer_save(optimizer, "run/state", NULL));
+ * // ... later, with another optimizer that has the same parameters:
+ * check(muonrt_optimizer_load(optimizer, "run/state", NULL));
+ * @endcode
+ *
+ * Every function returns MUONRT_ERROR_INVALID_ARGUMENT if the optimizer is NULL or was destroyed,
+ * and MUONRT_ERROR_INVALID_STATE in a child process that was forked after the optimizer was
+ * created. Only the rank that makes such a call returns this error; in a collective call the other
+ * ranks wait until their timeout.
+ */
+#ifndef MUONRT_CHECKPOINT_H
+#define MUONRT_CHECKPOINT_H
+
+#include "muonrt/base.h"
+#include "muonrt/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Options of muonrt_optimizer_save(). Call muonrt_save_options_init() before you set fields. */
+typedef struct muonrt_save_options {
+  /** Size of the struct in bytes; set by muonrt_save_options_init(). */
+  uint32_t struct_size;
+
+  /**
+   * 1: save the parameters, too. 0 (default): save only a hash of each parameter, which
+   * muonrt_optimizer_load() compares with the optimizer's parameters.
+   */
+  int32_t with_params;
+
+  /** Number of checkpoints to keep in the folder, including this one; >= 1. Default: 1. */
+  int64_t keep;
+} muonrt_save_options_t;
+
+/** Options of muonrt_optimizer_load(). Call muonrt_load_options_init() before you set fields. */
+typedef struct muonrt_load_options {
+  /** Size of the struct in bytes; set by muonrt_load_options_init(). */
+  uint32_t struct_size;
+
+  /**
+   * 0 (default): load the parameters if the checkpoint contains them. 1: leave the parameters
+   * unchanged; they must have the values that they had when the checkpoint was saved.
+   */
+  int32_t without_params;
+
+  /**
+   * 0 (default): reject a checkpoint whose parameters or kinds of state differ from the
+   * optimizer's. 1: ignore surplus entries, and initialize missing ones: moments and update counts
+   * with 0, master weights from the parameter.
+   */
+  int32_t partial;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /**
+   * File name of a manifest in the folder, for example
+   * "manifest-0000000007-0000000000002000.json". Set it to load an older checkpoint that is still
+   * kept. Default: NULL, which loads the newest checkpoint.
+   */
+  const char* manifest;
+} muonrt_load_options_t;
+
+/**
+ * Sets every field of `options` to its default.
+ *
+ * Call it through the macro muonrt_save_options_init(), which passes the size. muonrt/base.h
+ * explains how programs and libraries of different versions work together.
+ *
+ * Threads: any.
+ *
+ * @param[out] options  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_save_options_init_sized(muonrt_save_options_t* options, uint32_t size);
+#define muonrt_save_options_init(options) \
+  muonrt_save_options_init_sized((options), sizeof(muonrt_save_options_t))
+
+/**
+ * Sets every field of `options` to its default.
+ *
+ * Call it through the macro muonrt_load_options_init(), which passes the size. The parameters are
+ * those of muonrt_save_options_init_sized().
+ *
+ * Threads: any.
+ */
+MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, uint32_t size);
+#define muonrt_load_options_init(options) \
+  muonrt_load_options_init_sized((options), sizeof(muonrt_load_options_t))
+
+/**
+ * Saves a checkpoint of the optimizer.
+ *
+ * The checkpoint contains all state, the step number, the update counts, and the seed and keys of
+ * stochastic rounding. By default it also contains a hash of each parameter; with `with_params`, it
+ * contains the parameters themselves, too.
+ *
+ * Each rank writes its part into one file in `folder`. Then rank 0 writes manifest.json under a
+ * temporary name and renames it. Until the rename, the folder holds the previous checkpoint; after
+ * it, the new one.
+ *
+ * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
+ * Blocking; each rank waits for the slowest, at most for `timeout_ms` of the optimizer's options.
+ *
+ * @par Rules
+ *   - All ranks must see the same folder. It is created if it does not exist; its parent must
+ *     exist.
+ *   - A save locks the folder, so a second save into it, from any process, returns MUONRT_ERROR_IO.
+ *     On a file system without locks a second save is not detected.
+ *   - The next successful save removes the files that a failed save has left in the folder.
+ *   - On CUDA, the save reads the state after all work that is already queued on the default
+ *     stream. If a non-blocking stream writes parameters, synchronize that stream before the call.
+ *
+ * @param[in] optimizer  The optimizer.
+ * @param[in] folder     Path of the folder.
+ * @param[in] options    Options, equal on all ranks; NULL for the defaults.
+ *
+ * @return MUONRT_OK, or the same error on every rank; the message names the rank and the file.
+ *   - MUONRT_ERROR_IO: a file could not be written, a rank does not see the files of rank 0, or
+ *     another save holds the folder.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, or `folder` is NULL or empty.
+ *   - MUONRT_ERROR_MISMATCH: the ranks have different options or step numbers.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the newest checkpoint in the folder has another format version.
+ *   - MUONRT_ERROR_INVALID_STATE: a moment is not finite; a second moment is below 0; moments are
+ *     not zero while the step number is 0; a background save is in progress; or an earlier error
+ *     has made the optimizer unusable.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE: a rank has failed.
+ *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout, or the work on its default
+ *     stream did not finish.
+ *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
+ *
+ * The optimizer is unchanged in every case. It may be unusable after MUONRT_ERROR_DEVICE, _COMM,
+ * _TIMEOUT and _ABORTED, and remains usable after the other errors. After an error the folder holds
+ * the previous checkpoint, or the new one if rank 0 failed after the rename.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
+                                                 const muonrt_save_options_t* options);
+
+/**
+ * Reserves host memory so that muonrt_optimizer_save_begin() can return before the files are
+ * written.
+ *
+ * Call it once, after muonrt_optimizer_create(), with the options of the later saves. The memory
+ * holds a copy of everything that this rank writes. muonrt_optimizer_describe_plan() does not count
+ * it. It is released when the optimizer is destroyed.
+ *
+ * Threads: one at a time per optimizer. Collective: no.
+ *
+ * @param[out] bytes      Number of bytes that this rank writes with these options; may be NULL.
+ * @param[in]  optimizer  The optimizer.
+ * @param[in]  options    Options of the saves to come; NULL for the defaults.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range;
+ *   - MUONRT_ERROR_INVALID_STATE: a save is in progress;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
+                                                         muonrt_optimizer_t* optimizer,
+                                                         const muonrt_save_options_t* options);
+
+/**
+ * Starts to save a checkpoint in the background.
+ *
+ * Copies the state into the memory that muonrt_optimizer_save_reserve() has reserved, and returns.
+ * A thread of this rank then writes the file while training continues; the results of the steps do
+ * not change. If not enough memory is reserved, the call writes the file itself before it returns.
+ *
+ * @code
+ * muonrt_optimizer_save_reserve(NULL, optimizer, &save);     // once
+ * muonrt_optimizer_save_begin(optimizer, "run/state", &save);
+ * // ... more steps ...
+ * muonrt_optimizer_save_wait(optimizer);                     // now it is the newest checkpoint
+ * @endcode
+ *
+ * Until muonrt_optimizer_save_wait() has returned, the folder holds the previous checkpoint, and no
+ * other save or load can start. If the optimizer is destroyed before that, the new checkpoint is
+ * discarded. A relative path is resolved against the working directory at the time of this call.
+ *
+ * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
+ * Blocking until every rank has copied its state.
+ *
+ * @param[in] optimizer  The optimizer.
+ * @param[in] folder     Path of the folder; see muonrt_optimizer_save().
+ * @param[in] options    Options, equal on all ranks; NULL for the defaults.
+ *
+ * @return The same statuses as muonrt_optimizer_save(). If the file of a rank cannot be written in
+ * the background, muonrt_optimizer_save_wait() returns the error.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer,
+                                                       const char* folder,
+                                                       const muonrt_save_options_t* options);
+
+/**
+ * Finishes a save that muonrt_optimizer_save_begin() has started.
+ *
+ * Waits until every rank has written its file, then makes the checkpoint the newest in the folder.
+ *
+ * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
+ * Blocking.
+ *
+ * @param[in] optimizer  The optimizer.
+ *
+ * @return The result of the save that was started, as one of the statuses of
+ * muonrt_optimizer_save(). MUONRT_ERROR_INVALID_STATE may also mean that no save was started.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer);
+
+/**
+ * Loads a checkpoint into the optimizer.
+ *
+ * The checkpoint may have been saved on any number of ranks, with any mesh, placement and owners.
+ * Training then continues with results that are bitwise identical to those of an optimizer that
+ * has run the earlier steps itself.
+ *
+ * The optimizer must have been created with the same parameters: same names, shapes, dtypes and
+ * roles, and the same kinds of state in the same dtypes (see `partial` for exceptions). Three
+ * things are converted or may differ:
+ *   - If the checkpoint uses the other convention of momentum (heavy ball or EMA), the momentum is
+ *     converted: m_heavy_ball = m_ema / (1 - momentum), with the saved value of `momentum`.
+ *   - If the checkpoint has master weights and the optimizer has remainders, or vice versa, they
+ *     are converted. The f32 weights keep their values. A conversion to remainders also writes the
+ *     parameter, because a remainder rounds ties differently.
+ *   - Other settings, such as learning rate factors, keep the values of this optimizer.
+ *     muonrt_optimizer_get_load_notes() lists the differences.
+ *
+ * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
+ * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
+ *
+ * Each rank reads only the parts that it needs. No rank changes its state before all ranks have
+ * verified every byte that they need.
+ *
+ * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
+ * Blocking.
+ *
+ * @param[in] optimizer  The optimizer.
+ * @param[in] folder     Path of the folder that holds the checkpoint.
+ * @param[in] options    Options, equal on all ranks; NULL for the defaults.
+ *
+ * @return MUONRT_OK, or the same error on every rank:
+ *   - MUONRT_ERROR_IO: a file could not be read, or the folder holds no checkpoint.
+ *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the bytes.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `folder` is NULL or an option is out of range; the checkpoint
+ *     belongs to another model, and the message lists the differences; parameters that are not
+ *     loaded do not have the values that they had when the checkpoint was saved; or converted
+ *     momentum is not finite.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the checkpoint has another format version.
+ *   - MUONRT_ERROR_MISMATCH: the ranks have different options, or read different manifests.
+ *   - MUONRT_ERROR_INVALID_STATE: a save is in progress, or an earlier error has made the optimizer
+ *     unusable.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE: a rank has failed.
+ *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout, or the work on its default
+ *     stream did not finish.
+ *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
+ *
+ * After one of these errors nothing has changed, unless the error occurs while state is written,
+ * for example because a file changes during the load. In that case the message says that the state
+ * is partly written, and the optimizer is unusable on every rank.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
+                                                 const muonrt_load_options_t* options);
+
+/**
+ * Gets the notes of the last successful muonrt_optimizer_load().
+ *
+ * The text has one line for each setting that differs, each momentum or master weight that was
+ * converted, and each parameter or kind of state that `partial` has initialized or ignored. It is
+ * empty if there is nothing to report.
+ *
+ * Threads: one at a time per optimizer. Collective: no.
+ *
+ * @param[out] buffer     Receives at most `capacity` bytes, including a terminating zero; NULL if
+ *                        `capacity` is 0.
+ * @param[in]  capacity   Size of `buffer` in bytes, >= 0.
+ * @param[out] needed     Length of the whole text without the terminating zero; may be NULL.
+ * @param[in]  optimizer  The optimizer.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `capacity` is below 0, or `buffer` is NULL and `capacity` is
+ *     not 0.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_get_load_notes(char* buffer, int64_t capacity,
+                                                           int64_t* needed,
+                                                           const muonrt_optimizer_t* optimizer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_CHECKPOINT_H */
