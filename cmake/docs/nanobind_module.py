@@ -3,9 +3,9 @@ and docstrings although nothing is compiled.
 
 Every method is empty. Its parameters come from nb::arg or nb::sig; types are known only from nb::sig.
 """
+import importlib.util
 import re
 import sys
-import types
 from pathlib import Path
 
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -14,6 +14,15 @@ ARGUMENT = re.compile(r'nb::arg\("(\w+)"\)(?:\.none\(\))?\s*(?:=\s*(.*))?$', re.
 DEFINITION = re.compile(r"nb::class_<(?P<cls>\w+)>\s*\w*\s*\(|nb::class_<(?P<again>\w+)>\s*&|"
                         r"\b(?P<module>module)\.def\s*\(|\.def(?P<kind>(?:_static|_prop_r[ow]|_ro)?)\s*\(|"
                         r'\bfield\("(?P<field>\w+)",\s*&(?P<struct>\w+)::')
+# The beginning of the module. A default value that is a constant of C is shown by its name.
+HEAD = """from __future__ import annotations
+
+
+class Constant(str):
+    def __repr__(self):
+        return str(self)
+
+"""
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -52,7 +61,10 @@ def default(value):
         return words[value]
     if value.startswith("std::vector"):
         return "[]"
-    return value if re.fullmatch(r'-?[\d.]+|"[^"]*"', value) else "..."
+    if re.fullmatch(r'-?[\d.]+|"[^"]*"', value):
+        return value
+    constant = re.search(r"\bMUONRT_\w+", value)
+    return f"Constant('{constant[0] if constant else '...'}')"
 
 
 def signature(name, args, is_method):
@@ -105,20 +117,19 @@ def python_source(folder):
             mark = {"": "", "_static": "    @staticmethod\n"}.get(kind, "    @property\n")
             head = f"def {name}(self):" if "property" in mark else signature(name, args, kind == "")
             members.append(f"{mark}    {head}\n        {body}\n")
-    out = ["from __future__ import annotations\n", *functions]
+    out = [HEAD, *functions]
     for name, members in classes.items():
         out.append(f"class {name}:\n" + "".join(members))
     return "\n".join(out)
 
 
-def install(folder):
-    """Makes `import muonrt._core` return this module."""
-    module = types.ModuleType("muonrt._core")
-    exec(python_source(folder), module.__dict__)  # noqa: S102
-    for value in vars(module).values():
-        if isinstance(value, type):
-            value.__module__ = "muonrt"
+def install(folder, path):
+    """Makes `import muonrt._core` import the module, which is written to `path`."""
+    path.write_text(python_source(folder), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("muonrt._core", path)
+    module = importlib.util.module_from_spec(spec)
     sys.modules["muonrt._core"] = module
+    spec.loader.exec_module(module)
 
 
 if __name__ == "__main__":

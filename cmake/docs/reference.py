@@ -8,9 +8,10 @@ from pathlib import Path
 
 import nanobind_module
 
-TITLE = re.compile(r"@file\s+(\S+)")
 # A parameter of a docstring: "lr: the rate", "rows, cols: (begin, end)".
 PARAMETER = re.compile(r"((?:\*{0,2}[a-z]\w*, )*\*{0,2}[a-z]\w*): (.*)")
+# A quoted text over two lines in Doxygen's XML. Breathe would make two paragraphs of it.
+QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
 # Code and roles, which stay unchanged; everything else is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
 
@@ -51,8 +52,25 @@ def header_page(name):
     title = f"muonrt/{name}"
     return (f"{title}\n{'=' * len(title)}\n\n.. code-block:: c\n\n   #include \"{title}\"\n\n"
             f".. doxygenfile:: {title}\n   :project: muonrt\n"
-            "   :sections: detaileddescription briefdescription define enum typedef innerclass "
-            "innernamespace func var public-attrib public-func public-static-func user-defined\n")
+            "   :sections: briefdescription detaileddescription innernamespace innerclass public-type "
+            "public-func public-static-func public-attrib typedef enum func var define user-defined\n")
+
+
+def join_quoted_lines(xml):
+    for path in xml.glob("*.xml"):
+        text = path.read_text(encoding="utf-8")
+        joined = QUOTED.sub(r"\1 \2", text)
+        if joined != text:
+            path.write_text(joined, encoding="utf-8")
+
+
+def without_parameters(domain):
+    """The domain, except that a search does not find parameters of functions as separate names."""
+    class Domain(domain):
+        def get_objects(self):
+            return (found for found in super().get_objects()
+                    if found[2] not in ("functionParam", "templateParam"))
+    return Domain
 
 
 class Absent(type):
@@ -78,13 +96,16 @@ def make_absent(*names):
         sys.modules[name] = module
 
 
-def import_python_package(root):
-    """Makes `muonrt` and `muonrt.torch` importable without compiled code, NumPy and PyTorch."""
+def import_python_package(root, sources):
+    """Makes `muonrt` and `muonrt.torch` importable without compiled code, NumPy and PyTorch.
+
+    The module that replaces the compiled one is written to `sources`.
+    """
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(root / "tools/python"))
     make_absent("numpy", "torch", "torch.distributed", "torch.distributed.tensor", "safetensors",
                 "safetensors.torch")
-    nanobind_module.install(root / "tools/python/src")
+    nanobind_module.install(root / "tools/python/src", sources / "_core.py")
 
 
 def plain(text):
@@ -100,6 +121,11 @@ def plain(text):
 
 def as_restructured_text(app, what, name, obj, options, lines):
     """Rewrites a docstring in place: plain text, in which parameters become a list."""
+    bases = [base.__name__ for base in getattr(obj, "__bases__", ())]
+    if what == "exception" and len(bases) > 1:
+        lines += ["", f"It is derived from ``{'`` and ``'.join(bases)}``."]
+    if what == "module":
+        lines.clear()  # the page introduces the module
     out, in_list = [], False
     for line in lines:
         found = PARAMETER.match(line)
