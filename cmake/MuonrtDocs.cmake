@@ -1,4 +1,4 @@
-# The target `docs`: the reference as a site in docs/html of the build folder (cmake/docs/README.md).
+# The target `docs`: writes the reference to docs/html of the build folder (cmake/docs/README.md).
 # Missing tools do not stop the configuration; building the target then fails and names them.
 find_program(MUONRT_DOXYGEN doxygen)
 find_program(MUONRT_SPHINX_BUILD sphinx-build)
@@ -14,8 +14,8 @@ endif()
 if(muonrt_docs_missing)
   list(JOIN muonrt_docs_missing " " muonrt_docs_missing)
   add_custom_target(docs
-    COMMAND ${CMAKE_COMMAND} -E echo "The target docs needs the Debian packages ${muonrt_docs_missing}. \
-Install them, for example with tools/deps --docs, and configure again."
+    COMMAND ${CMAKE_COMMAND} -E echo "The target docs needs the Debian packages \
+${muonrt_docs_missing}. Install them, for example with tools/deps --docs, and configure again."
     COMMAND ${CMAKE_COMMAND} -E false VERBATIM)
   return()
 endif()

@@ -1,7 +1,7 @@
 """Makes a Python module out of the sources of muonrt._core, so that Sphinx can read its signatures
 and docstrings although nothing is compiled.
 
-Every method is empty. Its parameters come from nb::arg or nb::sig; types are known only from nb::sig.
+Every method is empty. Its parameters come from nb::arg or nb::sig; only nb::sig has types.
 """
 import importlib.util
 import re
@@ -12,7 +12,8 @@ LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 ARGUMENT = re.compile(r'nb::arg\("(\w+)"\)(?:\.none\(\))?\s*(?:=\s*(.*))?$', re.DOTALL)
 # A class begins; a class is continued in another file; a function or a member is defined.
 DEFINITION = re.compile(r"nb::class_<(?P<cls>\w+)>\s*\w*\s*\(|nb::class_<(?P<again>\w+)>\s*&|"
-                        r"\b(?P<module>module)\.def\s*\(|\.def(?P<kind>(?:_static|_prop_r[ow]|_ro)?)\s*\(|"
+                        r"\b(?P<module>module)\.def\s*\(|"
+                        r"\.def(?P<kind>(?:_static|_prop_r[ow]|_ro)?)\s*\(|"
                         r'\bfield\("(?P<field>\w+)",\s*&(?P<struct>\w+)::')
 # The beginning of the module. A default value that is a constant of C is shown by its name.
 HEAD = """from __future__ import annotations
@@ -97,8 +98,9 @@ def python_source(folder):
                 members = classes.setdefault(found["again"], [])
                 continue
             if found["field"]:
+                member = f"{found['struct']}.{found['field']}"
                 members.append(f"    @property\n    def {found['field']}(self):\n"
-                               f"        '''See :c:member:`{found['struct']}.{found['field']}`.'''\n")
+                               f"        'See :c:member:`{member}`.'\n")
                 continue
             args = arguments(text, found.end())
             texts = [t for t in map(string, args) if t is not None]

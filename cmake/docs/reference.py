@@ -6,6 +6,10 @@ import sys
 import types
 from pathlib import Path
 
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.util.nodes import make_refnode
+
 import nanobind_module
 
 # A parameter of a docstring: "lr: the rate", "rows, cols: (begin, end)".
@@ -14,6 +18,10 @@ PARAMETER = re.compile(r"((?:\*{0,2}[a-z]\w*, )*\*{0,2}[a-z]\w*): (.*)")
 QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
 # Code and roles, which stay unchanged; everything else is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
+
+
+# A name of the C interface, or a header.
+NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+|\bmuonrt/\w+\.hp{0,2}\b)")
 
 
 class PageError(Exception):
@@ -32,10 +40,10 @@ def write_sources(root, sources):
               for name in re.findall(r"^ +headers/(\S+)$", text, re.MULTILINE)]
     counts = {name: sum(other == name for other, _ in listed) for name in headers}
     problems = [f"include/muonrt/{name} is on {count} pages of cmake/docs; add the line "
-                f"'headers/{name}' to the toctree of one page" for name, count in sorted(counts.items())
-                if count != 1]
-    problems += [f"cmake/docs/{page} lists headers/{name}, but include/muonrt/{name} does not exist; "
-                 "remove the line" for name, page in listed if name not in headers]
+                f"'headers/{name}' to the toctree of one page"
+                for name, count in sorted(counts.items()) if count != 1]
+    problems += [f"cmake/docs/{page} lists headers/{name}, but include/muonrt/{name} does not "
+                 "exist; remove the line" for name, page in listed if name not in headers]
     if problems:
         raise PageError("\n".join(problems))
     for old in sources.glob("*.rst"):
@@ -52,8 +60,9 @@ def header_page(name):
     title = f"muonrt/{name}"
     return (f"{title}\n{'=' * len(title)}\n\n.. code-block:: c\n\n   #include \"{title}\"\n\n"
             f".. doxygenfile:: {title}\n   :project: muonrt\n"
-            "   :sections: briefdescription detaileddescription innernamespace innerclass public-type "
-            "public-func public-static-func public-attrib typedef enum func var define user-defined\n")
+            "   :sections: briefdescription detaileddescription innernamespace innerclass "
+            "public-type public-func public-static-func public-attrib typedef enum func var define "
+            "user-defined\n")
 
 
 def join_quoted_lines(xml):
@@ -64,13 +73,37 @@ def join_quoted_lines(xml):
             path.write_text(joined, encoding="utf-8")
 
 
-def without_parameters(domain):
-    """The domain, except that a search does not find parameters of functions as separate names."""
+def without_duplicates(domain):
+    """The domain, except that a search finds no parameters, and an enumerator only once."""
     class Domain(domain):
         def get_objects(self):
             return (found for found in super().get_objects()
-                    if found[2] not in ("functionParam", "templateParam"))
+                    if found[2] not in ("functionParam", "templateParam")
+                    and not (found[2] == "enumerator" and "." in found[0]))
     return Domain
+
+
+def link_names(app, doctree, docname):
+    """Makes links of the names of types, functions, constants and headers in the text of a page."""
+    domain, builder = app.env.get_domain("c"), app.builder
+    unchanged = (nodes.reference, nodes.literal_block, nodes.title, addnodes.desc_signature)
+    for text in list(doctree.findall(nodes.Text)):
+        parent, above = text.parent, text.parent
+        while above is not None and not isinstance(above, unchanged):
+            above = above.parent
+        if above is not None:
+            continue
+        out = []
+        for part in NAME.split(text.astext()):
+            target, link = f"headers/{part.partition('/')[2]}", None
+            if part.startswith("muonrt/") and target in app.env.all_docs:
+                link = make_refnode(builder, docname, target, None, nodes.Text(part))
+            elif NAME.fullmatch(part):
+                link = domain.resolve_xref(app.env, docname, builder, "any", part,
+                                           addnodes.pending_xref(), nodes.Text(part))
+            out.append(link or nodes.Text(part))
+        if len(out) > 1:
+            parent.replace(text, out)
 
 
 class Absent(type):
