@@ -10,7 +10,7 @@
 
 #include "cuda/device/busy_stream.hpp"
 #include "cuda/device/exhausted_memory_cache.hpp"
-#include "cuda/nccl/caller_nccl_comm.hpp"
+#include "cuda/nccl/nccl_caller_comm.hpp"
 #include "cuda/nccl/shared_nccl_comm.hpp"
 #include "optimizer/agreement.hpp"
 

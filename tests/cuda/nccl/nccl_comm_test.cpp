@@ -5,7 +5,7 @@
 
 #include "comm/callback_transport.hpp"
 #include "control.hpp"
-#include "cuda/nccl/caller_nccl_comm.hpp"
+#include "cuda/nccl/nccl_caller_comm.hpp"
 #include "cuda/nccl/nccl_capture.hpp"
 #include "support/bits_cases.hpp"
 #include "support/callback_table.hpp"

@@ -7,7 +7,7 @@
 
 #include "control.hpp"
 #include "cuda/device/exhausted_memory_cache.hpp"
-#include "cuda/nccl/caller_nccl_comm.hpp"
+#include "cuda/nccl/nccl_caller_comm.hpp"
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 

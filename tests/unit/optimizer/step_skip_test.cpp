@@ -188,13 +188,13 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     std::vector<GroupSettings> others(5, g);
     others[0].steps = 4;
     others[1].name = "other";
-    others[2].iteration = DType::kBF16;
+    others[2].iteration_dtype = DType::kBF16;
     others[3].normuon_axis = NormuonAxis::kRows;
     others[4].scale_factor = 0.5;
     const char* const says[] = {
         ": steps is 4, but 5 at creation (it is fixed)", "name is 'other', but '",
         ": iteration_dtype is bf16, but the optimizer's at creation",
-        ": normuon is rows, but off at creation", ": scale_factor is 0.5, but 1 at creation"};
+        ": normuon_axis is rows, but off at creation", ": scale_factor is 0.5, but 1 at creation"};
     for (size_t i = 0; i < others.size(); ++i) {
       const auto error = capture_error([&] { rank.optimizer().set_group(0, others[i]); });
       RANK_CHECK(error && error->message().find(says[i]) != std::string::npos);

@@ -1,4 +1,4 @@
-#include "cuda/nccl/caller_nccl_comm.hpp"
+#include "cuda/nccl/nccl_caller_comm.hpp"
 
 #include <atomic>
 #include <catch2/catch.hpp>
