@@ -30,7 +30,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (text.starts_with("\xef\xbb\xbf"))
       return "invalid JSON: the text begins with a byte order mark; remove it";
     if (const size_t nul = text.find('\0'); nul != text.npos)
-      return "no JSON at byte " + std::to_string(nul) + ": it is NUL; remove it";
+      return "invalid JSON at byte " + std::to_string(nul) + ": the byte is NUL; remove it";
     try {
       return nlohmann::json::sax_parse(text.begin(), text.end(), this) ? "" : problem_;
     } catch (const nlohmann::json::exception& e) {
@@ -65,7 +65,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     // The text quotes the last input, which may be binary.
     for (char& c : reason)
       if (c < 0x20 || c > 0x7e) c = '?';
-    return fail("no JSON at byte " + std::to_string(position) + ": " + reason);
+    return fail("invalid JSON at byte " + std::to_string(position) + ": " + reason);
   }
 
  protected:

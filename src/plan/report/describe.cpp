@@ -149,7 +149,7 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
   return table.text() + limit.rest();
 }
 
-std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+std::string chunk_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
   TextTable table({{"slot"},
                    {"carries", Align::kLeft},
                    {"return", Align::kLeft},
@@ -202,7 +202,7 @@ std::string Plan::describe(int64_t max_rows, std::span<const int64_t> scratch,
   const PlanReport report = report_on(*this, scratch, checks);
   std::string out = header(*this, report);
   for (const std::string& table :
-       {param_table(*this, report, max_rows), slot_table(*this, report, max_rows),
+       {param_table(*this, report, max_rows), chunk_table(*this, report, max_rows),
         rank_table(*this, report, max_rows)})
     out += "\n" + table;
   if (!report.warnings.empty()) out += '\n';

@@ -80,7 +80,7 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("flops", row.flops);
 }
 
-void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
+void write_chunk(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
   json.field("slot", s);
   json.field("carries", content_name(plan.chunks()[s]));
   json.field("matrices", plan.chunks()[s].matrices.size());
@@ -124,7 +124,7 @@ void Plan::write(JsonWriter& json, std::span<const int64_t> scratch,
   json.key("total");
   json.object([&] { write_total(json, *this, report); });
   rows("params", report.params.size(), write_param);
-  rows("slots", report.chunks.size(), write_slot);
+  rows("slots", report.chunks.size(), write_chunk);
   rows("ranks", report.traffic.ranks.size(), write_rank);
   json.field("warnings", report.warnings);
 }

@@ -47,7 +47,7 @@ void add_params(const Plan& plan, PlanReport& out) {
   }
 }
 
-void add_slots(const Plan& plan, PlanReport& out) {
+void add_chunks(const Plan& plan, PlanReport& out) {
   for (const ChunkSpec& chunk : plan.chunks()) {
     ChunkReport& row = out.chunks.emplace_back();
     std::map<int32_t, double> load;
@@ -129,7 +129,7 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   PlanReport out;
   out.traffic = measure_traffic(plan);
   add_params(plan, out);
-  add_slots(plan, out);
+  add_chunks(plan, out);
   if (plan.lower_bound() > 0) out.balance = plan.makespan() / plan.lower_bound();
   const auto& ranks = out.traffic.ranks;
   out.sent = spread_of(ranks, [](const RankTraffic& r) { return r.sent; });
