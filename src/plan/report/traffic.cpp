@@ -14,14 +14,14 @@ namespace muonrt {
 
 namespace {
 
-/// Message between one owner and one peer: elements, and a digest of (matrix, shard slot).
+/// A message between one owner and one peer: its elements, and a hash of (matrix, shard index).
 struct Message {
   int64_t numel = 0;
   Hash content;
-  void add(const MessageEntry& block) {
-    numel += block.numel;
-    content.value(static_cast<int64_t>(block.matrix));
-    content.value(static_cast<int64_t>(block.holder.shard));
+  void add(const MessageEntry& entry) {
+    numel += entry.numel;
+    content.value(static_cast<int64_t>(entry.matrix));
+    content.value(static_cast<int64_t>(entry.holder.shard));
   }
 };
 
@@ -62,7 +62,7 @@ class Measurement {
     if (chunk.relay > 0) add_relay();
     for (const size_t r : touched_) {
       ChunkBytes& now = buffers_[r];
-      if (now == ChunkBytes()) continue;  // met twice
+      if (now == ChunkBytes()) continue;  // listed twice in touched_
       end_chunk(r, now);
       now = {};
     }
@@ -76,7 +76,7 @@ class Measurement {
     ++out_.ranks[rank].chunks;
   }
 
-  /// Nothing that we move; buffers on every rank.
+  /// A chunk that the caller's functions transfer: no messages, but buffers on every rank.
   void add_callback(const ChunkSpec& chunk) {
     const auto owner = static_cast<size_t>(matrix(chunk.matrices.front()).owner);
     out_.ranks[owner].owned += static_cast<int32_t>(chunk.matrices.size());
@@ -115,13 +115,13 @@ class Measurement {
     int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
-    messages.for_each(id, kEveryRank, [&](const MessageEntry& block) {
-      const bool gathers = block.exchange == Exchange::kGather;
-      if (block.from != block.to) moved += block.numel * (gathers ? gather_size : back_size);
-      if (block.exchange == Exchange::kRelay) return;
-      const auto peer = static_cast<size_t>(block.holder.rank);
+    messages.for_each(id, kEveryRank, [&](const MessageEntry& entry) {
+      const bool gathers = entry.exchange == Exchange::kGather;
+      if (entry.from != entry.to) moved += entry.numel * (gathers ? gather_size : back_size);
+      if (entry.exchange == Exchange::kRelay) return;
+      const auto peer = static_cast<size_t>(entry.holder.rank);
       if (back_[peer].numel == 0 && gather_[peer].numel == 0) peers_.push_back(peer);
-      (gathers ? gather_ : back_)[peer].add(block);
+      (gathers ? gather_ : back_)[peer].add(entry);
     });
   }
 
@@ -129,7 +129,8 @@ class Measurement {
   void end_owner(size_t owner) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
-    // Addends arrive in buffers of their own; directions lie where the return is packed.
+    // Partial gradients have separate receive buffers. Directions arrive in the buffer that the
+    // return sends from.
     const bool shared = chunk_->kind == ChunkKind::kDirections;
     std::unordered_set<uint64_t> known;
     for (const size_t r : peers_) {
@@ -158,7 +159,8 @@ class Measurement {
     move(from, owner, bytes);
   }
 
-  /// A message of an owner's; in two levels it goes on with all others that the rank gets.
+  /// Adds a message of a return. If the chunk is relayed, the rank forwards it together with the
+  /// messages of all other owners.
   void give_back(size_t owner, size_t rank, int64_t bytes) {
     direct_[rank] = buffers_[rank][kReturnReceive] + bytes;
     add(rank, kReturnReceive, bytes);
@@ -171,7 +173,7 @@ class Measurement {
     out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
   }
 
-  /// The second level: ranks that owners sent to forward it to the others of their blocks.
+  /// Adds the second level: the ranks to which owners returned forward to the others in their blocks.
   void add_relay() {
     const Layout& layout = front_layout(plan_, *chunk_);
     std::sort(relaying_.begin(), relaying_.end());
@@ -207,7 +209,7 @@ class Measurement {
     if (plan_.problem().params[front].grad_layout) add_split_gather();
   }
 
-  /// Gradients of layouts of their own, to the owners of slices.
+  /// Adds the gather of gradients with a separate layout to the owners of slices.
   void add_split_gather() {
     const int64_t element = size_of(chunk_->gather_dtype);
     SplitGather split(plan_, *chunk_);
@@ -224,8 +226,8 @@ class Measurement {
     });
   }
 
-  /// Each rank sends to the owners in its replica, each owner gives to all others, some of whom
-  /// forward.
+  /// Each rank sends to the owners in its replica. Each owner returns to all others, or to the ranks
+  /// that forward.
   void add_group(const SliceGroup& group, int64_t partial_grads) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
@@ -248,7 +250,7 @@ class Measurement {
     });
   }
 
-  /// A sum in f32, and the state that is kept with it.
+  /// Adds a sum in f32 and its state.
   void add_sum(size_t rank, int64_t numel, int32_t param) {
     add(rank, kSums, numel * 4);
     out_.ranks[rank].memory.state_bytes +=
@@ -271,15 +273,15 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<ChunkBytes> buffers_;      // of each rank in this slot
-  std::vector<RankBuffers> taken_;       // of each rank
-  std::vector<Message> gather_, back_;   // of each peer, with the owner at hand
-  std::vector<int64_t> returns_;         // other ranks that each owner returns to in this slot
+  std::vector<ChunkBytes> buffers_;      // by rank, this chunk
+  std::vector<RankBuffers> taken_;       // by rank
+  std::vector<Message> gather_, back_;   // by peer, for the current owner
+  std::vector<int64_t> returns_;         // other ranks that each owner returns to in this chunk
   std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
-  std::vector<size_t> relaying_;         // ranks that forward in this slot
-  std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot
+  std::vector<size_t> relaying_;         // ranks that forward in this chunk
+  std::vector<size_t> peers_, touched_;  // ranks of this owner; ranks of this chunk, with repetitions
   const ChunkSpec* chunk_ = nullptr;
-  int32_t chunk_index_ = 0;  // of that slot
+  int32_t chunk_index_ = 0;
   PlanTraffic out_;
 };
 

@@ -177,7 +177,7 @@ TEST_CASE("gradient layouts: what cannot be is refused on every rank", "[unit][g
           return Layout::from_placements(mesh, {11, 37}, {shard(0)}, Reading::kLiteral);
         };
       },
-      "gradient's layout is of [11, 37]");
+      "layout of the gradient has the shape [11, 37]");
   refused(
       [](world::Case& c) {
         c.params[5].dtype = DType::kBF16, c.params[5].master_kind = MasterKind::kStochastic;

@@ -180,7 +180,7 @@ TEST_CASE("describe: JSON is well formed and agrees with the plan", "[unit][plan
   CHECK(*list("params")[0].find("name")->as<std::string>() == p.params[0].name);
   CHECK(list("params").size() == 4);
   CHECK(list("ranks").size() == 4);
-  CHECK(list("slots").size() == plan.chunks().size());
+  CHECK(list("chunks").size() == plan.chunks().size());
   CHECK(list("warnings").size() >= 2);
   CHECK(total("matrices") == 6);
   CHECK(total("makespan_cost") == plan.makespan());
