@@ -20,21 +20,21 @@ namespace muonrt {
 namespace {
 
 void check_options(const PlanOptions& o) {
-  MUONRT_REQUIRE(o.world >= 1, Status::kInvalidArgument, "plan: world size ", o.world,
-                 " (at least 1 rank is needed); give the number of ranks");
-  MUONRT_REQUIRE(o.chunk_bytes >= 1, Status::kInvalidArgument, "plan: chunk budget of ",
-                 o.chunk_bytes, " bytes (at least 1 is needed); give a larger one");
+  MUONRT_REQUIRE(o.world >= 1, Status::kInvalidArgument, "plan: world is ", o.world,
+                 ", but must be at least 1; pass the number of ranks");
+  MUONRT_REQUIRE(o.chunk_bytes >= 1, Status::kInvalidArgument, "plan: chunk_bytes is ",
+                 o.chunk_bytes, ", but must be at least 1; use a larger value");
   MUONRT_REQUIRE(o.max_peers >= 0, Status::kInvalidArgument, "plan: max_peers is ", o.max_peers,
-                 " (at least 1 peer is needed, and 0 is the default); give 0 or more");
-  MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window of ", o.window,
-                 " chunks (at least 1 has to be in flight); give 1 or more");
+                 ", but must be at least 0; use 0 (the default) or more");
+  MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window is ", o.window,
+                 ", but must be at least 1; use 1 or more");
 }
 
 void check_param(const ParamSpec& spec, size_t index) {
   MUONRT_REQUIRE(!spec.name.empty(), Status::kInvalidArgument, "plan: parameter ", index,
                  " has no name; set a name");
   constexpr const char* kRemedy =
-      " (not representable in f32); give lr_factors and scale_factors whose product is 0 or from "
+      ", which f32 cannot represent; use lr_factors and scale_factors whose product is 0 or from "
       "1e-37 to 1e38";
   MUONRT_REQUIRE(fits_f32(spec.update_scale), Status::kInvalidArgument, "param '", spec.name,
                  "': update scale is ", spec.update_scale, kRemedy);
