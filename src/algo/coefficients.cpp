@@ -40,8 +40,8 @@ constexpr std::array<Coefficients, 5> kCubic = {{{3.3656576, -3.3420992, 0},
                                                  {2.2230472, -0.9630650, 0}}};
 /// The quintic whose error at 1 vanishes to third order.
 constexpr Coefficients kClassicalStep = {15.0 / 8, -10.0 / 8, 3.0 / 8};
-/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers changes
-/// sign above 0.8837, which rank-one matrices reach under any scaling.
+/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers
+/// changes sign above 0.8837, which rank-one matrices reach under any scaling.
 constexpr std::array<Coefficients, 4> kAolFlash = {{{4.6051, -9.6552, 5.6769},
                                                     {4.7505, -6.0861, 2.1790},
                                                     {2.7763, -2.3190, 0.5523},
@@ -67,8 +67,8 @@ Real apply(const Coefficients& s, Real x) {
   return x * (s.a + y * (s.b + y * s.c));
 }
 
-/// Returns the image of an interval under one step. It is exact, so applying all steps gives the range
-/// of the composition and not only a bound.
+/// Returns the image of an interval under one step. It is exact, so applying all steps gives the
+/// range of the composition and not only a bound.
 Interval apply(const Coefficients& s, Interval in) {
   Interval out = {apply(s, in.low), apply(s, in.high)};
   if (out.low > out.high) std::swap(out.low, out.high);
@@ -100,8 +100,8 @@ Interval range_of(const CoefficientList& list, Real low, Real high) {
   return x;
 }
 
-/// Returns the largest sigma, at most kLargestSigma, for which `good` is true. `good` changes to false
-/// once as sigma grows.
+/// Returns the largest sigma, at most kLargestSigma, for which `good` is true. `good` changes to
+/// false once as sigma grows.
 template <class Good>
 double largest_sigma(const Good& good) {
   Real low = 0, high = kLargestSigma;
@@ -129,9 +129,10 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
   MUONRT_REQUIRE(s.safety >= 1.0 && s.safety <= 2.0, Status::kInvalidArgument,
                  "coefficients: safety ", s.safety, " is out of range; give 1 to 2");
   const bool generated = is_generated(family);
-  MUONRT_REQUIRE(generated || s.mode != SafetyMode::kInner, Status::kInvalidArgument,
-                 "coefficients: ", name_of(family),
-                 " is not generated, so safety mode inner does not apply; use safety mode none or all");
+  MUONRT_REQUIRE(
+      generated || s.mode != SafetyMode::kInner, Status::kInvalidArgument,
+      "coefficients: ", name_of(family),
+      " is not generated, so safety mode inner does not apply; use safety mode none or all");
   if (!generated) return;
   MUONRT_REQUIRE(s.lower_bound > 0.0 && s.lower_bound < 1.0, Status::kInvalidArgument,
                  "coefficients: lower bound ", s.lower_bound,
@@ -144,8 +145,8 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
                  " is set; set 0 or use polar_express");
 }
 
-/// The limit of the largest image after rounding. A few generated steps exceed kHeadroomLimit inside
-/// (0, 1] by design; only growth beyond that is rejected.
+/// The limit of the largest image after rounding. A few generated steps exceed kHeadroomLimit
+/// inside (0, 1] by design; only growth beyond that is rejected.
 Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }
@@ -172,13 +173,13 @@ void check_list(const CoefficientList& list, double reach) {
   MUONRT_REQUIRE(reached <= most_after(list), Status::kInvalidArgument,
                  "coefficients: the list has no headroom: a singular value of ", reach,
                  ", to which rounding can move the largest one, grows to ",
-                 static_cast<double>(reached),
-                 "; set safety to 1.01 or more, or use another list");
-  MUONRT_REQUIRE(positive(list, reach), Status::kInvalidArgument,
-                 "coefficients: the list changes sign: singular values above ",
-                 largest_sigma([&](Real sigma) { return positive(list, sigma); }),
-                 " give an update in the wrong direction, and rounding can move the largest one to ",
-                 reach, "; set safety to 1.01 or more, or use another list");
+                 static_cast<double>(reached), "; set safety to 1.01 or more, or use another list");
+  MUONRT_REQUIRE(
+      positive(list, reach), Status::kInvalidArgument,
+      "coefficients: the list changes sign: singular values above ",
+      largest_sigma([&](Real sigma) { return positive(list, sigma); }),
+      " give an update in the wrong direction, and rounding can move the largest one to ", reach,
+      "; set safety to 1.01 or more, or use another list");
 }
 
 /// Returns a list that was published with a fixed number of steps.

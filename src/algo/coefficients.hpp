@@ -54,9 +54,9 @@ struct CoefficientList {
 };
 
 constexpr int kMaxSteps = 32;
-/// Lists must map singular values up to this well, because rounding can increase the largest one of a
-/// normalized matrix: storage in half precision by up to 2^-7, and in f32 the rounding of the norm by
-/// less than 2^-20.
+/// Lists must map singular values up to this well, because rounding can increase the largest one of
+/// a normalized matrix: storage in half precision by up to 2^-7, and in f32 the rounding of the
+/// norm by less than 2^-20.
 constexpr double kReach = 1.0 + 0x1p-7, kReachF32 = 1.0 + 0x1p-20;
 /// A list whose |image| exceeds this has no headroom.
 constexpr double kHeadroomLimit = 1.5;
@@ -67,15 +67,15 @@ const char* name_of(CoefficientFamily family);
 /// Returns the number of steps with which the family was published; 0 for a custom list.
 int published_steps(CoefficientFamily family);
 
-/// Returns the settings of the family's published form with `steps` steps (0: published_steps). Polar
-/// Express has safety 1.02 in mode inner. CANS and the cubic, which have no headroom without it, have
-/// an input factor of 1.02. The others are as published.
+/// Returns the settings of the family's published form with `steps` steps (0: published_steps).
+/// Polar Express has safety 1.02 in mode inner. CANS and the cubic, which have no headroom without
+/// it, have an input factor of 1.02. The others are as published.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
-/// Makes the list that a group runs. The triples of Keller Jordan and of the classical family, and the
-/// last one of DeepSeek-V4, are repeated; other published lists have a fixed number of steps.
-/// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, that maps a
-/// value within (0, 1] beyond 4 after any step, or that changes sign or exceeds kHeadroomLimit
+/// Makes the list that a group runs. The triples of Keller Jordan and of the classical family, and
+/// the last one of DeepSeek-V4, are repeated; other published lists have a fixed number of steps.
+/// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, that maps
+/// a value within (0, 1] beyond 4 after any step, or that changes sign or exceeds kHeadroomLimit
 /// within (0, kReach].
 /// @param iteration  dtype of the iterates. For f32 the range is (0, kReachF32].
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
@@ -88,7 +88,8 @@ struct Range {
   double low, high;
 };
 
-/// Returns the image of a singular value of the matrix divided by its norm; input_safety is applied.
+/// Returns the image of a singular value of the matrix divided by its norm; input_safety is
+/// applied.
 double image(const CoefficientList& list, double sigma);
 /// Returns the smallest and the largest image of [low, high], exact up to rounding.
 Range image_range(const CoefficientList& list, double low, double high);

@@ -20,10 +20,10 @@ struct GroupedProducts {
   std::vector<std::function<void()>> then;
 };
 
-/// Merges the steps of several iterations that share no memory; each iteration keeps its order. Steps
-/// with other products run first, until the next step of every unfinished iteration is a symmetric
-/// product. These products become one call. So there are as many calls with symmetric products as the
-/// longest iteration has, for any forms and lengths of the others.
+/// Merges the steps of several iterations that share no memory; each iteration keeps its order.
+/// Steps with other products run first, until the next step of every unfinished iteration is a
+/// symmetric product. These products become one call. So there are as many calls with symmetric
+/// products as the longest iteration has, for any forms and lengths of the others.
 std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
 /// Enqueues the calls; does not allocate.

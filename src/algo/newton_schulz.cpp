@@ -11,8 +11,8 @@
 namespace muonrt {
 namespace {
 
-/// Returns the first step after `begin` before which X is rebuilt. The standard form rebuilds X before
-/// every step, so it is the Gram form with all restarts.
+/// Returns the first step after `begin` before which X is rebuilt. The standard form rebuilds X
+/// before every step, so it is the Gram form with all restarts.
 size_t segment_end(const Method& method, size_t steps, size_t begin) {
   if (method.form == Form::kStandard) return begin + 1;
   for (const int i : method.restarts)
@@ -194,8 +194,8 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 // The Gram matrix squares the norms of rows, and the smallest f16 number is 2^-24. The entries of a
 // row with a norm of 2^-12 would become zero, and AOL would have no bound for its factor. Therefore
 // an X in f16 has a norm of up to 2^7 until its rows are scaled, which removes the lift. Its Gram
-// matrix then stays below 2^14 and loses at most 2^-38 of it. With equilibration X has the same lift,
-// so that short rows do not become subnormal.
+// matrix then stays below 2^14 and loses at most 2^-38 of it. With equilibration X has the same
+// lift, so that short rows do not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {
@@ -213,8 +213,8 @@ Normalization normalization_of(const NewtonSchulz& settings, Form form) {
   return out;
 }
 
-/// @param m  number of rows. If X is lifted, sums have a minimum: below it the loss in f16 could exceed
-///     the rounding of the sum.
+/// Returns the rule for m rows. If X is lifted, sums have a minimum, because below it the loss in
+/// f16 could exceed the rounding of the sum.
 AolRule aol_rule(const NewtonSchulz& settings, Form form, int64_t m) {
   AolRule rule{static_cast<float>(settings.list_of(form).input_safety)};
   const float lift = lift_of(settings, form);
@@ -236,8 +236,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.renormalize = options.renormalize;
   const auto settings_in = [&](DType dtype) {
     CoefficientSettings used = settings;
-    // CANS in its published form has headroom only for its input; the rounding errors of later steps
-    // would grow.
+    // CANS in its published form has headroom only for its input; the rounding errors of later
+    // steps would grow.
     if (!options.mode_chosen && family == CoefficientFamily::kCans && dtype != DType::kF32)
       used.mode = SafetyMode::kInner;
     return used;

@@ -83,16 +83,17 @@ struct OrthogonalizeArgs {
   const Method* method = nullptr;
   MatrixBatch raw;            // m x n with m <= n, transport dtype; read only
   void* workspace = nullptr;  // newton_schulz_workspace bytes, 256-byte aligned; overwritten
-  Tally* q = nullptr;  // null, or one per matrix, to which every Q of the Gram form is added
-  /// If settings->scales_lines(): two for each matrix, valid until the work has run. The caller sets
-  /// stored_rows of the first `count`: true if the outputs of the matrix are its rows.
+  Tally* q = nullptr;         // null, or one per matrix, to which every Q of the Gram form is added
+  /// If settings->scales_lines(): two for each matrix, valid until the work has run. The caller
+  /// sets stored_rows of the first `count`: true if the outputs of the matrix are its rows.
   /// Orthogonalization sets the other fields.
   std::span<NormuonState> lines = {};
 };
 
 /// Approximates the polar factors of the matrices `raw` of all batches in lockstep
 /// (algo/lockstep.hpp). Each batch needs a separate workspace. The result of a matrix is bitwise
-/// independent of its batch, its index there, and the other batches. Only the constructor allocates.
+/// independent of its batch, its index there, and the other batches. Only the constructor
+/// allocates.
 class Orthogonalization {
  public:
   Orthogonalization(Ops& ops, Stream& stream, std::span<const OrthogonalizeArgs> batches,

@@ -19,7 +19,8 @@ struct Quintic {
   Quintic stretched(Real f) const { return {a / f, b / (f * f * f), c / (f * f * f * f * f)}; }
 };
 
-/// Solves a linear system, whose last column is the right side, by elimination with partial pivoting.
+/// Solves a linear system, whose last column is the right side, by elimination with partial
+/// pivoting.
 std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
   for (size_t k = 0; k < 4; ++k) {
     size_t pivot = k;

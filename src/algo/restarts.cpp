@@ -97,8 +97,8 @@ class Search {
     }
   }
 
-  /// Returns the largest quotient of predicted and allowed error, or infinity as soon as it is not the
-  /// smallest. Starts with the spectrum that excluded the previous choice.
+  /// Returns the largest quotient of predicted and allowed error, or infinity as soon as it is not
+  /// the smallest. Starts with the spectrum that excluded the previous choice.
   double share_of_allowed(const std::vector<int>& restarts) {
     const size_t n = allowed_.size();
     double worst = 0;
@@ -162,7 +162,8 @@ std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
     std::vector<int> restarts;
   };
   static std::mutex mutex;
-  static std::vector<Found>& found = *new std::vector<Found>;  // never freed, so it outlives every static object
+  // Never freed, so it outlives every static object.
+  static std::vector<Found>& found = *new std::vector<Found>;
   const Key key{list, standard, dtype, fewest};
   {
     const std::lock_guard lock(mutex);

@@ -13,8 +13,8 @@ struct Pair {
 Pair operator*(Pair a, Pair b) { return {a.high * b.high, a.low * b.low}; }
 Pair operator+(Pair a, double b) { return {a.high + b, a.low + b}; }
 
-/// The perturbed parts of a block (p, q) of the matrices in their common eigenbasis: X, its mirrored
-/// block, and the symmetric R and Q.
+/// The perturbed parts of a block (p, q) of the matrices in their common eigenbasis: X, its
+/// mirrored block, and the symmetric R and Q.
 enum Part { kX, kXMirrored, kR, kQ, kParts };
 using Row = std::array<double, kParts>;
 constexpr Row kZero = {0, 0, 0, 0}, kKeepX = {1, 0, 0, 0}, kKeepMirrored = {0, 1, 0, 0};

@@ -12,7 +12,8 @@ struct Spectrum {
   double deviation() const;
 };
 
-/// Returns the spectrum of a matrix with `rows` rows (the short side). NaN if `lanczos` is not finite.
+/// Returns the spectrum of a matrix with `rows` rows (the short side). NaN if `lanczos` is not
+/// finite.
 Spectrum spectrum_of(const Lanczos& lanczos, int64_t rows);
 
 }  // namespace muonrt

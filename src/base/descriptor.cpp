@@ -12,7 +12,8 @@ namespace muonrt {
 class Descriptors {
  public:
   static Descriptors& all() {
-    static Descriptors* const it = new Descriptors;  // never freed: the process can fork at any time
+    // Never freed, because the process can fork at any time.
+    static Descriptors* const it = new Descriptors;
     return *it;
   }
 

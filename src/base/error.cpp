@@ -81,7 +81,8 @@ Error Error::with_rank(int32_t this_rank) const noexcept {
   const int32_t rank = rank_ < 0 ? this_rank : rank_;
   try {
     const std::string prefix = cat("rank ", rank, ": ");
-    return Error(status_, prefix + message().substr(text_offset_), rank, rank != this_rank, prefix.size());
+    return Error(status_, prefix + message().substr(text_offset_), rank, rank != this_rank,
+                 prefix.size());
   } catch (const std::bad_alloc&) {
     return Error(status_, rank, rank != this_rank);
   }

@@ -72,8 +72,7 @@ class Error : public std::exception {
   Error with_context(const std::string& prefix, const std::string& suffix = "") const;
 
  private:
-  Error(Status status, std::string message, int32_t rank, bool remote,
-        size_t text_offset) noexcept;
+  Error(Status status, std::string message, int32_t rank, bool remote, size_t text_offset) noexcept;
 
   Status status_;
   int32_t rank_;

@@ -40,8 +40,8 @@ std::thread start_thread(const char* what, Body body) {
   try {
     return std::thread(std::move(body));
   } catch (const std::system_error& error) {
-    throw make_error(Status::kOutOfMemory, "cannot start a thread for ", what, ": ",
-                     error.what(), "; raise the limit of threads");
+    throw make_error(Status::kOutOfMemory, "cannot start a thread for ", what, ": ", error.what(),
+                     "; raise the limit of threads");
   }
 }
 

@@ -8,8 +8,8 @@ namespace muonrt {
 
 namespace {
 
-/// A local matrix: its index lists, and the offset of its first element in the local buffer, which is
-/// negative if a flat range begins inside the matrix.
+/// A local matrix: its index lists, and the offset of its first element in the local buffer, which
+/// is negative if a flat range begins inside the matrix.
 struct LocalMatrix {
   Runs rows, cols;
   int64_t width;  // length(cols)
@@ -18,7 +18,7 @@ struct LocalMatrix {
 
 /// Adds the blocks of local rows [r0, r1) x local columns [c0, c1).
 void add_local_block(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
-                   std::vector<Block>& out) {
+                     std::vector<Block>& out) {
   if (r0 >= r1 || c0 >= c1) return;
   const Runs rows = slice(m.rows, r0, r1), cols = slice(m.cols, c0, c1);
   int64_t at_row = r0;
@@ -34,8 +34,8 @@ void add_local_block(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, i
   }
 }
 
-/// Returns the blocks of elements [begin, end) of the row-major local matrix: the end of a row, whole
-/// rows, and the start of a row.
+/// Returns the blocks of elements [begin, end) of the row-major local matrix: the end of a row,
+/// whole rows, and the start of a row.
 std::vector<Block> blocks_in(const LocalMatrix& m, int64_t begin, int64_t end) {
   std::vector<Block> out;
   if (begin >= end) return out;

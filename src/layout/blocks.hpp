@@ -21,13 +21,14 @@ struct Block {
 /// Errors: INVALID_ARGUMENT for more than 2 dims; view these with as_matrix, or as a stack.
 std::pair<int64_t, int64_t> matrix_shape(const Layout& layout);
 
-/// Returns the blocks of the matrix that `rank` holds, by ascending local offset, which is their order
-/// in a message. They are disjoint and as large as possible: one for a contiguous shard, at most
-/// three for a flat range. Empty if the rank holds nothing. Errors: as matrix_shape.
+/// Returns the blocks of the matrix that `rank` holds, by ascending local offset, which is their
+/// order in a message. They are disjoint and as large as possible: one for a contiguous shard, at
+/// most three for a flat range. Empty if the rank holds nothing. Errors: as matrix_shape.
 std::vector<Block> blocks_of(const Layout& layout, int rank);
 
 /// The same for matrix `e` of a stack (E, rows, cols). Rows and columns are those of the matrix;
-/// offsets count from the start of the local buffer. Errors: INVALID_ARGUMENT unless 3-D and 0 <= e < E.
+/// offsets count from the start of the local buffer. Errors: INVALID_ARGUMENT unless 3-D and 0 <= e
+/// < E.
 std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e);
 
 /// Returns the intersection of `blocks` with the part `rows` x `cols` of the matrix, by ascending

@@ -24,8 +24,8 @@ void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   hash.value(int64_t{-1});
 }
 
-/// Returns true if `rank` holds the same elements in both. If a layout has flat ranges, compares the
-/// blocks: they are as large as possible, so equal sets of elements have equal blocks.
+/// Returns true if `rank` holds the same elements in both. If a layout has flat ranges, compares
+/// the blocks: they are as large as possible, so equal sets of elements have equal blocks.
 bool same_elements(const Layout& a, const Layout& b, int rank) {
   if (a.local_numel(rank) != b.local_numel(rank)) return false;
   if (!a.product_form() || !b.product_form()) return blocks_of(a, rank) == blocks_of(b, rank);

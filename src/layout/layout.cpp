@@ -184,9 +184,10 @@ void Layout::check_row_bounds() {
   const std::vector<int> dims = dims_of_cuts();
   for (int64_t i = 0; i < mesh_->count_over(dims); ++i) {
     const int64_t rows = list_length_after_cuts(mesh_->offset_over(dims, i), r->tensor_dim);
-    MUONRT_REQUIRE(b.back() == rows, Status::kInvalidArgument, "row bounds end at ", b.back(),
-                   ", but tensor dim ", r->tensor_dim, " has ", rows,
-                   " indices after the cuts; end with that number (flat ranges can differ between ranks)");
+    MUONRT_REQUIRE(
+        b.back() == rows, Status::kInvalidArgument, "row bounds end at ", b.back(),
+        ", but tensor dim ", r->tensor_dim, " has ", rows,
+        " indices after the cuts; end with that number (flat ranges can differ between ranks)");
   }
 }
 

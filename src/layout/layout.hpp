@@ -39,9 +39,9 @@ struct FlatRanges {
 /// The elements of a tensor that each rank holds, and their order. A layout has a global shape, a
 /// mesh and cuts, outermost first; the last cut may be row bounds, an owner or flat ranges. A mesh
 /// dim that is not named replicates. Shards over several mesh dims are numbered row-major in the
-/// order in which the dims are given. A rank outside the mesh holds nothing, and may be passed to all
-/// functions. Immutable; its memory grows with the given bounds and ranges, but not with the number
-/// of elements or ranks.
+/// order in which the dims are given. A rank outside the mesh holds nothing, and may be passed to
+/// all functions. Immutable; its memory grows with the given bounds and ranges, but not with the
+/// number of elements or ranks.
 class Layout {
  public:
   enum class Kind { kCuts, kRowBounds, kOwner, kFlat };
@@ -50,8 +50,8 @@ class Layout {
   Layout();
 
   /// Errors of this function and of the next three: INVALID_ARGUMENT for a missing mesh, a negative
-  /// size, more than 2^63 - 1 elements, a mesh or tensor dim out of range, a mesh dim named twice, a
-  /// split factor or unit < 1, strided cuts into more than 2^24 groups.
+  /// size, more than 2^63 - 1 elements, a mesh or tensor dim out of range, a mesh dim named twice,
+  /// a split factor or unit < 1, strided cuts into more than 2^24 groups.
   /// @param partial_mesh_dims  dims whose ranks hold partial gradients of one tensor.
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});
@@ -122,20 +122,21 @@ class Layout {
 
   bool holds_mesh_rank(int rank) const { return mesh_->position_of(rank) >= 0; }
   /// Returns the indices of tensor dim `dim` that `rank` holds; empty outside the mesh. The rank
-  /// holds the product of its lists. Errors: INVALID_ARGUMENT for flat ranges, or a dim out of range.
+  /// holds the product of its lists. Errors: INVALID_ARGUMENT for flat ranges, or a dim out of
+  /// range.
   Runs runs(int rank, int dim) const;
   /// The same, before flat ranges are applied.
   Runs runs_before_flat(int rank, int dim) const;
-  /// Returns the row-major shape of the local buffer: such as (0, 2048) if dim 0 is empty, {numel} for
-  /// flat ranges, all zeros outside the mesh.
+  /// Returns the row-major shape of the local buffer: such as (0, 2048) if dim 0 is empty, {numel}
+  /// for flat ranges, all zeros outside the mesh.
   std::vector<int64_t> local_shape(int rank) const;
   int64_t local_numel(int rank) const;
-  /// Returns the elements [first, second) of the local tensor before flat ranges are applied: all of
-  /// it for other kinds, (0, 0) outside the mesh.
+  /// Returns the elements [first, second) of the local tensor before flat ranges are applied: all
+  /// of it for other kinds, (0, 0) outside the mesh.
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 
-  /// The location of an index of a dim: coordinates on the mesh dims that cut it (-1 on the others),
-  /// and the position in the index list of the ranks with these coordinates.
+  /// The location of an index of a dim: coordinates on the mesh dims that cut it (-1 on the
+  /// others), and the position in the index list of the ranks with these coordinates.
   struct Spot {
     std::vector<int64_t> coords;
     int64_t position;
@@ -152,12 +153,12 @@ class Layout {
   int rank_of(int64_t replica, int64_t shard) const;
   std::vector<int> shard_group(int rank) const;    // in shard order
   std::vector<int> replica_group(int rank) const;  // in replica order
-  /// The number of partial gradients, and the index of the one that `rank` holds, which combines the
-  /// coordinates on partial_dims.
+  /// The number of partial gradients, and the index of the one that `rank` holds, which combines
+  /// the coordinates on partial_dims.
   int64_t partial_count() const;
   int64_t partial_index(int rank) const;
-  /// Combines the coordinates on full_replica_dims. The ranks of equal index together hold all partial
-  /// gradients of a tensor.
+  /// Combines the coordinates on full_replica_dims. The ranks of equal index together hold all
+  /// partial gradients of a tensor.
   int64_t full_replica_index(int rank) const;
   /// Returns the ranks that hold the same elements and the same partial gradient as `rank`, by full
   /// replica index.

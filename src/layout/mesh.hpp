@@ -50,7 +50,8 @@ class Mesh {
   int64_t count_over(const std::vector<int>& dims) const;
   /// Combines the coordinates of the position on `dims` row-major, in the given order.
   int64_t index_over(const std::vector<int>& dims, int64_t position) const;
-  /// Returns the distance of shard `shard` over `dims` from a position with coordinates 0 on `dims`.
+  /// Returns the distance of shard `shard` over `dims` from a position with coordinates 0 on
+  /// `dims`.
   int64_t offset_over(const std::vector<int>& dims, int64_t shard) const;
 
   /// Returns text such as "dp=3, tp=2", or "one rank" if there are no dims.

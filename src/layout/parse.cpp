@@ -93,17 +93,19 @@ std::vector<int> leading_dims(std::string_view& text, const Mesh& mesh,
 
 void check_choice(const LayoutText& t) {
   const int last = !t.row_bounds.empty() + !t.owner.empty() + !t.flat.empty();
-  MUONRT_REQUIRE(last <= 1, Status::kInvalidArgument,
-                 "layout: more than one of row bounds, owner and flat ranges is set, but each would be "
-                 "the innermost cut; set only one");
-  MUONRT_REQUIRE(t.placements.empty() || (last == 0 && t.cuts.empty() && t.partial.empty()),
-                 Status::kInvalidArgument,
-                 "layout: placements are set together with cuts, row bounds, an owner, flat ranges or "
-                 "partial dims; set either placements or the others");
-  MUONRT_REQUIRE(!t.placements.empty() || (t.reading.empty() && t.flat_dims.empty()),
-                 Status::kInvalidArgument,
-                 "layout: a reading or FSDP mesh dims are set without placements, but apply only to "
-                 "placements; leave them out");
+  MUONRT_REQUIRE(
+      last <= 1, Status::kInvalidArgument,
+      "layout: more than one of row bounds, owner and flat ranges is set, but each would be "
+      "the innermost cut; set only one");
+  MUONRT_REQUIRE(
+      t.placements.empty() || (last == 0 && t.cuts.empty() && t.partial.empty()),
+      Status::kInvalidArgument,
+      "layout: placements are set together with cuts, row bounds, an owner, flat ranges or "
+      "partial dims; set either placements or the others");
+  MUONRT_REQUIRE(
+      !t.placements.empty() || (t.reading.empty() && t.flat_dims.empty()), Status::kInvalidArgument,
+      "layout: a reading or FSDP mesh dims are set without placements, but apply only to "
+      "placements; leave them out");
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ Mesh parse_mesh(std::string_view text, std::string_view rank_array = {});
 /// Parses "S(0),SS(0,2),R,P".
 std::vector<Placement> parse_placements(std::string_view text);
 
-/// Parses cuts, outermost first: "tp:0:2,dp*cp:0:1:64". A cut has mesh dims (joined by * if they cut
-/// as one), a tensor dim, and optionally a split factor and a unit.
+/// Parses cuts, outermost first: "tp:0:2,dp*cp:0:1:64". A cut has mesh dims (joined by * if they
+/// cut as one), a tensor dim, and optionally a split factor and a unit.
 std::vector<Cut> parse_cuts(std::string_view text, const Mesh& mesh);
 
 /// Parses "dp*cp" into the mesh dims with these names, in this order.

@@ -112,19 +112,21 @@ std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<int>& flat_dims) {
   const std::vector<Placement> all = normalized(mesh, tensor_dims, placements);
   if (reading == Reading::kLiteral) {
-    MUONRT_REQUIRE(flat_dims.empty(), Status::kInvalidArgument,
-                   "FSDP mesh dims are named, but the literal reading cuts only in mesh order; use the "
-                   "ordered reading or name none");
+    MUONRT_REQUIRE(
+        flat_dims.empty(), Status::kInvalidArgument,
+        "FSDP mesh dims are named, but the literal reading cuts only in mesh order; use the "
+        "ordered reading or name none");
     return literal_cuts(all, {});
   }
   MUONRT_REQUIRE(reading == Reading::kOrdered, Status::kInvalidArgument, "reading ",
                  static_cast<int32_t>(reading), " is unknown; use 0 (literal) or 1 (ordered)");
   if (!flat_dims.empty()) return flattened_cuts(mesh, all, flat_dims);
   const std::optional<ShardOrder> order = decode_order(mesh, tensor_dims, all);
-  MUONRT_REQUIRE(order.has_value(), Status::kInvalidArgument, "placements ", to_text(all),
-                 " on the mesh ", mesh.describe(),
-                 " encode no shard order, because a split factor is not the product of the sizes that "
-                 "cut before it; name the FSDP mesh dims, use the literal reading, or write the cuts");
+  MUONRT_REQUIRE(
+      order.has_value(), Status::kInvalidArgument, "placements ", to_text(all), " on the mesh ",
+      mesh.describe(),
+      " encode no shard order, because a split factor is not the product of the sizes that "
+      "cut before it; name the FSDP mesh dims, use the literal reading, or write the cuts");
   return cuts_from_order(mesh, *order);
 }
 

@@ -17,8 +17,8 @@ enum class PlacementKind : int32_t {
   kPartial = 3,  // every rank holds a partial gradient; the owner sums them
 };
 
-/// The placement on one mesh dim. A negative tensor dim counts from the end. Only kStridedShard uses
-/// `split_factor`.
+/// The placement on one mesh dim. A negative tensor dim counts from the end. Only kStridedShard
+/// uses `split_factor`.
 struct Placement {
   PlacementKind kind = PlacementKind::kReplicate;
   int tensor_dim = 0;
@@ -32,8 +32,8 @@ enum class Reading : int32_t {
   kOrdered = 1,  // in the order in which the program cut, as in the buffers of FSDP2
 };
 
-/// A cut of a tensor dim by one mesh dim, or by several as one flattened dim (row-major in the given
-/// order), in blocks of `unit` indices.
+/// A cut of a tensor dim by one mesh dim, or by several as one flattened dim (row-major in the
+/// given order), in blocks of `unit` indices.
 struct Cut {
   std::vector<int> mesh_dims;
   int tensor_dim = 0;
@@ -46,11 +46,11 @@ struct Cut {
 /// the same form: one tuple of axes per tensor dim, major first.
 using ShardOrder = std::vector<std::vector<int>>;
 
-/// Returns the cuts, outermost first, of a tensor with `tensor_dims` dims. Partial dims are not cuts;
-/// see `partial_dims`.
+/// Returns the cuts, outermost first, of a tensor with `tensor_dims` dims. Partial dims are not
+/// cuts; see `partial_dims`.
 /// @param flat_dims  for the ordered reading: the FSDP mesh dims, which cut last, as one flattened
-///     dim in the given order. Their split factors are ignored; those of the other dims are used. If
-///     empty, the order is decoded from the split factors.
+///     dim in the given order. Their split factors are ignored; those of the other dims are used.
+///     If empty, the order is decoded from the split factors.
 /// Errors: INVALID_ARGUMENT for a wrong number of placements, a tensor dim out of range, a split
 /// factor < 1, split factors that encode no order, flat dims that are unknown, named twice, not
 /// sharded, on different tensor dims, or given with the literal reading.

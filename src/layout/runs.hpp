@@ -12,8 +12,8 @@ struct Run {
   friend bool operator==(const Run&, const Run&) = default;
 };
 
-/// An index list: ascending disjoint runs, not empty, adjacent runs merged. Every cut keeps the order,
-/// so the set of indices determines their order in the local buffer.
+/// An index list: ascending disjoint runs, not empty, adjacent runs merged. Every cut keeps the
+/// order, so the set of indices determines their order in the local buffer.
 using Runs = std::vector<Run>;
 
 /// Returns the number of indices.
@@ -23,10 +23,10 @@ int64_t length(const Runs& list);
 Runs whole(int64_t n);
 
 /// Returns part `index` of `parts` of a cut of `list`. The list is divided into blocks of `unit`
-/// positions, the last of which may be shorter. The blocks are divided into `split_factor` groups of
-/// ceil size, and each group into `parts` ranges of ceil size. The part consists of range `index` of
-/// each group; with split_factor = 1 it is contiguous. Costs O(runs in + runs out). Errors: INVALID_ARGUMENT if parts, split_factor or
-/// unit < 1, or index is not in [0, parts).
+/// positions, the last of which may be shorter. The blocks are divided into `split_factor` groups
+/// of ceil size, and each group into `parts` ranges of ceil size. The part consists of range
+/// `index` of each group; with split_factor = 1 it is contiguous. Costs O(runs in + runs out).
+/// Errors: INVALID_ARGUMENT if parts, split_factor or unit < 1, or index is not in [0, parts).
 Runs cut(const Runs& list, int64_t parts, int64_t index, int64_t split_factor, int64_t unit);
 
 /// Returns length(cut(...)) for a list of `size` indices, in O(1).

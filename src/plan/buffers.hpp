@@ -58,8 +58,8 @@ class RankBuffers {
     }
   }
 
-  /// By chunk index modulo the window: the largest sizes of these chunks, which use the same buffers
-  /// one after the other. Ends at the last entry that is used.
+  /// By chunk index modulo the window: the largest sizes of these chunks, which use the same
+  /// buffers one after the other. Ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kMinSlice = 1024;
 
 /// Matrices and slices of equal class may share a chunk. Slices must also be distributed over the
-/// same mesh dims, so that a rank has the same peers for all of them. So must replicas if the return
-/// takes two levels.
+/// same mesh dims, so that a rank has the same peers for all of them. So must replicas if the
+/// return takes two levels.
 struct ChunkClass {
   int32_t priority;
   bool by_callback;  // transferred by the caller's functions: one chunk per parameter
@@ -68,7 +68,8 @@ int64_t largest_share(const HolderGroup& group, const Layout& layout) {
 
 void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
   RelayChooser relays(problem_.params, problem_.options, holders_);
-  std::map<ChunkClass, std::vector<int32_t>> classes;  // ids of matrices; for kSlices, of parameters
+  std::map<ChunkClass, std::vector<int32_t>>
+      classes;  // ids of matrices; for kSlices, of parameters
   for (const int32_t id : by_name) {
     const int32_t param = matrices_[static_cast<size_t>(id)].param;
     ChunkClass of = class_of(problem_.params[static_cast<size_t>(param)], problem_.options);

@@ -10,8 +10,8 @@ namespace muonrt {
 
 namespace {
 
-/// The content of a message as a list of (matrix, shard index). The shards of a layout are disjoint,
-/// so two messages have the same bytes if and only if their lists are equal.
+/// The content of a message as a list of (matrix, shard index). The shards of a layout are
+/// disjoint, so two messages have the same bytes if and only if their lists are equal.
 using Content = std::vector<std::pair<int32_t, int32_t>>;
 
 /// The owner's side of one chunk.
@@ -57,8 +57,8 @@ class OwnerSide {
     chunk_.gather_receive_bytes = cursor_.total();
   }
 
-  /// Divides a whole row-major matrix into blocks whose rows and columns are adjacent in the tensor.
-  /// A matrix is one block, unless it is a part that consists of several runs.
+  /// Divides a whole row-major matrix into blocks whose rows and columns are adjacent in the
+  /// tensor. A matrix is one block, unless it is a part that consists of several runs.
   std::vector<Block> contiguous_blocks_of(const OwnedMatrix& o) const {
     const Matrix& m = context_.matrix(o.matrix);
     const ParamSpec& spec = context_.spec(m);
@@ -104,8 +104,8 @@ class OwnerSide {
     chunk_.direction_bytes = directions.total();
   }
 
-  /// Makes one list for each partial gradient. They are added in the order of mesh coordinates, which
-  /// depends neither on the ranks that hold them nor on the order of arrival.
+  /// Makes one list for each partial gradient. They are added in the order of mesh coordinates,
+  /// which depends neither on the ranks that hold them nor on the order of arrival.
   void add_partial_grads(const std::vector<MessageEntry>& entries) {
     MessageCursor cursor(size_of(chunk_.gather_dtype));
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
@@ -130,8 +130,8 @@ class OwnerSide {
     chunk_.gather_receive_bytes = cursor.total();
   }
 
-  /// The send buffer begins with the messages of the gather's receive buffer. A peer whose message is
-  /// already in the buffer shares that region.
+  /// The send buffer begins with the messages of the gather's receive buffer. A peer whose message
+  /// is already in the buffer shares that region.
   void add_return(const std::vector<MessageEntry>& entries) {
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));

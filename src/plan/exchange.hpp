@@ -79,14 +79,14 @@ void add_holder_side(const ExchangeContext& context, const RankMessages& message
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);
 
-/// Adds the sends of a rank that forwards: everything that owners sent to it, which is the beginning
-/// of its receive buffer.
+/// Adds the sends of a rank that forwards: everything that owners sent to it, which is the
+/// beginning of its receive buffer.
 void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, RankChunk& chunk);
 /// Adds a forwarded message to `regions`. All messages that one rank forwards arrive as one region.
 void add_relayed(const Region& message, std::vector<Region>& regions);
 
-/// Fills the owner's side of a chunk: RankChunk::owned and the blocks between these matrices and the
-/// messages. If the chunk has partial gradients, fills the owner state, too.
+/// Fills the owner's side of a chunk: RankChunk::owned and the blocks between these matrices and
+/// the messages. If the chunk has partial gradients, fills the owner state, too.
 void add_owner_side(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk);
 
 }  // namespace muonrt

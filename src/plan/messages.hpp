@@ -107,13 +107,13 @@ class SliceGroup {
   const Member& member(int32_t rank) const;                        // `rank` must be a member
   /// Returns the local elements of a member's slice of segment `s`.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;
-  /// Returns true if an owner sends its slices to `to` directly. If the return takes two levels, the
-  /// owner also sends to itself, so that everything it forwards is contiguous.
+  /// Returns true if an owner sends its slices to `to` directly. If the return takes two levels,
+  /// the owner also sends to itself, so that everything it forwards is contiguous.
   bool returns(const Member& owner, const Member& to) const;
 
   /// Calls `use(exchange, from, to)` for each message of a gather and a return that `rank` sends or
-  /// receives, by owner, then by the other rank. Gathers of gradients with a separate layout are not
-  /// included; see SplitGather.
+  /// receives, by owner, then by the other rank. Gathers of gradients with a separate layout are
+  /// not included; see SplitGather.
   template <class Use>
   void for_each(int32_t rank, const Use& use) const {
     for (const Member& owner : members_) {

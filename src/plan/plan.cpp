@@ -52,11 +52,12 @@ void check_param(const ParamSpec& spec, size_t index) {
       grad_layout(spec).describe(),
       "); reduce them to the layout of the parameter, or leave the functions out");
   MUONRT_REQUIRE(!spec.by_callback || spec.owner >= 0, Status::kInvalidArgument, "param '",
-                 spec.name, "': the caller's functions transfer it, but it has no owner; set its owner");
-  MUONRT_REQUIRE(spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '",
                  spec.name,
-                 "': the owner is set, but AdamW parameters have none, because every holder updates its "
-                 "own shard; leave the owner at -1");
+                 "': the caller's functions transfer it, but it has no owner; set its owner");
+  MUONRT_REQUIRE(
+      spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '", spec.name,
+      "': the owner is set, but AdamW parameters have none, because every holder updates its "
+      "own shard; leave the owner at -1");
 }
 
 /// Returns the parameters in the order of their names. Errors: INVALID_ARGUMENT if two names are
@@ -70,8 +71,7 @@ std::vector<int32_t> order_by_name(const std::vector<ParamSpec>& params) {
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return name(a) < name(b); });
   for (size_t i = 1; i < order.size(); ++i) {
     MUONRT_REQUIRE(name(order[i - 1]) != name(order[i]), Status::kInvalidArgument,
-                   "plan: two parameters are named '", name(order[i]),
-                   "'; use distinct names");
+                   "plan: two parameters are named '", name(order[i]), "'; use distinct names");
   }
   return order;
 }
@@ -265,7 +265,8 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
     int32_t set = for_replica ? sets.of_replica(m, group) : group.candidates;
     if (spec.owner >= 0) {
       MUONRT_REQUIRE(spec.owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
-                     "': owner ", spec.owner, " is not a rank of the communicator; use 0 to ", task.ranks - 1);
+                     "': owner ", spec.owner, " is not a rank of the communicator; use 0 to ",
+                     task.ranks - 1);
       MUONRT_REQUIRE(
           spec.by_callback || group.find(spec.owner) != nullptr, Status::kInvalidArgument,
           "param '", spec.name, "': owner ", spec.owner, " is not one of the ranks that hold ",

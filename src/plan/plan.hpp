@@ -78,8 +78,8 @@ class Plan {
   /// The holders of all matrices.
   const HolderTable& holders() const { return holders_; }
 
-  /// Returns the rank chunks of `rank` in the order of the chunks, without those in which it does not
-  /// take part. Messages start at multiples of 64 bytes in their buffers, and the sizes of the
+  /// Returns the rank chunks of `rank` in the order of the chunks, without those in which it does
+  /// not take part. Messages start at multiples of 64 bytes in their buffers, and the sizes of the
   /// buffers are multiples of 64 bytes.
   /// Errors: INVALID_ARGUMENT for a rank outside the world.
   std::vector<RankChunk> rank_chunks(int rank) const;
@@ -91,9 +91,9 @@ class Plan {
 
   /// True if each replica orthogonalizes its matrices; matrices() then has an entry per replica.
   bool each_replica() const { return each_; }
-  /// Seconds of a step by the cost model (owners/cost.hpp) for both replica modes; 0 unless the mode
-  /// is kAuto. If the products alone, evenly distributed, take longer in every replica than a step
-  /// with kOnce, each_seconds() is the time of these products.
+  /// Seconds of a step by the cost model (owners/cost.hpp) for both replica modes; 0 unless the
+  /// mode is kAuto. If the products alone, evenly distributed, take longer in every replica than a
+  /// step with kOnce, each_seconds() is the time of these products.
   double once_seconds() const { return once_seconds_; }
   double each_seconds() const { return each_seconds_; }
 

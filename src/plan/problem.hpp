@@ -59,8 +59,8 @@ inline const Layout& grad_layout(const ParamSpec& spec) {
 }
 
 /// Returns true if ranks hold partial gradients, or a gradient with another layout than the
-/// parameter. Then the owner of the matrix (AdamW: of the slice) assembles and sums the gradient and
-/// keeps the state.
+/// parameter. Then the owner of the matrix (AdamW: of the slice) assembles and sums the gradient
+/// and keeps the state.
 inline bool owner_assembles_gradient(const ParamSpec& spec) {
   return spec.grad_layout || !spec.layout.partial_dims().empty();
 }

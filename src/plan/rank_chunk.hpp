@@ -15,7 +15,7 @@ struct ShardBlock {
   int32_t matrix;  // index into Plan::matrices()
   int64_t rows, cols;
   int64_t local_offset, local_ld;
-  int64_t packed_offset;  // elements from the start of the chunk's message buffer
+  int64_t packed_offset;           // elements from the start of the chunk's message buffer
   int64_t global_row, global_col;  // in the whole matrix (or part)
   float update_scale;              // ParamSpec::update_scale, or that of the part
   float decay_scale = 1.0f;        // multiplies the group's decay
@@ -52,7 +52,7 @@ struct OwnedMatrix {
 enum class ChunkKind : int32_t {
   kDirections = 0,    // directions of matrices; the holders form them and keep the momentum
   kPartialGrads = 1,  // gradients of matrices; the owner sums them and keeps the momentum
-  kSlices = 2  // AdamW: partial gradients of slices to the owners, new values back
+  kSlices = 2         // AdamW: partial gradients of slices to the owners, new values back
 };
 
 /// A whole matrix, or a slice of an AdamW parameter, whose state this rank keeps for all holders.
@@ -81,8 +81,8 @@ struct RankChunk {
   std::vector<MatrixBlock> return_matrix_blocks;  // directions: begins with gather_matrix_blocks
   std::vector<Region> return_sends, return_receives;  // sends to replicas may share a region
   std::vector<ShardBlock> return_blocks;
-  // Second level of the return, inside the receive buffer: this rank forwards the messages of owners
-  // to its equal holders in other replicas and receives the messages that those forward.
+  // Second level of the return, inside the receive buffer: this rank forwards the messages of
+  // owners to its equal holders in other replicas and receives the messages that those forward.
   std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
@@ -90,7 +90,7 @@ struct RankChunk {
   // sums --direction--> a buffer of `direction_bytes`, which gather_matrix_blocks then unpacks.
   std::vector<std::vector<ShardBlock>> partial_grad_blocks;  // local_offset: in the sums
   std::vector<OwnerState> owner_state;
-  std::vector<int32_t> owner_state_views;  // entry i: table index of owner_state[i]
+  std::vector<int32_t> owner_state_views;      // entry i: table index of owner_state[i]
   std::vector<ShardBlock> owner_state_blocks;  // in the order of owner_state; param: table index
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {

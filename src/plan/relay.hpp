@@ -28,14 +28,14 @@ inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) 
   return shares * replicas - (owner_holds ? 1 : 0);
 }
 
-/// Returns the ranks to which `rank` forwards everything that owners sent to it: its equal holders in
-/// the other replicas of its block, ascending.
+/// Returns the ranks to which `rank` forwards everything that owners sent to it: its equal holders
+/// in the other replicas of its block, ascending.
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
 /// Returns the number of replicas in a block. It is the number of all replicas if both levels then
-/// have at most `max_peers` peers, otherwise the number with which the level with more peers has the
-/// fewest. Returns 0 if owners return to all holders directly, because they are within the limit or
-/// two levels would not have fewer peers.
+/// have at most `max_peers` peers, otherwise the number with which the level with more peers has
+/// the fewest. Returns 0 if owners return to all holders directly, because they are within the
+/// limit or two levels would not have fewer peers.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 
 /// Computes relay_block for the matrices of a problem, and which matrices have the same peers.
@@ -47,8 +47,8 @@ class RelayChooser {
   /// Returns the relay_block of a matrix, or of an AdamW parameter with partial gradients
   /// (index -1).
   int32_t block(int32_t param, int64_t index);
-  /// Returns mesh and replicating dims. Every rank has the same equal holders in parameters for which
-  /// they are equal.
+  /// Returns mesh and replicating dims. Every rank has the same equal holders in parameters for
+  /// which they are equal.
   const std::vector<int64_t>& over(int32_t param);
 
  private:

@@ -31,8 +31,8 @@ class SliceSources {
   const std::vector<int>& holders(int64_t replica) const {
     return holders_[static_cast<size_t>(replica)];
   }
-  /// Returns the blocks that elements [begin, end) of `owner`'s local parameter share with `holder`'s
-  /// gradient, in the same order on both ranks.
+  /// Returns the blocks that elements [begin, end) of `owner`'s local parameter share with
+  /// `holder`'s gradient, in the same order on both ranks.
   std::vector<SharedBlock> shared(int owner, int64_t begin, int64_t end, int holder);
 
  private:

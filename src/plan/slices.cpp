@@ -14,8 +14,8 @@ std::pair<int64_t, int64_t> chunk(int64_t numel, int64_t index, int64_t count) {
   return {std::min(numel, index * width), std::min(numel, (index + 1) * width)};
 }
 
-/// One rank's part of a chunk of slices. All segments are distributed over the same mesh dims, so the
-/// rank has the same peers for each.
+/// One rank's part of a chunk of slices. All segments are distributed over the same mesh dims, so
+/// the rank has the same peers for each.
 class SliceChunk {
  public:
   SliceChunk(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out)

@@ -16,8 +16,8 @@ std::pair<int64_t, int64_t> slice_of(int64_t numel, const Segment& segment, int6
 std::pair<int64_t, int64_t> slice_at(const Layout& layout, const Segment& segment, int owner);
 
 /// Fills the rank chunk of `rank` for a chunk of slices. Each of the ranks that hold equal elements
-/// owns a slice. It gathers the partial gradients of the slice from the ranks of its own replica (of
-/// the gradient's layout, if that is separate) and returns the new values to the others. Leaves
+/// owns a slice. It gathers the partial gradients of the slice from the ranks of its own replica
+/// (of the gradient's layout, if that is separate) and returns the new values to the others. Leaves
 /// `out` empty if the rank does not take part.
 void add_slices(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out);
 

@@ -22,10 +22,10 @@ void check_ranks(const ParamSpec& spec, int32_t world) {
 void check_matrix(const ParamSpec& spec) {
   const std::vector<int64_t>& shape = spec.layout.shape();
   if (spec.stack) {
-    MUONRT_REQUIRE(shape.size() == 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
-                   shape,
-                   " is declared a stack, but does not have 3 dims; pass experts x rows x cols, or remove "
-                   "the declaration");
+    MUONRT_REQUIRE(
+        shape.size() == 3, Status::kInvalidArgument, "param '", spec.name, "': shape ", shape,
+        " is declared a stack, but does not have 3 dims; pass experts x rows x cols, or remove "
+        "the declaration");
     return;
   }
   MUONRT_REQUIRE(shape.size() != 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
@@ -72,15 +72,13 @@ void check_parts(const ParamSpec& spec) {
                         part.cols.back().end <= cols;
     MUONRT_REQUIRE(inside, Status::kInvalidArgument, "param '", spec.name, "': part '", part.name,
                    "' has rows ", to_text(part.rows), " and columns ", to_text(part.cols),
-                   ", but each matrix is ", rows, " x ", cols,
-                   "; use a block inside it");
+                   ", but each matrix is ", rows, " x ", cols, "; use a block inside it");
     covered += area(part.rows, part.cols);
     for (size_t j = 0; j < i; ++j) {
       const MatrixPart& other = spec.parts[j];
       MUONRT_REQUIRE(area(intersect(part.rows, other.rows), intersect(part.cols, other.cols)) == 0,
                      Status::kInvalidArgument, "param '", spec.name, "': parts '", other.name,
-                     "' and '", part.name,
-                     "' overlap; define disjoint parts");
+                     "' and '", part.name, "' overlap; define disjoint parts");
     }
   }
   MUONRT_REQUIRE(covered == rows * cols, Status::kInvalidArgument, "param '", spec.name,
@@ -151,8 +149,7 @@ void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
   const int64_t experts = spec.layout.numel() == 0 ? 0 : matrix_count(spec.layout);
   const int64_t matrices = checked_mul(experts, parts_of(spec));
   MUONRT_REQUIRE(matrices <= INT32_MAX - kinds_, Status::kInvalidArgument, "param '", spec.name,
-                 "': ", matrices,
-                 " matrices are more than the planner supports; split the stack");
+                 "': ", matrices, " matrices are more than the planner supports; split the stack");
   entry.first_kind = kinds_;
   kinds_ += static_cast<int32_t>(matrices);
   std::unordered_map<int64_t, int32_t> by_class;

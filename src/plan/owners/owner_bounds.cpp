@@ -8,8 +8,8 @@ namespace muonrt {
 
 namespace {
 
-/// Limit for the comparison of all pairs of sets, in 64-bit words. Above it a set counts only its own
-/// items, which is still a valid bound.
+/// Limit for the comparison of all pairs of sets, in 64-bit words. Above it a set counts only its
+/// own items, which is still a valid bound.
 constexpr int64_t kCompareWords = 200'000'000;
 
 using Bits = std::vector<uint64_t>;

@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// Items that are interchangeable, because cost, set and shape are equal. Thousands of experts form a
-/// few dozen classes, so planning is cheap.
+/// Items that are interchangeable, because cost, set and shape are equal. Thousands of experts form
+/// a few dozen classes, so planning is cheap.
 struct OwnerClass {
   int64_t cost;
   int32_t set, shape;
@@ -45,8 +45,8 @@ void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 
-/// Returns `known`, or a better bound from the ranks that are reachable from `rank`, the busiest one:
-/// their items can only move between these ranks.
+/// Returns `known`, or a better bound from the ranks that are reachable from `rank`, the busiest
+/// one: their items can only move between these ranks.
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                         const Shares& shares, int64_t known, int32_t rank);
 

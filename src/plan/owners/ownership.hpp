@@ -27,9 +27,9 @@ struct Ownership {
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set; ties are broken by order,
-/// then by rank. Then improves the assignment until no move of one item and no swap of two makes the
-/// more loaded of two ranks lighter, or a fixed number of trials is reached. A pure function of the
-/// problem; the numbering of the sets does not matter.
+/// then by rank. Then improves the assignment until no move of one item and no swap of two makes
+/// the more loaded of two ranks lighter, or a fixed number of trials is reached. A pure function of
+/// the problem; the numbering of the sets does not matter.
 Ownership assign_owners(const OwnerProblem& problem);
 
 }  // namespace muonrt

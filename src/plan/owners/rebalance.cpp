@@ -8,12 +8,12 @@ namespace muonrt {
 
 namespace {
 
-/// Limit of the changes that the search tries, well under a second. It is a count and not a time, so
-/// that every rank ends with the same result.
+/// Limit of the changes that the search tries, well under a second. It is a count and not a time,
+/// so that every rank ends with the same result.
 constexpr int64_t kTrials = 60'000'000;
 
-/// An improving change between two ranks: up to two items move `to` a rank, and up to two move back.
-/// -1: no item.
+/// An improving change between two ranks: up to two items move `to` a rank, and up to two move
+/// back. -1: no item.
 struct Change {
   int64_t larger_load;  // larger load of the two ranks after the change
   int32_t to = -1;
@@ -58,8 +58,9 @@ class Search {
   }
 
   /// Applies the best change that makes `from` lighter and leaves its partner lighter than `from`
-  /// was: a move or a swap. If there is none and `from` is one of the busiest ranks, tries two items
-  /// for one, or one for two. Skips partners that have not changed since the last failed search.
+  /// was: a move or a swap. If there is none and `from` is one of the busiest ranks, tries two
+  /// items for one, or one for two. Skips partners that have not changed since the last failed
+  /// search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
     for (const bool pairs : {false, true}) {
@@ -117,8 +118,9 @@ class Search {
     }
   }
 
-  /// Calls `use` with the class of each item that `giver` could move to `taker` together with an item
-  /// of `first`. Omits the classes before `first`, because they were already tried as the first.
+  /// Calls `use` with the class of each item that `giver` could move to `taker` together with an
+  /// item of `first`. Omits the classes before `first`, because they were already tried as the
+  /// first.
   template <class Use>
   void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
     trials_ += std::ssize(of(giver));

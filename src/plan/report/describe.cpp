@@ -113,8 +113,7 @@ std::string header(const Plan& plan, const PlanReport& report) {
 class Limit {
  public:
   Limit(size_t rows, int64_t max_rows)
-      : rows_(rows),
-        shown_(max_rows > 0 ? std::min(rows, static_cast<size_t>(max_rows)) : rows) {}
+      : rows_(rows), shown_(max_rows > 0 ? std::min(rows, static_cast<size_t>(max_rows)) : rows) {}
   size_t shown() const { return shown_; }
   std::string rest() const {
     return shown_ < rows_ ? cat("... ", rows_ - shown_, " more\n") : std::string();

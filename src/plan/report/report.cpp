@@ -97,7 +97,8 @@ void add_warnings(const Plan& plan, PlanReport& out) {
                                ": a matrix this small has almost no spectrum to "
                                "flatten and costs mostly latency; use AdamW for it"));
   if (empty.count > 0)
-    out.warnings.push_back(cat(empty.subject(), ": the parameter has no elements, so it has no matrices"));
+    out.warnings.push_back(
+        cat(empty.subject(), ": the parameter has no elements, so it has no matrices"));
   if (large.count > 0)
     out.warnings.push_back(cat(large.subject(), ": a matrix is larger than chunk_bytes (",
                                human_bytes(plan.problem().options.chunk_bytes),

@@ -173,7 +173,8 @@ class Measurement {
     out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
   }
 
-  /// Adds the second level: the ranks to which owners returned forward to the others in their blocks.
+  /// Adds the second level: the ranks to which owners returned forward to the others in their
+  /// blocks.
   void add_relay() {
     const Layout& layout = front_layout(plan_, *chunk_);
     std::sort(relaying_.begin(), relaying_.end());
@@ -226,8 +227,8 @@ class Measurement {
     });
   }
 
-  /// Each rank sends to the owners in its replica. Each owner returns to all others, or to the ranks
-  /// that forward.
+  /// Each rank sends to the owners in its replica. Each owner returns to all others, or to the
+  /// ranks that forward.
   void add_group(const SliceGroup& group, int64_t partial_grads) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
@@ -273,13 +274,14 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<ChunkBytes> buffers_;      // by rank, this chunk
-  std::vector<RankBuffers> taken_;       // by rank
-  std::vector<Message> gather_, back_;   // by peer, for the current owner
-  std::vector<int64_t> returns_;         // other ranks that each owner returns to in this chunk
-  std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
-  std::vector<size_t> relaying_;         // ranks that forward in this chunk
-  std::vector<size_t> peers_, touched_;  // ranks of this owner; ranks of this chunk, with repetitions
+  std::vector<ChunkBytes> buffers_;     // by rank, this chunk
+  std::vector<RankBuffers> taken_;      // by rank
+  std::vector<Message> gather_, back_;  // by peer, for the current owner
+  std::vector<int64_t> returns_;        // other ranks that each owner returns to in this chunk
+  std::vector<int64_t> direct_;         // bytes of the return that owners sent to each rank
+  std::vector<size_t> relaying_;        // ranks that forward in this chunk
+  std::vector<size_t> peers_,
+      touched_;  // ranks of this owner; ranks of this chunk, with repetitions
   const ChunkSpec* chunk_ = nullptr;
   int32_t chunk_index_ = 0;
   PlanTraffic out_;

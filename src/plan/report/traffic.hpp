@@ -25,8 +25,8 @@ struct PlanTraffic {
   int64_t moved_total = 0;
 };
 
-/// Computes the sizes of all messages of all ranks in one pass without block lists; 1,024 ranks take
-/// a fraction of a second.
+/// Computes the sizes of all messages of all ranks in one pass without block lists; 1,024 ranks
+/// take a fraction of a second.
 PlanTraffic measure_traffic(const Plan& plan);
 
 }  // namespace muonrt

@@ -77,8 +77,7 @@ TEST_CASE("coefficients: the generator equals the reference for other bounds and
   }
 }
 
-TEST_CASE("coefficients: safety mode all gives the published digits",
-          "[unit][coefficients]") {
+TEST_CASE("coefficients: safety mode all gives the published digits", "[unit][coefficients]") {
   const auto list = make_coefficients(CoefficientFamily::kPolarExpress,
                                       polar(5, lists::kRawCushion, 1.05, SafetyMode::kAll));
   CHECK(list.input_safety == 1.0);
@@ -253,7 +252,7 @@ CoefficientSettings custom(const reference::List& list, double safety = 1.0) {
 }
 
 std::string error_of(CoefficientFamily family, const CoefficientSettings& s,
-                    DType iteration = DType::kBF16) {
+                     DType iteration = DType::kBF16) {
   try {
     make_coefficients(family, s, iteration);
   } catch (const Error& e) {
@@ -333,7 +332,8 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(error_of(family, custom(reference::lists::kPolarRaw, 1.05)) == "accepted");
 }
 
-TEST_CASE("coefficients: settings out of range are rejected with their name", "[unit][coefficients]") {
+TEST_CASE("coefficients: settings out of range are rejected with their name",
+          "[unit][coefficients]") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto pe = CoefficientFamily::kPolarExpress;
   const auto with = [](auto change) {

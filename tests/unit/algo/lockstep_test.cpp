@@ -197,8 +197,8 @@ TEST_CASE("lockstep: grouped launches of a chunk give bitwise the same results a
       CHECK((calls.mixed > 0) == (shapes && elements > 0));
       CHECK(calls.all <= (shapes ? fewest : separate.all.load()));
       if (shapes) fewest = calls.all;
-      // An element of a square matrix needs 10 bytes and 16 more for r, z, q and spare; with the padding
-      // of small matrices up to twice as much.
+      // An element of a square matrix needs 10 bytes and 16 more for r, z, q and spare; with the
+      // padding of small matrices up to twice as much.
       CHECK(bytes <= separate_bytes + 2 * 26 * elements);
     }
   }

@@ -31,8 +31,8 @@ inline std::vector<Named> five_step_lists() {
           {"cubic", lists::kCubic, 1.02}};
 }
 
-/// CANS has headroom only for its input. From its second step on rounding errors of bf16 grow, and on
-/// flat spectra results have errors up to 1.
+/// CANS has headroom only for its input. From its second step on rounding errors of bf16 grow, and
+/// on flat spectra results have errors up to 1.
 inline bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
 
 inline double near(const Named& l) {

@@ -92,7 +92,8 @@ TEST_CASE("newton-schulz: with a restart before every step the Gram form is the 
 }
 
 TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][newton-schulz]") {
-  // Values of the composed polynomial in float64; columns: Keller Jordan, You, Polar Express, raw/1.05.
+  // Values of the composed polynomial in float64; columns: Keller Jordan, You, Polar Express,
+  // raw/1.05.
   struct Row {
     int64_t k;
     double p[4];
@@ -150,7 +151,8 @@ TEST_CASE("newton-schulz: a zero matrix in a batch stays zero and is counted",
   }
 }
 
-TEST_CASE("newton-schulz: scaling by a power of two does not change the result", "[unit][newton-schulz]") {
+TEST_CASE("newton-schulz: scaling by a power of two does not change the result",
+          "[unit][newton-schulz]") {
   const Matrix x = reference::rounded(reference::gaussian(11, 29, 6), DType::kBF16);
   for (auto& backend : backends::all()) {
     for (const DType transport : {DType::kF32, DType::kBF16}) {
@@ -168,7 +170,8 @@ TEST_CASE("newton-schulz: scaling by a power of two does not change the result",
   }
 }
 
-TEST_CASE("newton-schulz: the result of a matrix is bitwise independent of its batch", "[unit][newton-schulz]") {
+TEST_CASE("newton-schulz: the result of a matrix is bitwise independent of its batch",
+          "[unit][newton-schulz]") {
   for (auto& backend : backends::all()) {
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 7}, {13, 31}, {33, 65}}) {
       std::vector<Matrix> batch;

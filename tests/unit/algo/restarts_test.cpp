@@ -200,8 +200,8 @@ TEST_CASE(
     CoefficientFamily family;
     int steps;
   };
-  // `auto` chooses the Gram form from 512 rows on, so the input is divided by the norm of a matrix of
-  // that size with the same relative rank.
+  // `auto` chooses the Gram form from 512 rows on, so the input is divided by the norm of a matrix
+  // of that size with the same relative rank.
   const auto made = [](const List& list, DType gram) {
     NewtonSchulzOptions options;
     options.gram_iteration = gram;

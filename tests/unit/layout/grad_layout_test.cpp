@@ -6,8 +6,8 @@
 #include "support/numerics/gradient_cases.hpp"
 
 // Gradients with a separate layout: replicated parameters with sharded gradients (ZeRO), sharded
-// parameters with whole gradients, any two cuts, with and without partial gradients. Results must be
-// bitwise identical to those of one rank.
+// parameters with whole gradients, any two cuts, with and without partial gradients. Results must
+// be bitwise identical to those of one rank.
 
 using namespace muonrt;
 
@@ -35,7 +35,11 @@ std::vector<Forms> forms() {
           {"not reduced, over other ranks", {2, 2}, {shard(0), shard(0)}, {kP, shard(-1)}, {}},
           {"not reduced where the parameter is cut", {2}, {shard(0)}, {kP}, {}},
           {"the same, ranks mixed", {2, 2}, {shard(0), kR}, {kP, shard(0)}, {2, 0, 3, 1}},
-          {"two partial gradients and replicas", {2, 2, 2}, {kR, shard(0), kR}, {shard(0), kR, kP}, {}}};
+          {"two partial gradients and replicas",
+           {2, 2, 2},
+           {kR, shard(0), kR},
+           {shard(0), kR, kP},
+           {}}};
 }
 
 int partial_grads_of(const Forms& f) {
@@ -166,7 +170,8 @@ TEST_CASE("gradient layouts: if only partial dims differ, the parameter's layout
 }
 
 TEST_CASE("gradient layouts: invalid layouts are rejected on every rank", "[unit][grad_layout]") {
-  const auto check_rejected = [](const std::function<void(world::Case&)>& change, const char* words) {
+  const auto check_rejected = [](const std::function<void(world::Case&)>& change,
+                                 const char* words) {
     world::Case c = gradients::make(forms()[0], false, 1);
     change(c);
     CHECK_THROWS_WITH(world::run(c), Catch::Contains(words));

@@ -42,8 +42,7 @@ std::string error_of(const muonrt_layout_t* layout, Pair shape, const int64_t* l
 
 }  // namespace
 
-TEST_CASE("layout abi: the local shape of flat ranges is (elements, 1)",
-          "[unit][abi][layout]") {
+TEST_CASE("layout abi: the local shape of flat ranges is (elements, 1)", "[unit][abi][layout]") {
   const int64_t shape[] = {4, 4}, ranges[] = {0, 5, 5, 16, 16, 16}, sizes[] = {3};
   muonrt_mesh_t mesh;
   muonrt_mesh_init(&mesh);
@@ -65,8 +64,7 @@ TEST_CASE("layout abi: the local shape of flat ranges is (elements, 1)",
   CHECK_THAT(muonrt_get_last_error(), Contains("6 values (kind is MUONRT_LAYOUT_CUTS"));
 }
 
-TEST_CASE("layout abi: a parameter with flat ranges may set local_shape",
-          "[unit][abi][layout]") {
+TEST_CASE("layout abi: a parameter with flat ranges may set local_shape", "[unit][abi][layout]") {
   const int64_t range[] = {0, 16};
   const muonrt_layout_t flat = made(MUONRT_LAYOUT_FLAT, range, 2);
   CHECK(error_of(&flat, {4, 4}, Pair{16, 1}.data(), nullptr) == "");

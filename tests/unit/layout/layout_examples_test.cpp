@@ -4,8 +4,8 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// Examples of layouts with all indices, written by hand. They are compared with the layouts from cuts
-// and from placements, and with the naive model of the property tests.
+// Examples of layouts with all indices, written by hand. They are compared with the layouts from
+// cuts and from placements, and with the naive model of the property tests.
 
 using namespace muonrt;
 using naive::List;
@@ -94,8 +94,7 @@ void check_held(const Layout& layout, const std::vector<std::string>& ranks) {
 
 }  // namespace
 
-TEST_CASE("layout: cuts and placements give the indices of every example",
-          "[unit][layout]") {
+TEST_CASE("layout: cuts and placements give the indices of every example", "[unit][layout]") {
   for (const std::string& line : split(kExamples, '\n')) {
     std::vector<std::string> words = split(line, ';');
     words.resize(8);

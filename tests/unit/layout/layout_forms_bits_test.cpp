@@ -4,8 +4,8 @@
 #include "support/covering.hpp"
 #include "support/numerics/form_cases.hpp"
 
-// Bitwise identical results for every form of layout (form_cases.hpp). The reference is one rank that
-// holds everything.
+// Bitwise identical results for every form of layout (form_cases.hpp). The reference is one rank
+// that holds everything.
 
 using namespace muonrt;
 using forms::kMatrices;
@@ -48,10 +48,10 @@ TEST_CASE("same bits: every form on any mesh, with any owners and with exchange 
   }
 }
 
-TEST_CASE("same bits: overlapping groups of ranks never deadlock",
-          "[bits]") {
-  // Groups {0, 1} and {0, 2} in turn, one matrix per chunk, all owned by rank 0. If each rank counted the
-  // window by its own chunks, rank 1 would wait in a gather for rank 0, and rank 0 for rank 2.
+TEST_CASE("same bits: overlapping groups of ranks never deadlock", "[bits]") {
+  // Groups {0, 1} and {0, 2} in turn, one matrix per chunk, all owned by rank 0. If each rank
+  // counted the window by its own chunks, rank 1 would wait in a gather for rank 0, and rank 0 for
+  // rank 2.
   const auto make_groups = [](int ranks, int window) {
     world::Case c = world::on_mesh({ranks});
     c.settings.window = window;

@@ -18,8 +18,7 @@ MeshPtr mesh(Sizes shape, std::vector<std::string> names = {}, std::vector<int32
 
 }  // namespace
 
-TEST_CASE("layout: a flat range over whole rows equals the same row bounds",
-          "[unit][layout]") {
+TEST_CASE("layout: a flat range over whole rows equals the same row bounds", "[unit][layout]") {
   const MeshPtr m = mesh({3});
   const Layout rows = Layout::with_row_bounds(m, {4, 3}, {}, {0}, 0, {0, 1, 3, 4});
   CHECK(Layout::with_flat(m, {4, 3}, {}, {0}, {{0, 3}, {3, 9}, {9, 12}}) == rows);
@@ -150,5 +149,6 @@ TEST_CASE("layout: invalid definitions are rejected with the value", "[unit][lay
   CHECK_THROWS_WITH(blocks_of_matrix(l, 0, 4), Contains("no matrix 4"));
   CHECK_THROWS_WITH(holders_of(l, -1), Contains("no matrix -1"));
   CHECK_THROWS_WITH(holders_of(Layout::from_cuts(m, {1, 1, 1, 1}, {}), 0), Contains("neither"));
-  CHECK_THROWS_WITH(blocks_of_matrix(Layout::from_cuts(m, {4, 4}, {}), 0, 0), Contains("not a stack"));
+  CHECK_THROWS_WITH(blocks_of_matrix(Layout::from_cuts(m, {4, 4}, {}), 0, 0),
+                    Contains("not a stack"));
 }

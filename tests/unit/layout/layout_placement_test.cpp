@@ -12,7 +12,8 @@ namespace {
 
 using Order = std::vector<int>;
 
-/// Returns placements of a 1-D tensor whose split factors encode `order`; other mesh dims replicate.
+/// Returns placements of a 1-D tensor whose split factors encode `order`; other mesh dims
+/// replicate.
 std::vector<Placement> encode(const Mesh& mesh, const Order& order) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   for (size_t t = 0; t < order.size(); ++t) {

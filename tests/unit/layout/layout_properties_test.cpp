@@ -150,7 +150,8 @@ TEST_CASE("layout: a shard group and a replica group have exactly one common ran
   }));
 }
 
-TEST_CASE("layout: layouts are equal if all ranks hold the same elements", "[unit][layout][property]") {
+TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
+          "[unit][layout][property]") {
   CHECK(rc::check("equality", [] {
     const Layout drawn = random_layout::draw(1, 2);
     const Layout a = Layout::from_cuts(drawn.shared_mesh(), drawn.shape(), drawn.cuts());

@@ -79,8 +79,8 @@ inline Ranges random_ranges(int64_t shards, int64_t n) {
   return out;
 }
 
-/// Returns ranges over the mesh dims `last` of the local tensor after `cuts`: a separate tiling for each
-/// combination of the cutting dims, or one for all.
+/// Returns ranges over the mesh dims `last` of the local tensor after `cuts`: a separate tiling for
+/// each combination of the cutting dims, or one for all.
 inline Ranges random_flat(const Layout& cuts, const std::vector<int>& last) {
   const List& mesh = cuts.mesh().shape();
   const std::vector<int> cutting = cuts.shard_dims();

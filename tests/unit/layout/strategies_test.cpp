@@ -129,8 +129,7 @@ TEST_CASE("strategies: a dimension of one rank replicates, whatever its name",
   CHECK(to_text(placements_by_name(Mesh({1, 1}, {"pp", "heads"}), 1, true)) == "R,R");
 }
 
-TEST_CASE("strategies: lift a layout from each rank's submesh to all ranks",
-          "[unit][strategies]") {
+TEST_CASE("strategies: lift a layout from each rank's submesh to all ranks", "[unit][strategies]") {
   // 3 x 2 ranks; the submesh of a rank is its column, with the dimension "dp".
   const int32_t array[3][2] = {{4, 0}, {2, 5}, {3, 1}};
   std::array<std::array<int32_t, 3>, 6> columns;
@@ -192,7 +191,8 @@ TEST_CASE("strategies: submeshes must be equal or disjoint", "[unit][strategies]
   CHECK_THROWS_WITH(lift(pair, {{0, 2}, {0, 2}, {1, 3}, {1, 3}}),
                     Contains("rank 1 is not in its own submesh [0, 2]"));
   CHECK_THROWS_WITH(lift(pair, {{0, 2}, {1, 4}, {0, 2}, {1, 4}}), Contains("has rank 4"));
-  CHECK_THROWS_WITH(lift(pair, {{0, 1}, {0, 1}, {2, 3}, {2, 3}}), Contains("no rank has this submesh"));
+  CHECK_THROWS_WITH(lift(pair, {{0, 1}, {0, 1}, {2, 3}, {2, 3}}),
+                    Contains("no rank has this submesh"));
   CHECK_THROWS_WITH(lift(pair, {{0, 2}, {1}, {0, 2}, {3}}), Contains("rank 1 has 1 ranks"));
 }
 

@@ -55,8 +55,8 @@ inline void add(Problem& p, ParamSpec spec) {
   p.params.push_back(std::move(spec));
 }
 
-/// Returns a random matrix or stack of any layout. Only with `mixed` it can have partial gradients or
-/// a gradient with a separate layout.
+/// Returns a random matrix or stack of any layout. Only with `mixed` it can have partial gradients
+/// or a gradient with a separate layout.
 inline ParamSpec random_param(std::string name, bool mixed) {
   muonrt::ParamSettings drawn;
   do {

@@ -78,7 +78,8 @@ TEST_CASE("chunks: different owners have costs as equal as their items allow", "
   }
 }
 
-TEST_CASE("chunks: an owner with few items finishes early instead of spreading them", "[unit][plan]") {
+TEST_CASE("chunks: an owner with few items finishes early instead of spreading them",
+          "[unit][plan]") {
   // Owner 0 has 10 chunks of one item; owner 1 has two items that fit into one chunk.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 10; ++i) items.push_back({0, 0, 10, 100});
@@ -90,7 +91,8 @@ TEST_CASE("chunks: an owner with few items finishes early instead of spreading t
 }
 
 TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
-  // Two batches of equal cost, interleaved by name: the first chunks have one, the last ones the other.
+  // Two batches of equal cost, interleaved by name: the first chunks have one, the last ones the
+  // other.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, i % 2, 5, 10});
   const Chunking chunks = cut_chunks(items, 20);

@@ -13,7 +13,8 @@ TEST_CASE("plan: random layouts exchange every element, directly or in two level
   }));
 }
 
-TEST_CASE("plan: every element is exchanged with any owner set by the caller", "[unit][plan][property]") {
+TEST_CASE("plan: every element is exchanged with any owner set by the caller",
+          "[unit][plan][property]") {
   CHECK(rc::check("owners", [] {
     Problem problem = plan_case::random_problem(3);
     for (ParamSpec& spec : problem.params) {
@@ -30,7 +31,8 @@ TEST_CASE("plan: every element is exchanged with any owner set by the caller", "
   }));
 }
 
-TEST_CASE("plan: the simulation detects a block list that forwards the wrong region", "[unit][plan][relay]") {
+TEST_CASE("plan: the simulation detects a block list that forwards the wrong region",
+          "[unit][plan][relay]") {
   Problem problem;
   for (const char* name : {"a", "b", "c"})
     plan_case::add(problem, plan_case::muon(name, plan_case::mesh({2, 2, 2}), {6, 4}, 2));

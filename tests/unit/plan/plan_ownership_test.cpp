@@ -54,8 +54,8 @@ std::vector<Model> models() {
         {7168, 2048, 14848, true}}}};
 }
 
-/// Every rank may own a matrix that is not an expert. An expert belongs to one of `ep` groups of ranks.
-/// 1: every rank may own every matrix.
+/// Every rank may own a matrix that is not an expert. An expert belongs to one of `ep` groups of
+/// ranks. 1: every rank may own every matrix.
 OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep) {
   OwnerProblem out{ranks, {}, {}};
   const auto every = [&](int32_t first, int32_t step) {
@@ -162,7 +162,8 @@ TEST_CASE("ownership: the optimum of small problems is between bound and makespa
       ++tried;
       found += owners.makespan == best;
       if (restricted) return;
-      // Graham 1969: largest first reaches 4/3 - 1/(3 m) of the optimum; improving it never makes it worse
+      // Graham 1969: largest first reaches 4/3 - 1/(3 m) of the optimum; improving it never makes
+      // it worse
       const int64_t m = problem.ranks;
       RC_ASSERT(3 * m * owners.makespan <= (4 * m - 1) * best);
       std::map<int64_t, int64_t, std::greater<>> counts;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Moves elements through the block lists of a plan, rank by rank, and reports the first error. The value
-// of an element is its parameter and its index there, so every copy can be checked.
+// Moves elements through the block lists of a plan, rank by rank, and reports the first error. The
+// value of an element is its parameter and its index there, so every copy can be checked.
 
 #include <stdexcept>
 #include <tuple>
@@ -256,8 +256,8 @@ class Simulation {
 
   const Plan& plan_;
   std::vector<std::vector<RankChunk>> chunks_;  // by rank
-  std::vector<naive::Held> held_, grads_;      // by parameter; of its gradient
-  std::map<int, const RankChunk*> current_;       // ranks that take part in the current chunk
+  std::vector<naive::Held> held_, grads_;       // by parameter; of its gradient
+  std::map<int, const RankChunk*> current_;     // ranks that take part in the current chunk
   std::map<std::pair<int, int64_t>, int> returned_;
 };
 
@@ -270,6 +270,8 @@ inline std::string run_step(const Plan& plan, std::vector<std::vector<RankChunk>
   }
   return {};
 }
-inline std::string run_step(const Plan& plan) { return run_step(plan, plan_case::all_rank_chunks(plan)); }
+inline std::string run_step(const Plan& plan) {
+  return run_step(plan, plan_case::all_rank_chunks(plan));
+}
 
 }  // namespace plan_simulation

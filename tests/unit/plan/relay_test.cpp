@@ -60,7 +60,8 @@ TEST_CASE("relay: blocks of replicas are as large as max_peers allows", "[unit][
   CHECK(relay_block(2, 2, false, 3) == 2);
 }
 
-TEST_CASE("relay: in every block an owner returns to the replica with its own offset", "[unit][plan][relay]") {
+TEST_CASE("relay: in every block an owner returns to the replica with its own offset",
+          "[unit][plan][relay]") {
   for (int32_t replicas = 1; replicas <= 9; ++replicas) {
     for (int32_t block = 1; block <= replicas; ++block) {
       for (int32_t owner = 0; owner < replicas; ++owner) {
@@ -208,8 +209,9 @@ TEST_CASE("replicas: auto chooses the cheaper mode of the model and reports both
   CHECK(counted.each_seconds() == Approx(2 * cost / 1e9));
 }
 
-TEST_CASE("replicas: auto makes no plan with kEach if its products cost more; kEach rejects 63 bits",
-          "[unit][plan][replicas]") {
+TEST_CASE(
+    "replicas: auto makes no plan with kEach if its products cost more; kEach rejects 63 bits",
+    "[unit][plan][replicas]") {
   // About 10^15 FLOPs per matrix and replica; 16,384 of these.
   Problem p;
   p.options.replica_mode = ReplicaMode::kAuto;

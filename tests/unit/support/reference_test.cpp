@@ -24,8 +24,7 @@ TEST_CASE("reference: svd has orthonormal factors, descending values, and gives 
   }
 }
 
-TEST_CASE("reference: svd finds a known spectrum, with rank deficiency, too",
-          "[unit][reference]") {
+TEST_CASE("reference: svd finds a known spectrum, with rank deficiency, too", "[unit][reference]") {
   const std::vector<double> spectrum = {5, 3, 3, 1e-3, 1e-9, 0, 0};
   const Svd f = random_svd(7, 12, spectrum, 3);
   const Matrix a = assemble(f);

@@ -123,8 +123,7 @@ TEST_CASE("same bits: the full product", "[.full][bits]") {
   }
 }
 
-TEST_CASE("same bits: master weights and remainders equal the f32 parameter",
-          "[bits]") {
+TEST_CASE("same bits: master weights and remainders equal the f32 parameter", "[bits]") {
   // bf16 parameters must step like f32 parameters with the same initial values.
   for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {
     world::Case half = bits::make({}, false, kSteps), full = half;
