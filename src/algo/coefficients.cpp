@@ -145,8 +145,8 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
                  " is set; set 0 or use polar_express");
 }
 
-/// The limit of the largest image after rounding. A few generated steps exceed kHeadroomLimit
-/// inside (0, 1] by design; only growth beyond that is rejected.
+/// The limit of the largest image after rounding. A generated list of few steps exceeds
+/// kHeadroomLimit inside (0, 1] by design; only growth beyond that is rejected.
 Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }

@@ -24,10 +24,9 @@ struct RestartSearch {
 
 RestartSearch restart_search(const CoefficientList& list, DType dtype);
 
-/// Returns the largest max|q| / min|q| over all steps, or infinity if Q changes sign. It detects an
-/// eigenvalue of R = X X^T that rounding has made negative, which grows with every step until X is
-/// rebuilt.
-/// Source: the restart selection of Dao-AILab/gram-newton-schulz.
+/// Returns the largest max|q| / min|q| over all steps, or infinity if q becomes 0 or is not finite.
+/// It detects an eigenvalue of R = X X^T that rounding has made negative, which grows with every
+/// step until X is rebuilt. Source: the restart selection of Dao-AILab/gram-newton-schulz.
 double restart_metric(const CoefficientList& list, const std::vector<int>& restarts,
                       const RestartSearch& search);
 

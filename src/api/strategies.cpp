@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "api/as_status.hpp"
-#include "api/handles.hpp"
 #include "api/read_layout.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
