@@ -12,10 +12,10 @@ namespace {
 
 using Real = long double;
 
-// Below this no singular value of a normalized matrix is told from zero, in any dtype.
+// Smaller singular values of a normalized matrix cannot be distinguished from zero in any dtype.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
-// Steps of generated lists take (0, 1] to (0, 2) by design, and published lists stay there.
+// Steps of generated lists map (0, 1] to (0, 2) by design, and published lists stay there, too.
 constexpr double kMaxInside = 4.0;
 // The image of a singular value just above 1 may be this much larger than any image below 1.
 constexpr double kGrowth = 1.25;
@@ -40,7 +40,7 @@ constexpr std::array<Coefficients, 5> kCubic = {{{3.3656576, -3.3420992, 0},
                                                  {2.2230472, -0.9630650, 0}}};
 /// The quintic whose error at 1 vanishes to third order.
 constexpr Coefficients kClassicalStep = {15.0 / 8, -10.0 / 8, 3.0 / 8};
-/// Source: Turbo-Muon, the list of flash-newton-schulz. The one that Emerging-Optimizers calls aol
+/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers
 /// changes sign above 0.8837, which rank-one matrices reach under any scaling.
 constexpr std::array<Coefficients, 4> kAolFlash = {{{4.6051, -9.6552, 5.6769},
                                                     {4.7505, -6.0861, 2.1790},
@@ -67,8 +67,8 @@ Real apply(const Coefficients& s, Real x) {
   return x * (s.a + y * (s.b + y * s.c));
 }
 
-/// Image of an interval under one step. The image of an interval under a continuous map is an
-/// interval, so chaining these gives the range of the composition itself, not a bound on it.
+/// Returns the image of an interval under one step. It is exact, so applying all steps gives the
+/// range of the composition and not only a bound.
 Interval apply(const Coefficients& s, Interval in) {
   Interval out = {apply(s, in.low), apply(s, in.high)};
   if (out.low > out.high) std::swap(out.low, out.high);
@@ -100,7 +100,8 @@ Interval range_of(const CoefficientList& list, Real low, Real high) {
   return x;
 }
 
-/// Largest sigma, at most kLargestSigma, for which `good` holds; `good` falls once as sigma grows.
+/// Returns the largest sigma, at most kLargestSigma, for which `good` is true. `good` changes to
+/// false once as sigma grows.
 template <class Good>
 double largest_sigma(const Good& good) {
   Real low = 0, high = kLargestSigma;
@@ -128,25 +129,24 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
   MUONRT_REQUIRE(s.safety >= 1.0 && s.safety <= 2.0, Status::kInvalidArgument,
                  "coefficients: safety ", s.safety, " is out of range; give 1 to 2");
   const bool generated = is_generated(family);
-  MUONRT_REQUIRE(generated || s.mode != SafetyMode::kInner, Status::kInvalidArgument,
-                 "coefficients: ", name_of(family),
-                 " is not generated, so safety cannot act inside its generation; take safety mode "
-                 "none or all");
+  MUONRT_REQUIRE(
+      generated || s.mode != SafetyMode::kInner, Status::kInvalidArgument,
+      "coefficients: ", name_of(family),
+      " is not generated, so safety mode inner does not apply; use safety mode none or all");
   if (!generated) return;
   MUONRT_REQUIRE(s.lower_bound > 0.0 && s.lower_bound < 1.0, Status::kInvalidArgument,
                  "coefficients: lower bound ", s.lower_bound,
-                 " is out of range (it bounds singular values of a normalized matrix from below); "
-                 "give a number above 0 and below 1, such as 0.001");
+                 " is out of range; use a number above 0 and below 1, such as 0.001");
   MUONRT_REQUIRE(s.cushion >= 0.0 && s.cushion < 1.0, Status::kInvalidArgument,
                  "coefficients: cushion ", s.cushion,
                  " is out of range; give a number from 0 to below 1, such as 0.02");
   MUONRT_REQUIRE(family != CoefficientFamily::kCans || s.cushion == 0.0, Status::kInvalidArgument,
                  "coefficients: cans has no cushion, but ", s.cushion,
-                 " is set; set 0 or take polar_express");
+                 " is set; set 0 or use polar_express");
 }
 
-/// What roundings may take the largest image to. Few generated steps swing past the limit inside
-/// (0, 1] by design; what has to be refused is growth beyond it.
+/// The limit of the largest image after rounding. A generated list of few steps exceeds
+/// kHeadroomLimit inside (0, 1] by design; only growth beyond that is rejected.
 Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }
@@ -164,33 +164,30 @@ void check_list(const CoefficientList& list, double reach) {
     const Interval r = range_of(begun, 0, 1);
     const Real most = std::max(-r.low, r.high);
     MUONRT_REQUIRE(most <= kMaxInside, Status::kInvalidArgument,
-                   "coefficients: the list explodes (after step ", begun.steps.size(), " of ",
+                   "coefficients: the list explodes: after step ", begun.steps.size(), " of ",
                    list.steps.size(), " a singular value within (0, 1] grows to ",
                    static_cast<double>(most), ", at most ", kMaxInside,
-                   " is taken and published lists stay below 2); set a larger safety, or take "
-                   "another list");
+                   " is accepted; set a larger safety, or use another list");
   }
   const Real reached = range_of(list, 0, reach).high;
   MUONRT_REQUIRE(reached <= most_after(list), Status::kInvalidArgument,
-                 "coefficients: the list has no headroom (a singular value of ", reach,
-                 ", where rounding may move the largest one, grows to ",
-                 static_cast<double>(reached),
-                 "); set safety to 1.01 or more, or take another list");
-  MUONRT_REQUIRE(positive(list, reach), Status::kInvalidArgument,
-                 "coefficients: the list changes sign (singular values above ",
-                 largest_sigma([&](Real sigma) { return positive(list, sigma); }),
-                 " are answered by a step in the wrong direction, and rounding moves the largest "
-                 "one up to ",
-                 reach, "); set safety to 1.01 or more, or take another list");
+                 "coefficients: the list has no headroom: a singular value of ", reach,
+                 ", to which rounding can move the largest one, grows to ",
+                 static_cast<double>(reached), "; set safety to 1.01 or more, or use another list");
+  MUONRT_REQUIRE(
+      positive(list, reach), Status::kInvalidArgument,
+      "coefficients: the list changes sign: singular values above ",
+      largest_sigma([&](Real sigma) { return positive(list, sigma); }),
+      " give an update in the wrong direction, and rounding can move the largest one to ", reach,
+      "; set safety to 1.01 or more, or use another list");
 }
 
-/// A list that was printed with a fixed number of steps.
+/// Returns a list that was published with a fixed number of steps.
 std::vector<Coefficients> printed(CoefficientFamily family, std::span<const Coefficients> list,
                                   int steps) {
   MUONRT_REQUIRE(static_cast<size_t>(steps) == list.size(), Status::kInvalidArgument,
                  "coefficients: ", steps, " steps, but the ", name_of(family), " list is made for ",
-                 list.size(), " (each step continues the one before); set ", list.size(),
-                 " steps or take polar_express");
+                 list.size(), "; set ", list.size(), " steps or use polar_express");
   return {list.begin(), list.end()};
 }
 
@@ -274,7 +271,7 @@ CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSet
     case CoefficientFamily::kDeepSeekV4:
       MUONRT_REQUIRE(s.steps > kBeforeSettling, Status::kInvalidArgument, "coefficients: ", s.steps,
                      " steps, but deepseek_v4 begins with ", kBeforeSettling,
-                     " of keller_jordan and then settles; set 9 or more (published: 10) or take "
+                     " of keller_jordan and then settles; set 9 or more (published: 10) or use "
                      "keller_jordan");
       list.steps.assign(kBeforeSettling, kKeller);
       list.steps.resize(static_cast<size_t>(s.steps), kSettling);
@@ -330,7 +327,7 @@ Real drift_of(DType dtype) {
   return dtype == DType::kF16 ? 0x1p-10L : 0x1p-23L;
 }
 
-/// The range of (0, 1] where roundings move the largest value before every step.
+/// Returns the range of (0, 1] if rounding moves the largest value before every step.
 Interval drifted(const CoefficientList& list, DType dtype) {
   Interval x = {static_cast<Real>(kSmallestSigma) / list.input_safety,
                 1 / static_cast<Real>(list.input_safety)};
@@ -347,11 +344,11 @@ bool has_headroom(const CoefficientList& list, DType dtype) {
 
 void require_headroom(const CoefficientList& list, DType dtype) {
   MUONRT_REQUIRE(has_headroom(list, dtype), Status::kInvalidArgument,
-                 "coefficients: the list has no headroom between its steps (roundings to ",
-                 name_of(dtype), " take the largest singular value to ",
+                 "coefficients: the list has no headroom between its steps: roundings to ",
+                 name_of(dtype), " move the largest singular value to ",
                  static_cast<double>(drifted(list, dtype).high), ", at most ",
                  static_cast<double>(most_after(list)),
-                 " is taken); leave safety_mode at auto, set inner or all, or iterate in f32");
+                 " is accepted; leave safety_mode at auto, set inner or all, or iterate in f32");
 }
 
 double headroom(const CoefficientList& list) {

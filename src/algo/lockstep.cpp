@@ -7,7 +7,7 @@ namespace muonrt {
 
 namespace {
 
-/// Whether a kernel for symmetric products has to run; alpha 0 is a sum.
+/// Returns true if the product needs the symmetric kernel; alpha = 0 is only a sum.
 bool is_symmetric_product(const Product& p) { return p.symmetric && p.alpha != 0.0f; }
 
 }  // namespace
@@ -19,11 +19,11 @@ std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationSt
     GroupedProducts call;
     for (size_t i = 0; i < iterations.size(); ++i) {
       if (next[i] == iterations[i].size()) continue;
-      const IterationStep& round = iterations[i][next[i]];
-      if (is_symmetric_product(round.product) != symmetric) continue;
+      const IterationStep& step = iterations[i][next[i]];
+      if (is_symmetric_product(step.product) != symmetric) continue;
       ++next[i];
-      call.products.push_back(round.product);
-      call.then.insert(call.then.end(), round.then.begin(), round.then.end());
+      call.products.push_back(step.product);
+      call.then.insert(call.then.end(), step.then.begin(), step.then.end());
     }
     if (call.products.empty()) return false;
     calls.push_back(std::move(call));

@@ -8,25 +8,25 @@
 
 namespace muonrt {
 
-/// A product of an iteration, and what else is enqueued behind it before the iteration's next.
+/// A product of an iteration, and the ops that follow before the next product of the iteration.
 struct IterationStep {
   Product product;
   std::vector<std::function<void()>> then;
 };
 
-/// Products of several iterations that are given to `multiply` together, and what comes behind.
+/// Products of several iterations that `multiply` runs in one call, and the ops that follow them.
 struct GroupedProducts {
   std::vector<Product> products;
   std::vector<std::function<void()>> then;
 };
 
-/// The rounds of several iterations that share no memory, each in its order. What is not a
-/// symmetric product goes ahead, until every iteration that is not at its end stands before one;
-/// those are then given to `multiply` together. So there are as many calls with symmetric products
-/// as the longest iteration has, whatever the others' forms and lengths.
+/// Merges the steps of several iterations that share no memory; each iteration keeps its order.
+/// Steps with other products run first, until the next step of every unfinished iteration is a
+/// symmetric product. These products become one call. So there are as many calls with symmetric
+/// products as the longest iteration has, for any forms and lengths of the others.
 std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
-/// Enqueues calls; takes no memory.
+/// Enqueues the calls; does not allocate.
 void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls);
 
 }  // namespace muonrt

@@ -11,8 +11,8 @@
 namespace muonrt {
 namespace {
 
-/// First step after `begin` before which X is rebuilt. The standard form rebuilds before every
-/// step: it is the Gram form with all restarts.
+/// Returns the first step after `begin` before which X is rebuilt. The standard form rebuilds X
+/// before every step, so it is the Gram form with all restarts.
 size_t segment_end(const Method& method, size_t steps, size_t begin) {
   if (method.form == Form::kStandard) return begin + 1;
   for (const int i : method.restarts)
@@ -26,11 +26,11 @@ bool keeps_q(const Method& method, size_t steps) {
   return false;
 }
 
-/// The parts of the workspace. `q` and `spare` are absent where no segment has two steps.
+/// The buffers of a workspace. `q` and `spare` exist only if a segment has two or more steps.
 struct Space {
   MatrixBatch x, x_next;       // m x n
   MatrixBatch r, z, q, spare;  // m x m
-  MatrixBatch factors;         // 1 x m, or 1 x n, where rows or other lines are scaled
+  MatrixBatch factors;         // 1 x m, or 1 x n, if rows or columns are scaled
   int64_t bytes = 0;
 };
 
@@ -64,16 +64,16 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   return space;
 }
 
-/// The products of one batch, in a list that in_lockstep merges with those of others. Every
-/// symmetric product is written A B^T, which is A B because all m x m iterates are symmetric bit
-/// for bit; so a backend needs one symmetric kernel only.
+/// Collects the products of one batch, which in_lockstep merges with those of other batches. Every
+/// symmetric product is written A B^T. This equals A B, because all m x m iterates are bitwise
+/// symmetric, so a backend needs only one symmetric kernel.
 class Products {
  public:
-  /// @param watched  null, or where what `watch` is given is tallied.
+  /// @param watched  null, or the tally to which `watch` adds.
   Products(Ops& ops, Stream& stream, Tally* watched)
       : ops_(ops), stream_(stream), watched_(watched) {}
 
-  std::vector<IterationStep> rounds;
+  std::vector<IterationStep> steps;
 
   /// c = alpha a b^T + beta d + gamma I, symmetric.
   void symmetric(const MatrixBatch& c, double alpha, const MatrixBatch& a, const MatrixBatch& b,
@@ -85,7 +85,7 @@ class Products {
     p.alpha = static_cast<float>(alpha);
     p.beta = static_cast<float>(beta);
     p.gamma = static_cast<float>(gamma);
-    rounds.push_back({p, {}});
+    steps.push_back({p, {}});
   }
   /// c = x x^T.
   void gram(const MatrixBatch& c, const MatrixBatch& x) {
@@ -99,23 +99,23 @@ class Products {
     if (beta != 0.0) p.d = x;
     p.alpha = static_cast<float>(alpha);
     p.beta = static_cast<float>(beta);
-    rounds.push_back({p, {}});
+    steps.push_back({p, {}});
   }
-  /// Behind the product appended last, as are the next two.
+  /// This op and the next two follow the last product.
   void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
                   const AolRule& rule) {
-    rounds.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, rule] {
+    steps.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, rule] {
       ops.scale_rows(stream, gram, x, factors, rule);
     });
   }
   void add_identity(const MatrixBatch& x, double gamma) {
-    rounds.back().then.push_back([&ops = ops_, &stream = stream_, x, gamma] {
+    steps.back().then.push_back([&ops = ops_, &stream = stream_, x, gamma] {
       ops.add_identity(stream, x, static_cast<float>(gamma));
     });
   }
   void watch(const MatrixBatch& q) {
     if (!watched_) return;
-    rounds.back().then.push_back([&ops = ops_, &stream = stream_, q, watched = watched_] {
+    steps.back().then.push_back([&ops = ops_, &stream = stream_, q, watched = watched_] {
       ops.tally(stream, q, nullptr, watched);
     });
   }
@@ -126,8 +126,8 @@ class Products {
   Tally* watched_;
 };
 
-/// Z = b R + c R^2 of a step, as a scalar times a matrix: without the quintic term it is b times R
-/// itself, and no product is made.
+/// Z = b R + c R^2 of a step as a scalar times a matrix. If c is 0, it is b times R and needs no
+/// product.
 struct Scaled {
   double factor;
   MatrixBatch matrix;
@@ -139,7 +139,8 @@ Scaled polynomial(Products& products, const Space& s, const Coefficients& step) 
   return {1.0, s.z};
 }
 
-/// X <- q(X X^T) X for some steps, R being X X^T; on the small side where there is more than one.
+/// Appends a segment, X <- q(X X^T) X with R = X X^T. With two or more steps it forms Q = q(R) from
+/// m x m products.
 void append_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
   if (steps.size() == 1) {
     const Scaled z = polynomial(products, s, steps[0]);
@@ -156,14 +157,14 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
       products.watch(s.q);
       if (i + 1 == steps.size()) break;
     }
-    // R <- (Z + a I) R (Z + a I), in two products; `a` stays in the epilogues, unrounded.
+    // R <- (Z + a I) R (Z + a I) in two products. `a` is added in the epilogues, unrounded.
     products.symmetric(s.spare, z.factor, s.r, z.matrix, a, s.r);
     const bool z_is_r = z.matrix.data == s.r.data;
     MatrixBatch& next = z_is_r ? s.z : s.r;
     products.symmetric(next, z.factor, z.matrix, s.spare, a, s.spare);
     if (z_is_r) std::swap(s.r, s.z);
     if (i > 0) continue;
-    // Q = Z + a I, in Z's own place, since nothing reads it any more.
+    // Q = Z + a I, in the buffer of Z if Z is no longer needed.
     if (z_is_r) {
       products.symmetric(s.q, 0.0, s.z, s.z, z.factor, s.z, a);  // no product: alpha is 0
     } else {
@@ -176,7 +177,7 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
   std::swap(s.x, s.x_next);
 }
 
-/// The caller's restarts. Errors: NOT_SUPPORTED where they leave Q unbounded.
+/// Takes the caller's restarts. Errors: NOT_SUPPORTED if they leave Q unbounded.
 void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   const RestartSearch search = restart_search(out.gram_list, out.gram_iteration);
   std::vector<int> used;
@@ -190,11 +191,11 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   out.gram_restarts = restarts;
 }
 
-// AOL squares how far rows are apart, and f16 ends at 2^-24: the Gram matrix of a row 2^-12 as long
-// as X would vanish, and with it what holds the row's factor down. So an X that is kept in f16 has
-// a norm of up to 2^7 until its rows are scaled, which undoes it: then its Gram matrix stays below
-// 2^14, and loses 2^-38 of it at the most. Equilibration has the same norm, so that short rows do
-// not become subnormal, and then undoes the lift.
+// The Gram matrix squares the norms of rows, and the smallest f16 number is 2^-24. The entries of a
+// row with a norm of 2^-12 would become zero, and AOL would have no bound for its factor. Therefore
+// an X in f16 has a norm of up to 2^7 until its rows are scaled, which removes the lift. Its Gram
+// matrix then stays below 2^14 and loses at most 2^-38 of it. With equilibration X has the same
+// lift, so that short rows do not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {
@@ -212,7 +213,8 @@ Normalization normalization_of(const NewtonSchulz& settings, Form form) {
   return out;
 }
 
-/// @param m  rows. Sums of which more may be lost than f16 rounds a sum by count as larger.
+/// Returns the rule for m rows. If X is lifted, sums have a minimum, because below it the loss in
+/// f16 could exceed the rounding of the sum.
 AolRule aol_rule(const NewtonSchulz& settings, Form form, int64_t m) {
   AolRule rule{static_cast<float>(settings.list_of(form).input_safety)};
   const float lift = lift_of(settings, form);
@@ -234,7 +236,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.renormalize = options.renormalize;
   const auto settings_in = [&](DType dtype) {
     CoefficientSettings used = settings;
-    // As generated CANS has headroom for its input alone: roundings of its later steps would grow.
+    // CANS in its published form has headroom only for its input; the rounding errors of later
+    // steps would grow.
     if (!options.mode_chosen && family == CoefficientFamily::kCans && dtype != DType::kF32)
       used.mode = SafetyMode::kInner;
     return used;
@@ -252,7 +255,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
     take_restarts(out, *options.restarts);
     return out;
   }
-  // AOL undoes the normalization: the norm of X can be that of one row for each row.
+  // With AOL each row is scaled separately, so the result must hold for matrices of any size.
   const double fewest = out.row_scaling == RowScaling::kAol ? 1 : 512;
   out.gram_restarts = find_restarts(out.gram_list, out.gram_iteration, out.list, fewest);
   return out;
@@ -278,7 +281,7 @@ int64_t newton_schulz_workspace(const MatrixRules& rules, const NewtonSchulz& se
 
 namespace {
 
-/// The products of a batch whose X is normalized.
+/// Appends the products of a batch with a normalized X.
 void append_steps(Products& products, Space& space, const NewtonSchulz& settings,
                   const Method& method) {
   const CoefficientList& list = settings.list_of(method.form);
@@ -294,7 +297,7 @@ void append_steps(Products& products, Space& space, const NewtonSchulz& settings
   }
 }
 
-/// `rule` for the lines of each matrix of `x`, whose stored_rows are set.
+/// Sets `rule` for the rows or columns of each matrix of `x`; stored_rows must be set.
 void fill(std::span<NormuonState> lines, const MatrixBatch& x, const MatrixBatch& factors,
           LineRule rule, float target) {
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -330,7 +333,7 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
       }
       Products products(ops, stream, batch.q);
       append_steps(products, space, *batch.settings, *batch.method);
-      iterations.push_back(std::move(products.rounds));
+      iterations.push_back(std::move(products.steps));
       if (batch.settings->renormalize) {
         const auto lines = batch.lines.subspan(count, count);
         fill(lines, space.x, space.factors, LineRule::kNorm,

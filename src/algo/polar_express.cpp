@@ -15,11 +15,12 @@ struct Quintic {
   Real a, b, c;
   Real operator()(Real x) const { return x * (a + x * x * (b + x * x * c)); }
   Quintic times(Real f) const { return {a * f, b * f, c * f}; }
-  /// The polynomial of x / f.
+  /// Returns the polynomial of x / f.
   Quintic stretched(Real f) const { return {a / f, b / (f * f * f), c / (f * f * f * f * f)}; }
 };
 
-/// Solves rows x = right side (last column) by elimination with partial pivoting.
+/// Solves a linear system, whose last column is the right side, by elimination with partial
+/// pivoting.
 std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
   for (size_t k = 0; k < 4; ++k) {
     size_t pivot = k;
@@ -40,9 +41,9 @@ std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
   return x;
 }
 
-/// The odd quintic closest to 1 on [l, u], by exchange on four points.
+/// Returns the odd quintic closest to 1 on [l, u], by an exchange algorithm on four points.
 Quintic minimax(Real l, Real u) {
-  // Near 1 the four points merge and the exchange loses all digits; the limit is known.
+  // Near 1 the four points merge and the exchange loses all digits, so the known limit is returned.
   if (l / u >= 1 - Real(5e-6)) {
     return {Real(15) / 8 / u, -Real(10) / 8 / (u * u * u), Real(3) / 8 / (u * u * u * u * u)};
   }
@@ -61,7 +62,7 @@ Quintic minimax(Real l, Real u) {
     const Real previous = std::exchange(error, s[3]);
     if (std::fabs(error - previous) <= Real(1e-17)) break;
     const Real disc = 9 * best.b * best.b - 20 * best.a * best.c;
-    if (!(disc > 0)) break;  // rounding near the limit: the points cannot be told apart any more
+    if (!(disc > 0)) break;  // near the limit: rounding makes the points equal
     const Real root = std::sqrt(disc);
     q = std::sqrt((-3 * best.b - root) / (10 * best.c));
     r = std::sqrt((-3 * best.b + root) / (10 * best.c));
@@ -79,11 +80,12 @@ std::vector<Coefficients> polar_express(int steps, double lower_bound, double cu
   for (int t = 0; t < steps; ++t) {
     const Real start = std::max(l, static_cast<Real>(cushion) * u);
     Quintic p = minimax(start, u);
-    // The fit began above l: centre the image of the true interval on 1.
+    // The fit began above l, so the image of the true interval is centered on 1.
     if (start > l) p = p.times(2 / (p(l) + p(u)));
     if (t + 1 < steps) p = p.stretched(inner_safety);
     out.push_back({static_cast<double>(p.a), static_cast<double>(p.b), static_cast<double>(p.c)});
-    // With the polynomial just emitted: the unscaled one would give another, unpublished list.
+    // Uses the emitted polynomial. The unscaled one would lead to a list that differs from the
+    // published one.
     l = p(l);
     u = 2 - l;
   }

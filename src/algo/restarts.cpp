@@ -15,7 +15,7 @@ namespace {
 constexpr double kSmallest = 1e-10;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// restart_metric, or a value above `limit` as soon as it exceeds it.
+/// Returns restart_metric, or some value above `limit` as soon as the metric exceeds it.
 double metric(const CoefficientList& list, const std::vector<int>& restarts,
               const RestartSearch& search, double limit) {
   const size_t steps = list.steps.size();
@@ -79,7 +79,7 @@ class Search {
   }
 
  private:
-  /// All ascending choices of `count` more places after `chosen`; keeps the best.
+  /// Tries all ascending choices of `count` more restarts after `chosen`; keeps the best.
   void choose(int count, std::vector<int>& chosen) {
     if (count == 0) {
       if (!(metric(list_, chosen, how_, how_.bound) <= how_.bound)) return;
@@ -97,8 +97,8 @@ class Search {
     }
   }
 
-  /// Largest share of the allowed error, or infinity once it is not the best: first on the spectrum
-  /// that ruled out the choice before.
+  /// Returns the largest quotient of predicted and allowed error, or infinity as soon as it is not
+  /// the smallest. Starts with the spectrum that excluded the previous choice.
   double share_of_allowed(const std::vector<int>& restarts) {
     const size_t n = allowed_.size();
     double worst = 0;
@@ -124,7 +124,7 @@ class Search {
   std::vector<int> best_;
 };
 
-/// What the result of a search depends on.
+/// The inputs of a search.
 struct Key {
   CoefficientList list, standard;
   DType dtype;
@@ -155,13 +155,15 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
                                const CoefficientList& standard, double fewest) {
   if (static_cast<int>(list.steps.size()) > kMaxSearchedSteps) return before_every_step(list);
-  // A search takes some milliseconds, and all optimizers of a process ask for few lists.
+  // A search takes some milliseconds, and the optimizers of a process use few lists, so results are
+  // cached.
   struct Found {
     Key key;
     std::vector<int> restarts;
   };
   static std::mutex mutex;
-  static std::vector<Found>& found = *new std::vector<Found>;  // outlives every static object
+  // Never freed, so it outlives every static object.
+  static std::vector<Found>& found = *new std::vector<Found>;
   const Key key{list, standard, dtype, fewest};
   {
     const std::lock_guard lock(mutex);

@@ -7,10 +7,10 @@
 
 namespace muonrt {
 
-/// Lists of more steps are not searched: their Gram form restarts before every step.
+/// Longer lists are not searched; their Gram form restarts before every step.
 constexpr int kMaxSearchedSteps = 12;
 
-/// What the search accepts in a dtype.
+/// The limits of the search in a dtype.
 struct RestartSearch {
   double perturbation = 4e-4;  // subtracted from every eigenvalue of a new Gram matrix
   double bound = 256;          // largest accepted condition number of Q
@@ -24,9 +24,9 @@ struct RestartSearch {
 
 RestartSearch restart_search(const CoefficientList& list, DType dtype);
 
-/// Worst max|q| / min|q| over all steps, infinity if Q is lost. An eigenvalue of R = X X^T that
-/// rounding has made negative grows with every step until X is rebuilt; this is where it is seen.
-/// Source: the restart selection of Dao-AILab/gram-newton-schulz.
+/// Returns the largest max|q| / min|q| over all steps, or infinity if q becomes 0 or is not finite.
+/// It detects an eigenvalue of R = X X^T that rounding has made negative, which grows with every
+/// step until X is rebuilt. Source: the restart selection of Dao-AILab/gram-newton-schulz.
 double restart_metric(const CoefficientList& list, const std::vector<int>& restarts,
                       const RestartSearch& search);
 

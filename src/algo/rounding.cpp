@@ -13,8 +13,8 @@ struct Pair {
 Pair operator*(Pair a, Pair b) { return {a.high * b.high, a.low * b.low}; }
 Pair operator+(Pair a, double b) { return {a.high + b, a.low + b}; }
 
-/// What perturbs a block (p, q) of the matrices in their common eigenbasis: both halves of X, and R
-/// and Q, which are symmetric.
+/// The perturbed parts of a block (p, q) of the matrices in their common eigenbasis: X, its
+/// mirrored block, and the symmetric R and Q.
 enum Part { kX, kXMirrored, kR, kQ, kParts };
 using Row = std::array<double, kParts>;
 constexpr Row kZero = {0, 0, 0, 0}, kKeepX = {1, 0, 0, 0}, kKeepMirrored = {0, 1, 0, 0};
@@ -22,7 +22,7 @@ constexpr Row kZero = {0, 0, 0, 0}, kKeepX = {1, 0, 0, 0}, kKeepMirrored = {0, 1
 /// One block of the error: its covariance over the parts, and the levels of its rows and columns.
 struct Block {
   bool low_rows, low_columns;
-  double weight;  // of its spectral norm, squared, in that of a whole matrix of the same noise
+  double weight;  // squared spectral norm, relative to a whole matrix of the same noise
   std::array<Row, kParts> c{};
 
   double p(Pair v) const { return low_rows ? v.low : v.high; }
@@ -45,15 +45,14 @@ struct Block {
         for (int k = 0; k < kParts; ++k) out[i][j] += half[i][k] * to[j][k];
     c = out;
   }
-  /// Adds a source of which part i receives the multiple form[i].
+  /// Adds a noise source; part i receives the multiple form[i].
   void add(const Row& form, double noise) {
     for (int i = 0; i < kParts; ++i)
       for (int j = 0; j < kParts; ++j) c[i][j] += form[i] * form[j] * noise;
   }
 };
 
-/// The iteration of one spectrum. Variances are in units in which a random matrix of spectral norm
-/// e has e^2.
+/// The iteration on one spectrum. A random matrix of spectral norm e has the variance e^2.
 class Iteration {
  public:
   Iteration(double unit, const TwoLevels& s)
@@ -90,7 +89,7 @@ class Iteration {
   void step_q(const Coefficients& s, bool first, bool last) {
     const Pair z = z_of(s), factor = z + s.a, y = r_ * factor, r_next = y * factor;
     const Pair q_next = first ? factor : q_ * factor;
-    double lost_q = 0, lost_y = 0, lost_r = 0;  // variances of what mirroring loses
+    double lost_q = 0, lost_y = 0, lost_r = 0;  // variances of the losses by mirroring
     const Block& mixed = blocks_[1];
     const auto apart = [&](Pair v) { return mixed.p(v) - mixed.q(v); };
     const auto mean = [](const Block& b, Pair v) { return (b.p(v) + b.q(v)) / 2; };
@@ -143,20 +142,20 @@ class Iteration {
   }
 
  private:
-  /// Variance of a rounding of a matrix with these eigenvalues or singular values.
+  /// Returns the variance of rounding a matrix with these eigenvalues or singular values.
   double noise(Pair v) const {
     return unit_ * unit_ * (share_ * v.high * v.high + (1 - share_) * v.low * v.low);
   }
   Pair z_of(const Coefficients& s) const {
     return {r_.high * (s.b + s.c * r_.high), r_.low * (s.b + s.c * r_.low)};
   }
-  /// Without the quintic term Z is b times R itself, and no product is rounded.
+  /// If c is 0, Z is b times R, and no product is rounded.
   double noise_of_z(const Coefficients& s, Pair z) const { return s.c == 0 ? 0 : noise(z); }
-  /// The divided difference of Z = b R + c R^2.
+  /// Returns the divided difference of Z = b R + c R^2.
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
   }
-  /// X itself, and its error outside the space of its rows, which only the factor acts on.
+  /// X, and its error outside the space of its rows, which is only multiplied by the factor.
   void multiply_x(Pair factor) {
     outside_ = outside_ * factor * factor;
     x_ = x_ * factor;
@@ -173,7 +172,7 @@ class Iteration {
 
   double unit_, share_;
   Pair x_, r_{}, q_{}, outside_{0, 0};
-  double mirrored_;  // an antisymmetric error of the mixed block alone, over the whole matrix
+  double mirrored_;  // antisymmetric error of the mixed block, relative to the whole matrix
   std::array<Block, 3> blocks_{};
 };
 
@@ -205,7 +204,7 @@ double predicted_error(const CoefficientList& list, const std::vector<int>& rest
 
 std::vector<TwoLevels> compared_spectra(double fewest) {
   constexpr double kMost = 65536;
-  constexpr int kDecades = 3, kPerDecade = 8;  // a finer grid moves the largest errors by a tenth
+  constexpr int kDecades = 3, kPerDecade = 8;  // a finer grid changes the largest errors by a tenth
   std::vector<TwoLevels> out;
   for (const double share : {1 / 4096.0, 1 / 512.0, 1 / 64.0, 0.25, 0.5, 0.75, 63 / 64.0}) {
     for (int i = 0; i <= kDecades * kPerDecade; ++i) {

@@ -8,25 +8,25 @@ namespace muonrt {
 
 namespace {
 
-/// Of this share of the matrix's size, an element beside the diagonal is rounding: what lies behind
-/// it belongs to another space.
+/// An off-diagonal element below this fraction of the largest element is rounding noise. The
+/// elements after it belong to another invariant subspace and are ignored.
 constexpr double kRounding = 1e-6;
 
-/// Eigenvalues below `at` of the tridiagonal matrix of `steps` steps. Source: Golub and Van Loan,
-/// Matrix Computations, section 8.4.1 (Sturm sequences).
+/// Returns the number of eigenvalues below `at` of the tridiagonal matrix of `steps` steps. Source:
+/// Golub and Van Loan, Matrix Computations, section 8.4.1 (Sturm sequences).
 int64_t below(const Lanczos& t, int64_t steps, double at) {
   int64_t count = 0;
   double pivot = 1.0;
   for (int64_t i = 0; i < steps; ++i) {
-    const double beside = i == 0 ? 0.0 : static_cast<double>(t.off_diagonal[i - 1]);
-    pivot = static_cast<double>(t.diagonal[i]) - at - beside * beside / pivot;
+    const double off_diagonal = i == 0 ? 0.0 : static_cast<double>(t.off_diagonal[i - 1]);
+    pivot = static_cast<double>(t.diagonal[i]) - at - off_diagonal * off_diagonal / pivot;
     if (pivot == 0.0) pivot = -std::numeric_limits<double>::min();
     if (pivot < 0.0) ++count;
   }
   return count;
 }
 
-/// Where the number of eigenvalues below first exceeds `index`.
+/// Returns eigenvalue `index`, in ascending order, by bisection.
 double eigenvalue(const Lanczos& t, int64_t steps, int64_t index, double low, double high) {
   for (int halving = 0; halving < 100; ++halving) {
     const double middle = 0.5 * (low + high);

@@ -4,15 +4,16 @@
 
 namespace muonrt {
 
-/// Ends of a matrix's singular values, as Lanczos's method sees them: from inside, so the smallest
-/// is never too small nor the largest too large, but for rounding.
+/// The smallest and the largest singular value of a matrix, estimated by the Lanczos method. Except
+/// for rounding, the estimates lie between the true values.
 struct Spectrum {
   double smallest = 0, largest = 0;
-  /// The largest |sigma - 1|.
+  /// Returns the largest |sigma - 1|.
   double deviation() const;
 };
 
-/// Of a matrix with `rows` rows, its short side. NaN where the matrix has such.
+/// Returns the spectrum of a matrix with `rows` rows (the short side). NaN if `lanczos` is not
+/// finite.
 Spectrum spectrum_of(const Lanczos& lanczos, int64_t rows);
 
 }  // namespace muonrt

@@ -3,13 +3,11 @@
 #include <algorithm>
 
 #include "api/as_status.hpp"
-#include "api/handles.hpp"
 #include "api/read_layout.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
 #include "layout/parse.hpp"
 #include "layout/strategies.hpp"
-#include "optimizer/agreement.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -17,11 +15,7 @@ using api::require_pointer;
 
 namespace {
 
-const std::vector<std::string> kNames = {"pp", "dp", "fsdp", "cp", "ep", "tp"};
-
-void store(const Mesh& made, muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage) {
-  // The C struct has at least one dimension.
-  const Mesh m = made.dims() > 0 ? made : Mesh({1}, {"one"}, made.ranks());
+void store(const Mesh& m, muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage) {
   MUONRT_REQUIRE(storage->ranks && storage->capacity >= m.size(), kInvalidArg,
                  "mesh storage: it holds ", storage->capacity, " ranks, and the mesh has ",
                  m.size(), "; give it `ranks` of that many numbers");
@@ -58,157 +52,12 @@ void check_storage(const char* function, const muonrt_mesh_t* mesh,
   api::struct_size_of(storage, "mesh storage", sizeof *storage);
 }
 
-std::vector<std::pair<std::string, int64_t>> in_order(const muonrt_process_sizes_t& s) {
-  const int64_t sizes[] = {s.pp, s.dp, s.fsdp, s.cp, s.ep, s.tp};
-  std::vector<std::pair<std::string, int64_t>> out;
-  std::string order = s.order ? s.order : "pp,dp,fsdp,cp,ep,tp";
-  order += ',';
-  for (size_t begin = 0; begin < order.size();) {
-    const size_t comma = order.find(',', begin);
-    std::string name = order.substr(begin, comma - begin);
-    name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
-    begin = comma + 1;
-    const auto at = std::find(kNames.begin(), kNames.end(), name);
-    MUONRT_REQUIRE(at != kNames.end(), kInvalidArg, "process sizes: order names '", name,
-                   "' (known are ", kNames, "); correct it");
-    for (const auto& known : out) {
-      MUONRT_REQUIRE(known.first != name, kInvalidArg, "process sizes: order names '", name,
-                     "' twice; name each once");
-    }
-    out.emplace_back(name, sizes[at - kNames.begin()]);
-  }
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    const bool named = std::any_of(out.begin(), out.end(),
-                                   [&](const auto& known) { return known.first == kNames[i]; });
-    MUONRT_REQUIRE(named || sizes[i] == 1, kInvalidArg, "process sizes: ", kNames[i], " is ",
-                   sizes[i], ", and order does not name it; add it");
-  }
-  return out;
-}
-
-GroupRanks read_groups(const muonrt_process_groups_t* given) {
-  require_pointer(given, "muonrt_mesh_from_groups", "groups");
-  muonrt_process_groups_t defaults;
-  muonrt_process_groups_init(&defaults);
-  const auto g = api::read_struct(given, defaults, "process groups");
-  const int32_t* const lists[] = {g.pp, g.dp, g.fsdp, g.cp, g.ep, g.tp};
-  const int32_t counts[] = {g.n_pp, g.n_dp, g.n_fsdp, g.n_cp, g.n_ep, g.n_tp};
-  GroupRanks out;
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    MUONRT_REQUIRE(counts[i] >= 0 && (lists[i] || counts[i] == 0), kInvalidArg,
-                   "process groups: n_", kNames[i], " is ", counts[i], " with ", kNames[i],
-                   lists[i] ? " given" : " null", " (0 or more, with a list); correct it");
-    MUONRT_REQUIRE(counts[i] <= Mesh::kMaxRanks, kInvalidArg, "process groups: n_", kNames[i],
-                   " is ", counts[i], "; correct it");
-    out.emplace_back(lists[i], lists[i] + counts[i]);
-  }
-  return out;
-}
-
-/// Every rank's groups, on every rank. Collective. Memory is taken where all ranks hear of its
-/// want.
-std::vector<GroupRanks> gather_groups(Comm& comm, const GroupRanks& mine) {
-  const auto world = static_cast<size_t>(comm.size());
-  std::vector<int64_t> counts, all_counts;
-  std::vector<int32_t> members, all;
-  std::vector<GroupRanks> out;
-  run_collectively(comm, [&] {
-    for (const auto& group : mine) {
-      counts.push_back(static_cast<int64_t>(group.size()));
-      members.insert(members.end(), group.begin(), group.end());
-    }
-    all_counts.resize(world * counts.size());
-  });
-  comm.allgather(counts.data(), all_counts.data(),
-                 static_cast<int64_t>(counts.size() * sizeof(int64_t)));
-  int64_t most = 0;
-  run_collectively(comm, [&] {
-    for (size_t r = 0; r < world; ++r) {
-      int64_t total = 0;
-      for (size_t i = 0; i < counts.size(); ++i) {
-        const int64_t count = all_counts[r * counts.size() + i];
-        MUONRT_REQUIRE(count >= 0 && count <= Mesh::kMaxRanks, Status::kMismatch,
-                       "process groups: rank ", r, " says that ", kNames[i], " has ", count,
-                       " ranks; use one version of muonrt on all ranks");
-        total += count;
-      }
-      most = std::max(most, total);
-    }
-    members.resize(static_cast<size_t>(most));
-    all.resize(world * static_cast<size_t>(most));
-  });
-  comm.allgather(members.data(), all.data(), most * static_cast<int64_t>(sizeof(int32_t)));
-  run_collectively(comm, [&] {
-    out.resize(world);
-    for (size_t r = 0; r < world; ++r) {
-      auto at = all.begin() + static_cast<int64_t>(r) * most;
-      for (size_t i = 0; i < counts.size(); ++i) {
-        const int64_t count = all_counts[r * counts.size() + i];
-        out[r].emplace_back(at, at + count);
-        at += count;
-      }
-    }
-  });
-  return out;
-}
-
 }  // namespace
 
 extern "C" {
 
 void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, uint32_t size) {
   muonrt::fill_sized(storage, size);
-}
-
-void muonrt_process_sizes_init_sized(muonrt_process_sizes_t* sizes, uint32_t size) {
-  muonrt::fill_sized(sizes, size, [](muonrt_process_sizes_t& out) {
-    out = {0, 0, 1, 1, 1, 1, 1, 1, "pp,dp,fsdp,cp,ep,tp"};
-  });
-}
-
-void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups, uint32_t size) {
-  muonrt::fill_sized(groups, size);
-}
-
-muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage,
-                                       const muonrt_process_sizes_t* sizes, int32_t world) {
-  return as_status([&] {
-    check_storage("muonrt_mesh_from_sizes", mesh, storage);
-    require_pointer(sizes, "muonrt_mesh_from_sizes", "sizes");
-    muonrt_process_sizes_t defaults;
-    muonrt_process_sizes_init(&defaults);
-    const auto s = api::read_struct(sizes, defaults, "process sizes");
-    store(mesh_from_sizes(in_order(s), world), mesh, storage);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage,
-                                        muonrt_comm_t* comm,
-                                        const muonrt_process_groups_t* groups) {
-  return as_status([&] {
-    Comm& host = api::unwrap(comm, "muonrt_mesh_from_groups", "comm").host;
-    GroupRanks mine;
-    run_collectively(host, [&] {
-      check_storage("muonrt_mesh_from_groups", mesh, storage);
-      mine = read_groups(groups);
-    });
-    const auto all = gather_groups(host, mine);
-    run_collectively(host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_storage_t* storage,
-                                   const muonrt_mesh_t* mesh, int32_t world, const char* name,
-                                   int64_t index) {
-  return as_status([&] {
-    check_storage("muonrt_mesh_select", out, storage);
-    require_pointer(name, "muonrt_mesh_select", "name");
-    const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
-    store(select(*m, m->dim_of(name), index), out, storage);
-    return Status::kOk;
-  });
 }
 
 muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
@@ -240,7 +89,7 @@ muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
     const Mesh made = lift(*sub, all);
     MUONRT_REQUIRE(made.dims() <= MUONRT_MAX_DIMS, kInvalidArg, "layout: the submesh has ",
                    sub->dims(), " dimensions (", MUONRT_MAX_DIMS,
-                   " with the one of the lines); join some");
+                   " with \"submeshes\"); merge some");
     if (out.placements) {
       std::copy(out.placements, out.placements + sub->dims(), placements);
       std::fill(placements + sub->dims(), placements + made.dims(),

@@ -10,10 +10,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1edc6f41, lowest bit first
+constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1edc6f41 with the bits reversed
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-/// [k][b]: what a byte b becomes behind which k more have come.
+/// tables[k][b]: the CRC of the byte b followed by k zero bytes.
 constexpr Tables make_tables() {
   Tables out{};
   for (uint32_t b = 0; b < 256; ++b) {
@@ -36,8 +36,8 @@ uint64_t word_at(const unsigned char* at) {
 
 #if defined(__x86_64__)
 
-// The instruction gives a word each cycle, but each waits three for the one before: so three
-// stretches at a time, put together by what kStretch zero bytes make of a CRC.
+// The instruction can start once per cycle and has a latency of three cycles, so three stretches
+// are computed at the same time. To combine them, a CRC is shifted over kStretch zero bytes.
 constexpr size_t kStretch = 2048;
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 

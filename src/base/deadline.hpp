@@ -5,10 +5,10 @@
 
 namespace muonrt {
 
-/// Longest time to wait that may be asked for: 366 days.
+/// Largest timeout that the library accepts: 366 days.
 constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
 
-/// A point in time after which a wait gives up.
+/// The time at which a wait times out.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;

@@ -8,11 +8,12 @@
 
 namespace muonrt {
 
-/// The open descriptors of this process. The mutex is held while it forks.
+/// The open descriptors of this process. fork() holds the mutex.
 class Descriptors {
  public:
   static Descriptors& all() {
-    static Descriptors* const it = new Descriptors;  // never freed: a fork can come at any time
+    // Never freed, because the process can fork at any time.
+    static Descriptors* const it = new Descriptors;
     return *it;
   }
 

@@ -30,7 +30,7 @@ struct bf16 {
 constexpr float to_f32(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 constexpr float to_f32(float x) { return x; }
 
-/// Rounds to nearest, ties to even; every NaN becomes 0x7fff, as GPUs have it; overflow becomes
+/// Rounds to nearest, ties to even; every NaN becomes 0x7fff, as on GPUs; overflow becomes
 /// infinity.
 constexpr bf16 to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
@@ -46,13 +46,14 @@ struct f16 {
 
 constexpr float to_f32(f16 x) {
   const uint32_t sign = (x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-  // Below 2^-14 the value is a whole multiple of 2^-24, from there on the exponent is moved.
+  // Below 2^-14 the value is a multiple of 2^-24; from 2^-14 on, only the exponent is shifted.
   const float small = static_cast<float>(static_cast<int32_t>(rest)) * 0x1p-24f;
   const uint32_t large = (rest << 13) + (rest < 0x7c00u ? 112u << 23 : 224u << 23);
   return std::bit_cast<float>((rest < 0x400u ? std::bit_cast<uint32_t>(small) : large) | sign);
 }
 
-/// Rounds to nearest, ties to even; every NaN becomes 0x7fff, from 65520 on it becomes infinity.
+/// Rounds to nearest, ties to even; every NaN becomes 0x7fff; 65520 and above become
+/// infinity.
 constexpr f16 to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
   // Adding 0.5, whose last place is 2^-24, rounds to a multiple of that.

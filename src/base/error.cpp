@@ -4,7 +4,8 @@ namespace muonrt {
 
 namespace {
 constexpr const char* kUnknown = "MUONRT_ERROR_UNKNOWN";
-// Made while there is memory for them; threads may ask for them until the process has ended.
+// Never freed, and made at startup while there is memory: threads may read them until the process
+// ends.
 const std::string& kNoMessage = *new std::string("there was no memory for this error's message");
 const std::string& kExhausted =
     *new std::string("host memory is exhausted; use fewer or smaller buffers");
@@ -50,9 +51,9 @@ const char* status_name(Status status) noexcept {
   return kUnknown;
 }
 
-Error::Error(Status status, std::string message, int32_t rank, bool secondhand,
-             size_t words_at) noexcept
-    : status_(status), rank_(rank), remote_(secondhand), text_offset_(words_at) {
+Error::Error(Status status, std::string message, int32_t rank, bool remote,
+             size_t text_offset) noexcept
+    : status_(status), rank_(rank), remote_(remote), text_offset_(text_offset) {
   try {
     message_ = std::make_shared<const std::string>(std::move(message));
   } catch (const std::bad_alloc&) {
@@ -68,21 +69,22 @@ const std::string& Error::message() const noexcept {
 Error Error::reported_by_rank(int32_t peer) const noexcept {
   const int32_t rank = rank_ < 0 ? peer : rank_;
   try {
-    const std::string front = cat("rank ", peer, " reported: ");
-    return Error(status_, front + message(), rank, true, front.size());
+    const std::string prefix = cat("rank ", peer, " reported: ");
+    return Error(status_, prefix + message(), rank, true, prefix.size());
   } catch (const std::bad_alloc&) {
     return Error(status_, rank, true);
   }
 }
 
-Error Error::with_rank(int32_t here) const noexcept {
-  if (remote_ && rank_ < 0) return *this;  // of a transport that gives no numbers
-  const int32_t rank = rank_ < 0 ? here : rank_;
+Error Error::with_rank(int32_t this_rank) const noexcept {
+  if (remote_ && rank_ < 0) return *this;  // from a transport without rank numbers
+  const int32_t rank = rank_ < 0 ? this_rank : rank_;
   try {
-    const std::string front = cat("rank ", rank, ": ");
-    return Error(status_, front + message().substr(text_offset_), rank, rank != here, front.size());
+    const std::string prefix = cat("rank ", rank, ": ");
+    return Error(status_, prefix + message().substr(text_offset_), rank, rank != this_rank,
+                 prefix.size());
   } catch (const std::bad_alloc&) {
-    return Error(status_, rank, rank != here);
+    return Error(status_, rank, rank != this_rank);
   }
 }
 
@@ -95,10 +97,10 @@ Error Error::as_comm_error() const noexcept {
   return out;
 }
 
-Error Error::with_context(const std::string& front, const std::string& behind) const {
+Error Error::with_context(const std::string& prefix, const std::string& suffix) const {
   try {
-    return Error(status_, cat(front, message(), behind), rank_, remote_,
-                 text_offset_ > 0 ? front.size() + text_offset_ : 0);
+    return Error(status_, cat(prefix, message(), suffix), rank_, remote_,
+                 text_offset_ > 0 ? prefix.size() + text_offset_ : 0);
   } catch (const std::bad_alloc&) {
     return *this;
   }

@@ -4,10 +4,10 @@
 
 namespace muonrt {
 
-/// Whether a number is there as kernels take it, in f32: it neither overflows nor vanishes.
+/// Returns true if `value`, converted to f32 for a kernel, neither overflows nor becomes 0.
 inline bool fits_f32(double value) {
-  const auto taken = static_cast<float>(value);
-  return std::isfinite(taken) && (taken != 0.0f || value == 0.0);
+  const auto converted = static_cast<float>(value);
+  return std::isfinite(converted) && (converted != 0.0f || value == 0.0);
 }
 
 }  // namespace muonrt

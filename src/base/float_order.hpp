@@ -7,8 +7,8 @@
 namespace muonrt {
 
 /// Maps f32 values to integers of the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
-/// The maximum of the integers is the maximum of the values, whatever the order of the operands and
-/// the caller's floating-point mode.
+/// The maximum of the integers is the maximum of the values, for any order of the operands and any
+/// floating-point mode of the caller.
 constexpr int32_t ordered_from_f32(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return std::numeric_limits<int32_t>::max();

@@ -9,7 +9,7 @@ namespace muonrt {
 template <class Signature>
 class FunctionRef;
 
-/// Borrowed callable: no allocation, no copy; valid as long as the callable lives.
+/// Refers to a callable without allocation or copy. The callable must outlive it.
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:

@@ -7,12 +7,12 @@
 
 namespace muonrt {
 
-/// Keyed digest of a message; key and message are the parts put together. Takes no memory. Source:
-/// RFC 2104.
+/// Returns the keyed digest of a message. Key and message are the concatenations of their parts.
+/// Does not allocate. Source: RFC 2104.
 using TextParts = std::initializer_list<std::string_view>;
 Sha256::Digest hmac_sha256(TextParts key, TextParts message);
 
-/// Whether both are equal, in a time that does not depend on where they differ.
+/// Returns whether both are equal, in a time that does not depend on where they differ.
 bool equal_in_constant_time(const Sha256::Digest& a, const Sha256::Digest& b);
 
 }  // namespace muonrt

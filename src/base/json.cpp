@@ -1,5 +1,5 @@
-// What knows nlohmann-json, with json_builder.hpp: it writes what has rules of its own, strings and
-// floats, and reads.
+// Together with json_builder.hpp the only user of nlohmann-json, which formats floats and strings
+// with special characters, and parses.
 
 #include "base/json.hpp"
 
@@ -47,11 +47,11 @@ void JsonWriter::key(std::string_view name) {
 
 void JsonWriter::value(std::string_view text) {
   comma();
-  // Most are: names, words, digits.
-  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+  // Most strings need no escapes.
+  const bool no_escapes = std::all_of(text.begin(), text.end(), [](char c) {
     return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\';
   });
-  if (!plain) {
+  if (!no_escapes) {
     text_ += dump(text);
     return;
   }
@@ -104,7 +104,7 @@ struct Tree {
   static std::string quoted(const std::string& key) { return in_quotes(key); }
 };
 
-/// Gives an object out part by part. Of a member the key stays, which must not come again.
+/// Delivers an object part by part. Only the keys stay in the object, to detect a second one.
 class PartsBuilder : public JsonBuilder<Tree> {
  public:
   PartsBuilder(const JsonLimits& limits, const JsonParts& parts)
@@ -116,8 +116,8 @@ class PartsBuilder : public JsonBuilder<Tree> {
     return JsonBuilder::key(v);
   }
   bool count() override {
-    if (!around().empty() && Tree::is_list(*around()[0])) return fail("is no object");
-    if (++of_part_ > limits_.part)
+    if (!around().empty() && Tree::is_list(*around()[0])) return fail("is not an object");
+    if (++part_values_ > limits_.part)
       return fail(cat(in_quotes(member_), " has more than ", limits_.part, " values in one part"));
     return JsonBuilder::count();
   }
@@ -129,19 +129,19 @@ class PartsBuilder : public JsonBuilder<Tree> {
   void ended(JsonValue& value) override {
     if (around().size() == 1) {
       items_ = nullptr;
-      of_part_ = 0;
+      part_values_ = 0;
       parts_.member(member_, std::exchange(value, {}));
     } else if (around().size() == 2 && items_) {
-      of_part_ = 0;
+      part_values_ = 0;
       (*items_)(std::move(value));
       std::get<JsonValue::List>(around()[1]->value).clear();
     }
   }
 
   const JsonParts& parts_;
-  const std::function<void(JsonValue)>* items_ = nullptr;  // of the list that is open
-  std::string member_;                                     // the last of the whole
-  size_t of_part_ = 0;                                     // values
+  const std::function<void(JsonValue)>* items_ = nullptr;  // receives the items of the open list
+  std::string member_;                                     // the last key of the outer object
+  size_t part_values_ = 0;                                 // values in the current part
 };
 
 JsonValue parse(JsonBuilder<Tree>& builder, std::string_view text, const std::string& what) {
@@ -168,7 +168,7 @@ void parse_json_parts(std::string_view text, const std::string& what, const Json
                       const JsonParts& parts) {
   PartsBuilder builder(limits, parts);
   MUONRT_REQUIRE(parse(builder, text, what).as<JsonValue::Object>(), Status::kCorrupt, what,
-                 ": is no object");
+                 ": is not an object");
 }
 
 }  // namespace muonrt

@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// Writes a JSON value as text, member by member: a plan of 70,000 tensors takes no memory but its
-/// text. An object or a list is filled by a function, and closes behind it.
+/// Writes a JSON value as text, member by member, and needs no memory except for the text. A
+/// function fills each object or list.
 class JsonWriter {
  public:
   template <class Fill>
@@ -25,7 +25,7 @@ class JsonWriter {
     fill();
     close(']');
   }
-  /// Of the member whose value follows: plain ASCII without quotes and backslashes.
+  /// Writes the key of the next value. @param name  printable ASCII without quotes and backslashes.
   void key(std::string_view name);
   template <class T>
   void field(std::string_view name, const T& v) {
@@ -33,11 +33,11 @@ class JsonWriter {
     value(v);
   }
 
-  /// Bytes that are not UTF-8 become U+FFFD.
+  /// Invalid UTF-8 becomes U+FFFD.
   void value(std::string_view text);
   void value(const char* text) { value(std::string_view(text)); }
   void value(bool v);
-  /// Reads back as the same number; null where it is none.
+  /// Writes digits that parse to the same number, or null for infinity and NaN.
   void value(double v);
   template <std::integral T>
   requires(!std::same_as<T, bool>) void value(T v) {
@@ -64,7 +64,7 @@ class JsonWriter {
   void integer(uint64_t v);
 
   std::string text_;
-  bool first_ = true;  // of what is open, or the value of a member
+  bool first_ = true;  // the next value needs no comma
 };
 
 }  // namespace muonrt

@@ -11,10 +11,11 @@
 
 namespace muonrt {
 
-/// Builds a value of JSON that nobody vouches for, and stops at the first thing that is too deep,
-/// too much, or there twice; without recursion.
-/// @tparam Tree  what values are: Value; of, number(uint64_t), make_object, make_list; is_list;
-///     contains; append and insert, which return where the value lies; quoted, a key for a message.
+/// Builds a value from untrusted JSON, without recursion. Stops at the first value that exceeds a
+/// limit and at the first key that occurs twice.
+/// @tparam Tree  the type of the values: Value; of, number(uint64_t), make_object, make_list;
+///     is_list; contains; append and insert, which return a reference to the stored value; quoted,
+///     which formats a key for a message.
 template <class Tree>
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -22,13 +23,14 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
 
-  /// One value, UTF-8 without a byte order mark or NUL. @return  what is wrong; "": nothing.
+  /// Parses one value in UTF-8 without a byte order mark or NUL.
+  /// @return  the problem, or "" if there is none.
   std::string parse(std::string_view text) {
-    // The library takes a mark for nothing, and a NUL for the end.
+    // nlohmann-json skips a byte order mark and takes NUL for the end of the text.
     if (text.starts_with("\xef\xbb\xbf"))
-      return "no JSON: it begins with a byte order mark; remove it";
+      return "invalid JSON: the text begins with a byte order mark; remove it";
     if (const size_t nul = text.find('\0'); nul != text.npos)
-      return "no JSON at byte " + std::to_string(nul) + ": it is NUL; remove it";
+      return "invalid JSON at byte " + std::to_string(nul) + ": the byte is NUL; remove it";
     try {
       return nlohmann::json::sax_parse(text.begin(), text.end(), this) ? "" : problem_;
     } catch (const nlohmann::json::exception& e) {
@@ -57,13 +59,13 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception& e) override {
     std::string reason = e.what();
-    // The library's text begins with its own name and number in brackets.
+    // The text of nlohmann-json begins with its name and an error number in brackets.
     if (const auto end = reason.find("] "); end != std::string::npos) reason.erase(0, end + 2);
     if (reason.size() > 300) reason = reason.substr(0, 300) + "...";
-    // It quotes what it last read, which may be no text at all.
+    // The text quotes the last input, which may be binary.
     for (char& c : reason)
       if (c < 0x20 || c > 0x7e) c = '?';
-    return fail("no JSON at byte " + std::to_string(position) + ": " + reason);
+    return fail("invalid JSON at byte " + std::to_string(position) + ": " + reason);
   }
 
  protected:
@@ -71,20 +73,20 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (problem_.empty()) problem_ = std::move(problem);
     return false;
   }
-  /// What was opened and not closed, from the outside in.
+  /// The open objects and lists, outermost first.
   const std::vector<Value*>& around() const { return open_; }
-  /// One more value or key.
+  /// Counts one value or key; fails above the limit.
   virtual bool count() {
     return ++values_ <= limits_.values ||
            fail("more than " + std::to_string(limits_.values) + " values");
   }
-  /// The last of `around` was opened.
+  /// Called after the last element of `around` was opened.
   virtual void began() {}
-  /// A value is there as a whole; `around` it lie what is still open.
+  /// Called when a value is complete; `around` has the open objects and lists that contain it.
   virtual void ended(Value&) {}
 
   const JsonLimits limits_;
-  std::string key_;  // whose value comes next
+  std::string key_;  // the key of the next value
 
  private:
   Value* place(Value v) {
@@ -116,7 +118,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Value root_ = Tree::of(nullptr);
-  // A parent is not added to while a child is open, so that the pointers stay valid.
+  // Nothing is added to a parent while its child is open, so the pointers stay valid.
   std::vector<Value*> open_;
   std::string problem_;
   size_t values_ = 0;

@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// A JSON value that was read. A whole number that int64_t does not hold is a double.
+/// A parsed JSON value. An integer that does not fit into int64_t is a double.
 struct JsonValue {
   using List = std::vector<JsonValue>;
   using Object = std::map<std::string, JsonValue, std::less<>>;
@@ -19,38 +19,39 @@ struct JsonValue {
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, List, Object> value = nullptr;
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value); }
-  /// Null where it is of another kind.
+  /// Returns null if the value has another type.
   template <class T>
   const T* as() const {
     return std::get_if<T>(&value);
   }
-  /// A member; null where there is none, or this is no object.
+  /// Returns a member, or null if there is none or this is not an object.
   const JsonValue* find(std::string_view key) const;
 };
 
-/// How much of a text from outside is read before it is refused.
+/// Limits for untrusted text; a text that exceeds them is rejected.
 struct JsonLimits {
-  int depth = 16;            // of nested objects and lists
-  size_t values = 10000000;  // in all, keys included
-  /// What parse_json_parts gives out at once.
+  int depth = 16;            // nested objects and lists
+  size_t values = 10000000;  // in total, including keys
+  /// Maximum number of values in one part that parse_json_parts delivers.
   size_t part = std::numeric_limits<size_t>::max();
 };
 
-/// Reads JSON that nobody vouches for: UTF-8 without a byte order mark, one value, no NUL, no key
-/// twice in an object, no deeper and no larger than the limits; without recursion.
+/// Parses untrusted JSON without recursion.
 /// @param what  names the text in errors.
-/// Errors: CORRUPT.
+/// Errors: CORRUPT, unless the text is one value in UTF-8 without a byte order mark and NUL, no key
+/// occurs twice in an object, and the limits are kept.
 JsonValue parse_json(std::string_view text, const std::string& what, const JsonLimits& limits = {});
 
-/// What takes an object part by part, so that it never lies in memory as a whole.
+/// Receives an object part by part, so the whole object is never in memory.
 struct JsonParts {
-  /// A member. Of a list whose items were given out, what is left of it: an empty one.
+  /// Receives a member. A list whose items were delivered separately arrives as an empty list.
   std::function<void(const std::string& key, JsonValue value)> member;
-  /// By the key of a member that is a list: takes its items, one after the other.
+  /// For members that are lists, by key: receives the items one by one.
   std::map<std::string, std::function<void(JsonValue item)>, std::less<>> items = {};
 };
 
-/// Reads one object like that. What `parts` throw goes to the caller. Errors: CORRUPT.
+/// Parses one object part by part, with the rules of parse_json. Exceptions of `parts` propagate.
+/// Errors: CORRUPT.
 void parse_json_parts(std::string_view text, const std::string& what, const JsonLimits& limits,
                       const JsonParts& parts);
 

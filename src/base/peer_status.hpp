@@ -4,13 +4,13 @@
 
 namespace muonrt {
 
-/// Whether it is the status of an error.
+/// Returns true if `value` is the status of an error.
 inline bool is_error(int32_t value) noexcept {
   const auto status = static_cast<Status>(value);
   return is_status(value) && status != Status::kOk && status != Status::kSkipped;
 }
 
-/// What a peer says that its error is; COMM for what is none.
+/// Returns the status that a peer sent, or COMM if it is not the status of an error.
 inline Status status_of_peer(int32_t value) noexcept {
   return is_error(value) ? static_cast<Status>(value) : Status::kComm;
 }

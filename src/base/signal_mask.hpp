@@ -13,7 +13,7 @@ namespace muonrt {
 
 /// Blocks signals in the calling thread from construction to destruction. Threads started in this
 /// scope inherit the mask, so the program's handlers keep running on the program's own threads.
-/// Faults (SIGSEGV and its like) stay open: they belong to the thread that causes them.
+/// SIGABRT and faults such as SIGSEGV are not blocked: the thread that causes them handles them.
 class SignalMask {
  public:
   SignalMask() {
@@ -31,16 +31,17 @@ class SignalMask {
   sigset_t saved_;
 };
 
-/// A thread of ours, under that mask. Errors: OUT_OF_MEMORY if the system refuses one.
-/// @param what  it is for: "a stream".
+/// Starts a thread of the library, with these signals blocked.
+/// @param what  what the thread is for, as in "a stream"; used in the error message.
+/// Errors: OUT_OF_MEMORY if the system cannot create a thread.
 template <class Body>
 std::thread start_thread(const char* what, Body body) {
   const SignalMask mask;
   try {
     return std::thread(std::move(body));
   } catch (const std::system_error& error) {
-    throw make_error(Status::kOutOfMemory, "the system refused a thread for ", what, " (",
-                     error.what(), "); raise the limit of threads");
+    throw make_error(Status::kOutOfMemory, "cannot start a thread for ", what, ": ", error.what(),
+                     "; raise the limit of threads");
   }
 }
 

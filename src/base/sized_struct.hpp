@@ -6,8 +6,9 @@
 
 namespace muonrt {
 
-/// Fills a public struct of `size` bytes, as the program's headers give it, which may be older or
-/// newer than this library: what `set` makes of zeros, its size, zeros behind. Null: nothing.
+/// Initializes a public struct of `size` bytes, the size in the program's headers, which may be
+/// older or newer than the library. `set` fills the fields that the library knows; a longer struct
+/// gets zeros at the end. The first four bytes become `size`. If `to` is null, does nothing.
 template <class T, class Set>
 void fill_sized(T* to, uint32_t size, Set set) {
   if (!to) return;

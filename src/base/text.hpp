@@ -9,17 +9,17 @@
 
 namespace muonrt {
 
-// Text that does not depend on the caller's locale: numbers go through std::to_chars only.
+// Text that does not depend on the caller's locale: all numbers are formatted with std::to_chars.
 
 inline void append(std::string& out, std::string_view text) { out += text; }
 inline void append(std::string& out, const char* text) { out += text; }
 inline void append(std::string& out, const std::string& text) { out += text; }
 inline void append(std::string& out, char c) { out += c; }
-/// Of bool alone: a pointer would become one.
+/// A template, because a pointer would convert to bool.
 template <class T>
 requires std::is_same_v<T, bool>
 void append(std::string& out, T value) { out += value ? "true" : "false"; }
-/// An address, as "0x7f00".
+/// Appends an address, such as "0x7f00".
 inline void append(std::string& out, const void* address) {
   char digits[16];
   const auto bits = reinterpret_cast<uintptr_t>(address);
@@ -53,20 +53,20 @@ std::string cat(const Parts&... parts) {
   return out;
 }
 
-/// Of ASCII: what a terminal takes for a command.
+/// Returns true for an ASCII control character.
 constexpr bool is_control(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return byte < 0x20 || byte == 0x7f;
 }
 
-/// Text from outside for a message: quoted, control characters escaped.
+/// Quotes a text from outside the library for a message; control characters are escaped.
 std::string in_quotes(std::string_view text);
 
-/// What is quoted ('...') and longer than 200 bytes is cut to its first 100, and says how long it
-/// is: so a message keeps its end where a name is long.
+/// Shortens every quoted part ('...') above 200 bytes to its first 100 bytes and its length, so a
+/// message with a long name keeps its end.
 std::string shorten_names(std::string text);
 
-/// Number with a fixed count of decimals, independent of locale.
+/// Formats a number with `decimals` decimals, independent of the locale.
 std::string fixed(double value, int decimals);
 
 /// 1536 -> "1.5 KiB".

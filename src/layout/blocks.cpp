@@ -8,17 +8,17 @@ namespace muonrt {
 
 namespace {
 
-/// A local matrix: its index lists, and where its first element would lie in the local buffer
-/// (negative where a flat range begins inside it).
+/// A local matrix: its index lists, and the offset of its first element in the local buffer, which
+/// is negative if a flat range begins inside the matrix.
 struct LocalMatrix {
   Runs rows, cols;
   int64_t width;  // length(cols)
   int64_t base;
 };
 
-/// Local rows [r0, r1) x local columns [c0, c1), as places in the whole matrix.
-void add_rectangle(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
-                   std::vector<Block>& out) {
+/// Adds the blocks of local rows [r0, r1) x local columns [c0, c1).
+void add_local_block(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
+                     std::vector<Block>& out) {
   if (r0 >= r1 || c0 >= c1) return;
   const Runs rows = slice(m.rows, r0, r1), cols = slice(m.cols, c0, c1);
   int64_t at_row = r0;
@@ -34,20 +34,20 @@ void add_rectangle(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, int
   }
 }
 
-/// Elements [begin, end) of the row-major local matrix: the rest of a row, whole rows, the start of
-/// a row.
+/// Returns the blocks of elements [begin, end) of the row-major local matrix: the end of a row,
+/// whole rows, and the start of a row.
 std::vector<Block> blocks_in(const LocalMatrix& m, int64_t begin, int64_t end) {
   std::vector<Block> out;
   if (begin >= end) return out;
   const int64_t r0 = begin / m.width, c0 = begin % m.width;
   const int64_t r1 = end / m.width, c1 = end % m.width;
   if (r0 == r1) {
-    add_rectangle(m, r0, r0 + 1, c0, c1, out);
+    add_local_block(m, r0, r0 + 1, c0, c1, out);
     return out;
   }
-  if (c0 > 0) add_rectangle(m, r0, r0 + 1, c0, m.width, out);
-  add_rectangle(m, r0 + (c0 > 0), r1, 0, m.width, out);
-  add_rectangle(m, r1, r1 + 1, 0, c1, out);
+  if (c0 > 0) add_local_block(m, r0, r0 + 1, c0, m.width, out);
+  add_local_block(m, r0 + (c0 > 0), r1, 0, m.width, out);
+  add_local_block(m, r1, r1 + 1, 0, c1, out);
   return out;
 }
 
@@ -56,7 +56,7 @@ std::vector<Block> blocks_in(const LocalMatrix& m, int64_t begin, int64_t end) {
 std::pair<int64_t, int64_t> matrix_shape(const Layout& layout) {
   const std::vector<int64_t>& shape = layout.shape();
   MUONRT_REQUIRE(shape.size() <= 2, Status::kInvalidArgument, "layout of shape ", shape,
-                 " is no matrix; declare it a stack of matrices (3-D) or view it as n_0 x rest");
+                 " is not a matrix; declare it a stack of matrices (3-D) or view it as n_0 x rest");
   if (shape.empty()) return {1, 1};
   if (shape.size() == 1) return {1, shape[0]};
   return {shape[0], shape[1]};
@@ -76,7 +76,7 @@ std::vector<Block> blocks_of(const Layout& layout, int rank) {
 std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e) {
   const std::vector<int64_t>& shape = stack.shape();
   MUONRT_REQUIRE(shape.size() == 3, Status::kInvalidArgument, "layout of shape ", shape,
-                 " is no stack of matrices; give (count, rows, cols)");
+                 " is not a stack of matrices; use (count, rows, cols)");
   MUONRT_REQUIRE(e >= 0 && e < shape[0], Status::kInvalidArgument, "stack of shape ", shape,
                  " has no matrix ", e, "; give 0 to ", shape[0] - 1);
   const auto [begin, end] = stack.flat_range(rank);
@@ -95,7 +95,7 @@ std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& 
   struct Overlap {
     int64_t at, begin, end;  // position in the part, indices in the matrix
   };
-  const auto pieces = [](const Runs& list, int64_t begin, int64_t end) {
+  const auto overlaps = [](const Runs& list, int64_t begin, int64_t end) {
     std::vector<Overlap> out;
     int64_t passed = 0;
     for (const Run& run : list) {
@@ -108,9 +108,9 @@ std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& 
   };
   std::vector<Block> out;
   for (const Block& block : blocks) {
-    const std::vector<Overlap> across = pieces(cols, block.col, block.col + block.cols);
+    const std::vector<Overlap> across = overlaps(cols, block.col, block.col + block.cols);
     if (across.empty()) continue;
-    for (const Overlap& r : pieces(rows, block.row, block.row + block.rows)) {
+    for (const Overlap& r : overlaps(rows, block.row, block.row + block.rows)) {
       for (const Overlap& c : across) {
         const int64_t n_rows = r.end - r.begin, n_cols = c.end - c.begin;
         out.push_back(

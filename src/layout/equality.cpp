@@ -13,7 +13,7 @@ void feed(Hash& hash, const std::vector<int64_t>& values) {
   for (const int64_t v : values) hash.value(v);
 }
 
-/// Mesh dims by their place among those of size > 1.
+/// Adds mesh dims by their index among the dims of size > 1.
 void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   for (const int k : dims) {
     if (mesh.shape()[static_cast<size_t>(k)] == 1) continue;
@@ -24,7 +24,8 @@ void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   hash.value(int64_t{-1});
 }
 
-/// Equal sets give equal blocks: every kind of layout is cut into the same largest rectangles.
+/// Returns true if `rank` holds the same elements in both. If a layout has flat ranges, compares
+/// the blocks: they are as large as possible, so equal sets of elements have equal blocks.
 bool same_elements(const Layout& a, const Layout& b, int rank) {
   if (a.local_numel(rank) != b.local_numel(rank)) return false;
   if (!a.product_form() || !b.product_form()) return blocks_of(a, rank) == blocks_of(b, rank);
@@ -38,8 +39,9 @@ bool same_partial_index(const Layout& a, const Layout& b, int rank) {
   return a.partial_count() == b.partial_count() && a.partial_index(rank) == b.partial_index(rank);
 }
 
-/// One rank for every combination of coordinates that matters to `a` or `b`, on their common mesh.
-std::vector<int> telling_ranks(const Layout& a, const Layout& b) {
+/// Returns one rank for each combination of the coordinates that `a` or `b` depend on, on their
+/// common mesh.
+std::vector<int> representative_ranks(const Layout& a, const Layout& b) {
   std::vector<int> dims;
   for (const auto* list :
        {&a.shard_dims(), &b.shard_dims(), &a.partial_dims(), &b.partial_dims()}) {
@@ -95,7 +97,7 @@ bool operator==(const Layout& a, const Layout& b) {
       if (!b.holds_mesh_rank(rank)) return false;
     }
   }
-  const std::vector<int> ranks = same_mesh ? telling_ranks(a, b) : a.mesh_->ranks();
+  const std::vector<int> ranks = same_mesh ? representative_ranks(a, b) : a.mesh_->ranks();
   const Layout left = a.as_matrix(), right = b.as_matrix();
   const bool products = a.product_form() && b.product_form();
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {

@@ -1,4 +1,4 @@
-// Shard groups, replica groups, and what a layout is called.
+// Shard groups, replica groups, and the description of a layout.
 #include <algorithm>
 #include <iterator>
 
@@ -30,8 +30,8 @@ Layout Layout::with_partial(std::vector<int> partial_mesh_dims) const {
   std::sort(partial_mesh_dims.begin(), partial_mesh_dims.end());
   for (const int k : partial_mesh_dims) {
     MUONRT_REQUIRE(std::binary_search(replica_dims_.begin(), replica_dims_.end(), k),
-                   Status::kInvalidArgument, "layout: mesh dimension ", k, " cannot hold addends (",
-                   describe(), "); name one that replicates");
+                   Status::kInvalidArgument, "layout: mesh dimension ", k, " cannot be partial (",
+                   describe(), "); use a dimension that replicates");
   }
   Layout out = *this;
   out.partial_dims_ = std::move(partial_mesh_dims);
@@ -104,7 +104,7 @@ std::vector<int> Layout::replica_group(int rank) const {
 
 namespace {
 
-/// "dp=2", "dp*cp=4".
+/// Returns "dp=2", "dp*cp=4".
 std::string over(const Mesh& mesh, const std::vector<int>& dims) {
   std::string out;
   for (const int k : dims) {

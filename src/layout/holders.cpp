@@ -6,7 +6,7 @@ namespace muonrt {
 
 namespace {
 
-/// The part of a mesh that holds one matrix: coordinates fixed on the dims that cut dim 0.
+/// The part of a mesh that holds one matrix: the dims that cut dim 0 have fixed coordinates.
 struct Submesh {
   int64_t base = 0;         // position of the fixed coordinates
   std::vector<bool> fixed;  // per mesh dim
@@ -34,7 +34,7 @@ Submesh submesh_of(const Layout& layout, int64_t index) {
   return out;
 }
 
-/// Mesh::offset_over for every shard over `dims`.
+/// Returns Mesh::offset_over for every shard over `dims`.
 std::vector<int64_t> offsets(const Mesh& mesh, const std::vector<int>& dims) {
   std::vector<int64_t> out = {0}, next;
   for (const int k : dims) {

@@ -7,22 +7,25 @@
 
 namespace muonrt {
 
-/// Who holds one matrix. replicas[k] = ranks, in shard order, that together hold it exactly once.
+/// The holders of one matrix. The ranks in replicas[k], in shard order, together hold it exactly
+/// once.
 struct MatrixHolders {
   std::vector<std::vector<int>> replicas;
 };
 
-/// Matrices of a layout: the size of dim 0 of a 3-D stack, else 1.
+/// Returns the number of matrices of a layout: the size of dim 0 of a 3-D stack, otherwise 1.
 int64_t matrix_count(const Layout& layout);
 
-/// Holders of the layout's matrix (index 0, at most 2 dims: whole shard groups, ranks with nothing
-/// included, for they may own it), or of matrix `matrix_index` of a 3-D stack: the ranks whose
+/// Returns the holders of the matrix of a layout (index 0, at most 2 dims) or of matrix
+/// `matrix_index` of a 3-D stack. A matrix has the whole shard groups as holders, including ranks
+/// with an empty shard, because these may own it. A matrix of a stack has the ranks whose
 /// coordinates on the mesh dims that cut dim 0 hold it, in groups over the other sharding dims.
-/// Replicas come in the order of the replica index; those of a partial dim hold addends.
-/// Errors: INVALID_ARGUMENT for an index out of range or more than 3 dims.
+/// Replicas are in the order of the replica index; the replicas of a partial dim hold partial
+/// gradients. Errors: INVALID_ARGUMENT for an index out of range or more than 3 dims.
 MatrixHolders holders_of(const Layout& layout, int64_t matrix_index);
 
-/// Equal for two matrices of one layout exactly if the same ranks hold both.
+/// Returns a number that is equal for two matrices of a layout if and only if the same ranks hold
+/// both.
 int64_t holder_class(const Layout& layout, int64_t matrix_index);
 
 }  // namespace muonrt

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kMaxPieces = int64_t{1} << 24;  // a strided cut needs as many runs
+constexpr int64_t kMaxGroups = int64_t{1} << 24;  // a strided cut makes one run per group
 
 int64_t checked_numel(const std::vector<int64_t>& shape) {
   int64_t out = 1;
@@ -39,7 +39,7 @@ Layout::Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std
       last_(std::move(last)),
       partial_dims_(std::move(partial_mesh_dims)) {
   MUONRT_REQUIRE(mesh_ != nullptr, Status::kInvalidArgument,
-                 "layout: no mesh given; pass a mesh (one rank: a mesh with no dims)");
+                 "layout: the mesh is missing; pass a mesh (for one rank a mesh without dims)");
   numel_ = checked_numel(shape_);
   std::iota(first_.begin(), first_.end(), 0);
   std::vector<bool> used(static_cast<size_t>(mesh_->dims()));
@@ -100,7 +100,7 @@ Layout Layout::from_placements(std::shared_ptr<const Mesh> mesh, std::vector<int
                                const std::vector<Placement>& placements, Reading reading,
                                const std::vector<int>& flat_dims) {
   MUONRT_REQUIRE(mesh != nullptr, Status::kInvalidArgument,
-                 "layout: no mesh given; pass a mesh (one rank: a mesh with no dims)");
+                 "layout: the mesh is missing; pass a mesh (for one rank a mesh without dims)");
   std::vector<Cut> cuts =
       cuts_from_placements(*mesh, static_cast<int>(shape.size()), placements, reading, flat_dims);
   return from_cuts(std::move(mesh), std::move(shape), std::move(cuts),
@@ -143,7 +143,7 @@ void Layout::take_mesh_dims(const std::vector<int>& dims, const char* what,
                    "; give 0 to ", mesh_->dims() - 1);
     MUONRT_REQUIRE(!used[static_cast<size_t>(k)], Status::kInvalidArgument, "layout: ", what,
                    " names mesh dim '", mesh_->names()[static_cast<size_t>(k)],
-                   "', which is already in use (a mesh dim does one thing to a tensor); name it "
+                   "', which is already in use; name it "
                    "once");
     used[static_cast<size_t>(k)] = true;
   }
@@ -151,21 +151,21 @@ void Layout::take_mesh_dims(const std::vector<int>& dims, const char* what,
 
 void Layout::check_cuts() {
   const int dims = static_cast<int>(tensor_shape_.size());
-  std::vector<int64_t> pieces(tensor_shape_.size(), 1);
+  std::vector<int64_t> groups(tensor_shape_.size(), 1);
   for (Cut& c : cuts_) {
     c.tensor_dim = normalized_dim(c.tensor_dim, dims);
     MUONRT_REQUIRE(c.split_factor >= 1, Status::kInvalidArgument, "layout: a cut of tensor dim ",
                    c.tensor_dim, " has split factor ", c.split_factor,
-                   " (at least 1 is needed); use 1 for a plain shard");
+                   ", but must be at least 1; use 1 for a contiguous shard");
     MUONRT_REQUIRE(c.unit >= 1, Status::kInvalidArgument, "layout: a cut of tensor dim ",
                    c.tensor_dim, " has unit ", c.unit,
-                   " (at least 1 is needed); use 1 to cut between any two rows");
+                   ", but must be at least 1; use 1 to cut between any two rows");
     const auto d = static_cast<size_t>(c.tensor_dim);
     const int64_t most = std::min(c.split_factor, std::max<int64_t>(tensor_shape_[d], 1));
-    MUONRT_REQUIRE(most <= kMaxPieces / pieces[d], Status::kInvalidArgument,
-                   "layout: the cuts of tensor dim ", d, " make more than ", kMaxPieces,
-                   " pieces (split factors multiply); use smaller split factors");
-    pieces[d] *= most;
+    MUONRT_REQUIRE(most <= kMaxGroups / groups[d], Status::kInvalidArgument,
+                   "layout: the cuts of tensor dim ", d, " make more than ", kMaxGroups,
+                   " groups, because split factors multiply; use smaller split factors");
+    groups[d] *= most;
   }
 }
 
@@ -184,9 +184,10 @@ void Layout::check_row_bounds() {
   const std::vector<int> dims = dims_of_cuts();
   for (int64_t i = 0; i < mesh_->count_over(dims); ++i) {
     const int64_t rows = list_length_after_cuts(mesh_->offset_over(dims, i), r->tensor_dim);
-    MUONRT_REQUIRE(b.back() == rows, Status::kInvalidArgument, "row bounds end at ", b.back(),
-                   ", but tensor dim ", r->tensor_dim, " has ", rows,
-                   " indices there; end at that number (flat ranges can differ from rank to rank)");
+    MUONRT_REQUIRE(
+        b.back() == rows, Status::kInvalidArgument, "row bounds end at ", b.back(),
+        ", but tensor dim ", r->tensor_dim, " has ", rows,
+        " indices after the cuts; end with that number (flat ranges can differ between ranks)");
   }
 }
 
@@ -206,7 +207,7 @@ void Layout::check_flat() const {
       const auto range = flat_range_at(base + mesh_->offset_over(f->mesh_dims, s));
       MUONRT_REQUIRE(range.first >= 0 && range.first <= range.second, Status::kInvalidArgument,
                      "flat ranges: [", range.first, ", ", range.second, ") of shard ", s,
-                     " is no range; give 0 <= begin <= end");
+                     " is invalid; use 0 <= begin <= end");
       if (range.first < range.second) held.push_back(range);
     }
     std::sort(held.begin(), held.end());

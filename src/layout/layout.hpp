@@ -13,7 +13,7 @@
 
 namespace muonrt {
 
-/// Indices [bounds[i], bounds[i + 1]) of a tensor dim on shard i over `mesh_dims`.
+/// Shard i over `mesh_dims` holds the indices [bounds[i], bounds[i + 1]) of a tensor dim.
 struct RowBounds {
   std::vector<int> mesh_dims;
   int tensor_dim = 0;
@@ -21,26 +21,27 @@ struct RowBounds {
   friend bool operator==(const RowBounds&, const RowBounds&) = default;
 };
 
-/// The whole tensor on one shard over `mesh_dims`, nothing on the others.
+/// One shard over `mesh_dims` holds the whole tensor, the others hold nothing.
 struct Owner {
   std::vector<int> mesh_dims;
   int64_t shard = 0;
   friend bool operator==(const Owner&, const Owner&) = default;
 };
 
-/// Elements [first, second) of the row-major local tensor that the cuts leave: one range for each
-/// shard over `mesh_dims`, or one for each shard of the shard group.
+/// Each shard holds the elements [first, second) of the row-major local tensor that the cuts leave.
+/// There is one range for each shard over `mesh_dims`, or for each shard of the shard group.
 struct FlatRanges {
   std::vector<int> mesh_dims;
   std::vector<std::pair<int64_t, int64_t>> ranges;
   friend bool operator==(const FlatRanges&, const FlatRanges&) = default;
 };
 
-/// Which elements of a tensor every rank holds, and in which order: a global shape, a mesh, and
-/// cuts from the outermost in, the last of which may be row bounds, an owner or flat ranges.
-/// Immutable; nothing in it grows with the number of elements or of ranks (but the given bounds and
-/// ranges). A rank outside the mesh holds nothing; asking about it is no error. Lists are shards in
-/// row-major order over mesh dims given in their order; a mesh dim that nothing names replicates.
+/// The elements of a tensor that each rank holds, and their order. A layout has a global shape, a
+/// mesh and cuts, outermost first; the last cut may be row bounds, an owner or flat ranges. A mesh
+/// dim that is not named replicates. Shards over several mesh dims are numbered row-major in the
+/// order in which the dims are given. A rank outside the mesh holds nothing, and may be passed to
+/// all functions. Immutable; its memory grows with the given bounds and ranges, but not with the
+/// number of elements or ranks.
 class Layout {
  public:
   enum class Kind { kCuts, kRowBounds, kOwner, kFlat };
@@ -48,102 +49,103 @@ class Layout {
   /// A scalar on rank 0.
   Layout();
 
-  /// All four: errors INVALID_ARGUMENT for a missing mesh, a negative size, more than 2^63 - 1
-  /// elements, a mesh or tensor dim out of range, a mesh dim named twice, a split factor or unit
-  /// < 1, strided cuts into more than 2^24 pieces.
-  /// @param partial_mesh_dims  dims whose ranks hold addends of one tensor.
+  /// Errors of this function and of the next three: INVALID_ARGUMENT for a missing mesh, a negative
+  /// size, more than 2^63 - 1 elements, a mesh or tensor dim out of range, a mesh dim named twice,
+  /// a split factor or unit < 1, strided cuts into more than 2^24 groups.
+  /// @param partial_mesh_dims  dims whose ranks hold partial gradients of one tensor.
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});
 
-  /// @param bounds  shards + 1 values, ascending from 0 to the size that `cuts_before` leave of
-  ///     `tensor_dim`, which must be the same on every rank.
+  /// @param bounds  shards + 1 values that ascend from 0 to the size of `tensor_dim` after
+  ///     `cuts_before`. This size must be equal on every rank.
   static Layout with_row_bounds(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                                 std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
                                 int tensor_dim, std::vector<int64_t> bounds,
                                 std::vector<int> partial_mesh_dims = {});
 
-  /// Other shards hold an empty dim 0.
+  /// On the other shards dim 0 is empty.
   static Layout with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                            std::vector<int> mesh_dims, int64_t shard,
                            std::vector<Cut> cuts_before = {},
                            std::vector<int> partial_mesh_dims = {});
 
-  /// @param ranges  one for each shard over `mesh_dims`, tiling the local tensor that `cuts_before`
-  ///     leave, in any order of shards, some perhaps empty. Where those local tensors differ in
-  ///     size, one for each shard of the shard group.
+  /// @param ranges  one for each shard over `mesh_dims`. Together they cover the local tensor after
+  ///     `cuts_before` exactly once, in any order of the shards; they may be empty. If the local
+  ///     tensors differ in size, pass one for each shard of the shard group.
   static Layout with_flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
                           std::vector<std::pair<int64_t, int64_t>> ranges,
                           std::vector<int> partial_mesh_dims = {});
 
-  /// Cuts and partial dims read from DTensor placements. Errors: as cuts_from_placements,
+  /// Takes cuts and partial dims from DTensor placements. Errors: as cuts_from_placements and
   /// from_cuts.
   static Layout from_placements(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                                 const std::vector<Placement>& placements, Reading reading,
                                 const std::vector<int>& flat_dims = {});
 
-  /// The same cuts, where the ranks along `partial_mesh_dims` (none of which cuts) hold addends.
-  /// Errors: INVALID_ARGUMENT for a dim that cuts or does not exist.
+  /// Returns a layout with the same cuts and these partial dims: the ranks along them hold partial
+  /// gradients. Errors: INVALID_ARGUMENT for a dim that cuts or does not exist.
   Layout with_partial(std::vector<int> partial_mesh_dims) const;
 
-  /// The same tensor with neighbouring dims taken as one: the first `batch_dims` are a stack, the
-  /// next `row_dims` the rows of its matrices, the rest their columns. The buffers are the same;
-  /// shape, runs and local_shape become 3-D, without a stack 2-D.
-  /// Errors: INVALID_ARGUMENT unless rows and columns have a dim each.
+  /// Returns a view of the tensor in which adjacent dims are merged: the first `batch_dims` are a
+  /// stack, the next `row_dims` the rows of its matrices, the others their columns. The buffers are
+  /// unchanged; shape, runs and local_shape are 3-D, or 2-D if batch_dims is 0.
+  /// Errors: INVALID_ARGUMENT unless rows and columns have at least one dim each.
   Layout viewed(int batch_dims, int row_dims) const;
-  /// All dims but the first taken as one, where there are more than two.
+  /// Merges all dims except the first if there are more than two.
   Layout as_matrix() const;
 
   const Mesh& mesh() const { return *mesh_; }
   const std::shared_ptr<const Mesh>& shared_mesh() const { return mesh_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int dims() const { return static_cast<int>(shape_.size()); }
-  /// The tensor's own, which cuts count by; and which of them a dim of the view begins with.
+  /// The shape of the tensor itself, to which cuts refer, and the first tensor dim of a view's dim.
   const std::vector<int64_t>& tensor_shape() const { return tensor_shape_; }
   int first_dim(int dim) const { return first_[static_cast<size_t>(dim)]; }
   int64_t numel() const { return numel_; }
 
   Kind kind() const { return static_cast<Kind>(last_.index()); }
-  /// False for flat ranges: what a rank holds is then no product of index lists.
+  /// False for flat ranges, because the elements of a rank are then not a product of index lists.
   bool product_form() const { return kind() != Kind::kFlat; }
   const std::vector<Cut>& cuts() const { return cuts_; }
-  /// Each is valid for its own kind.
+  /// Each requires the matching kind().
   const RowBounds& row_bounds() const { return std::get<RowBounds>(last_); }
   const Owner& owner() const { return std::get<Owner>(last_); }
   const FlatRanges& flat() const { return std::get<FlatRanges>(last_); }
-  /// Mesh dims that take part in a cut, ascending; the others, ascending; those of the others that
-  /// hold addends, ascending.
+  /// The mesh dims that take part in a cut; the other mesh dims; the partial dims among these. All
+  /// ascending.
   const std::vector<int>& shard_dims() const { return shard_dims_; }
   const std::vector<int>& replica_dims() const { return replica_dims_; }
   const std::vector<int>& partial_dims() const { return partial_dims_; }
-  /// Replica dims that hold no addends, ascending.
+  /// Returns the replica dims that are not partial, ascending.
   std::vector<int> full_replica_dims() const;
 
   bool holds_mesh_rank(int rank) const { return mesh_->position_of(rank) >= 0; }
-  /// Indices of tensor dim `dim` that `rank` holds; empty outside the mesh. The rank owns the
-  /// product of its lists. Errors: INVALID_ARGUMENT for flat ranges, or a dim out of range.
+  /// Returns the indices of tensor dim `dim` that `rank` holds; empty outside the mesh. The rank
+  /// holds the product of its lists. Errors: INVALID_ARGUMENT for flat ranges, or a dim out of
+  /// range.
   Runs runs(int rank, int dim) const;
-  /// The same before flat ranges are taken.
+  /// The same, before flat ranges are applied.
   Runs runs_before_flat(int rank, int dim) const;
-  /// Row-major shape of the local buffer: (0, 2048) where dim 0 is empty, {numel} for flat ranges,
-  /// all zeros outside the mesh.
+  /// Returns the row-major shape of the local buffer: such as (0, 2048) if dim 0 is empty, {numel}
+  /// for flat ranges, all zeros outside the mesh.
   std::vector<int64_t> local_shape(int rank) const;
   int64_t local_numel(int rank) const;
-  /// [first, second) of the local tensor before flat ranges are taken; all of it for other kinds,
-  /// (0, 0) outside the mesh.
+  /// Returns the elements [first, second) of the local tensor before flat ranges are applied: all
+  /// of it for other kinds, (0, 0) outside the mesh.
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 
-  /// Where an index of a dim lies: coordinates on the mesh dims that cut it (-1 on the others), and
-  /// the position in the list of the ranks there.
+  /// The location of an index of a dim: coordinates on the mesh dims that cut it (-1 on the
+  /// others), and the position in the index list of the ranks with these coordinates.
   struct Spot {
     std::vector<int64_t> coords;
     int64_t position;
   };
   Spot locate(int dim, int64_t index) const;
 
-  /// Shard = row-major combination of the coordinates on shard_dims, replica = on replica_dims.
-  /// A shard group (one replica, all shards) holds the tensor once; the ranks of a replica group
-  /// hold equal lists. -1 or empty outside the mesh.
+  /// The shard index combines the coordinates on shard_dims row-major, the replica index those on
+  /// replica_dims. A shard group (one replica, all shards) holds the tensor once; the ranks of a
+  /// replica group hold equal lists. Outside the mesh an index is -1 and a group is empty.
   int64_t shard_count() const;
   int64_t replicas() const;
   int64_t shard_index(int rank) const;
@@ -151,26 +153,28 @@ class Layout {
   int rank_of(int64_t replica, int64_t shard) const;
   std::vector<int> shard_group(int rank) const;    // in shard order
   std::vector<int> replica_group(int rank) const;  // in replica order
-  /// Number of addends, and which one `rank` holds: the combination over partial_dims.
+  /// The number of partial gradients, and the index of the one that `rank` holds, which combines
+  /// the coordinates on partial_dims.
   int64_t partial_count() const;
   int64_t partial_index(int rank) const;
-  /// The combination over those of replica_dims that hold no addends: ranks of equal index hold all
-  /// addends of a tensor between them.
+  /// Combines the coordinates on full_replica_dims. The ranks of equal index together hold all
+  /// partial gradients of a tensor.
   int64_t full_replica_index(int rank) const;
-  /// Ranks that hold what `rank` holds, and the same addend, by full replica index.
+  /// Returns the ranks that hold the same elements and the same partial gradient as `rank`, by full
+  /// replica index.
   std::vector<int> equal_holders(int rank) const;
-  /// The first of them, -1 outside the mesh; and their number. Take no memory.
+  /// The first equal holder, or -1 outside the mesh, and their number. Both work without memory.
   int first_equal_holder(int rank) const;
   int64_t full_replicas() const { return replicas() / partial_count(); }
 
-  /// One line: "S(0) over tp=2, then S(0) over fsdp=4, R over dp=2".
+  /// Returns one line, such as "S(0) over tp=2, then S(0) over fsdp=4, R over dp=2".
   std::string describe() const;
 
-  /// Digest of the definition (shape, mesh, cuts; mesh dims of size 1 and names left out). Layouts
-  /// of equal digest are equal; equal tables may be defined, and then digested, in several ways.
+  /// Hash of the definition: shape, mesh and cuts, without mesh dims of size 1 and without names.
+  /// Equal layouts can have different definitions and therefore different hashes.
   uint64_t hash() const;
 
-  /// Equal tables: every rank holds the same elements in the same order, and the same addend.
+  /// True if every rank holds the same elements in the same order, and the same partial gradient.
   friend bool operator==(const Layout& a, const Layout& b);
 
  private:
@@ -195,9 +199,9 @@ class Layout {
   std::vector<int> dims_of_cuts() const;
 
   std::shared_ptr<const Mesh> mesh_;
-  std::vector<int64_t> shape_;         // as viewed
-  std::vector<int64_t> tensor_shape_;  // as cut
-  std::vector<int> first_;  // tensor dim that each dim of the view begins with, and their number
+  std::vector<int64_t> shape_;         // of the view
+  std::vector<int64_t> tensor_shape_;  // of the tensor
+  std::vector<int> first_;  // first tensor dim of each dim of the view; at the end dims of tensor
   int64_t numel_ = 0;
   std::vector<Cut> cuts_;
   Last last_;

@@ -1,4 +1,4 @@
-// The index lists of a layout: which indices a mesh position holds, closed forms throughout.
+// The index lists of a layout: the indices that each mesh position holds.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -83,8 +83,8 @@ Runs Layout::runs_before_flat(int rank, int dim) const {
 
 Runs Layout::runs(int rank, int dim) const {
   MUONRT_REQUIRE(product_form(), Status::kInvalidArgument,
-                 "a layout of flat ranges has no index lists for its dims (a range may begin and "
-                 "end inside a row); the ranges themselves say what a rank holds");
+                 "a layout with flat ranges has no index lists, because a range may begin or end "
+                 "inside a row; use the ranges");
   return runs_before_flat(rank, dim);
 }
 
@@ -119,7 +119,7 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   MUONRT_REQUIRE(index >= 0 && index < inner, Status::kInvalidArgument, "index ", index,
                  " is outside tensor dim ", dim, " of size ", inner, "; give 0 to ", inner - 1);
   Spot out{std::vector<int64_t>(static_cast<size_t>(mesh_->dims()), -1), 0};
-  int64_t position = 0;  // among the indices before
+  int64_t position = 0;  // in the list of the merged dims so far
   for (int t = first_dim(dim); t < first_dim(dim + 1); ++t) {
     inner /= tensor_shape_[static_cast<size_t>(t)];
     out.position = index / inner;
@@ -131,8 +131,8 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   return out;
 }
 
-/// Index `spot.position` of a dim of the tensor: adds where it lies.
-/// @return  the length of the list there.
+/// Locates index `spot.position` of a tensor dim: sets its coordinates and its position in the list
+/// of the ranks with these coordinates. @return  the length of this list.
 int64_t Layout::locate_in(int dim, Spot& spot) const {
   int64_t size = tensor_shape_[static_cast<size_t>(dim)];
   const auto put = [&](const std::vector<int>& mesh_dims, int64_t shard) {

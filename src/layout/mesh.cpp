@@ -15,7 +15,7 @@ int64_t checked_size(const std::vector<int64_t>& shape) {
   int64_t size = 1;
   for (size_t k = 0; k < shape.size(); ++k) {
     MUONRT_REQUIRE(shape[k] >= 1, Status::kInvalidArgument, "mesh ", shape, ": dim ", k,
-                   " has size ", shape[k], " (at least 1 is needed); leave the dim out or give 1");
+                   " has size ", shape[k], ", but must be at least 1; leave the dim out or use 1");
     MUONRT_REQUIRE(shape[k] <= Mesh::kMaxRanks / size, Status::kInvalidArgument, "mesh ", shape,
                    " has more than ", Mesh::kMaxRanks, " ranks; give the sizes of the real mesh");
     size *= shape[k];

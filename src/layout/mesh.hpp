@@ -9,9 +9,9 @@
 
 namespace muonrt {
 
-/// An array of global ranks, each occurring once, with named dims. Position = row-major index into
-/// the array, last dim fastest. A rank's coordinates are where it is found, never a formula: the
-/// array need not be 0, 1, 2, ... and need not cover the world. Immutable.
+/// An array of distinct global ranks with named dims. The position of a rank is its row-major index
+/// in the array, with the last dim fastest. The array may be in any order and need not contain all
+/// ranks, so coordinates are looked up and never computed from the rank. Immutable.
 class Mesh {
  public:
   static constexpr int64_t kMaxRanks = int64_t{1} << 24;
@@ -32,9 +32,9 @@ class Mesh {
   int dims() const { return static_cast<int>(shape_.size()); }
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
 
-  /// Position of `rank`, -1 if it is not in the mesh.
+  /// Returns the position of `rank`, or -1 if it is not in the mesh.
   int64_t position_of(int rank) const;
-  /// Coordinates of `rank`; nullopt if it is not in the mesh.
+  /// Returns the coordinates of `rank`, or nullopt if it is not in the mesh.
   std::optional<std::vector<int64_t>> coords(int rank) const;
   /// Errors: INVALID_ARGUMENT if a coordinate is out of range.
   int rank_at(const std::vector<int64_t>& coords) const;
@@ -44,20 +44,21 @@ class Mesh {
   int64_t coord(int64_t position, int dim) const {
     return position / strides_[static_cast<size_t>(dim)] % shape_[static_cast<size_t>(dim)];
   }
-  /// What one step along `dim` adds to a position.
+  /// Returns the distance of two positions that are neighbors along `dim`.
   int64_t stride(int dim) const { return strides_[static_cast<size_t>(dim)]; }
-  /// Product of the sizes of `dims`.
+  /// Returns the product of the sizes of `dims`.
   int64_t count_over(const std::vector<int>& dims) const;
-  /// Row-major combination of the position's coordinates on `dims`, in the order given.
+  /// Combines the coordinates of the position on `dims` row-major, in the given order.
   int64_t index_over(const std::vector<int>& dims, int64_t position) const;
-  /// What shard `shard` over `dims` adds to a position whose coordinates on them are 0.
+  /// Returns the distance of shard `shard` over `dims` from a position with coordinates 0 on
+  /// `dims`.
   int64_t offset_over(const std::vector<int>& dims, int64_t shard) const;
 
-  /// "dp=3, tp=2"; "one rank" if there are no dims.
+  /// Returns text such as "dp=3, tp=2", or "one rank" if there are no dims.
   std::string describe() const;
-  /// Digest of the ranks and of the sizes above 1; the names are labels and do not count.
+  /// Hash of the ranks and of the sizes above 1. Names are not included.
   uint64_t hash() const { return hash_; }
-  /// Same shape and ranks.
+  /// True if shape and ranks are equal.
   friend bool operator==(const Mesh& a, const Mesh& b) {
     return a.shape_ == b.shape_ && a.ranks_ == b.ranks_;
   }

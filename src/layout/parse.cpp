@@ -15,7 +15,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-/// Pieces between separators outside parentheses, trimmed; no piece for an empty text.
+/// Splits a text at the separators outside parentheses and trims the items; an empty text has none.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> out;
   if (trim(text).empty()) return out;
@@ -32,49 +32,49 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return out;
 }
 
-/// Reads all of `text` as a whole number; false if it is none or does not fit.
+/// Parses all of `text` as an integer; returns false if it is not one or does not fit.
 bool read_number(std::string_view text, int64_t& out) {
   const auto end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, out);
   return result.ec == std::errc() && result.ptr == end;
 }
 
-int64_t number(std::string_view piece, std::string_view what, std::string_view context) {
+int64_t number(std::string_view item, std::string_view what, std::string_view context) {
   int64_t out = 0;
-  MUONRT_REQUIRE(read_number(piece, out), Status::kInvalidArgument, what, " '", context, "': '",
-                 piece, "' is not a whole number of 64 bits; write digits");
+  MUONRT_REQUIRE(read_number(item, out), Status::kInvalidArgument, what, " '", context, "': '",
+                 item, "' is not an integer of 64 bits; write digits");
   return out;
 }
 
-/// For values that an int holds: ranks and tensor dims.
-int32_t small_number(std::string_view piece, std::string_view what, std::string_view context) {
-  const int64_t out = number(piece, what, context);
+/// Parses a 32-bit value: a rank or a tensor dim.
+int32_t small_number(std::string_view item, std::string_view what, std::string_view context) {
+  const int64_t out = number(item, what, context);
   MUONRT_REQUIRE(out >= INT32_MIN && out <= INT32_MAX, Status::kInvalidArgument, what, " '",
-                 context, "': '", piece, "' does not fit into 32 bits; write a smaller number");
+                 context, "': '", item, "' does not fit into 32 bits; write a smaller number");
   return static_cast<int32_t>(out);
 }
 
-Placement parse_placement(std::string_view piece, std::string_view context) {
-  if (piece == "R") return {PlacementKind::kReplicate, 0, 1};
-  if (piece == "P") return {PlacementKind::kPartial, 0, 1};
-  const bool strided = piece.starts_with("SS(");
-  MUONRT_REQUIRE((strided || piece.starts_with("S(")) && piece.ends_with(')'),
-                 Status::kInvalidArgument, "placements '", context, "': '", piece,
-                 "' is no placement; write S(dim), SS(dim,split), R or P");
-  const auto open = piece.find('(');
-  const auto inside = split(piece.substr(open + 1, piece.size() - open - 2), ',');
+Placement parse_placement(std::string_view item, std::string_view context) {
+  if (item == "R") return {PlacementKind::kReplicate, 0, 1};
+  if (item == "P") return {PlacementKind::kPartial, 0, 1};
+  const bool strided = item.starts_with("SS(");
+  MUONRT_REQUIRE((strided || item.starts_with("S(")) && item.ends_with(')'),
+                 Status::kInvalidArgument, "placements '", context, "': '", item,
+                 "' is not a placement; write S(dim), SS(dim,split), R or P");
+  const auto open = item.find('(');
+  const auto inside = split(item.substr(open + 1, item.size() - open - 2), ',');
   MUONRT_REQUIRE(inside.size() == (strided ? 2u : 1u), Status::kInvalidArgument, "placements '",
-                 context, "': '", piece, "' has ", inside.size(), " numbers; write ",
+                 context, "': '", item, "' has ", inside.size(), " numbers; write ",
                  strided ? "SS(dim,split)" : "S(dim)");
   Placement out{strided ? PlacementKind::kStridedShard : PlacementKind::kShard, 0, 1};
   out.tensor_dim = small_number(inside[0], "placements", context);
   if (strided) out.split_factor = number(inside[1], "placements", context);
   MUONRT_REQUIRE(out.split_factor >= 1, Status::kInvalidArgument, "placements '", context, "': '",
-                 piece, "' has the split factor ", out.split_factor, "; write 1 or more");
+                 item, "' has the split factor ", out.split_factor, "; write 1 or more");
   return out;
 }
 
-/// Cuts the head off "dims:rest"; without one, the mesh dims that are still free.
+/// Splits "dims:rest". Without "dims:", returns the mesh dims that are still free.
 std::vector<int> leading_dims(std::string_view& text, const Mesh& mesh,
                               const std::vector<Cut>& cuts, const std::vector<int>& partial) {
   const auto colon = text.find(':');
@@ -93,50 +93,52 @@ std::vector<int> leading_dims(std::string_view& text, const Mesh& mesh,
 
 void check_choice(const LayoutText& t) {
   const int last = !t.row_bounds.empty() + !t.owner.empty() + !t.flat.empty();
-  MUONRT_REQUIRE(last <= 1, Status::kInvalidArgument,
-                 "layout: more than one of row bounds, owner and flat ranges is given (each is the "
-                 "innermost cut); give one");
-  MUONRT_REQUIRE(t.placements.empty() || (last == 0 && t.cuts.empty() && t.partial.empty()),
-                 Status::kInvalidArgument,
-                 "layout: placements are given together with cuts, row bounds, an owner, flat "
-                 "ranges or partial dims (they say it all); give one or the other");
-  MUONRT_REQUIRE(!t.placements.empty() || (t.reading.empty() && t.flat_dims.empty()),
-                 Status::kInvalidArgument,
-                 "layout: a reading or FSDP mesh dims are given without placements (cuts have one "
-                 "meaning only); leave them out");
+  MUONRT_REQUIRE(
+      last <= 1, Status::kInvalidArgument,
+      "layout: more than one of row bounds, owner and flat ranges is set, but each would be "
+      "the innermost cut; set only one");
+  MUONRT_REQUIRE(
+      t.placements.empty() || (last == 0 && t.cuts.empty() && t.partial.empty()),
+      Status::kInvalidArgument,
+      "layout: placements are set together with cuts, row bounds, an owner, flat ranges or "
+      "partial dims; set either placements or the others");
+  MUONRT_REQUIRE(
+      !t.placements.empty() || (t.reading.empty() && t.flat_dims.empty()), Status::kInvalidArgument,
+      "layout: a reading or FSDP mesh dims are set without placements, but apply only to "
+      "placements; leave them out");
 }
 
 }  // namespace
 
 std::vector<int64_t> parse_list(std::string_view text, std::string_view what) {
   std::vector<int64_t> out;
-  for (const auto piece : split(text, ',')) out.push_back(number(piece, what, text));
+  for (const auto item : split(text, ',')) out.push_back(number(item, what, text));
   return out;
 }
 
 Mesh parse_mesh(std::string_view text, std::string_view rank_array) {
   std::vector<int64_t> shape;
   std::vector<std::string> names;
-  for (const auto piece : split(text, ',')) {
-    const auto equals = piece.find('=');
+  for (const auto item : split(text, ',')) {
+    const auto equals = item.find('=');
     MUONRT_REQUIRE(equals != std::string_view::npos && equals > 0, Status::kInvalidArgument,
-                   "mesh '", text, "': '", piece, "' is no mesh dim; write name=size");
-    names.emplace_back(trim(piece.substr(0, equals)));
+                   "mesh '", text, "': '", item, "' is not a mesh dim; write name=size");
+    names.emplace_back(trim(item.substr(0, equals)));
     MUONRT_REQUIRE(names.back().find_first_of("*:=()") == std::string::npos,
                    Status::kInvalidArgument, "mesh '", text, "': the name '", names.back(),
-                   "' has a character that separates (one of * : = ( )); use letters and digits");
-    shape.push_back(number(trim(piece.substr(equals + 1)), "mesh", text));
+                   "' contains a separator (one of * : = ( )); use letters and digits");
+    shape.push_back(number(trim(item.substr(equals + 1)), "mesh", text));
   }
   std::vector<int32_t> ranks;
-  for (const auto piece : split(rank_array, ',')) {
-    ranks.push_back(small_number(piece, "rank array", rank_array));
+  for (const auto item : split(rank_array, ',')) {
+    ranks.push_back(small_number(item, "rank array", rank_array));
   }
   return Mesh(std::move(shape), std::move(names), std::move(ranks));
 }
 
 std::vector<Placement> parse_placements(std::string_view text) {
   std::vector<Placement> out;
-  for (const auto piece : split(text, ',')) out.push_back(parse_placement(piece, text));
+  for (const auto item : split(text, ',')) out.push_back(parse_placement(item, text));
   return out;
 }
 
@@ -148,11 +150,11 @@ std::vector<int> parse_mesh_dims(std::string_view text, const Mesh& mesh) {
 
 std::vector<Cut> parse_cuts(std::string_view text, const Mesh& mesh) {
   std::vector<Cut> out;
-  for (const auto piece : split(text, ',')) {
-    const auto fields = split(piece, ':');
+  for (const auto item : split(text, ',')) {
+    const auto fields = split(item, ':');
     MUONRT_REQUIRE(fields.size() >= 2 && fields.size() <= 4, Status::kInvalidArgument, "cuts '",
-                   text, "': '", piece, "' has ", fields.size(),
-                   " fields; write mesh_dims:tensor_dim, then perhaps :split_factor:unit");
+                   text, "': '", item, "' has ", fields.size(),
+                   " fields; write mesh_dims:tensor_dim, optionally with :split_factor:unit");
     Cut c{parse_mesh_dims(fields[0], mesh), small_number(fields[1], "cuts", text), 1, 1};
     if (fields.size() > 2) c.split_factor = number(fields[2], "cuts", text);
     if (fields.size() > 3) c.unit = number(fields[3], "cuts", text);
@@ -163,12 +165,12 @@ std::vector<Cut> parse_cuts(std::string_view text, const Mesh& mesh) {
 
 std::vector<std::pair<int64_t, int64_t>> parse_ranges(std::string_view text) {
   std::vector<std::pair<int64_t, int64_t>> out;
-  for (const auto piece : split(text, ',')) {
-    const auto dash = piece.find('-');
+  for (const auto item : split(text, ',')) {
+    const auto dash = item.find('-');
     MUONRT_REQUIRE(dash != std::string_view::npos, Status::kInvalidArgument, "flat ranges '", text,
-                   "': '", piece, "' is no range; write begin-end");
-    out.emplace_back(number(trim(piece.substr(0, dash)), "flat ranges", text),
-                     number(trim(piece.substr(dash + 1)), "flat ranges", text));
+                   "': '", item, "' is not a range; write begin-end");
+    out.emplace_back(number(trim(item.substr(0, dash)), "flat ranges", text),
+                     number(trim(item.substr(dash + 1)), "flat ranges", text));
   }
   return out;
 }

@@ -16,7 +16,7 @@ int64_t factor_of(const Placement& p) {
   return p.kind == PlacementKind::kStridedShard ? p.split_factor : 1;
 }
 
-/// The same placements with tensor dims from 0; every field checked.
+/// Checks every field; returns the placements with tensor dims counted from 0.
 std::vector<Placement> normalized(const Mesh& mesh, int tensor_dims,
                                   const std::vector<Placement>& placements) {
   MUONRT_REQUIRE(std::ssize(placements) == mesh.dims(), Status::kInvalidArgument,
@@ -32,7 +32,7 @@ std::vector<Placement> normalized(const Mesh& mesh, int tensor_dims,
     out[k].tensor_dim = normalized_dim(out[k].tensor_dim, tensor_dims);
     MUONRT_REQUIRE(factor_of(out[k]) >= 1, Status::kInvalidArgument, "placements: mesh dim '",
                    mesh.names()[k], "' has split factor ", out[k].split_factor,
-                   " (at least 1 is needed); use a plain shard for 1");
+                   ", but must be at least 1; use a shard instead of 1");
   }
   return out;
 }
@@ -70,18 +70,18 @@ std::vector<Cut> flattened_cuts(const Mesh& mesh, const std::vector<Placement>& 
     const Placement& p = placements[static_cast<size_t>(k)];
     MUONRT_REQUIRE(shards(p), Status::kInvalidArgument, "mesh dim '",
                    mesh.names()[static_cast<size_t>(k)],
-                   "' is named as one that FSDP shards over, but its placement is ", to_text(p),
-                   "; name only sharding dims (HSDP's replicate dim is not one)");
+                   "' is named as an FSDP mesh dim, but its placement is ", to_text(p),
+                   "; name only sharding dims, without the replicate dim of HSDP");
     MUONRT_REQUIRE(p.tensor_dim == first.tensor_dim, Status::kInvalidArgument,
                    "the FSDP mesh dims cut tensor dims ", first.tensor_dim, " and ", p.tensor_dim,
-                   " (a flattened cut acts on one); give the cuts explicitly");
+                   ", but a flattened cut acts on one; write the cuts");
   }
   std::vector<Cut> out = literal_cuts(placements, flat_dims);
   out.push_back({flat_dims, first.tensor_dim, 1, 1});
   return out;
 }
 
-/// Puts mesh dim k where the product of the sizes before it equals its factor.
+/// Inserts mesh dim k at the place where the product of the sizes before it equals its factor.
 bool insert_by_factor(const Mesh& mesh, int k, int64_t factor, std::vector<int>& order) {
   int64_t product = 1;
   for (size_t i = 0;; ++i) {
@@ -93,7 +93,7 @@ bool insert_by_factor(const Mesh& mesh, int k, int64_t factor, std::vector<int>&
     product *= mesh.shape()[static_cast<size_t>(order[i])];
   }
   if (mesh.shape()[static_cast<size_t>(k)] != 1) return false;
-  order.push_back(k);  // a mesh dim of size 1 cuts nothing, wherever it stands
+  order.push_back(k);  // a mesh dim of size 1 does not cut, so its place does not matter
   return true;
 }
 
@@ -112,19 +112,21 @@ std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<int>& flat_dims) {
   const std::vector<Placement> all = normalized(mesh, tensor_dims, placements);
   if (reading == Reading::kLiteral) {
-    MUONRT_REQUIRE(flat_dims.empty(), Status::kInvalidArgument,
-                   "FSDP mesh dims are named together with the literal reading (which cuts in mesh "
-                   "order only); use the ordered reading or name none");
+    MUONRT_REQUIRE(
+        flat_dims.empty(), Status::kInvalidArgument,
+        "FSDP mesh dims are named, but the literal reading cuts only in mesh order; use the "
+        "ordered reading or name none");
     return literal_cuts(all, {});
   }
   MUONRT_REQUIRE(reading == Reading::kOrdered, Status::kInvalidArgument, "reading ",
                  static_cast<int32_t>(reading), " is unknown; use 0 (literal) or 1 (ordered)");
   if (!flat_dims.empty()) return flattened_cuts(mesh, all, flat_dims);
   const std::optional<ShardOrder> order = decode_order(mesh, tensor_dims, all);
-  MUONRT_REQUIRE(order.has_value(), Status::kInvalidArgument, "placements ", to_text(all),
-                 " on the mesh ", mesh.describe(),
-                 " encode no shard order (a split factor is not the product of the sizes that cut "
-                 "before it); name the FSDP mesh dims, use the literal reading, or give the cuts");
+  MUONRT_REQUIRE(
+      order.has_value(), Status::kInvalidArgument, "placements ", to_text(all), " on the mesh ",
+      mesh.describe(),
+      " encode no shard order, because a split factor is not the product of the sizes that "
+      "cut before it; name the FSDP mesh dims, use the literal reading, or write the cuts");
   return cuts_from_order(mesh, *order);
 }
 

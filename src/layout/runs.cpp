@@ -18,7 +18,7 @@ void add_run(Runs& out, int64_t begin, int64_t end) {
   }
 }
 
-/// Reads position intervals of a list; they must ascend from call to call.
+/// Picks intervals of positions from a list; they must ascend from call to call.
 class Picker {
  public:
   explicit Picker(const Runs& list) : list_(list) {}
@@ -44,19 +44,19 @@ class Picker {
   int64_t passed_ = 0;  // positions before list_[run_]
 };
 
-/// A cut in block numbers; every value is at most the number of blocks, so nothing overflows.
+/// A cut in numbers of blocks. Every value is at most the number of blocks, so nothing overflows.
 struct Blocks {
-  int64_t count;  // of the list
-  int64_t piece;  // blocks of a full piece (the first piece is always full)
+  int64_t count;       // blocks of the list
+  int64_t group_size;  // blocks of a full group (the first group is always full)
 
   Blocks(int64_t size, int64_t split_factor, int64_t unit)
-      : count(ceil_div(size, unit)), piece(ceil_div(count, split_factor)) {}
-  int64_t pieces() const { return count == 0 ? 0 : ceil_div(count, piece); }
-  int64_t start_of(int64_t j) const { return j * piece; }
-  int64_t size_of(int64_t j) const { return std::min(piece, count - j * piece); }
+      : count(ceil_div(size, unit)), group_size(ceil_div(count, split_factor)) {}
+  int64_t groups() const { return count == 0 ? 0 : ceil_div(count, group_size); }
+  int64_t start_of(int64_t j) const { return j * group_size; }
+  int64_t size_of(int64_t j) const { return std::min(group_size, count - j * group_size); }
 };
 
-/// Chunk `index` of `parts` of [0, size).
+/// Returns range `index` of `parts` of [0, size).
 Run chunk(int64_t size, int64_t parts, int64_t index) {
   const int64_t width = ceil_div(size, parts);
   if (width == 0 || index >= ceil_div(size, width)) return {size, size};
@@ -66,12 +66,12 @@ Run chunk(int64_t size, int64_t parts, int64_t index) {
 int64_t size_of(Run run) { return run.end - run.begin; }
 
 void check_cut(int64_t parts, int64_t split_factor, int64_t unit) {
-  MUONRT_REQUIRE(parts >= 1, Status::kInvalidArgument, "cut: ", parts,
-                 " parts (at least 1 is needed); give the size of the mesh dims that cut");
-  MUONRT_REQUIRE(split_factor >= 1, Status::kInvalidArgument, "cut: split factor ", split_factor,
-                 " (at least 1 is needed); use 1 for a plain shard");
-  MUONRT_REQUIRE(unit >= 1, Status::kInvalidArgument, "cut: unit ", unit,
-                 " (at least 1 is needed); use 1 to cut between any two rows");
+  MUONRT_REQUIRE(parts >= 1, Status::kInvalidArgument, "cut: parts is ", parts,
+                 ", but must be at least 1; use the size of the mesh dims that cut");
+  MUONRT_REQUIRE(split_factor >= 1, Status::kInvalidArgument, "cut: split factor is ", split_factor,
+                 ", but must be at least 1; use 1 for a contiguous shard");
+  MUONRT_REQUIRE(unit >= 1, Status::kInvalidArgument, "cut: unit is ", unit,
+                 ", but must be at least 1; use 1 to cut between any two rows");
 }
 
 void check_index(int64_t index, int64_t parts) {
@@ -98,10 +98,10 @@ Runs cut(const Runs& list, int64_t parts, int64_t index, int64_t split_factor, i
   if (parts == 1) return list;
   const int64_t size = length(list);
   const Blocks blocks(size, split_factor, unit);
-  if (blocks.piece == 1) return index == 0 ? list : Runs{};
+  if (blocks.group_size == 1) return index == 0 ? list : Runs{};
   Runs out;
   Picker picker(list);
-  for (int64_t j = 0; j < blocks.pieces(); ++j) {
+  for (int64_t j = 0; j < blocks.groups(); ++j) {
     const Run part = chunk(blocks.size_of(j), parts, index);
     if (part.begin == part.end) continue;
     const int64_t begin = blocks.start_of(j) + part.begin, end = blocks.start_of(j) + part.end;
@@ -115,13 +115,13 @@ int64_t cut_length(int64_t size, int64_t parts, int64_t index, int64_t split_fac
   check_index(index, parts);
   const Blocks blocks(size, split_factor, unit);
   if (blocks.count == 0) return 0;
-  const int64_t last = blocks.pieces() - 1;
+  const int64_t last = blocks.groups() - 1;
   const Run part = chunk(blocks.size_of(last), parts, index);
-  const int64_t before = last * size_of(chunk(blocks.piece, parts, index));
+  const int64_t before = last * size_of(chunk(blocks.group_size, parts, index));
   if (part.begin == part.end || part.end < blocks.size_of(last)) {
     return (before + size_of(part)) * unit;
   }
-  const int64_t short_block = size - (blocks.count - 1) * unit;  // the list's last block
+  const int64_t short_block = size - (blocks.count - 1) * unit;  // the last block of the list
   return (before + size_of(part) - 1) * unit + short_block;
 }
 
@@ -130,12 +130,12 @@ CutSpot locate_in_cut(int64_t size, int64_t at, int64_t parts, int64_t split_fac
   MUONRT_REQUIRE(at >= 0 && at < size, Status::kInvalidArgument, "cut: position ", at,
                  " is outside a list of ", size, " indices; give 0 to ", size - 1);
   const Blocks blocks(size, split_factor, unit);
-  const int64_t block = at / unit, j = block / blocks.piece;
-  const int64_t in_piece = block - blocks.start_of(j);
+  const int64_t block = at / unit, j = block / blocks.group_size;
+  const int64_t in_group = block - blocks.start_of(j);
   const int64_t width = ceil_div(blocks.size_of(j), parts);
-  const int64_t part = in_piece / width;
-  const int64_t before = j * size_of(chunk(blocks.piece, parts, part));
-  return {part, (before + in_piece - part * width) * unit + at % unit};
+  const int64_t part = in_group / width;
+  const int64_t before = j * size_of(chunk(blocks.group_size, parts, part));
+  return {part, (before + in_group - part * width) * unit + at % unit};
 }
 
 Runs slice(const Runs& list, int64_t begin, int64_t end) {

@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// Buffers of a slot on one rank.
+/// Buffers of a chunk on one rank.
 enum ChunkBuffer : size_t {
   kGatherSend,
   kGatherReceive,
@@ -37,7 +37,8 @@ inline ChunkBytes bytes_of(const RankChunk& chunk) {
   return out;
 }
 
-/// What a rank takes for its slots, in bytes: the pipeline takes it, the plan states it.
+/// Bytes that a rank allocates for its chunks. The pipeline allocates them, and the plan reports
+/// them.
 class RankBuffers {
  public:
   explicit RankBuffers(const PlanOptions& options)
@@ -45,9 +46,9 @@ class RankBuffers {
         window_(static_cast<size_t>(options.window)) {}
 
   void add(int32_t chunk, const ChunkBytes& bytes) {
-    const size_t number = static_cast<size_t>(chunk) % window_;
-    if (in_flight_.size() <= number) in_flight_.resize(number + 1);
-    ChunkBytes& buffers = in_flight_[number];
+    const size_t position = static_cast<size_t>(chunk) % window_;
+    if (in_flight_.size() <= position) in_flight_.resize(position + 1);
+    ChunkBytes& buffers = in_flight_[position];
     for (size_t k = 0; k < kChunkBuffers; ++k) {
       if (atomic_ && (k == kReturnReceive || k == kSums)) {
         staged_ += bytes[k];
@@ -57,8 +58,8 @@ class RankBuffers {
     }
   }
 
-  /// By slot number modulo the window, up to the last that is used: the largest of those slots,
-  /// which use the buffers in turn.
+  /// By chunk index modulo the window: the largest sizes of these chunks, which use the same
+  /// buffers one after the other. Ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;
@@ -66,7 +67,7 @@ class RankBuffers {
       for (const int64_t bytes : buffers) sum += bytes;
     return sum;
   }
-  /// Of what each slot has by itself until the vote: updates and sums, where all commit together.
+  /// Bytes of buffers that each chunk keeps until the vote (atomic commit): updates and sums.
   int64_t staged_bytes() const { return staged_; }
 
  private:

@@ -6,8 +6,8 @@ namespace muonrt {
 
 namespace {
 
-/// Calls `use` for parts of `block` that are contiguous both where they lie and one after the
-/// other: the whole block, or each of its rows.
+/// Calls `use` for each part of `block` that is contiguous in its buffer: the whole block, or each
+/// of its rows.
 template <class Use>
 void for_each_contiguous(const Block& block, const Use& use) {
   if (block.rows == 1 || block.local_ld == block.cols) return use(block);
@@ -26,7 +26,7 @@ int64_t buffer_bytes(const Plan& plan, int64_t numel) {
   return round_up(bytes, kMessageAlignment);
 }
 
-/// Where matrix `id` lies in the whole tensor.
+/// Returns the blocks of the whole tensor that matrix `id` consists of.
 std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id) {
   const Matrix& m = context.matrix(id);
   const ParamSpec& spec = spec_of(context.plan, m.param);

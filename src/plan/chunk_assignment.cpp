@@ -12,20 +12,20 @@ namespace muonrt {
 
 namespace {
 
-/// Smallest slice of an AdamW parameter that is cut off for the sake of the chunk budget, in
-/// elements: below this a message is all latency.
-constexpr int64_t kLeastSlice = 1024;
+/// The smallest slice of an AdamW parameter, in elements, even if chunk_bytes is less. Smaller
+/// messages cost only latency.
+constexpr int64_t kMinSlice = 1024;
 
-/// What may share a slot: of one kind, in one dtype each way, in the caller's order. Slices also
-/// lie over the same mesh dims, so that every rank has the same peers for all of them; and so do
-/// the replicas of what returns in two levels.
+/// Matrices and slices of equal class may share a chunk. Slices must also be distributed over the
+/// same mesh dims, so that a rank has the same peers for all of them. So must replicas if the
+/// return takes two levels.
 struct ChunkClass {
   int32_t priority;
-  bool by_callback;  // by the caller's functions: a slot for each parameter
+  bool by_callback;  // transferred by the caller's functions: one chunk per parameter
   ChunkKind kind;
   DType gather, back;
   std::vector<int64_t> over = {};
-  int32_t relay = 0;  // Slot::relay; then `relay_over` says which ranks forward to which
+  int32_t relay = 0;  // ChunkSpec::relay; if > 0, `relay_over` has the replicating mesh dims
   std::vector<int64_t> relay_over = {};
   auto operator<=>(const ChunkClass&) const = default;
 };
@@ -54,7 +54,7 @@ ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
   return out;
 }
 
-/// Largest share of the tensor on any rank.
+/// Returns the largest number of elements of the tensor on one rank.
 int64_t largest_share(const HolderGroup& group, const Layout& layout) {
   int64_t out = 0;
   for (const Holder& holder : group.members) {
@@ -68,7 +68,8 @@ int64_t largest_share(const HolderGroup& group, const Layout& layout) {
 
 void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
   RelayChooser relays(problem_.params, problem_.options, holders_);
-  std::map<ChunkClass, std::vector<int32_t>> classes;  // matrices; of kSlices: parameters
+  std::map<ChunkClass, std::vector<int32_t>>
+      classes;  // ids of matrices; for kSlices, of parameters
   for (const int32_t id : by_name) {
     const int32_t param = matrices_[static_cast<size_t>(id)].param;
     ChunkClass of = class_of(problem_.params[static_cast<size_t>(param)], problem_.options);
@@ -103,7 +104,7 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
 }
 
 void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>& by_name) {
-  // The budget is of what an owner holds whole: sums are f32.
+  // The budget counts the whole matrices of an owner; sums are f32.
   const int64_t element_bytes =
       size_of(proto.kind == ChunkKind::kPartialGrads ? DType::kF32 : proto.gather_dtype);
   std::vector<ChunkItem> items;
@@ -128,7 +129,7 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
   }
 }
 
-// In the order of the list.
+// These chunks have the order of the parameters.
 void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids) {
   std::sort(ids.begin(), ids.end());
   for (const int32_t id : ids) {
@@ -143,8 +144,8 @@ void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids)
 }
 
 void Plan::add_segment_chunks(const ChunkSpec& proto, const std::vector<int32_t>& params_by_name) {
-  const int64_t budget = std::max(kLeastSlice, problem_.options.chunk_bytes / 4);  // elements
-  int64_t taken = budget;  // of the largest owner, in the slot at hand
+  const int64_t budget = std::max(kMinSlice, problem_.options.chunk_bytes / 4);  // elements
+  int64_t taken = budget;  // elements of the largest owner in the current chunk
   for (const int32_t p : params_by_name) {
     const Layout& layout = problem_.params[static_cast<size_t>(p)].layout;
     const int64_t share = largest_share(holders_.whole_group(p), layout);

@@ -21,7 +21,7 @@ class Numbering {
   std::map<Key, int32_t> numbers_;
 };
 
-/// Cost of a matrix, exact in 64 bits, so that sums do not depend on their order.
+/// Returns the cost of a matrix as an integer, so that sums do not depend on their order.
 inline int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
   MUONRT_REQUIRE(m.cost < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,
                  " x ", m.cols, " takes ", m.cost,

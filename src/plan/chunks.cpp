@@ -8,12 +8,12 @@ namespace muonrt {
 
 namespace {
 
-/// One owner's items in travelling order, and how far they have been handed out.
+/// The items of one owner in the order of their exchange; those before `at` are assigned.
 struct Queue {
   std::vector<int32_t> items;
   std::vector<int64_t> cost;  // of the first n items
   std::vector<int32_t> end;   // a chunk that begins at item i ends before item end[i] at the latest
-  std::vector<int32_t> chunks;  // chunks that the items from i on need
+  std::vector<int32_t> chunks;  // number of chunks that the items from i on need
   int32_t at = 0;
 
   int32_t size() const { return static_cast<int32_t>(items.size()); }
@@ -33,7 +33,7 @@ void measure(const std::vector<ChunkItem>& all, int64_t budget, Queue& q) {
   int64_t bytes = 0;  // of items [i, end)
   size_t end = 0;
   for (size_t i = 0; i < n; ++i) {
-    // `end` never moves back; a lone item may exceed the budget.
+    // `end` only grows. A chunk of one item may exceed the budget.
     while (end < n && (end == i || item(end).bytes <= budget - bytes)) bytes += item(end++).bytes;
     q.end[i] = static_cast<int32_t>(end);
     bytes -= item(i).bytes;
@@ -61,8 +61,8 @@ std::vector<Queue> queues_of(const std::vector<ChunkItem>& items, int64_t budget
   return out;
 }
 
-/// Where the chunk of a slot ends: as near to `target` (cost since the first slot) as the budget
-/// and the `left` slots that follow allow.
+/// Returns the end of the owner's part of a chunk: as close to `target` (cost since the first
+/// chunk) as the budget and the `left` chunks that follow allow.
 int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
   int32_t first = q.at;
   while (q.chunks[static_cast<size_t>(first)] > left) ++first;
@@ -80,15 +80,15 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget) {
   std::vector<Queue> queues = queues_of(items, budget);
   Chunking out;
   out.chunk_of.assign(items.size(), -1);
-  int64_t most = 0, height = 0;  // cost of the busiest owner: in all, and up to the slot
+  int64_t most = 0, height = 0;  // cost of the busiest owner: in total, and up to this chunk
   for (const Queue& q : queues) {
     out.chunks = std::max(out.chunks, q.chunks[0]);
     most = std::max(most, q.cost.back());
   }
   for (int32_t chunk = 0; chunk < out.chunks; ++chunk) {
     const int32_t left = out.chunks - chunk - 1;
-    // An equal part of what is left; more if some owner's next matrix is larger than that, for then
-    // the others have the time as well.
+    // An equal share of the remaining cost. If the next matrix of an owner is larger, the target is
+    // larger for all owners, because the others would only wait.
     const int64_t even = height + (most - height) / (left + 1);
     int64_t target = even;
     for (const Queue& q : queues) {

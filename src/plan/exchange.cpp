@@ -10,19 +10,19 @@ namespace muonrt {
 
 namespace {
 
-/// A message as a list of (matrix, shard slot). Slots of a layout are disjoint, so two messages
-/// have the same bytes exactly if their lists are equal.
+/// The content of a message as a list of (matrix, shard index). The shards of a layout are
+/// disjoint, so two messages have the same bytes if and only if their lists are equal.
 using Content = std::vector<std::pair<int32_t, int32_t>>;
 
-/// The owner's side of one slot.
+/// The owner's side of one chunk.
 class OwnerSide {
  public:
   OwnerSide(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk)
-      : context_(context), slot_(chunk), cursor_(size_of(chunk.return_dtype)) {
+      : context_(context), chunk_(chunk), cursor_(size_of(chunk.return_dtype)) {
     index_of_ = add_owned(context, messages.owned, chunk);
     if (chunk.kind == ChunkKind::kPartialGrads) {
       add_owner_state();
-      add_addends(messages.gather_receives);
+      add_partial_grads(messages.gather_receives);
     } else {
       add_gather(messages.gather_receives);
     }
@@ -40,26 +40,26 @@ class OwnerSide {
     cursor_.begin_message();
     for (; first != last; ++first) {
       for (const Block& b : context_.blocks_of(first->matrix, first->holder)) {
-        slot_.return_matrix_blocks.push_back(
+        chunk_.return_matrix_blocks.push_back(
             {index_of_.at(first->matrix), b.rows, b.cols, b.row, b.col, cursor_.take(b.numel())});
       }
     }
     return cursor_.region(peer);
   }
 
-  void add_gather(const std::vector<MessageEntry>& blocks) {
-    for_each_message(blocks, [&](const MessageEntry* first, const MessageEntry* last) {
+  void add_gather(const std::vector<MessageEntry>& entries) {
+    for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
       const Region region = add_message(first, last, first->from);
-      slot_.gather_receives.push_back(region);
+      chunk_.gather_receives.push_back(region);
       messages_.emplace(content_of(first, last), region);
     });
-    slot_.gather_matrix_blocks = slot_.return_matrix_blocks;
-    slot_.gather_receive_bytes = cursor_.total();
+    chunk_.gather_matrix_blocks = chunk_.return_matrix_blocks;
+    chunk_.gather_receive_bytes = cursor_.total();
   }
 
-  /// The rectangles of a whole row-major matrix whose rows and columns are neighbours in the
-  /// tensor: one, unless the matrix is a part that consists of several runs.
-  std::vector<Block> rectangles_of(const OwnedMatrix& o) const {
+  /// Divides a whole row-major matrix into blocks whose rows and columns are adjacent in the
+  /// tensor. A matrix is one block, unless it is a part that consists of several runs.
+  std::vector<Block> contiguous_blocks_of(const OwnedMatrix& o) const {
     const Matrix& m = context_.matrix(o.matrix);
     const ParamSpec& spec = context_.spec(m);
     Runs rows = {{0, o.rows}}, cols = {{0, o.cols}};
@@ -82,70 +82,69 @@ class OwnerSide {
     return out;
   }
 
-  /// Sums lie matrix by matrix, row-major; directions rectangle by rectangle, in the transport
-  /// dtype.
+  /// Sums are stored matrix by matrix, row-major; directions block by block, in the return dtype.
   void add_owner_state() {
-    MessageCursor directions(size_of(slot_.return_dtype));
+    MessageCursor directions(size_of(chunk_.return_dtype));
     int64_t sum = 0;
-    for (size_t i = 0; i < slot_.owned.size(); ++i) {
-      const OwnedMatrix& o = slot_.owned[i];
+    for (size_t i = 0; i < chunk_.owned.size(); ++i) {
+      const OwnedMatrix& o = chunk_.owned[i];
       const int32_t param = context_.matrix(o.matrix).param;
       directions.begin_message();
-      slot_.owner_state.push_back({param, o.matrix, o.rows * o.cols, sum});
-      for (const Block& b : rectangles_of(o)) {
+      chunk_.owner_state.push_back({param, o.matrix, o.rows * o.cols, sum});
+      for (const Block& b : contiguous_blocks_of(o)) {
         const int64_t at = directions.take(b.numel());
-        slot_.owner_state_blocks.push_back(context_.shard_block(o.matrix, b, at));
-        slot_.owner_state_blocks.back().param = static_cast<int32_t>(i);
-        slot_.gather_matrix_blocks.push_back(
+        chunk_.owner_state_blocks.push_back(context_.shard_block(o.matrix, b, at));
+        chunk_.owner_state_blocks.back().param = static_cast<int32_t>(i);
+        chunk_.gather_matrix_blocks.push_back(
             {static_cast<int32_t>(i), b.rows, b.cols, b.row, b.col, at});
       }
       sum = round_up(sum + o.rows * o.cols, kMessageAlignment / 4);
     }
-    slot_.sum_bytes = sum * 4;
-    slot_.direction_bytes = directions.total();
+    chunk_.sum_bytes = sum * 4;
+    chunk_.direction_bytes = directions.total();
   }
 
-  /// One list for each addend, so that they are added in the order of mesh coordinates, whoever
-  /// holds them and whenever they arrive.
-  void add_addends(const std::vector<MessageEntry>& blocks) {
-    MessageCursor cursor(size_of(slot_.gather_dtype));
-    for_each_message(blocks, [&](const MessageEntry* first, const MessageEntry* last) {
+  /// Makes one list for each partial gradient. They are added in the order of mesh coordinates,
+  /// which depends neither on the ranks that hold them nor on the order of arrival.
+  void add_partial_grads(const std::vector<MessageEntry>& entries) {
+    MessageCursor cursor(size_of(chunk_.gather_dtype));
+    for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
       const int32_t peer = first->from;
       cursor.begin_message();
       for (; first != last; ++first) {
         const int32_t i = index_of_.at(first->matrix);
-        const OwnedMatrix& o = slot_.owned[static_cast<size_t>(i)];
-        const OwnerState& owner_state = slot_.owner_state[static_cast<size_t>(i)];
+        const OwnedMatrix& o = chunk_.owned[static_cast<size_t>(i)];
+        const OwnerState& owner_state = chunk_.owner_state[static_cast<size_t>(i)];
         const auto partial_grad = static_cast<size_t>(first->holder.partial_index);
-        if (slot_.partial_grad_blocks.size() <= partial_grad)
-          slot_.partial_grad_blocks.resize(partial_grad + 1);
+        if (chunk_.partial_grad_blocks.size() <= partial_grad)
+          chunk_.partial_grad_blocks.resize(partial_grad + 1);
         for (const Block& b : context_.grad_blocks_of(first->matrix, first->holder)) {
-          slot_.partial_grad_blocks[partial_grad].push_back(
+          chunk_.partial_grad_blocks[partial_grad].push_back(
               {owner_state.param, first->matrix, b.rows, b.cols,
                owner_state.sum_offset + b.row * o.cols + b.col, o.cols, cursor.take(b.numel()),
                b.row, b.col, 1.0f});
         }
       }
-      slot_.gather_receives.push_back(cursor.region(peer));
+      chunk_.gather_receives.push_back(cursor.region(peer));
     });
-    slot_.gather_receive_bytes = cursor.total();
+    chunk_.gather_receive_bytes = cursor.total();
   }
 
-  /// The send buffer begins as the gather's receive buffer; peers that want what is already there
-  /// share it.
-  void add_return(const std::vector<MessageEntry>& blocks) {
-    for_each_message(blocks, [&](const MessageEntry* first, const MessageEntry* last) {
+  /// The send buffer begins with the messages of the gather's receive buffer. A peer whose message
+  /// is already in the buffer shares that region.
+  void add_return(const std::vector<MessageEntry>& entries) {
+    for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));
       if (is_new) at->second = add_message(first, last, first->to);
-      slot_.return_sends.push_back({first->to, at->second.offset, at->second.bytes});
+      chunk_.return_sends.push_back({first->to, at->second.offset, at->second.bytes});
     });
-    slot_.return_send_bytes = cursor_.total();
+    chunk_.return_send_bytes = cursor_.total();
   }
 
   const ExchangeContext& context_;
-  RankChunk& slot_;
+  RankChunk& chunk_;
   MessageCursor cursor_;
-  std::map<int32_t, int32_t> index_of_;  // matrix id -> index into slot_.owned
+  std::map<int32_t, int32_t> index_of_;  // matrix id -> index into chunk_.owned
   std::map<Content, Region> messages_;
 };
 

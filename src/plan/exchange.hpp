@@ -12,15 +12,15 @@
 
 namespace muonrt {
 
-/// Messages begin at this boundary inside their buffer.
+/// Each message starts at a multiple of this many bytes in its buffer.
 constexpr int64_t kMessageAlignment = 64;
 
-/// Lays messages out in a buffer, one after the other.
+/// Assigns places in a buffer to messages, one after the other.
 class MessageCursor {
  public:
   explicit MessageCursor(int64_t element_bytes) : element_bytes_(element_bytes) {}
   void begin_message() { begin_ = end_ = total(); }
-  /// Appends elements; returns where they begin, in elements from the start of the buffer.
+  /// Appends elements; returns their offset in elements from the start of the buffer.
   int64_t take(int64_t numel) {
     const int64_t at = end_ / element_bytes_;
     end_ += numel * element_bytes_;
@@ -34,7 +34,7 @@ class MessageCursor {
   int64_t element_bytes_, begin_ = 0, end_ = 0;
 };
 
-/// What both sides derive their copy lists from, equal on every rank.
+/// The inputs from which holders and owners derive their block lists; equal on every rank.
 struct ExchangeContext {
   const Plan& plan;
   const HolderTable& holders;
@@ -50,40 +50,43 @@ struct ExchangeContext {
   const std::vector<Block>& grad_blocks_of(int32_t id, const Holder& holder) const {
     return blocks.grad_blocks(matrix(id).param, matrix(id).index, holder);
   }
-  /// `block` of a matrix, with the factors on its update and its place in the tensor.
+  /// Returns `block` of matrix `id` with the factors of its update and its place in the tensor.
   ShardBlock shard_block(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
-/// Calls `use(first, last)` for the pieces of each message in turn.
+/// Calls `use(first, last)` for the entries of each message.
 template <class Use>
-void for_each_message(const std::vector<MessageEntry>& blocks, const Use& use) {
-  for (size_t i = 0; i < blocks.size();) {
-    const auto same = [&](const MessageEntry& p) {
-      return p.from == blocks[i].from && p.to == blocks[i].to && p.owner == blocks[i].owner;
+void for_each_message(const std::vector<MessageEntry>& entries, const Use& use) {
+  for (size_t i = 0; i < entries.size();) {
+    const auto same = [&](const MessageEntry& entry) {
+      return entry.from == entries[i].from && entry.to == entries[i].to &&
+             entry.owner == entries[i].owner;
     };
     size_t end = i;
-    while (end < blocks.size() && same(blocks[end])) ++end;
-    use(blocks.data() + i, blocks.data() + end);
+    while (end < entries.size() && same(entries[end])) ++end;
+    use(entries.data() + i, entries.data() + end);
     i = end;
   }
 }
 
-/// The holder's side of a slot: pieces that it sends to owners, gets back, and forwards.
+/// Fills the holder's side of a chunk: the blocks that the rank sends to owners, receives back and
+/// forwards.
 void add_holder_side(const ExchangeContext& context, const RankMessages& messages,
                      const ChunkSpec& of, int32_t rank, RankChunk& chunk);
 
-/// Fills RankChunk::owned with `ids` (ascending), equal shapes adjacent.
-/// @return  for each matrix its index there.
+/// Fills RankChunk::owned with the matrices `ids` (ascending); equal batch keys become adjacent.
+/// @return  the index in RankChunk::owned, by matrix.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);
 
-/// A rank that forwards sends all that owners sent to it, as it lies at the head of its buffer.
+/// Adds the sends of a rank that forwards: everything that owners sent to it, which is the
+/// beginning of its receive buffer.
 void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, RankChunk& chunk);
-/// One more of the messages that a rank forwards, which arrive as one.
+/// Adds a forwarded message to `regions`. All messages that one rank forwards arrive as one region.
 void add_relayed(const Region& message, std::vector<Region>& regions);
 
-/// The owner's side: where the pieces lie in the matrices that it owns and in the messages. Fills
-/// RankChunk::owned, and what is kept of them where the slot's kind is kPartialGrads.
+/// Fills the owner's side of a chunk: RankChunk::owned and the blocks between these matrices and
+/// the messages. If the chunk has partial gradients, fills the owner state, too.
 void add_owner_side(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk);
 
 }  // namespace muonrt

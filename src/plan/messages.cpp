@@ -22,35 +22,36 @@ const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk) {
   return plan.problem().params[static_cast<size_t>(param)].layout;
 }
 
-/// Where the holder is not in the replica that gets it from the owner.
-void MatrixMessages::route(MessageEntry& block, int32_t head) {
-  if (head == block.holder.replica) return;
+/// Makes `entry` a relayed one, unless its holder is in the replica `head`, which receives from the
+/// owner.
+void MatrixMessages::route(MessageEntry& entry, int32_t head) {
+  if (head == entry.holder.replica) return;
   equal_.resize(static_cast<size_t>(plan_.problem().options.world));
-  std::vector<int>& equal = equal_[static_cast<size_t>(block.to)];
-  if (equal.empty()) equal = front_layout(plan_, slot_).equal_holders(block.to);
-  block.exchange = Exchange::kRelay;
-  block.from = equal[static_cast<size_t>(head)];
+  std::vector<int>& equal = equal_[static_cast<size_t>(entry.to)];
+  if (equal.empty()) equal = front_layout(plan_, chunk_).equal_holders(entry.to);
+  entry.exchange = Exchange::kRelay;
+  entry.from = equal[static_cast<size_t>(head)];
 }
 
 RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,
                          int32_t rank) {
   RankMessages out;
   MatrixMessages messages(plan, blocks, chunk);
-  const auto add = [&](const MessageEntry& block, std::vector<MessageEntry>* sends,
+  const auto add = [&](const MessageEntry& entry, std::vector<MessageEntry>* sends,
                        std::vector<MessageEntry>& receives) {
-    if (sends != nullptr && block.from == rank) sends->push_back(block);
-    if (block.to == rank) receives.push_back(block);
+    if (sends != nullptr && entry.from == rank) sends->push_back(entry);
+    if (entry.to == rank) receives.push_back(entry);
   };
   for (const int32_t id : chunk.matrices) {
     if (plan.matrices()[static_cast<size_t>(id)].owner == rank) out.owned.push_back(id);
-    messages.for_each(id, rank, [&](const MessageEntry& block) {
-      switch (block.exchange) {
+    messages.for_each(id, rank, [&](const MessageEntry& entry) {
+      switch (entry.exchange) {
         case Exchange::kGather:
-          return add(block, &out.gather_sends, out.gather_receives);
+          return add(entry, &out.gather_sends, out.gather_receives);
         case Exchange::kReturn:
-          return add(block, &out.return_sends, out.return_receives);
+          return add(entry, &out.return_sends, out.return_receives);
         case Exchange::kRelay:
-          return add(block, nullptr, out.relay_receives);
+          return add(entry, nullptr, out.relay_receives);
       }
     });
   }
@@ -63,7 +64,7 @@ RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& 
   return out;
 }
 
-SliceGroup::SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank) : slot_(chunk) {
+SliceGroup::SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank) : chunk_(chunk) {
   const Layout& layout = front_layout(plan, chunk);
   for (const int one : layout.replica_group(rank)) {
     members_.push_back(
@@ -90,16 +91,16 @@ const SliceGroup::Member& SliceGroup::member(int32_t rank) const {
 }
 
 std::pair<int64_t, int64_t> SliceGroup::range(size_t s, const Member& owner) const {
-  return slice_of(local_[s], slot_.segments[s], owner.number, std::ssize(members_));
+  return slice_of(local_[s], chunk_.segments[s], owner.number, std::ssize(members_));
 }
 
 bool SliceGroup::returns(const Member& owner, const Member& to) const {
-  if (slot_.relay == 0) return owner.rank != to.rank;
-  return to.replica == head_replica(to.replica, owner.replica, slot_.relay, replicas_);
+  if (chunk_.relay == 0) return owner.rank != to.rank;
+  return to.replica == head_replica(to.replica, owner.replica, chunk_.relay, replicas_);
 }
 
 SplitGather::SplitGather(const Plan& plan, const ChunkSpec& chunk)
-    : plan_(plan), slot_(chunk), owners_(front_layout(plan, chunk).mesh().ranks()) {
+    : plan_(plan), chunk_(chunk), owners_(front_layout(plan, chunk).mesh().ranks()) {
   std::sort(owners_.begin(), owners_.end());
   for (const Segment& s : chunk.segments) sources_.emplace_back(spec_of(plan, s));
 }
@@ -121,7 +122,7 @@ std::vector<SplitGather::Share> SplitGather::shares_of(int32_t owner, int32_t ho
     SliceSources& source = sources_[s];
     const std::vector<int>& holders = source.holders(source.replica_for(owner));
     if (!std::binary_search(holders.begin(), holders.end(), holder)) continue;
-    const Segment& segment = slot_.segments[s];
+    const Segment& segment = chunk_.segments[s];
     const auto [begin, end] = slice_at(spec_of(plan_, segment).layout, segment, owner);
     std::vector<SharedBlock> blocks = source.shared(owner, begin, end, holder);
     if (!blocks.empty()) out.push_back({s, std::move(blocks)});

@@ -11,17 +11,17 @@
 
 namespace muonrt {
 
-// Which messages a slot has, said once: a rank's copy lists and the traffic of all ranks read it
-// here. A message has at least one element; a rank may be its own peer. Slots that the caller's
-// functions carry have none.
+// The messages of a chunk. The block lists of a rank and the traffic of all ranks are both derived
+// from them. A message has at least one element, and a rank may be its own peer. Chunks that the
+// caller's functions transfer have no messages.
 
 enum class Exchange { kGather, kReturn, kRelay };
 
-/// In place of a rank: the messages of all.
+/// Instead of a rank: the messages of all ranks.
 constexpr int32_t kEveryRank = -1;
 
-/// What a message holds of one matrix. A message holds its pieces by ascending matrix; what is
-/// relayed lies as it came, by ascending owner, then matrix.
+/// The elements of one matrix in a message. The entries of a message ascend by matrix. A relayed
+/// message is forwarded unchanged, so its entries ascend by owner, then by matrix.
 struct MessageEntry {
   Exchange exchange;
   int32_t from, to;
@@ -30,15 +30,16 @@ struct MessageEntry {
   int64_t numel;  // elements
 };
 
-/// The messages of a slot of matrices.
+/// The messages of a chunk of matrices.
 class MatrixMessages {
  public:
-  /// All are borrowed.
+  /// All arguments must outlive the object.
   MatrixMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
-      : plan_(plan), blocks_(blocks), slot_(chunk) {}
+      : plan_(plan), blocks_(blocks), chunk_(chunk) {}
 
-  /// Calls `use(piece)` for each piece of a matrix that `rank` sends or receives; for its owner
-  /// also for those that others forward. Whom a rank forwards to says forwards_to (relay.hpp).
+  /// Calls `use(entry)` for each entry of matrix `id` that `rank` sends or receives. For the owner
+  /// this includes the entries that other ranks forward; forwards_to (relay.hpp) returns to which
+  /// ranks.
   template <class Use>
   void for_each(int32_t id, int32_t rank, const Use& use) {
     const Matrix& m = plan_.matrices()[static_cast<size_t>(id)];
@@ -54,10 +55,10 @@ class MatrixMessages {
       if (plan_.each_replica() && holder.replica != m.replica) return;
       const int64_t numel = blocks_.numel(m.param, m.index, holder);
       if (numel == 0) return;
-      MessageEntry block{Exchange::kReturn, m.owner, holder.rank, m.owner, id, holder, numel};
-      if (slot_.relay > 0)
-        route(block, head_replica(holder.replica, m.replica, slot_.relay, group.replicas));
-      use(block);
+      MessageEntry entry{Exchange::kReturn, m.owner, holder.rank, m.owner, id, holder, numel};
+      if (chunk_.relay > 0)
+        route(entry, head_replica(holder.replica, m.replica, chunk_.relay, group.replicas));
+      use(entry);
     });
   }
 
@@ -71,15 +72,15 @@ class MatrixMessages {
       use(*holder);
     }
   }
-  void route(MessageEntry& block, int32_t head);
+  void route(MessageEntry& entry, int32_t head);
 
   const Plan& plan_;
   BlockTable& blocks_;
-  const ChunkSpec& slot_;
-  std::vector<std::vector<int>> equal_;  // where the slot relays: by rank, once asked for
+  const ChunkSpec& chunk_;
+  std::vector<std::vector<int>> equal_;  // equal holders by rank, if relayed; filled on demand
 };
 
-/// A rank's messages of a slot of matrices, each list in the order of its messages.
+/// The messages of a rank in a chunk of matrices; each list is in the order of its messages.
 struct RankMessages {
   std::vector<int32_t> owned;  // matrices, ascending
   std::vector<MessageEntry> gather_sends, gather_receives, return_sends, return_receives,
@@ -88,30 +89,31 @@ struct RankMessages {
 RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,
                          int32_t rank);
 
-/// The ranks that hold what `rank` holds in a slot of slices. Each owns a slice of all the slot's
-/// segments, which are its messages: addends come to it, new values go from it to the others.
+/// The ranks that hold the same elements as `rank` in a chunk of slices. Each rank owns a slice of
+/// every segment of the chunk. It receives the partial gradients of its slices and sends the new
+/// values to the others.
 class SliceGroup {
  public:
   struct Member {
     int32_t rank, replica;
-    int64_t number;     // of its slices
-    int64_t numel = 0;  // of its slices of all segments
+    int64_t number;     // index of its slices
+    int64_t numel = 0;  // elements of its slices, all segments together
   };
 
-  /// `slot` is borrowed. Without members where `rank` is not in the mesh.
+  /// `chunk` must outlive the object. Has no members if `rank` is not in the mesh.
   SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank);
 
   const std::vector<Member>& members() const { return members_; }  // by rank
-  const Member& member(int32_t rank) const;                        // one of them
-  /// Local elements of a member's slice of segment `s`.
+  const Member& member(int32_t rank) const;                        // `rank` must be a member
+  /// Returns the local elements of a member's slice of segment `s`.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;
-  /// Whether an owner sends its slices to `to` itself. In two levels to itself, too, so that what
-  /// it forwards lies together.
+  /// Returns true if an owner sends its slices to `to` directly. If the return takes two levels,
+  /// the owner also sends to itself, so that everything it forwards is contiguous.
   bool returns(const Member& owner, const Member& to) const;
 
   /// Calls `use(exchange, from, to)` for each message of a gather and a return that `rank` sends or
-  /// receives, by owner, then by the other. Gathers of gradients of layouts of their own are not
-  /// among them (SplitGather).
+  /// receives, by owner, then by the other rank. Gathers of gradients with a separate layout are
+  /// not included; see SplitGather.
   template <class Use>
   void for_each(int32_t rank, const Use& use) const {
     for (const Member& owner : members_) {
@@ -125,27 +127,27 @@ class SliceGroup {
   }
 
  private:
-  const ChunkSpec& slot_;
+  const ChunkSpec& chunk_;
   std::vector<Member> members_;
-  std::vector<int64_t> local_;  // elements of each segment's parameter on any member
+  std::vector<int64_t> local_;  // local elements of each segment's parameter, equal on all members
   int32_t replicas_ = 0;
   bool gathers_ = false;
 };
 
-/// The gather of a slot of slices whose gradients have layouts of their own.
+/// The gather of a chunk of slices whose gradients have a separate layout.
 class SplitGather {
  public:
-  /// What a message holds of a segment.
+  /// The elements of one segment in a message.
   struct Share {
     size_t segment;
     std::vector<SharedBlock> blocks;
   };
 
-  /// `plan` and `slot` are borrowed.
+  /// `plan` and `chunk` must outlive the object.
   SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
-  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, by owner (who
-  /// receives), then by holder.
+  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, by owner (the
+  /// receiver), then by holder.
   template <class Use>
   void for_each(int32_t rank, const Use& use) {
     for (const int32_t owner : owners_) {
@@ -162,13 +164,13 @@ class SplitGather {
   std::vector<Share> shares_of(int32_t owner, int32_t holder);
 
   const Plan& plan_;
-  const ChunkSpec& slot_;
+  const ChunkSpec& chunk_;
   std::vector<int32_t> owners_;  // ascending
   std::vector<SliceSources> sources_;
 };
 
-/// The layout of one of the slot's parameters. Where a return takes two levels, a rank has the same
-/// equal holders in all of them.
+/// Returns the layout of one parameter of the chunk. If the return takes two levels, a rank has the
+/// same equal holders in the layouts of all parameters.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 }  // namespace muonrt

@@ -9,9 +9,9 @@ namespace {
 
 constexpr int64_t kGramShortSide = 512;
 
-/// What launching a product costs besides its arithmetic, in FLOPs: about 5 microseconds of one
-/// host core. It makes tiny matrices count: their time is all launches, so a rank that was given
-/// thousands of "free" ones would be the slowest.
+/// The cost of launching a product, in FLOPs; about 5 microseconds of one host core. Tiny matrices
+/// consist of launch time only. Without this cost one rank could receive thousands of them and be
+/// the slowest.
 constexpr double kProductConstant = 1 << 20;
 
 struct Shape {
@@ -28,10 +28,10 @@ Shape shape_of(int64_t rows, int64_t cols) {
   return {static_cast<double>(std::min(rows, cols)), static_cast<double>(std::max(rows, cols))};
 }
 
-/// A step of the standard form takes R = X X^T, R R and Z X. The Gram form's takes R R, Q Z, R Z
-/// and Z Y (m x m) but for Q Z of the first step behind a rebuild, and the last two before the
-/// next, or the end; each of the 1 + k stretches takes an X X^T and a Q X. With all T-1 restarts it
-/// is the standard form.
+/// A step of the standard form has the products R = X X^T, R R and Z X. A step of the Gram form has
+/// R R, Q Z, R Z and Z Y (all m x m). The first step after a rebuild has no Q Z, and the last step
+/// before a rebuild or the end has no R Z and Z Y. Each of the 1 + k segments (k restarts) also has
+/// one X X^T and one Q X. With all T - 1 restarts the Gram form is the standard form.
 Count count_products(const Method& method) {
   const double steps = method.steps;
   if (method.form == Form::kStandard) return {steps, steps, steps};
@@ -61,14 +61,14 @@ Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
     MUONRT_REQUIRE(i > last, Status::kInvalidArgument, "method: Gram restarts ", gram_restarts,
                    " are not ascending from 1; give each step before which X is rebuilt once");
     last = i;
-    if (i < steps) method.restarts.push_back(i);  // no step follows the others
+    if (i < steps) method.restarts.push_back(i);  // a rebuild after the last step is useless
   }
   return method;
 }
 
 std::string method_rule() {
-  return cat("gram where long side / short side >= 1.5 and short side >= ", kGramShortSide,
-             ", else standard");
+  return cat("gram if long side / short side >= 1.5 and short side >= ", kGramShortSide,
+             ", otherwise standard");
 }
 
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols) {

@@ -20,21 +20,21 @@ namespace muonrt {
 namespace {
 
 void check_options(const PlanOptions& o) {
-  MUONRT_REQUIRE(o.world >= 1, Status::kInvalidArgument, "plan: world size ", o.world,
-                 " (at least 1 rank is needed); give the number of ranks");
-  MUONRT_REQUIRE(o.chunk_bytes >= 1, Status::kInvalidArgument, "plan: chunk budget of ",
-                 o.chunk_bytes, " bytes (at least 1 is needed); give a larger one");
+  MUONRT_REQUIRE(o.world >= 1, Status::kInvalidArgument, "plan: world is ", o.world,
+                 ", but must be at least 1; pass the number of ranks");
+  MUONRT_REQUIRE(o.chunk_bytes >= 1, Status::kInvalidArgument, "plan: chunk_bytes is ",
+                 o.chunk_bytes, ", but must be at least 1; use a larger value");
   MUONRT_REQUIRE(o.max_peers >= 0, Status::kInvalidArgument, "plan: max_peers is ", o.max_peers,
-                 " (at least 1 peer is needed, and 0 is the default); give 0 or more");
-  MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window of ", o.window,
-                 " chunks (at least 1 has to be in flight); give 1 or more");
+                 ", but must be at least 0; use 0 (the default) or more");
+  MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window is ", o.window,
+                 ", but must be at least 1; use 1 or more");
 }
 
 void check_param(const ParamSpec& spec, size_t index) {
   MUONRT_REQUIRE(!spec.name.empty(), Status::kInvalidArgument, "plan: parameter ", index,
-                 " has no name (ties are broken and errors told by name); name it");
+                 " has no name; set a name");
   constexpr const char* kRemedy =
-      " (not representable in f32); give lr_factors and scale_factors whose product is 0 or from "
+      ", which f32 cannot represent; use lr_factors and scale_factors whose product is 0 or from "
       "1e-37 to 1e38";
   MUONRT_REQUIRE(fits_f32(spec.update_scale), Status::kInvalidArgument, "param '", spec.name,
                  "': update scale is ", spec.update_scale, kRemedy);
@@ -43,23 +43,25 @@ void check_param(const ParamSpec& spec, size_t index) {
                    "': part '", part.name, "': update scale is ", part.update_scale, kRemedy);
   }
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
-                 spec.owner, " is no rank; give a rank, or -1 to let the planner choose");
+                 spec.owner, " is not a rank; use a rank, or -1 to let the planner choose");
   MUONRT_REQUIRE(
       !spec.by_callback || !owner_assembles_gradient(spec), Status::kNotSupported, "param '",
       spec.name,
-      "': the caller's functions carry it, but its gradients are addends, or cut in another way "
-      "than it is (",
+      "': the caller's functions transfer it, but its gradients are partial or have another layout "
+      "(",
       grad_layout(spec).describe(),
-      "); reduce them to its layout first, or leave the functions out");
+      "); reduce them to the layout of the parameter, or leave the functions out");
   MUONRT_REQUIRE(!spec.by_callback || spec.owner >= 0, Status::kInvalidArgument, "param '",
-                 spec.name, "': the caller's functions carry it, but it has no owner; give it one");
-  MUONRT_REQUIRE(spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '",
                  spec.name,
-                 "': an owner is given (AdamW is applied by every holder to its own "
-                 "shard); leave the owner at -1");
+                 "': the caller's functions transfer it, but it has no owner; set its owner");
+  MUONRT_REQUIRE(
+      spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '", spec.name,
+      "': the owner is set, but AdamW parameters have none, because every holder updates its "
+      "own shard; leave the owner at -1");
 }
 
-/// Parameters by name. Errors: INVALID_ARGUMENT if two share one.
+/// Returns the parameters in the order of their names. Errors: INVALID_ARGUMENT if two names are
+/// equal.
 std::vector<int32_t> order_by_name(const std::vector<ParamSpec>& params) {
   std::vector<int32_t> order(params.size());
   std::iota(order.begin(), order.end(), 0);
@@ -69,8 +71,7 @@ std::vector<int32_t> order_by_name(const std::vector<ParamSpec>& params) {
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return name(a) < name(b); });
   for (size_t i = 1; i < order.size(); ++i) {
     MUONRT_REQUIRE(name(order[i - 1]) != name(order[i]), Status::kInvalidArgument,
-                   "plan: two parameters are named '", name(order[i]),
-                   "' (names tell them apart on every rank); give distinct names");
+                   "plan: two parameters are named '", name(order[i]), "'; use distinct names");
   }
   return order;
 }
@@ -88,8 +89,7 @@ Method method_of(const ParamSpec& spec, int64_t rows, int64_t cols) {
   }
 }
 
-/// Sets of ranks that may own, beyond those of the holder table; made where they are first asked
-/// for.
+/// Sets of ranks that may own, in addition to those of the holder table; made on demand.
 class OwnerSets {
  public:
   OwnerSets(const HolderTable& holders, std::vector<std::vector<int32_t>>& sets)
@@ -99,7 +99,7 @@ class OwnerSets {
     return of(ranks_, rank, [&] { return std::vector{rank}; });
   }
 
-  /// Those of the matrix's replica.
+  /// Returns the set of the ranks of the matrix's replica.
   int32_t of_replica(const Matrix& m, const HolderGroup& group) {
     return of(replicas_, std::pair(&group, m.replica), [&] {
       std::vector<int32_t> out;
@@ -124,7 +124,7 @@ class OwnerSets {
   std::map<std::pair<const HolderGroup*, int32_t>, int32_t> replicas_;
 };
 
-/// The rank that stands in `replica` where `rank` stands in its own.
+/// Returns the rank with the shard and partial index of `rank` in another replica.
 int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   const Holder& mine = *group.find(rank);
   for (const Holder& holder : group.members) {
@@ -135,7 +135,7 @@ int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   return rank;
 }
 
-/// The owner's own; for an owner that holds nothing of the gradient one that depends on its rank.
+/// Returns the owner's replica, or one chosen by its rank if it holds nothing of the gradient.
 int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
   const Holder* holder = group.find(owner);
   return holder ? holder->replica : owner % group.replicas;
@@ -143,7 +143,7 @@ int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
 
 void check_count(int64_t matrices) {
   MUONRT_REQUIRE(matrices <= INT32_MAX, Status::kInvalidArgument, "plan: ", matrices,
-                 " matrices are more than the planner can number; use fewer, larger ones");
+                 " matrices are more than the planner supports; use fewer, larger ones");
 }
 
 }  // namespace
@@ -182,7 +182,8 @@ void Plan::choose_replicas() {
   problem.options.replica_mode = ReplicaMode::kOnce;
   Plan once(problem);
   const double once_seconds = step_seconds(once);
-  // A plan of every replica has a matrix for each: large where they are many, and then useless.
+  // A plan with kEach has a matrix per replica and can be large. It is made only if the products
+  // alone are cheap enough.
   double each_seconds = once.seconds_in_every_replica();
   if (each_seconds >= once_seconds) {
     *this = std::move(once);
@@ -252,7 +253,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   OwnerSets sets(holders_, task.sets);
   Numbering<std::pair<BatchKey, bool>> shapes;
   int32_t param = -1, shape = 0;
-  int64_t total = 0;  // must be countable, for the sums below it are not checked
+  int64_t total = 0;  // checked here, because the sums of loads are not checked
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
@@ -264,22 +265,21 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
     int32_t set = for_replica ? sets.of_replica(m, group) : group.candidates;
     if (spec.owner >= 0) {
       MUONRT_REQUIRE(spec.owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
-                     "': owner ", spec.owner, " is outside the world; give 0 to ", task.ranks - 1);
+                     "': owner ", spec.owner, " is not a rank of the communicator; use 0 to ",
+                     task.ranks - 1);
       MUONRT_REQUIRE(
           spec.by_callback || group.find(spec.owner) != nullptr, Status::kInvalidArgument,
-          "param '", spec.name, "': owner ", spec.owner, " is none of the ranks that hold ",
+          "param '", spec.name, "': owner ", spec.owner, " is not one of the ranks that hold ",
           spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
-          spec.layout.describe(), "); give one of those, or -1");
+          spec.layout.describe(), "); use one of these, or -1");
       set = sets.of_rank(for_replica ? counterpart(group, spec.owner, m.replica) : spec.owner);
     }
     task.items.push_back({cost_of(m, spec), set, shape});
     const int64_t cost = task.items.back().cost;
     MUONRT_REQUIRE(total <= INT64_MAX - cost, Status::kInvalidArgument,
-                   "plan: the products of all matrices", each_ ? " in every replica" : "",
-                   ", those of param '", spec.name,
-                   "' among them, are FLOPs that do not fit into 63 bits; ",
-                   each_ ? "orthogonalize once for all replicas (replicas: once or auto)"
-                         : "give some of the parameters another optimizer");
+                   "plan: the FLOPs of all matrices", each_ ? " in every replica" : "",
+                   " up to param '", spec.name, "' do not fit into 63 bits; ",
+                   each_ ? "set replica_mode to once or auto" : "use AdamW for some parameters");
     total += cost;
   }
   const Ownership owners = assign_owners(task);

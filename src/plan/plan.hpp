@@ -27,84 +27,89 @@ struct Matrix {
   int32_t grad_replica = 0;  // of the gradient's layout: the one that is gathered
 };
 
-/// Part `index` of `count` of what every rank holds of an AdamW parameter. The ranks that hold
-/// equal elements own a slice of it each.
+/// Part `index` of `count` of the local elements of an AdamW parameter on every rank. Each of the
+/// ranks that hold equal elements owns one slice of it.
 struct Segment {
   int32_t param;
   int32_t index, count;
 };
 
+/// One chunk of the plan; equal on every rank.
 struct ChunkSpec {
   ChunkKind kind = ChunkKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
   std::vector<int32_t> matrices;  // ascending ids
-  std::vector<Segment> segments;  // kSlices: of parameters that lie over the same mesh dims
-  int64_t bytes = 0;  // of the whole matrices, dtype of the gather (sums: f32); of the segments
-  int32_t callback_param = -1;  // the one parameter in it, where the caller's functions carry it
-  int32_t relay = 0;  // replicas of a block, where the return takes two levels (relay.hpp)
+  std::vector<Segment> segments;  // kSlices: parameters over the same mesh dims
+  int64_t bytes = 0;  // whole matrices in the gather dtype (sums: f32), or segments in f32
+  int32_t callback_param = -1;  // the only parameter, if the caller's functions transfer it
+  int32_t relay = 0;  // replicas in a block if the return takes two levels (relay.hpp), else 0
 };
 
-/// Bytes a rank needs, by kind; stated before it is taken.
+/// Bytes that a rank will allocate, by kind.
 struct MemoryPlan {
   int64_t message_bytes = 0;  // send and receive buffers of the window
-  int64_t staged_bytes = 0;   // returned updates and summed gradients that wait for the vote
-  int64_t state_bytes = 0;    // momentum, AdamW moments, NorMuon's with owners, owned masters
+  int64_t staged_bytes = 0;   // returned updates and summed gradients until the vote
+  int64_t state_bytes = 0;    // momentum, AdamW moments, NorMuon's moments at owners, owned masters
 };
 
-/// Momentum of an element, and its second moment with AdamW, in f32.
+/// Returns the bytes of the momentum of one element, plus its second moment (AdamW, f32).
 inline int64_t moment_bytes(const ParamSpec& spec) {
   return spec.momentum_bytes + (spec.role == Role::kAdamW ? 4 : 0);
 }
-/// What lies with each local element.
+/// Returns the bytes of state that a rank stores for each local element.
 inline int64_t local_state_bytes(const ParamSpec& spec) {
   return spec.weight_bytes + (owner_assembles_gradient(spec) ? 0 : moment_bytes(spec));
 }
 
-/// Who owns which matrix, in which chunk slot it travels. Immutable; equal on every rank.
+/// The owner and the chunk of every matrix. Immutable; equal on every rank.
 class Plan {
  public:
-  /// A pure function of the problem; a parameter's owner and slot do not depend on its place in the
-  /// list. A parameter with no elements has no matrices.
+  /// A pure function of the problem. The owner and the chunk of a parameter do not depend on its
+  /// index in the list. A parameter without elements has no matrices.
   /// Errors: INVALID_ARGUMENT for options out of range, names that are missing or occur twice, a
-  /// mesh with ranks outside the world, a Muon parameter that is no matrix nor stack, a scale that
-  /// is not finite, an owner that is no holder.
+  /// mesh with ranks outside the world, a Muon parameter that is neither a matrix nor a stack, a
+  /// scale that is not finite, an owner that is not a holder.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }
   const std::vector<Matrix>& matrices() const { return matrices_; }
   const std::vector<ChunkSpec>& chunks() const { return chunks_; }
 
-  /// Who holds what; shared by everything that derives copy lists.
+  /// The holders of all matrices.
   const HolderTable& holders() const { return holders_; }
 
-  /// What `rank` does in every slot, in world order; slots in which it takes no part are left out.
-  /// Messages begin at 64-byte boundaries of their buffers, whose sizes are multiples of 64.
+  /// Returns the rank chunks of `rank` in the order of the chunks, without those in which it does
+  /// not take part. Messages start at multiples of 64 bytes in their buffers, and the sizes of the
+  /// buffers are multiples of 64 bytes.
   /// Errors: INVALID_ARGUMENT for a rank outside the world.
   std::vector<RankChunk> rank_chunks(int rank) const;
 
-  /// Load of the busiest rank, and the best lower bound known for it, in FLOPs.
+  /// The load of the busiest rank and the best known lower bound for it, as cost.
   double makespan() const { return makespan_; }
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& load() const { return load_; }  // per rank
 
-  /// Whether each replica orthogonalizes for itself: matrices() then has one entry for each.
+  /// True if each replica orthogonalizes its matrices; matrices() then has an entry per replica.
   bool each_replica() const { return each_; }
-  /// Seconds of a step by the cost model (cost.hpp) either way; zero unless it had to choose. In
-  /// every replica: of the products alone, dealt evenly, where those take longer than once.
+  /// Seconds of a step by the cost model (owners/cost.hpp) for both replica modes; 0 unless the
+  /// mode is kAuto. If the products alone, evenly distributed, take longer in every replica than a
+  /// step with kOnce, each_seconds() is the time of these products.
   double once_seconds() const { return once_seconds_; }
   double each_seconds() const { return each_seconds_; }
 
-  /// For a person: owners, slots, bytes, balance; at most `max_rows` rows of each table (0: all).
-  /// @param scratch  bytes of each rank (pipeline/batches); empty: not said.
-  /// @param checks   the same of what first steps check with (optimizer/first_check).
+  /// Returns the plan as text: owners, chunks, bytes, balance.
+  /// @param max_rows  maximum number of rows of each table; 0: all.
+  /// @param scratch   scratch bytes of each rank (pipeline/batches); empty: unknown.
+  /// @param checks    bytes of each rank for the consistency check (optimizer/consistency_check);
+  ///     empty: unknown.
   std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {},
                        std::span<const int64_t> checks = {}) const;
-  /// The same facts, every row, for a program; the second as members of an open object.
+  /// Returns the same facts as JSON, with all rows. `write` writes them into an open object.
   std::string json(std::span<const int64_t> scratch = {},
                    std::span<const int64_t> checks = {}) const;
   void write(JsonWriter& json, std::span<const int64_t> scratch = {},
              std::span<const int64_t> checks = {}) const;
-  /// Digest of the problem (names, options, layouts) and of what was decided.
+  /// Hash of the problem (names, options, layouts) and of all decisions.
   uint64_t hash() const;
 
  private:

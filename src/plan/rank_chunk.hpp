@@ -7,27 +7,27 @@
 
 namespace muonrt {
 
-/// One rectangle between a rank's local buffer and a message. Offsets and ld in elements; inside
-/// the message the rectangle is contiguous, rows x cols. The gather reads local -> message, the
-/// commit reads message -> local with the very same list.
+/// A block between the local buffer of a rank and a message, where it is contiguous, rows x cols.
+/// Offsets and leading dimensions are in elements. The gather copies it to the message; the commit
+/// uses the same list from the message to the local buffer.
 struct ShardBlock {
   int32_t param;   // index into the optimizer's parameters
   int32_t matrix;  // index into Plan::matrices()
   int64_t rows, cols;
   int64_t local_offset, local_ld;
-  int64_t packed_offset;  // from the start of the slot's message buffer, transport dtype elements
-  int64_t global_row, global_col;  // in the matrix, or in the part that it is
-  float update_scale;              // of the matrix's shape, times the factors on the rate
+  int64_t packed_offset;           // elements from the start of the chunk's message buffer
+  int64_t global_row, global_col;  // in the whole matrix (or part)
+  float update_scale;              // ParamSpec::update_scale, or that of the part
   float decay_scale = 1.0f;        // multiplies the group's decay
-  /// Of the first element in the whole tensor, row-major, and from row to row there.
+  /// Index of the first element in the whole tensor, row-major, and the distance between rows.
   int64_t tensor_index = 0, tensor_ld = 0;
 };
 
-/// The owner's side: one rectangle between a message and the whole matrix.
+/// A block between a message and a whole matrix of the owner.
 struct MatrixBlock {
   int32_t matrix;  // index into RankChunk::owned
   int64_t rows, cols;
-  int64_t row, col;  // place in the whole matrix (never transposed)
+  int64_t row, col;  // in the whole matrix, not transposed
   int64_t packed_offset;
 };
 
@@ -37,38 +37,38 @@ struct Region {
   int64_t offset, bytes;
 };
 
-/// A matrix that this rank orthogonalizes in a slot.
+/// A matrix that this rank orthogonalizes in a chunk.
 struct OwnedMatrix {
   int32_t matrix;             // index into Plan::matrices()
   int64_t rows, cols;         // of the whole matrix
-  bool inputs_first = false;  // its rows are inputs
-  /// It is stored short side first, a square one outputs first.
+  bool inputs_first = false;  // the rows are inputs
+  /// True if it is stored transposed: the short side comes first, in a square matrix the outputs.
   bool transposed() const { return rows > cols || (rows == cols && inputs_first); }
   int64_t short_side() const { return rows < cols ? rows : cols; }
   int64_t long_side() const { return rows < cols ? cols : rows; }
 };
 
-/// What travels in a slot; all of a slot is of one kind.
+/// The content of a chunk; a chunk has one kind.
 enum class ChunkKind : int32_t {
-  kDirections = 0,    // of matrices, formed by the holders, who keep the momentum
-  kPartialGrads = 1,  // of matrices: gradients that the owner sums; it keeps the momentum
-  kSlices = 2         // AdamW: addends of slices there, new values of the parameters back
+  kDirections = 0,    // directions of matrices; the holders form them and keep the momentum
+  kPartialGrads = 1,  // gradients of matrices; the owner sums them and keeps the momentum
+  kSlices = 2         // AdamW: partial gradients of slices to the owners, new values back
 };
 
-/// What a rank keeps the state of on behalf of all holders: a whole matrix, or its slice of an
-/// AdamW parameter. The elementwise ops see it as a parameter, in the table behind all others.
+/// A whole matrix, or a slice of an AdamW parameter, whose state this rank keeps for all holders.
+/// The elementwise ops treat it as a parameter; its table entry follows those of all parameters.
 struct OwnerState {
   int32_t param;       // index into the optimizer's parameters
   int64_t first;       // matrix: index into Plan::matrices(); slice: first local element
   int64_t numel;       // elements
-  int64_t sum_offset;  // of its sum in the slot's sums, f32 elements
+  int64_t sum_offset;  // of its sum in the sums of the chunk, in f32 elements
 };
 
-/// Everything one rank does for one chunk slot.
+/// Everything that one rank does for one chunk.
 struct RankChunk {
-  int32_t index = 0;  // number in the world's sequence
-  // Parameter that the caller's functions carry, or -1. Its slot has no messages: a send or receive
-  // buffer is the local shard, or the whole tensor.
+  int32_t index = 0;  // chunk index
+  // The parameter that the caller's functions transfer, or -1. Such a chunk has no messages: its
+  // buffers hold the local shard and the whole tensor.
   int32_t callback_param = -1;
   ChunkKind kind = ChunkKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;  // of the messages
@@ -81,18 +81,17 @@ struct RankChunk {
   std::vector<MatrixBlock> return_matrix_blocks;  // directions: begins with gather_matrix_blocks
   std::vector<Region> return_sends, return_receives;  // sends to replicas may share a region
   std::vector<ShardBlock> return_blocks;
-  // Second level of the return, inside the receive buffer: what owners sent here goes on to the
-  // equal holders of other replicas, and what theirs got comes from them.
+  // Second level of the return, inside the receive buffer: this rank forwards the messages of
+  // owners to its equal holders in other replicas and receives the messages that those forward.
   std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
-  // Addends, between the receive buffer and the matrices: receive buffer --accumulate--> sums, each
-  // list once, in order; sums --direction--> `direction_bytes`, which gather_matrix_blocks then
-  // unpacks.
-  std::vector<std::vector<ShardBlock>> partial_grad_blocks;  // local: place in the sums
+  // Partial gradients: receive buffer --accumulate--> sums, one list after the other;
+  // sums --direction--> a buffer of `direction_bytes`, which gather_matrix_blocks then unpacks.
+  std::vector<std::vector<ShardBlock>> partial_grad_blocks;  // local_offset: in the sums
   std::vector<OwnerState> owner_state;
-  std::vector<int32_t> owner_state_views;      // the place of each of `owner_state` in the table
-  std::vector<ShardBlock> owner_state_blocks;  // rectangles of them, in order; param: such a place
+  std::vector<int32_t> owner_state_views;      // entry i: table index of owner_state[i]
+  std::vector<ShardBlock> owner_state_blocks;  // in the order of owner_state; param: table index
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {
     return !gather_sends.empty() || !gather_receives.empty() || !return_sends.empty() ||

@@ -4,7 +4,7 @@ namespace muonrt {
 
 namespace {
 
-/// The row of a matrix that is row `row` of the part `rows`.
+/// Returns the row of the matrix that is row `row` of the part `rows`.
 int64_t row_of_matrix(const Runs& rows, int64_t row) {
   for (const Run& run : rows) {
     if (row < run.end - run.begin) return run.begin + row;
@@ -13,7 +13,7 @@ int64_t row_of_matrix(const Runs& rows, int64_t row) {
   return row;
 }
 
-/// Index in the whole tensor of element (row, col) of a matrix or part.
+/// Returns the index in the whole tensor of element (row, col) of a matrix or part.
 int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int64_t col) {
   const auto& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back(), parts = parts_of(spec);
@@ -25,18 +25,18 @@ int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int6
   return (matrix / parts * rows + row) * cols + col;
 }
 
-/// One list for both directions: the gather packs it, the commit unpacks it. A message of
-/// gradients holds them wherever those lie.
+/// Adds the blocks of a message to `shard_blocks`. The same list serves the gather, which packs it,
+/// and the commit, which unpacks it. The blocks of a gather follow the layout of the gradient.
 Region add_message(const ExchangeContext& context, const MessageEntry* first,
                    const MessageEntry* last, int32_t peer, MessageCursor& cursor,
-                   std::vector<ShardBlock>& pieces) {
+                   std::vector<ShardBlock>& shard_blocks) {
   cursor.begin_message();
   for (; first != last; ++first) {
     const auto& blocks = first->exchange == Exchange::kGather
                              ? context.grad_blocks_of(first->matrix, first->holder)
                              : context.blocks_of(first->matrix, first->holder);
     for (const Block& b : blocks)
-      pieces.push_back(context.shard_block(first->matrix, b, cursor.take(b.numel())));
+      shard_blocks.push_back(context.shard_block(first->matrix, b, cursor.take(b.numel())));
   }
   return cursor.region(peer);
 }
@@ -72,7 +72,7 @@ void add_holder_side(const ExchangeContext& context, const RankMessages& message
             add_message(context, first, last, first->from, receives, chunk.return_blocks));
       });
   if (of.relay > 0) add_relay_sends(front_layout(context.plan, of), rank, of.relay, chunk);
-  // Behind what owners send: what others forward, as it lies there.
+  // Forwarded messages follow the messages of the owners, in the order of the forwarding ranks.
   for_each_message(
       messages.relay_receives, [&](const MessageEntry* first, const MessageEntry* last) {
         add_relayed(add_message(context, first, last, first->from, receives, chunk.return_blocks),

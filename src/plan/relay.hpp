@@ -9,42 +9,46 @@
 
 namespace muonrt {
 
-// A return in two levels. The replicas of a layout are taken in blocks of consecutive numbers. An
-// owner returns to the holders in one replica of each block, in its own block to its own; each of
-// those forwards all that it received to the equal holders of the other replicas of its block. With
-// one block the owner returns to its own replica alone.
+// A return in two levels. Consecutive replicas of a layout form blocks. An owner returns to the
+// holders in one replica of each block; in its own block this is its own replica. Each of these
+// holders forwards everything that it received to its equal holders in the other replicas of its
+// block. If there is only one block, the owner returns only to its own replica.
 
-/// The replica of `replica`'s block to which an owner in `owner_replica` returns.
+/// Returns the replica to which an owner in `owner_replica` returns in the block of `replica`.
 inline int32_t head_replica(int32_t replica, int32_t owner_replica, int32_t block,
                             int32_t replicas) {
   const int32_t first = replica / block * block;
   return first + owner_replica % block % std::min(block, replicas - first);
 }
 
-/// Peers of an owner that returns to the holders of all replicas, `shares` of them in each.
-/// @param owner_holds  whether every owner is one of them.
+/// Returns the number of peers of an owner that returns to the holders of all replicas directly.
+/// @param shares       holders in each replica.
+/// @param owner_holds  true if every owner is one of the holders.
 inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) {
   return shares * replicas - (owner_holds ? 1 : 0);
 }
 
-/// Ranks to which `rank` forwards all that owners sent to it: its equal holders in the other
-/// replicas of its block, ascending.
+/// Returns the ranks to which `rank` forwards everything that owners sent to it: its equal holders
+/// in the other replicas of its block, ascending.
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
-/// Replicas of a block: all of them where both levels then keep to `max_peers`, else the number
-/// for which the level with more peers has the fewest. 0 where owners return to all by themselves:
-/// within the bound, or where two levels would have no fewer peers.
+/// Returns the number of replicas in a block. It is the number of all replicas if both levels then
+/// have at most `max_peers` peers, otherwise the number with which the level with more peers has
+/// the fewest. Returns 0 if owners return to all holders directly, because they are within the
+/// limit or two levels would not have fewer peers.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 
-/// relay_block for the matrices of a problem, and which of them have the same peers.
+/// Computes relay_block for the matrices of a problem, and which matrices have the same peers.
 class RelayChooser {
  public:
   RelayChooser(const std::vector<ParamSpec>& params, const PlanOptions& options,
                const HolderTable& holders);
 
-  /// Block of a matrix, or of an AdamW parameter whose gradients are addends (index -1).
+  /// Returns the relay_block of a matrix, or of an AdamW parameter with partial gradients
+  /// (index -1).
   int32_t block(int32_t param, int64_t index);
-  /// Equal for parameters where a rank has the same equal holders: mesh and replicating dims.
+  /// Returns mesh and replicating dims. Every rank has the same equal holders in parameters for
+  /// which they are equal.
   const std::vector<int64_t>& over(int32_t param);
 
  private:

@@ -10,7 +10,8 @@ namespace {
 
 Layout as_matrix(const Layout& layout) { return layout.dims() > 2 ? layout.as_matrix() : layout; }
 
-/// What local elements [begin, end) take of a block: part of a row, whole rows, part of a row.
+/// Returns the part of a block that local elements [begin, end) contain: the end of a row, whole
+/// rows, and the start of a row.
 void add_slice(const Block& block, int64_t begin, int64_t end, std::vector<Block>& out) {
   const auto add = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
     if (rows <= 0 || cols <= 0) return;
@@ -22,7 +23,7 @@ void add_slice(const Block& block, int64_t begin, int64_t end, std::vector<Block
   const int64_t last = end - block.local_offset;  // both from the block's first element
   if (last <= 0) return;
   const int64_t row = first / ld, stop = std::min(block.rows, last / ld);
-  // Columns of row `row` from `first` on, and of row `stop` up to `last`.
+  // Columns of `row` from `first`, and of row `stop` up to `last`.
   const int64_t from = std::min(block.cols, first % ld);
   const int64_t up_to = stop < block.rows ? std::min(block.cols, last % ld) : 0;
   if (row >= block.rows) return;

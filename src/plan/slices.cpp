@@ -14,13 +14,13 @@ std::pair<int64_t, int64_t> chunk(int64_t numel, int64_t index, int64_t count) {
   return {std::min(numel, index * width), std::min(numel, (index + 1) * width)};
 }
 
-/// One rank's part in a slot of slices. All its segments lie over the same mesh dims, so the ranks
-/// that it meets are the same for each.
+/// One rank's part of a chunk of slices. All segments are distributed over the same mesh dims, so
+/// the rank has the same peers for each.
 class SliceChunk {
  public:
   SliceChunk(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out)
       : plan_(plan),
-        slot_(chunk),
+        chunk_(chunk),
         rank_(rank),
         out_(out),
         group_(plan, chunk, rank),
@@ -46,14 +46,14 @@ class SliceChunk {
     return plan_.problem().params[static_cast<size_t>(s.param)];
   }
 
-  /// A message with the slices of `owner`.
+  /// Adds a message with the slices of `owner`.
   Region add_message(const Member& owner, int32_t peer, MessageCursor& cursor,
-                     std::vector<ShardBlock>& pieces) const {
+                     std::vector<ShardBlock>& blocks) const {
     cursor.begin_message();
-    for (size_t s = 0; s < slot_.segments.size(); ++s) {
+    for (size_t s = 0; s < chunk_.segments.size(); ++s) {
       const auto [begin, end] = group_.range(s, owner);
       if (begin == end) continue;
-      pieces.push_back({slot_.segments[s].param, -1, 1, end - begin, begin, end - begin,
+      blocks.push_back({chunk_.segments[s].param, -1, 1, end - begin, begin, end - begin,
                         cursor.take(end - begin), 0, begin, 1.0f});
     }
     return cursor.region(peer);
@@ -63,8 +63,8 @@ class SliceChunk {
     int64_t sum = 0;
     MessageCursor back(size_of(out_.return_dtype));
     back.begin_message();
-    for (size_t s = 0; s < slot_.segments.size(); ++s) {
-      const int32_t param = slot_.segments[s].param;
+    for (size_t s = 0; s < chunk_.segments.size(); ++s) {
+      const int32_t param = chunk_.segments[s].param;
       const auto [begin, end] = group_.range(s, group_.member(rank_));
       owner_state_of_.push_back(out_.owner_state.size());
       if (begin == end) continue;
@@ -75,7 +75,7 @@ class SliceChunk {
       sum = round_up(sum + end - begin, kMessageAlignment / 4);
     }
     out_.sum_bytes = sum * 4;
-    // A rank that holds them alone packs them all the same: that is where its sums are looked at.
+    // A rank without peers packs its slices, too, because the pack checks its sums.
     all_ = back.region(rank_);
     out_.return_send_bytes = back.total();
   }
@@ -92,16 +92,16 @@ class SliceChunk {
       out_.gather_sends.push_back(add_message(owner, owner.rank, sends_, out_.gather_blocks));
     if (owner.rank != rank_) return;
     receives_.begin_message();
-    std::vector<ShardBlock>& list = partial_grads_of(front_layout(plan_, slot_), from.rank);
+    std::vector<ShardBlock>& list = partial_grads_of(front_layout(plan_, chunk_), from.rank);
     for (const OwnerState& k : out_.owner_state)
       list.push_back({k.param, -1, 1, k.numel, k.sum_offset, k.numel, receives_.take(k.numel), 0,
                       k.first, 1.0f});
     out_.gather_receives.push_back(receives_.region(from.rank));
   }
 
-  /// Gradients of layouts of their own: each owner gets what lies here of its slices.
+  /// For gradients with a separate layout: each owner receives the part of its slices from here.
   void add_split_gather() {
-    SplitGather gather(plan_, slot_);
+    SplitGather gather(plan_, chunk_);
     gather.for_each(rank_, [&](int32_t from, int32_t to, const auto& shares) {
       if (from == rank_) add_split_send(to, shares);
       if (to == rank_) add_split_receive(from, shares);
@@ -112,7 +112,7 @@ class SliceChunk {
     sends_.begin_message();
     for (const auto& [s, blocks] : shares) {
       for (const SharedBlock& b : blocks) {
-        out_.gather_blocks.push_back({slot_.segments[s].param, -1, b.rows, b.cols, b.grad_offset,
+        out_.gather_blocks.push_back({chunk_.segments[s].param, -1, b.rows, b.cols, b.grad_offset,
                                       b.grad_ld, sends_.take(b.rows * b.cols), 0, 0, 1.0f});
       }
     }
@@ -124,7 +124,7 @@ class SliceChunk {
     for (const auto& [s, blocks] : shares) {
       const OwnerState& to = out_.owner_state[owner_state_of_[s]];
       std::vector<ShardBlock>& list =
-          partial_grads_of(*spec_of(slot_.segments[s]).grad_layout, holder);
+          partial_grads_of(*spec_of(chunk_.segments[s]).grad_layout, holder);
       for (const SharedBlock& b : blocks) {
         list.push_back({to.param, -1, b.rows, b.cols, to.sum_offset + b.param_offset - to.first,
                         b.param_ld, receives_.take(b.rows * b.cols), 0, b.param_offset, 1.0f});
@@ -138,16 +138,17 @@ class SliceChunk {
     if (to.rank == rank_) out_.return_receives.push_back(add_back(owner, owner.rank));
   }
 
-  /// New values of `owner`'s slices; those of its own a rank has already.
+  /// Adds the message with the new values of `owner`'s slices. This rank does not unpack its own
+  /// slices.
   Region add_back(const Member& owner, int32_t peer) {
     std::vector<ShardBlock> own;
     return add_message(owner, peer, back_, owner.rank == rank_ ? own : out_.return_blocks);
   }
 
   void add_relay() {
-    const Layout& layout = front_layout(plan_, slot_);
-    add_relay_sends(layout, rank_, slot_.relay, out_);
-    for (const int32_t mate : forwards_to(layout, rank_, slot_.relay)) {
+    const Layout& layout = front_layout(plan_, chunk_);
+    add_relay_sends(layout, rank_, chunk_.relay, out_);
+    for (const int32_t mate : forwards_to(layout, rank_, chunk_.relay)) {
       for (const Member& owner : group_.members()) {
         if (owner.numel > 0 && group_.returns(owner, group_.member(mate)))
           add_relayed(add_back(owner, mate), out_.relay_receives);
@@ -156,13 +157,13 @@ class SliceChunk {
   }
 
   const Plan& plan_;
-  const ChunkSpec& slot_;
+  const ChunkSpec& chunk_;
   int32_t rank_;
   RankChunk& out_;
   SliceGroup group_;
   MessageCursor sends_, receives_, back_;
-  std::vector<size_t> owner_state_of_;  // of each segment: index into RankChunk::owner_state
-  Region all_{};                        // its slices as they return
+  std::vector<size_t> owner_state_of_;  // by segment: index into RankChunk::owner_state
+  Region all_{};                        // all slices of this rank in the return send buffer
 };
 
 }  // namespace

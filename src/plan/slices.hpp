@@ -7,18 +7,18 @@
 
 namespace muonrt {
 
-/// Local elements [first, second) of slice `member` of `members` of a segment, where a rank holds
-/// `numel`: the ceil rule for the segment, and again for the slice.
+/// Returns the local elements [first, second) of slice `member` of `members` of a segment. The ceil
+/// rule gives the segment of the rank's `numel` elements, and then the slice of the segment.
 std::pair<int64_t, int64_t> slice_of(int64_t numel, const Segment& segment, int64_t member,
                                      int64_t members);
 
-/// The slice of `owner`, a rank of the parameter's mesh.
+/// Returns the slice of `owner`, a rank of the parameter's mesh.
 std::pair<int64_t, int64_t> slice_at(const Layout& layout, const Segment& segment, int owner);
 
-/// What a slot of slices is for `rank`. Among ranks that hold equal elements each owns a slice: it
-/// gathers the addends of it from the ranks of its own replica (of the gradient's layout, where
-/// that is another), and gives the new values to all the others. Leaves `out` empty where the rank
-/// has no part in it.
+/// Fills the rank chunk of `rank` for a chunk of slices. Each of the ranks that hold equal elements
+/// owns a slice. It gathers the partial gradients of the slice from the ranks of its own replica
+/// (of the gradient's layout, if that is separate) and returns the new values to the others. Leaves
+/// `out` empty if the rank does not take part.
 void add_slices(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out);
 
 }  // namespace muonrt

@@ -7,7 +7,7 @@ namespace muonrt {
 
 std::vector<int64_t> local_state_bytes(const Plan& plan) {
   const std::vector<ParamSpec>& params = plan.problem().params;
-  // Parameters of one layout together: there are few layouts, and many ranks.
+  // Groups the parameters by layout, because there are few layouts and many ranks.
   std::vector<int64_t> state_of(static_cast<size_t>(plan.holders().layouts()), 0);
   std::vector<const Layout*> layout(state_of.size(), nullptr);
   for (size_t p = 0; p < params.size(); ++p) {

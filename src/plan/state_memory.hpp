@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// By rank, in bytes: the state that lies with local elements, and that of owned matrices which is
-/// kept besides (ParamSpec::owner_bytes). What is kept of sums is not in it.
+/// Returns for each rank the bytes of the state of local elements, plus ParamSpec::owner_bytes for
+/// owned matrices. The state of summed gradients is not included.
 std::vector<int64_t> local_state_bytes(const Plan& plan);
 
 }  // namespace muonrt

@@ -14,38 +14,40 @@ namespace {
 void check_ranks(const ParamSpec& spec, int32_t world) {
   for (const int32_t rank : spec.layout.mesh().ranks()) {
     MUONRT_REQUIRE(rank < world, Status::kInvalidArgument, "param '", spec.name,
-                   "': its mesh contains rank ", rank, " (the world has ", world,
-                   " ranks, counted from 0); give a mesh of ranks of this world");
+                   "': its mesh contains rank ", rank, ", but the ranks are 0 to ", world - 1,
+                   "; use a mesh of ranks of the communicator");
   }
 }
 
 void check_matrix(const ParamSpec& spec) {
   const std::vector<int64_t>& shape = spec.layout.shape();
   if (spec.stack) {
-    MUONRT_REQUIRE(shape.size() == 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
-                   shape,
-                   " is declared a stack (a stack is experts x rows x cols); give three "
-                   "dims or drop the declaration");
+    MUONRT_REQUIRE(
+        shape.size() == 3, Status::kInvalidArgument, "param '", spec.name, "': shape ", shape,
+        " is declared a stack, but does not have 3 dims; pass experts x rows x cols, or remove "
+        "the declaration");
     return;
   }
   MUONRT_REQUIRE(shape.size() != 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
-                 shape, " is no matrix (Muon needs 2 dims); declare it a stack of ", shape[0],
+                 shape, " is not a matrix, but Muon needs 2 dims; declare it a stack of ", shape[0],
                  " matrices, view it as a matrix, or use AdamW");
   MUONRT_REQUIRE(shape.size() == 2, Status::kInvalidArgument, "param '", spec.name, "': shape ",
-                 shape, " is no matrix (Muon needs 2 dims); ",
+                 shape, " is not a matrix, but Muon needs 2 dims; ",
                  shape.size() > 3 ? "view it as a matrix or use AdamW" : "use AdamW");
 }
 
 void check_grad_layout(const ParamSpec& spec) {
   MUONRT_REQUIRE(spec.layout.partial_dims().empty(), Status::kInvalidArgument, "param '", spec.name,
-                 "': its layout holds addends (", spec.layout.describe(),
-                 "), and its gradient has a layout of its own; say in that one where addends are");
+                 "': its layout has partial dimensions (", spec.layout.describe(),
+                 "), but its gradient has a separate layout; declare the partial dimensions in "
+                 "the layout of the gradient");
   MUONRT_REQUIRE(spec.grad_layout->shape() == spec.layout.shape(), Status::kInvalidArgument,
-                 "param '", spec.name, "': the gradient's layout is of ", spec.grad_layout->shape(),
-                 " (the parameter has ", spec.layout.shape(), "); give it the same shape");
+                 "param '", spec.name, "': the layout of the gradient has the shape ",
+                 spec.grad_layout->shape(), ", but the parameter has ", spec.layout.shape(),
+                 "; use the same shape");
 }
 
-/// A tensor of any number of dims as one thing that its ranks hold.
+/// Returns the holders of a whole tensor of any number of dims.
 MatrixHolders whole_holders(const Layout& layout) {
   MatrixHolders out;
   for (int64_t replica = 0; replica < layout.replicas(); ++replica) {
@@ -58,7 +60,7 @@ MatrixHolders whole_holders(const Layout& layout) {
 
 int64_t area(const Runs& rows, const Runs& cols) { return checked_mul(length(rows), length(cols)); }
 
-/// Every element must be in exactly one part, or it would never, or twice, be updated.
+/// Checks that every element is in exactly one part, so that it is updated exactly once.
 void check_parts(const ParamSpec& spec) {
   const std::vector<int64_t>& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
@@ -70,22 +72,22 @@ void check_parts(const ParamSpec& spec) {
                         part.cols.back().end <= cols;
     MUONRT_REQUIRE(inside, Status::kInvalidArgument, "param '", spec.name, "': part '", part.name,
                    "' has rows ", to_text(part.rows), " and columns ", to_text(part.cols),
-                   " (each matrix is ", rows, " x ", cols, "); give a block inside it");
+                   ", but each matrix is ", rows, " x ", cols, "; use a block inside it");
     covered += area(part.rows, part.cols);
     for (size_t j = 0; j < i; ++j) {
       const MatrixPart& other = spec.parts[j];
       MUONRT_REQUIRE(area(intersect(part.rows, other.rows), intersect(part.cols, other.cols)) == 0,
                      Status::kInvalidArgument, "param '", spec.name, "': parts '", other.name,
-                     "' and '", part.name,
-                     "' overlap (an element belongs to one part); separate them");
+                     "' and '", part.name, "' overlap; define disjoint parts");
     }
   }
   MUONRT_REQUIRE(covered == rows * cols, Status::kInvalidArgument, "param '", spec.name,
-                 "': its parts cover ", covered, " of ", rows * cols,
-                 " elements (what no part holds would never be updated); cover the matrix");
+                 "': the parts cover only ", covered, " of ", rows * cols,
+                 " elements, and the others would never be updated; define parts that cover the "
+                 "whole matrix");
 }
 
-/// Equal for parameters whose matrices, parts included, lie alike.
+/// Returns a hash that is equal for parameters of equal layout and parts.
 uint64_t digest(const ParamSpec& spec) {
   Hash hash;
   hash.value(static_cast<int64_t>(spec.layout.hash()));
@@ -147,8 +149,7 @@ void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
   const int64_t experts = spec.layout.numel() == 0 ? 0 : matrix_count(spec.layout);
   const int64_t matrices = checked_mul(experts, parts_of(spec));
   MUONRT_REQUIRE(matrices <= INT32_MAX - kinds_, Status::kInvalidArgument, "param '", spec.name,
-                 "': ", matrices,
-                 " matrices are more than the planner can number; split the stack");
+                 "': ", matrices, " matrices are more than the planner supports; split the stack");
   entry.first_kind = kinds_;
   kinds_ += static_cast<int32_t>(matrices);
   std::unordered_map<int64_t, int32_t> by_class;
@@ -165,8 +166,8 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
   group.shards = static_cast<int32_t>(replicas.front().size());
   group.partial_count = static_cast<int32_t>(layout.partial_count());
   group.replicas = static_cast<int32_t>(layout.replicas() / layout.partial_count());
-  // A layout that puts the whole tensor on one rank keeps the work there, too; with any other, a
-  // rank whose share happens to be empty may own like its neighbours.
+  // If the layout itself puts the whole tensor on one rank, only that rank may own it. Otherwise a
+  // rank whose shard happens to be empty may own, too.
   const bool whole = layout.kind() == Layout::Kind::kOwner;
   std::vector<int32_t> candidates;
   for (const std::vector<int>& ranks : replicas) {

@@ -10,53 +10,53 @@
 
 namespace muonrt {
 
-/// Where a rank stands among the holders of a matrix: `replica` counts over the replicating mesh
-/// dims, `addend` over those whose ranks hold addends of the gradient.
+/// The indices of a rank among the holders of a matrix: `replica` over the replicating mesh dims,
+/// `partial_index` over the mesh dims with partial gradients.
 struct Holder {
   int32_t rank, replica, shard, partial_index = 0;
 };
 
-/// Ranks that hold a matrix. Thousands of matrices share one group.
+/// The ranks that hold a matrix. Thousands of matrices share one group.
 struct HolderGroup {
   std::vector<Holder> members;  // by rank, ascending
-  int32_t shards = 0;           // shards; one addend of one replica holds each once
+  int32_t shards = 0;           // one partial gradient of one replica holds each once
   int32_t replicas = 0, partial_count = 0;
-  int32_t candidates = 0;  // who may own it: index into HolderTable::candidates()
+  int32_t candidates = 0;  // ranks that may own it: index into HolderTable::candidates()
 
-  /// Null if `rank` is none of the holders.
+  /// Returns null if `rank` is not a holder.
   const Holder* find(int32_t rank) const;
 };
 
-/// The distinct layouts of a problem and who holds their matrices: what 70,000 matrices have in
-/// common is computed once. Indices stay valid when the table is copied.
+/// The distinct layouts of a problem and the holders of their matrices. Matrices of equal layout
+/// share one entry. Indices stay valid when the table is copied.
 class HolderTable {
  public:
   HolderTable() = default;
-  /// Errors: INVALID_ARGUMENT for a Muon parameter that is no matrix nor stack, or a rank outside
-  /// the world.
+  /// Errors: INVALID_ARGUMENT for a Muon parameter that is neither a matrix nor a stack, or a rank
+  /// outside the world.
   HolderTable(const std::vector<ParamSpec>& params, int32_t world);
 
-  /// Equal for parameters of equal layout and parts.
+  /// Returns an index that is equal for parameters of equal layout and parts.
   int32_t layout_of(int32_t param) const { return layout_of_[static_cast<size_t>(param)]; }
   int32_t layouts() const { return static_cast<int32_t>(layouts_.size()); }
-  /// Holders of matrix `index` of a Muon parameter.
+  /// Returns the holders of matrix `index` of a Muon parameter.
   const HolderGroup& group(int32_t param, int64_t index) const;
-  /// Holders of the gradient of matrix `index`: the same, or those of a layout of its own.
+  /// Returns the holders of the gradient of matrix `index`; others if it has a separate layout.
   const HolderGroup& grad_group(int32_t param, int64_t index) const;
-  /// Holders of an AdamW parameter whose gradients are addends.
+  /// Returns the holders of an AdamW parameter with partial gradients.
   const HolderGroup& whole_group(int32_t param) const;
-  /// Equal for matrices whose ranks hold equal blocks: dense, below kinds().
+  /// Returns an index in [0, kinds()) that is equal for matrices whose ranks hold equal blocks.
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }
   int32_t grad_kind(int32_t param, int64_t index) const;
-  /// Ranks that may own, ascending; distinct sets.
+  /// The distinct sets of ranks that may own a matrix, each ascending.
   const std::vector<std::vector<int32_t>>& candidates() const { return candidates_; }
 
  private:
   struct Entry {
     int32_t first_kind = -1;      // -1: no Muon parameter has this layout
-    std::vector<int32_t> groups;  // of each matrix, index into groups_
-    int32_t whole = -1;           // group of the tensor as one, for AdamW
+    std::vector<int32_t> groups;  // by matrix: index into groups_
+    int32_t whole = -1;           // group of the whole tensor, for AdamW
   };
   int32_t enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
                 int32_t world);
@@ -74,15 +74,15 @@ class HolderTable {
   int32_t kinds_ = 0;
 };
 
-/// Blocks of matrices on ranks, computed once for all that are equal. Not for several threads.
+/// The blocks of matrices on ranks; equal ones are computed once. Not thread-safe.
 class BlockTable {
  public:
   BlockTable(const std::vector<ParamSpec>& params, const HolderTable& holders)
       : params_(params), holders_(holders), numel_(static_cast<size_t>(holders.kinds())) {}
   const std::vector<Block>& blocks(int32_t param, int64_t index, const Holder& holder);
-  /// The same of the gradient; `place` is one of its holders.
+  /// The same for the gradient; `holder` is one of its holders.
   const std::vector<Block>& grad_blocks(int32_t param, int64_t index, const Holder& holder);
-  /// Elements of the matrix that the rank holds; of its gradient.
+  /// Return the number of elements of the matrix, or of its gradient, that the rank holds.
   int64_t numel(int32_t param, int64_t index, const Holder& holder);
   int64_t grad_numel(int32_t param, int64_t index, const Holder& holder);
 
@@ -94,8 +94,8 @@ class BlockTable {
 
   const std::vector<ParamSpec>& params_;
   const HolderTable& holders_;
-  std::unordered_map<uint64_t, std::vector<Block>> known_;  // by kind and slot
-  std::vector<std::vector<int64_t>> numel_;                 // likewise; -1: not known
+  std::unordered_map<uint64_t, std::vector<Block>> known_;  // by kind and shard
+  std::vector<std::vector<int64_t>> numel_;                 // by kind and shard; -1: unknown
 };
 
 }  // namespace muonrt

@@ -8,8 +8,8 @@ namespace muonrt {
 
 namespace {
 
-/// Sets are compared pair by pair up to this many 64-bit words of work; beyond it a set counts its
-/// own items alone, which is still a bound.
+/// Limit for the comparison of all pairs of sets, in 64-bit words. Above it a set counts only its
+/// own items, which is still a valid bound.
 constexpr int64_t kCompareWords = 200'000'000;
 
 using Bits = std::vector<uint64_t>;
@@ -27,7 +27,7 @@ bool inside(const Bits& a, const Bits& b) {
   return true;
 }
 
-/// Adds a class to a list that ascends by class and so descends by cost.
+/// Adds a class to a list that ascends by class and therefore descends by cost.
 void add(const OwnerClass& cls, int64_t count, std::vector<CostCount>& items) {
   if (items.empty() || items.back().cost != cls.cost) items.push_back({cls.cost, 0});
   items.back().count += count;

@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// Items that are interchangeable: same cost, same set, same shape. Thousands of experts are a few
-/// dozen classes, which is what makes planning cheap.
+/// Items that are interchangeable, because cost, set and shape are equal. Thousands of experts form
+/// a few dozen classes, so planning is cheap.
 struct OwnerClass {
   int64_t cost;
   int32_t set, shape;
@@ -23,30 +23,30 @@ struct OwnerClasses {
 
 OwnerClasses classify(const OwnerProblem& problem);
 
-/// How many items of a class a rank has.
+/// The number of items of a class that a rank has.
 struct Share {
   int32_t cls, count;
 };
 
-/// Who has how many of what; loads follow.
+/// The shares and the loads of all ranks.
 struct Shares {
-  std::vector<std::vector<Share>> of_rank;  // by class, ascending, counts > 0
+  std::vector<std::vector<Share>> of_rank;  // ascending by class, counts > 0
   std::vector<int64_t> load;
 };
 
-/// Moves and swaps items between ranks until none helps, the makespan is `lower_bound`, or the
-/// trials are used up.
+/// Moves and swaps items between ranks until no change helps, the makespan is `lower_bound`, or the
+/// limit of trials is reached.
 void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t lower_bound,
                Shares& shares);
 
-/// Bound from the mean, the largest item and packing, for all ranks that can be used together and
-/// for every distinct set with the items that only its ranks may own.
-/// @param reached  a makespan known to be possible.
+/// Returns a lower bound from the mean, the largest item and packing. It considers all usable ranks
+/// together, and every distinct set with the items that only its ranks may own.
+/// @param reached  a makespan that is known to be possible.
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 
-/// `known`, or a better bound from the ranks reachable from `rank`, the busiest: every item of
-/// theirs can only go to them.
+/// Returns `known`, or a better bound from the ranks that are reachable from `rank`, the busiest
+/// one: their items can only move between these ranks.
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                         const Shares& shares, int64_t known, int32_t rank);
 

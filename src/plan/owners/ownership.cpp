@@ -37,9 +37,9 @@ OwnerClasses classify(const OwnerProblem& problem) {
 
 namespace {
 
-using Loaded = std::pair<int64_t, int32_t>;  // (load, rank): the least loaded first, ties by rank
+using Loaded = std::pair<int64_t, int32_t>;  // (load, rank), ordered by load, then by rank
 
-/// Largest first, each item to the least loaded rank of its set.
+/// Assigns the items, largest first, to the least loaded rank of their sets.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
@@ -66,7 +66,7 @@ Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
   return out;
 }
 
-/// Deals each class's items, in order, one to each rank in turn while the rank has room.
+/// Distributes the items of each class in order, one to each rank in turn, up to the rank's share.
 std::vector<int32_t> deal(const OwnerProblem& problem, const OwnerClasses& classes,
                           const Shares& shares) {
   struct Room {

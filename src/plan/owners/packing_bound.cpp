@@ -27,8 +27,8 @@ bool overfull_rounded(const std::vector<CostCount>& items, int64_t ranks, int64_
   return sum > static_cast<Int128>(k) * limit * ranks;
 }
 
-/// Items above limit - smallest fill a bin alone, those above limit / 2 have a bin each, the others
-/// down to `items[last]`, the smallest that count, share what is left.
+/// An item above limit - smallest fills a bin, and each item above limit / 2 needs a separate bin.
+/// The other items down to `items[last]`, the smallest one that counts, share the remaining space.
 /// Source: Martello and Toth 1990, Lower bounds and reduction procedures for bin packing (L2).
 bool overfull_from(const std::vector<CostCount>& items, int64_t ranks, int64_t limit, size_t last) {
   const int64_t smallest = items[last].cost;
@@ -47,7 +47,7 @@ bool overfull_from(const std::vector<CostCount>& items, int64_t ranks, int64_t l
   return bins > ranks;
 }
 
-/// True if it is proved that `items` do not fit into `ranks` bins of capacity `limit` > 0.
+/// Returns true if it is proved that `items` do not fit into `ranks` bins of capacity `limit` > 0.
 bool overfull(const std::vector<CostCount>& items, int64_t ranks, int64_t limit) {
   if (items.front().cost > limit) return true;
   for (int64_t k = 1; k <= kRoundings; ++k) {
@@ -62,7 +62,7 @@ bool overfull(const std::vector<CostCount>& items, int64_t ranks, int64_t limit)
   return false;
 }
 
-/// Cost of the n largest items, for ascending n.
+/// The cost of the n largest items, for ascending n.
 class Prefix {
  public:
   explicit Prefix(const std::vector<CostCount>& items) : items_(items) {}
@@ -98,7 +98,7 @@ int64_t packing_bound(const std::vector<CostCount>& items, int64_t ranks, int64_
     best = std::max(best, top.of(n) - rest.of(n - (k + 1)));
   }
   if (best == 0 || best >= reached) return best;
-  // `overfull` is not monotone in the limit: whatever it proves on the way is a bound.
+  // `overfull` is not monotone in the limit, but every limit for which it is true is a bound.
   if (overfull(items, ranks, reached - 1)) return reached;
   if (!overfull(items, ranks, best)) return best;
   int64_t low = best, high = reached - 1;

@@ -8,14 +8,14 @@ namespace muonrt {
 
 namespace {
 
-/// Changes looked at before the search ends: well under a second. Counted, not timed, so that every
-/// rank ends at the same place.
+/// Limit of the changes that the search tries, well under a second. It is a count and not a time,
+/// so that every rank ends with the same result.
 constexpr int64_t kTrials = 60'000'000;
 
-/// One improving change between two ranks: up to two items go `to` one, up to two come back from
-/// there; -1: none.
+/// An improving change between two ranks: up to two items move `to` a rank, and up to two move
+/// back. -1: no item.
 struct Change {
-  int64_t larger_load;  // of the two ranks, afterwards
+  int64_t larger_load;  // larger load of the two ranks after the change
   int32_t to = -1;
   std::array<int32_t, 2> give = {-1, -1}, take = {-1, -1};
 };
@@ -57,9 +57,10 @@ class Search {
     return member_[static_cast<size_t>(cls(c).set)][static_cast<size_t>(rank)];
   }
 
-  /// Applies the best change that makes `from` lighter without making its partner as heavy as
-  /// `from` was: a move or a swap; failing these, if it is one of the busiest, two items for one or
-  /// one for two. Partners that have not changed since the last fruitless look are passed by.
+  /// Applies the best change that makes `from` lighter and leaves its partner lighter than `from`
+  /// was: a move or a swap. If there is none and `from` is one of the busiest ranks, tries two
+  /// items for one, or one for two. Skips partners that have not changed since the last failed
+  /// search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
     for (const bool pairs : {false, true}) {
@@ -117,8 +118,9 @@ class Search {
     }
   }
 
-  /// Calls `use` with the class of each item that `giver` could hand to `taker` besides one of
-  /// `first`; classes before `first` have had their turn as the first.
+  /// Calls `use` with the class of each item that `giver` could move to `taker` together with an
+  /// item of `first`. Omits the classes before `first`, because they were already tried as the
+  /// first.
   template <class Use>
   void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
     trials_ += std::ssize(of(giver));
@@ -156,9 +158,9 @@ class Search {
   const std::vector<OwnerClass>& classes_;
   Shares& shares_;
   std::vector<std::vector<bool>> member_;  // [set][rank]
-  std::vector<int64_t> changed_;           // time of a rank's last change
+  std::vector<int64_t> changed_;           // time of the last change of a rank
   std::vector<std::array<int64_t, 2>>
-      settled_;  // of its last fruitless look: moves and swaps, pairs
+      settled_;  // time of the last failed search: moves and swaps, pairs
   int64_t now_ = 1, trials_ = 0;
 };
 

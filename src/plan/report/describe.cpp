@@ -11,7 +11,7 @@ constexpr size_t kListWidth = 20;
 
 using Align = TextTable::Align;
 
-/// "0-3,7"; "48 ranks" where that would be long; "-" for none.
+/// Returns "0-3,7"; "48 ranks" if the list would be long; "-" if it is empty.
 std::string ranges(std::vector<int32_t> values, const char* noun) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());
@@ -40,7 +40,7 @@ std::string spread_text(const Spread& spread) {
              human_bytes(static_cast<int64_t>(spread.mean)), " in the mean");
 }
 
-/// How replicas share the work, and why.
+/// Returns how replicas share the work, and the reason.
 std::string replicas_text(const Plan& plan) {
   std::string out =
       plan.each_replica() ? "each matrix once in every replica" : "each matrix once in the world";
@@ -53,7 +53,7 @@ std::string replicas_text(const Plan& plan) {
   return out;
 }
 
-/// The form and, of the Gram form, the steps before which X is rebuilt.
+/// Returns the form and, for the Gram form, its restarts.
 std::string method_text(const Plan& plan, size_t param, const ParamReport& row) {
   std::string out = form_name(plan, param, row);
   if (row.matrices == 0) return out;
@@ -71,15 +71,15 @@ std::string method_line(const Plan& plan) {
   return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
 }
 
-/// How many peers a return has, and where it takes two levels to keep them few.
+/// Returns the number of peers of a return, and the number of chunks with two levels.
 std::string return_line(const Plan& plan, const PlanReport& report) {
   const int bound = max_peers(plan.problem().options);
   std::string out =
       cat("return      to at most ", report.return_peers, " peers in one exchange (max_peers ",
-          bound, report.return_peers > bound ? ": more where no replicas can forward)" : ")");
+          bound, report.return_peers > bound ? ": more if no replicas can forward)" : ")");
   if (report.relayed_chunks > 0)
     out += cat("; two levels in ", report.relayed_chunks, " of ", plan.chunks().size(),
-               " slots: owners return to one replica of each block, whose ranks forward");
+               " chunks: owners return to one replica of each block, whose ranks forward");
   return out + "\n";
 }
 
@@ -91,7 +91,7 @@ std::string header(const Plan& plan, const PlanReport& report) {
   const double saved = report.flops_full > 0 ? 100 * (1 - report.flops / report.flops_full) : 0.0;
   return cat("plan        ", hash_text(plan), "\n", "world       ", o.world, " ranks; ",
              plan.matrices().size(), " matrices of ", muon, " Muon parameters, ",
-             std::ssize(params) - muon, " AdamW parameters\n", "slots       ", plan.chunks().size(),
+             std::ssize(params) - muon, " AdamW parameters\n", "chunks      ", plan.chunks().size(),
              " of at most ", human_bytes(o.chunk_bytes), " at an owner, ", o.window,
              " in flight, transport ", name_of(o.transport_dtype), ", commit ",
              o.commit == CommitMode::kAtomic ? "atomic" : "eager", "\n", "arithmetic  ",
@@ -109,11 +109,11 @@ std::string header(const Plan& plan, const PlanReport& report) {
              "; state ", spread_text(report.state_bytes), "\n");
 }
 
-/// Rows of a table that are printed, and a line for those that are not.
+/// The number of rows of a table that are printed, and the line that counts the others.
 class Limit {
  public:
-  Limit(size_t rows, int64_t most)
-      : rows_(rows), shown_(most > 0 ? std::min(rows, static_cast<size_t>(most)) : rows) {}
+  Limit(size_t rows, int64_t max_rows)
+      : rows_(rows), shown_(max_rows > 0 ? std::min(rows, static_cast<size_t>(max_rows)) : rows) {}
   size_t shown() const { return shown_; }
   std::string rest() const {
     return shown_ < rows_ ? cat("... ", rows_ - shown_, " more\n") : std::string();
@@ -129,7 +129,7 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
                    {"layout", Align::kLeft},
                    {"form", Align::kLeft},
                    {"owners", Align::kLeft},
-                   {"slots", Align::kLeft},
+                   {"chunks", Align::kLeft},
                    {"bytes"},
                    {"moved"},
                    {"GFLOP"},
@@ -138,20 +138,20 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
   for (size_t p = 0; p < limit.shown(); ++p) {
     const ParamSpec& spec = plan.problem().params[p];
     const ParamReport& row = report.params[p];
-    const bool travels = row.matrices > 0;
+    const bool has_matrices = row.matrices > 0;
     table.add({spec.name, shape_text(spec.layout.shape()) + (spec.transposed ? " (in x out)" : ""),
                layout_text(spec), method_text(plan, p, row),
                ranges(row.sliced ? spec.layout.mesh().ranks() : row.owners, "ranks"),
-               ranges(row.chunks, "slots"), travels ? human_bytes(row.bytes) : "-",
-               travels || row.sliced ? human_bytes(report.traffic.moved[p]) : "-",
-               travels ? billions(row.flops) : "-", state_name(spec)});
+               ranges(row.chunks, "chunks"), has_matrices ? human_bytes(row.bytes) : "-",
+               has_matrices || row.sliced ? human_bytes(report.traffic.moved[p]) : "-",
+               has_matrices ? billions(row.flops) : "-", state_name(spec)});
   }
   return table.text() + limit.rest();
 }
 
-std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
-  TextTable table({{"slot"},
-                   {"carries", Align::kLeft},
+std::string chunk_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+  TextTable table({{"chunk"},
+                   {"content", Align::kLeft},
                    {"return", Align::kLeft},
                    {"matrices"},
                    {"owners"},
@@ -174,7 +174,7 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
   TextTable table({{"rank"},
                    {"matrices"},
                    {"cost (G)"},
-                   {"slots"},
+                   {"chunks"},
                    {"sent"},
                    {"received"},
                    {"messages"},
@@ -202,7 +202,7 @@ std::string Plan::describe(int64_t max_rows, std::span<const int64_t> scratch,
   const PlanReport report = report_on(*this, scratch, checks);
   std::string out = header(*this, report);
   for (const std::string& table :
-       {param_table(*this, report, max_rows), slot_table(*this, report, max_rows),
+       {param_table(*this, report, max_rows), chunk_table(*this, report, max_rows),
         rank_table(*this, report, max_rows)})
     out += "\n" + table;
   if (!report.warnings.empty()) out += '\n';

@@ -37,7 +37,7 @@ void write_options(JsonWriter& json, const Plan& plan) {
 void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   json.field("params", plan.problem().params.size());
   json.field("matrices", plan.matrices().size());
-  json.field("slots", plan.chunks().size());
+  json.field("chunks", plan.chunks().size());
   json.field("flops", report.flops);
   json.field("flops_full", report.flops_full);
   json.field("makespan_cost", plan.makespan());
@@ -72,17 +72,17 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("parts", spec.parts.size());
   json.field("matrices", row.matrices);
   json.field("owners", row.owners);
-  json.field("slots", row.chunks);
+  json.field("chunks", row.chunks);
   json.field("state", state_name(spec));
-  json.field("addends", grad_layout(spec).partial_count());
+  json.field("partial_grads", grad_layout(spec).partial_count());
   json.field("bytes", row.bytes);
   json.field("moved_bytes", report.traffic.moved[p]);
   json.field("flops", row.flops);
 }
 
-void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
-  json.field("slot", s);
-  json.field("carries", content_name(plan.chunks()[s]));
+void write_chunk(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
+  json.field("chunk", s);
+  json.field("content", content_name(plan.chunks()[s]));
   json.field("matrices", plan.chunks()[s].matrices.size());
   json.field("relay", plan.chunks()[s].relay);
   json.field("owners", report.chunks[s].owners);
@@ -96,7 +96,7 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("rank", r);
   json.field("matrices", row.owned);
   json.field("cost", plan.load()[r]);
-  json.field("slots", row.chunks);
+  json.field("chunks", row.chunks);
   json.field("return_peers", row.peers);
   json.field("sent_bytes", row.sent);
   json.field("received_bytes", row.received);
@@ -124,7 +124,7 @@ void Plan::write(JsonWriter& json, std::span<const int64_t> scratch,
   json.key("total");
   json.object([&] { write_total(json, *this, report); });
   rows("params", report.params.size(), write_param);
-  rows("slots", report.chunks.size(), write_slot);
+  rows("chunks", report.chunks.size(), write_chunk);
   rows("ranks", report.traffic.ranks.size(), write_rank);
   json.field("warnings", report.warnings);
 }

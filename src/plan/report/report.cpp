@@ -7,8 +7,8 @@ namespace muonrt {
 
 namespace {
 
-/// Below this, or as a single row or column, a matrix has no spectrum worth flattening, and its
-/// time is all launches and latency.
+/// A matrix with fewer elements, or with a single row or column, is reported as tiny. It has almost
+/// no spectrum to flatten, and its time is only launches and latency.
 constexpr int64_t kTinyElements = 256;
 
 constexpr double kGoodBalance = 1.02;
@@ -47,7 +47,7 @@ void add_params(const Plan& plan, PlanReport& out) {
   }
 }
 
-void add_slots(const Plan& plan, PlanReport& out) {
+void add_chunks(const Plan& plan, PlanReport& out) {
   for (const ChunkSpec& chunk : plan.chunks()) {
     ChunkReport& row = out.chunks.emplace_back();
     std::map<int32_t, double> load;
@@ -65,7 +65,7 @@ void add_slots(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Parameters of one kind of concern: how many, and the first of the list.
+/// The parameters with the same warning: their number, and the first one.
 struct Concern {
   int64_t count = 0;
   const ParamSpec* first = nullptr;
@@ -94,24 +94,25 @@ void add_warnings(const Plan& plan, PlanReport& out) {
   }
   if (tiny.count > 0)
     out.warnings.push_back(cat(tiny.subject(),
-                               ": a matrix this small has next to no spectrum to "
-                               "flatten and costs mostly latency; AdamW would serve it better"));
+                               ": a matrix this small has almost no spectrum to "
+                               "flatten and costs mostly latency; use AdamW for it"));
   if (empty.count > 0)
-    out.warnings.push_back(cat(empty.subject(), ": no elements, so nothing is planned for it"));
+    out.warnings.push_back(
+        cat(empty.subject(), ": the parameter has no elements, so it has no matrices"));
   if (large.count > 0)
-    out.warnings.push_back(cat(large.subject(), ": a matrix is larger than the chunk budget of ",
+    out.warnings.push_back(cat(large.subject(), ": a matrix is larger than chunk_bytes (",
                                human_bytes(plan.problem().options.chunk_bytes),
-                               ", so its owner takes it alone and needs memory for all of it"));
+                               "), so it is a chunk by itself and needs memory for all of it"));
   const int bound = max_peers(plan.problem().options);
   if (out.return_peers > bound)
-    out.warnings.push_back(cat("return: to ", out.return_peers,
-                               " peers in one exchange, more than ", "max_peers ", bound,
-                               " (two levels cannot have fewer here; holders "
-                               "of addends are returned to in one)"));
+    out.warnings.push_back(cat("return: a rank sends to ", out.return_peers,
+                               " peers in one exchange, more than max_peers ", bound,
+                               "; two levels cannot have fewer here, and holders of partial "
+                               "gradients are returned to in one"));
   if (out.balance > kGoodBalance)
     out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
-                               " x the proven lower bound (matrices are few or unlike each other); "
-                               "owners given by the caller limit the choice"));
+                               " x the proven lower bound, because the matrices are few or "
+                               "different, or because the caller has set owners"));
 }
 
 }  // namespace
@@ -129,7 +130,7 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   PlanReport out;
   out.traffic = measure_traffic(plan);
   add_params(plan, out);
-  add_slots(plan, out);
+  add_chunks(plan, out);
   if (plan.lower_bound() > 0) out.balance = plan.makespan() / plan.lower_bound();
   const auto& ranks = out.traffic.ranks;
   out.sent = spread_of(ranks, [](const RankTraffic& r) { return r.sent; });
@@ -150,7 +151,7 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
 
 const char* content_name(const ChunkSpec& chunk) {
   if (chunk.kind == ChunkKind::kSlices) return "slices";
-  return chunk.kind == ChunkKind::kPartialGrads ? "addends" : "directions";
+  return chunk.kind == ChunkKind::kPartialGrads ? "partial_grads" : "directions";
 }
 
 std::string layout_text(const ParamSpec& spec) {

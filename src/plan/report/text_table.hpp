@@ -5,7 +5,7 @@
 
 namespace muonrt {
 
-/// Characters, not bytes, of UTF-8: names may be anything.
+/// Returns the number of characters of a UTF-8 text.
 size_t columns_of(const std::string& text);
 
 /// Aligned columns of text.
@@ -18,9 +18,9 @@ class TextTable {
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// One cell per column.
+  /// @param row  one cell for each column.
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  /// Head and rows, one line each, no blanks at the line ends.
+  /// Returns the head and the rows, one line each, without blanks at the ends.
   std::string text() const;
 
  private:

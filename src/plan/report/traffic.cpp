@@ -14,14 +14,14 @@ namespace muonrt {
 
 namespace {
 
-/// Message between one owner and one peer: elements, and a digest of (matrix, shard slot).
+/// A message between one owner and one peer: its elements, and a hash of (matrix, shard index).
 struct Message {
   int64_t numel = 0;
   Hash content;
-  void add(const MessageEntry& block) {
-    numel += block.numel;
-    content.value(static_cast<int64_t>(block.matrix));
-    content.value(static_cast<int64_t>(block.holder.shard));
+  void add(const MessageEntry& entry) {
+    numel += entry.numel;
+    content.value(static_cast<int64_t>(entry.matrix));
+    content.value(static_cast<int64_t>(entry.holder.shard));
   }
 };
 
@@ -39,8 +39,8 @@ class Measurement {
     out_.ranks.resize(ranks());
     out_.moved.assign(plan.problem().params.size(), 0);
     for (const ChunkSpec& chunk : plan.chunks()) {
-      add_slot(chunk);
-      ++number_;
+      add_chunk(chunk);
+      ++chunk_index_;
     }
     add_memory();
     for (const int64_t bytes : out_.moved) out_.moved_total += bytes;
@@ -51,8 +51,8 @@ class Measurement {
   size_t ranks() const { return static_cast<size_t>(plan_.problem().options.world); }
   const Matrix& matrix(int32_t id) const { return plan_.matrices()[static_cast<size_t>(id)]; }
 
-  void add_slot(const ChunkSpec& chunk) {
-    slot_ = &chunk;
+  void add_chunk(const ChunkSpec& chunk) {
+    chunk_ = &chunk;
     if (chunk.callback_param >= 0) return add_callback(chunk);
     if (chunk.kind == ChunkKind::kSlices) {
       add_slices();
@@ -62,21 +62,21 @@ class Measurement {
     if (chunk.relay > 0) add_relay();
     for (const size_t r : touched_) {
       ChunkBytes& now = buffers_[r];
-      if (now == ChunkBytes()) continue;  // met twice
-      end_slot(r, now);
+      if (now == ChunkBytes()) continue;  // listed twice in touched_
+      end_chunk(r, now);
       now = {};
     }
     touched_.clear();
   }
 
-  void end_slot(size_t rank, const ChunkBytes& now) {
+  void end_chunk(size_t rank, const ChunkBytes& now) {
     send_to(rank, returns_[rank]);
     returns_[rank] = 0;
-    taken_[rank].add(number_, now);
+    taken_[rank].add(chunk_index_, now);
     ++out_.ranks[rank].chunks;
   }
 
-  /// Nothing that we move; buffers on every rank.
+  /// A chunk that the caller's functions transfer: no messages, but buffers on every rank.
   void add_callback(const ChunkSpec& chunk) {
     const auto owner = static_cast<size_t>(matrix(chunk.matrices.front()).owner);
     out_.ranks[owner].owned += static_cast<int32_t>(chunk.matrices.size());
@@ -87,13 +87,13 @@ class Measurement {
       ChunkBytes bytes;
       bytes[kGatherSend] = bytes[kReturnReceive] = local;
       bytes[kGatherReceive] = bytes[kReturnSend] = whole;
-      end_slot(r, bytes);
+      end_chunk(r, bytes);
     }
   }
 
   void add_matrices() {
-    MatrixMessages messages(plan_, blocks_, *slot_);
-    std::vector<int32_t> ids = slot_->matrices;
+    MatrixMessages messages(plan_, blocks_, *chunk_);
+    std::vector<int32_t> ids = chunk_->matrices;
     std::stable_sort(ids.begin(), ids.end(),
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
     for (size_t i = 0; i < ids.size();) {
@@ -107,30 +107,31 @@ class Measurement {
     const Matrix& m = matrix(id);
     const auto owner = static_cast<size_t>(m.owner);
     ++out_.ranks[owner].owned;
-    if (slot_->kind == ChunkKind::kPartialGrads) {
+    if (chunk_->kind == ChunkKind::kPartialGrads) {
       const int64_t numel = m.rows * m.cols;
       add_sum(owner, numel, m.param);
-      add(owner, kDirectionBytes, numel * size_of(slot_->return_dtype));
+      add(owner, kDirectionBytes, numel * size_of(chunk_->return_dtype));
     }
     int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
-    const int64_t gather_size = size_of(slot_->gather_dtype);
-    const int64_t back_size = size_of(slot_->return_dtype);
-    messages.for_each(id, kEveryRank, [&](const MessageEntry& block) {
-      const bool gathers = block.exchange == Exchange::kGather;
-      if (block.from != block.to) moved += block.numel * (gathers ? gather_size : back_size);
-      if (block.exchange == Exchange::kRelay) return;
-      const auto peer = static_cast<size_t>(block.holder.rank);
+    const int64_t gather_size = size_of(chunk_->gather_dtype);
+    const int64_t back_size = size_of(chunk_->return_dtype);
+    messages.for_each(id, kEveryRank, [&](const MessageEntry& entry) {
+      const bool gathers = entry.exchange == Exchange::kGather;
+      if (entry.from != entry.to) moved += entry.numel * (gathers ? gather_size : back_size);
+      if (entry.exchange == Exchange::kRelay) return;
+      const auto peer = static_cast<size_t>(entry.holder.rank);
       if (back_[peer].numel == 0 && gather_[peer].numel == 0) peers_.push_back(peer);
-      (gathers ? gather_ : back_)[peer].add(block);
+      (gathers ? gather_ : back_)[peer].add(entry);
     });
   }
 
   /// Adds the messages between `owner` and its peers to the buffers of both.
   void end_owner(size_t owner) {
-    const int64_t gather_size = size_of(slot_->gather_dtype);
-    const int64_t back_size = size_of(slot_->return_dtype);
-    // Addends arrive in buffers of their own; directions lie where the return is packed.
-    const bool shared = slot_->kind == ChunkKind::kDirections;
+    const int64_t gather_size = size_of(chunk_->gather_dtype);
+    const int64_t back_size = size_of(chunk_->return_dtype);
+    // Partial gradients have separate receive buffers. Directions arrive in the buffer that the
+    // return sends from.
+    const bool shared = chunk_->kind == ChunkKind::kDirections;
     std::unordered_set<uint64_t> known;
     for (const size_t r : peers_) {
       const int64_t bytes = gather_[r].numel * gather_size;
@@ -158,11 +159,12 @@ class Measurement {
     move(from, owner, bytes);
   }
 
-  /// A message of an owner's; in two levels it goes on with all others that the rank gets.
+  /// Adds a message of a return. If the chunk is relayed, the rank forwards it together with the
+  /// messages of all other owners.
   void give_back(size_t owner, size_t rank, int64_t bytes) {
     direct_[rank] = buffers_[rank][kReturnReceive] + bytes;
     add(rank, kReturnReceive, bytes);
-    if (slot_->relay > 0) relaying_.push_back(rank);
+    if (chunk_->relay > 0) relaying_.push_back(rank);
     returns_[owner] += rank != owner;
     move(owner, rank, bytes);
   }
@@ -171,15 +173,16 @@ class Measurement {
     out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
   }
 
-  /// The second level: ranks that owners sent to forward it to the others of their blocks.
+  /// Adds the second level: the ranks to which owners returned forward to the others in their
+  /// blocks.
   void add_relay() {
-    const Layout& layout = front_layout(plan_, *slot_);
+    const Layout& layout = front_layout(plan_, *chunk_);
     std::sort(relaying_.begin(), relaying_.end());
     relaying_.erase(std::unique(relaying_.begin(), relaying_.end()), relaying_.end());
     std::vector<int64_t> received;
     for (const size_t r : relaying_) received.push_back(direct_[r]);
     for (size_t i = 0; i < relaying_.size(); ++i) {
-      const auto to = forwards_to(layout, static_cast<int32_t>(relaying_[i]), slot_->relay);
+      const auto to = forwards_to(layout, static_cast<int32_t>(relaying_[i]), chunk_->relay);
       for (const int32_t rank : to) {
         const auto mate = static_cast<size_t>(rank);
         add(mate, kReturnReceive, received[i]);
@@ -200,23 +203,23 @@ class Measurement {
   }
 
   void add_slices() {
-    const Layout& layout = front_layout(plan_, *slot_);
+    const Layout& layout = front_layout(plan_, *chunk_);
     for (int64_t s = 0; s < layout.shard_count(); ++s)
-      add_group(SliceGroup(plan_, *slot_, layout.rank_of(0, s)), layout.partial_count());
-    const auto front = static_cast<size_t>(slot_->segments.front().param);
+      add_group(SliceGroup(plan_, *chunk_, layout.rank_of(0, s)), layout.partial_count());
+    const auto front = static_cast<size_t>(chunk_->segments.front().param);
     if (plan_.problem().params[front].grad_layout) add_split_gather();
   }
 
-  /// Gradients of layouts of their own, to the owners of slices.
+  /// Adds the gather of gradients with a separate layout to the owners of slices.
   void add_split_gather() {
-    const int64_t element = size_of(slot_->gather_dtype);
-    SplitGather split(plan_, *slot_);
+    const int64_t element = size_of(chunk_->gather_dtype);
+    SplitGather split(plan_, *chunk_);
     split.for_each(kEveryRank, [&](int32_t from, int32_t to, const auto& shares) {
       int64_t message = 0;
       for (const auto& [s, blocks] : shares) {
         int64_t bytes = 0;
         for (const SharedBlock& b : blocks) bytes += b.rows * b.cols * element;
-        if (from != to) out_.moved[static_cast<size_t>(slot_->segments[s].param)] += bytes;
+        if (from != to) out_.moved[static_cast<size_t>(chunk_->segments[s].param)] += bytes;
         message += bytes;
       }
       gather(static_cast<size_t>(from), static_cast<size_t>(to), message);
@@ -224,17 +227,17 @@ class Measurement {
     });
   }
 
-  /// Each rank sends to the owners in its replica, each owner gives to all others, some of whom
-  /// forward.
+  /// Each rank sends to the owners in its replica. Each owner returns to all others, or to the
+  /// ranks that forward.
   void add_group(const SliceGroup& group, int64_t partial_grads) {
-    const int64_t gather_size = size_of(slot_->gather_dtype);
-    const int64_t back_size = size_of(slot_->return_dtype);
+    const int64_t gather_size = size_of(chunk_->gather_dtype);
+    const int64_t back_size = size_of(chunk_->return_dtype);
     const int64_t elsewhere =
         (partial_grads - 1) * gather_size + (std::ssize(group.members()) - 1) * back_size;
     for (const SliceGroup::Member& owner : group.members()) {
-      for (size_t s = 0; s < slot_->segments.size(); ++s) {
+      for (size_t s = 0; s < chunk_->segments.size(); ++s) {
         const auto [begin, end] = group.range(s, owner);
-        const int32_t param = slot_->segments[s].param;
+        const int32_t param = chunk_->segments[s].param;
         add_sum(static_cast<size_t>(owner.rank), end - begin, param);
         out_.moved[static_cast<size_t>(param)] += (end - begin) * elsewhere;
       }
@@ -248,7 +251,7 @@ class Measurement {
     });
   }
 
-  /// A sum in f32, and the state that is kept with it.
+  /// Adds a sum in f32 and its state.
   void add_sum(size_t rank, int64_t numel, int32_t param) {
     add(rank, kSums, numel * 4);
     out_.ranks[rank].memory.state_bytes +=
@@ -271,15 +274,16 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<ChunkBytes> buffers_;      // of each rank in this slot
-  std::vector<RankBuffers> taken_;       // of each rank
-  std::vector<Message> gather_, back_;   // of each peer, with the owner at hand
-  std::vector<int64_t> returns_;         // other ranks that each owner returns to in this slot
-  std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
-  std::vector<size_t> relaying_;         // ranks that forward in this slot
-  std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot
-  const ChunkSpec* slot_ = nullptr;
-  int32_t number_ = 0;  // of that slot
+  std::vector<ChunkBytes> buffers_;     // by rank, this chunk
+  std::vector<RankBuffers> taken_;      // by rank
+  std::vector<Message> gather_, back_;  // by peer, for the current owner
+  std::vector<int64_t> returns_;        // other ranks that each owner returns to in this chunk
+  std::vector<int64_t> direct_;         // bytes of the return that owners sent to each rank
+  std::vector<size_t> relaying_;        // ranks that forward in this chunk
+  std::vector<size_t> peers_,
+      touched_;  // ranks of this owner; ranks of this chunk, with repetitions
+  const ChunkSpec* chunk_ = nullptr;
+  int32_t chunk_index_ = 0;
   PlanTraffic out_;
 };
 

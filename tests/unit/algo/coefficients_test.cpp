@@ -28,7 +28,7 @@ CoefficientList make(const CoefficientSettings& s) {
 
 double relative(double x, double expected) { return std::fabs(x / expected - 1); }
 
-/// Compares step by step; the interval [l, 2 - l] of each step is followed with the printed list.
+/// Compares step by step. The interval [l, 2 - l] of each step is computed with the published list.
 void check_generated(const std::vector<Coefficients>& made, const reference::List& expected) {
   REQUIRE(made.size() == expected.size());
   double l = 1e-3, u = 1;
@@ -45,7 +45,7 @@ void check_generated(const std::vector<Coefficients>& made, const reference::Lis
 
 }  // namespace
 
-TEST_CASE("coefficients: the generator meets the published lists to their digits",
+TEST_CASE("coefficients: the generator gives all digits of the published lists",
           "[unit][coefficients]") {
   check_generated(polar_express(5, 1e-3, 0.02, 1.02), lists::kPolarModded);
   check_generated(polar_express(7, 1e-3, 0.02, 1.02), lists::kPolarModded7);
@@ -54,7 +54,7 @@ TEST_CASE("coefficients: the generator meets the published lists to their digits
   check_generated(polar_express(8, 1e-3, 0.0, 1.0), lists::kCans);
 }
 
-TEST_CASE("coefficients: the generator equals the textbook's for other bounds and cushions",
+TEST_CASE("coefficients: the generator equals the reference for other bounds and cushions",
           "[unit][coefficients]") {
   for (const double lower : {1e-4, 1e-3, 7e-3, 1e-2, 0.2, 0.7}) {
     for (const double cushion : {0.0, 0.02, 0.1, 0.5}) {
@@ -65,7 +65,7 @@ TEST_CASE("coefficients: the generator equals the textbook's for other bounds an
         for (size_t t = 0; t < made.size() && l / u < 0.9; ++t) {
           INFO("lower bound " << lower << ", cushion " << cushion << ", safety " << safety
                               << ", step " << t + 1);
-          // Both are right to about 1e-12; the textbook's loop runs in double.
+          // Both are exact to about 1e-12; the reference computes in double.
           CHECK(relative(made[t].a, expected[t].a) <= 4e-12);
           CHECK(relative(made[t].b, expected[t].b) <= 4e-12);
           CHECK(relative(made[t].c, expected[t].c) <= 4e-12);
@@ -77,8 +77,7 @@ TEST_CASE("coefficients: the generator equals the textbook's for other bounds an
   }
 }
 
-TEST_CASE("coefficients: over a safety on all steps the published digits come out",
-          "[unit][coefficients]") {
+TEST_CASE("coefficients: safety mode all gives the published digits", "[unit][coefficients]") {
   const auto list = make_coefficients(CoefficientFamily::kPolarExpress,
                                       polar(5, lists::kRawCushion, 1.05, SafetyMode::kAll));
   CHECK(list.input_safety == 1.0);
@@ -115,7 +114,7 @@ TEST_CASE("coefficients: each family's defaults are its published form", "[unit]
   }
 }
 
-TEST_CASE("coefficients: the three safety modes differ as they should", "[unit][coefficients]") {
+TEST_CASE("coefficients: the three safety modes", "[unit][coefficients]") {
   const auto raw = polar_express(5, 1e-3, 0.02, 1.0);
   const auto none = make(polar(5, 0.02, 1.04, SafetyMode::kNone));
   const auto all = make(polar(5, 0.02, 1.04, SafetyMode::kAll));
@@ -130,7 +129,7 @@ TEST_CASE("coefficients: the three safety modes differ as they should", "[unit][
     CHECK(all.steps[t].c == Approx(raw[t].c / std::pow(1.04, 5)).epsilon(1e-14));
   }
   CHECK(inner.steps[0].a == Approx(raw[0].a / 1.04).epsilon(1e-14));
-  // From the second step on the loop has seen the divided polynomial.
+  // From the second step on the generator uses the divided polynomial.
   CHECK(relative(inner.steps[1].a, raw[1].a / 1.04) > 1e-4);
 }
 
@@ -143,7 +142,7 @@ struct ImageRow {
   double low_1e3, high_1e3, low_1e2, high_1e2;  // image of [1e-3, 1] and of [1e-2, 1]
 };
 
-/// By root finding on the derivatives of the composed polynomials in float64.
+/// Computed by root finding on the derivatives of the composed polynomials in float64.
 std::vector<ImageRow> image_rows() {
   const auto five = [](const reference::List& list) { return first(list, 5); };
   const auto& reference = lists::kPolarReference;
@@ -178,7 +177,7 @@ std::vector<ImageRow> image_rows() {
 
 }  // namespace
 
-TEST_CASE("coefficients: images and slopes equal the tabulated ones", "[unit][coefficients]") {
+TEST_CASE("coefficients: images and slopes equal tabulated values", "[unit][coefficients]") {
   for (const ImageRow& row : image_rows()) {
     INFO(row.name);
     const CoefficientList list = as_is(row.list, row.safety);
@@ -194,7 +193,7 @@ TEST_CASE("coefficients: images and slopes equal the tabulated ones", "[unit][co
   }
 }
 
-TEST_CASE("coefficients: a range is attained and never left", "[unit][coefficients]") {
+TEST_CASE("coefficients: image_range is attained and never exceeded", "[unit][coefficients]") {
   for (const ImageRow& row : image_rows()) {
     INFO(row.name);
     const CoefficientList list = as_is(row.list, row.safety);
@@ -223,12 +222,12 @@ TEST_CASE("coefficients: headroom equals the tabulated limits", "[unit][coeffici
   CHECK(std::fabs(headroom(as_is(lists::kCubic)) - 1.183) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kPolarRaw)) - 1.0) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kCans)) - 1.0) <= near);
-  // An input factor moves the limit by itself.
+  // The input factor multiplies the limit.
   CHECK(headroom(as_is(lists::kCans, 1.05)) ==
         Approx(1.05 * headroom(as_is(lists::kCans))).epsilon(1e-9));
 }
 
-TEST_CASE("coefficients: any number of steps up to the limit is generated and usable",
+TEST_CASE("coefficients: every number of steps up to kMaxSteps is generated and usable",
           "[unit][coefficients]") {
   for (int steps = 1; steps <= kMaxSteps; ++steps) {
     INFO(steps << " steps");
@@ -252,8 +251,8 @@ CoefficientSettings custom(const reference::List& list, double safety = 1.0) {
   return s;
 }
 
-std::string refusal(CoefficientFamily family, const CoefficientSettings& s,
-                    DType iteration = DType::kBF16) {
+std::string error_of(CoefficientFamily family, const CoefficientSettings& s,
+                     DType iteration = DType::kBF16) {
   try {
     make_coefficients(family, s, iteration);
   } catch (const Error& e) {
@@ -269,33 +268,33 @@ bool contains(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("coefficients: lists without headroom or with a change of sign are refused",
+TEST_CASE("coefficients: lists without headroom or with a change of sign are rejected",
           "[unit][coefficients]") {
   const auto family = CoefficientFamily::kCustom;
-  CHECK(contains(refusal(family, custom(first(lists::kPolarRaw, 5))), "no headroom"));
-  CHECK(contains(refusal(family, custom(first(lists::kCans, 5))), "no headroom"));
-  CHECK(contains(refusal(family, custom(lists::kAolEmerging)), "changes sign"));
-  CHECK(contains(refusal(family, custom(lists::kAolEmerging)), "above 0.88"));
-  CHECK(contains(refusal(family, custom(lists::kCubic)), "above 1.003"));
-  CHECK(contains(refusal(family, custom({{-1.5, 0.5, 0}})), "changes sign"));
-  CHECK(refusal(family, custom(first(lists::kPolarRaw, 5), 1.02)) == "accepted");
-  CHECK(refusal(family, custom(lists::kCubic, 1.01)) == "accepted");
-  CHECK(refusal(family, custom(lists::kDeepSeekV4)) == "accepted");
-  CHECK(refusal(family, custom(lists::kPolarEmerging)) == "accepted");
+  CHECK(contains(error_of(family, custom(first(lists::kPolarRaw, 5))), "no headroom"));
+  CHECK(contains(error_of(family, custom(first(lists::kCans, 5))), "no headroom"));
+  CHECK(contains(error_of(family, custom(lists::kAolEmerging)), "changes sign"));
+  CHECK(contains(error_of(family, custom(lists::kAolEmerging)), "above 0.88"));
+  CHECK(contains(error_of(family, custom(lists::kCubic)), "above 1.003"));
+  CHECK(contains(error_of(family, custom({{-1.5, 0.5, 0}})), "changes sign"));
+  CHECK(error_of(family, custom(first(lists::kPolarRaw, 5), 1.02)) == "accepted");
+  CHECK(error_of(family, custom(lists::kCubic, 1.01)) == "accepted");
+  CHECK(error_of(family, custom(lists::kDeepSeekV4)) == "accepted");
+  CHECK(error_of(family, custom(lists::kPolarEmerging)) == "accepted");
 
   CoefficientSettings cans = default_settings(CoefficientFamily::kCans);
-  CHECK(refusal(CoefficientFamily::kCans, cans) == "accepted");
+  CHECK(error_of(CoefficientFamily::kCans, cans) == "accepted");
   cans.safety = 1.0;
-  CHECK(contains(refusal(CoefficientFamily::kCans, cans), "no headroom"));
-  CHECK(contains(refusal(CoefficientFamily::kPolarExpress, polar(5, 0.02, 1.0)), "no headroom"));
+  CHECK(contains(error_of(CoefficientFamily::kCans, cans), "no headroom"));
+  CHECK(contains(error_of(CoefficientFamily::kPolarExpress, polar(5, 0.02, 1.0)), "no headroom"));
 }
 
-TEST_CASE("coefficients: lists that lack headroom for half precision alone are taken in f32",
+TEST_CASE("coefficients: lists with headroom only for f32 are accepted in f32",
           "[unit][coefficients]") {
   const auto family = CoefficientFamily::kCustom;
   for (const DType half : {DType::kBF16, DType::kF16}) {
-    CHECK(contains(refusal(family, custom(first(lists::kCans, 5)), half), "no headroom"));
-    CHECK(contains(refusal(family, custom(lists::kCubic), half), "changes sign"));
+    CHECK(contains(error_of(family, custom(first(lists::kCans, 5)), half), "no headroom"));
+    CHECK(contains(error_of(family, custom(lists::kCubic), half), "changes sign"));
   }
   const CoefficientList cans =
       make_coefficients(family, custom(first(lists::kCans, 5)), DType::kF32);
@@ -304,36 +303,37 @@ TEST_CASE("coefficients: lists that lack headroom for half precision alone are t
     CHECK(list.input_safety == 1.0);
     CHECK(has_headroom(list, DType::kF32));
   }
-  CHECK(refusal(family, custom(first(lists::kPolarRaw, 5)), DType::kF32) == "accepted");
-  // Its sign changes far below 1.
-  CHECK(contains(refusal(family, custom(lists::kAolEmerging), DType::kF32), "above 0.88"));
+  CHECK(error_of(family, custom(first(lists::kPolarRaw, 5)), DType::kF32) == "accepted");
+  // The sign changes far below 1.
+  CHECK(contains(error_of(family, custom(lists::kAolEmerging), DType::kF32), "above 0.88"));
 }
 
-TEST_CASE("coefficients: lists that explode within (0, 1] are refused at the step that does",
+TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the step",
           "[unit][coefficients]") {
   const auto family = CoefficientFamily::kCustom;
   const auto repeated = [](reference::Triple t, size_t n) { return custom(reference::List(n, t)); };
-  CHECK(contains(refusal(family, repeated({10, 10, 10}, 6)), "after step 1 "));
-  CHECK(contains(refusal(family, repeated({1, 1, 1}, 8)), "after step 2 "));
-  CHECK(contains(refusal(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
-  // Each step continues one of another list: 4e11 at the end.
+  CHECK(contains(error_of(family, repeated({10, 10, 10}, 6)), "after step 1 "));
+  CHECK(contains(error_of(family, repeated({1, 1, 1}, 8)), "after step 2 "));
+  CHECK(contains(error_of(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
+  // Each step is from another list: values grow to 4e11.
   const reference::List strange = {{3.3939, -2.9069, 0.6426},
                                    {2.9871, -1.7045, 0.7079},
                                    {3.4291, -1.7572, 0.7145},
                                    {2.5404, -2.4834, 0.7101}};
-  CHECK(contains(refusal(family, custom(strange)), "grows to "));
-  // Back in bounds at the end, but half precision has lost it on the way.
-  CHECK(contains(refusal(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
-  CHECK(contains(refusal(family, custom({{4.01, 0, 0}})), "at most 4"));
-  CHECK(contains(refusal(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
-  // Generated, but with less safety than so many steps need.
+  CHECK(contains(error_of(family, custom(strange)), "grows to "));
+  // The final value is in range, but half precision overflows before.
+  CHECK(contains(error_of(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
+  CHECK(contains(error_of(family, custom({{4.01, 0, 0}})), "at most 4"));
+  CHECK(contains(error_of(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
+  // Generated, but with less safety than this number of steps needs.
   CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
   thin.lower_bound = 1e-12;
-  CHECK(contains(refusal(CoefficientFamily::kPolarExpress, thin), "grows to "));
-  CHECK(refusal(family, custom(reference::lists::kPolarRaw, 1.05)) == "accepted");
+  CHECK(contains(error_of(CoefficientFamily::kPolarExpress, thin), "grows to "));
+  CHECK(error_of(family, custom(reference::lists::kPolarRaw, 1.05)) == "accepted");
 }
 
-TEST_CASE("coefficients: settings out of range are refused by name", "[unit][coefficients]") {
+TEST_CASE("coefficients: settings out of range are rejected with their name",
+          "[unit][coefficients]") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto pe = CoefficientFamily::kPolarExpress;
   const auto with = [](auto change) {
@@ -342,23 +342,23 @@ TEST_CASE("coefficients: settings out of range are refused by name", "[unit][coe
     return s;
   };
   for (const int steps : {0, -1, kMaxSteps + 1})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.steps = steps; })), "steps"));
+    CHECK(contains(error_of(pe, with([&](auto& s) { s.steps = steps; })), "steps"));
   for (const double bound : {0.0, -1e-3, 1.0, nan})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.lower_bound = bound; })), "lower bound"));
+    CHECK(contains(error_of(pe, with([&](auto& s) { s.lower_bound = bound; })), "lower bound"));
   for (const double cushion : {-0.1, 1.0, nan})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.cushion = cushion; })), "cushion"));
+    CHECK(contains(error_of(pe, with([&](auto& s) { s.cushion = cushion; })), "cushion"));
   for (const double safety : {0.99, 2.5, nan})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.safety = safety; })), "safety"));
+    CHECK(contains(error_of(pe, with([&](auto& s) { s.safety = safety; })), "safety"));
 
-  CHECK(contains(refusal(CoefficientFamily::kKellerJordan, with([](auto&) {})), "not generated"));
+  CHECK(contains(error_of(CoefficientFamily::kKellerJordan, with([](auto&) {})), "not generated"));
   CoefficientSettings you = default_settings(CoefficientFamily::kYouJiacheng, 6);
-  CHECK(contains(refusal(CoefficientFamily::kYouJiacheng, you), "set 5 steps"));
+  CHECK(contains(error_of(CoefficientFamily::kYouJiacheng, you), "set 5 steps"));
   CoefficientSettings cans = default_settings(CoefficientFamily::kCans);
   cans.cushion = 0.02;
-  CHECK(contains(refusal(CoefficientFamily::kCans, cans), "cushion"));
+  CHECK(contains(error_of(CoefficientFamily::kCans, cans), "cushion"));
   CoefficientSettings mine = custom(lists::kDeepSeekV4);
   mine.steps = 9;
-  CHECK(contains(refusal(CoefficientFamily::kCustom, mine), "10 triples"));
-  CHECK(contains(refusal(CoefficientFamily::kCustom, custom({{1.5, nan, 0}})), "not finite"));
-  CHECK(contains(refusal(static_cast<CoefficientFamily>(55), custom(lists::kCubic)), "unknown"));
+  CHECK(contains(error_of(CoefficientFamily::kCustom, mine), "10 triples"));
+  CHECK(contains(error_of(CoefficientFamily::kCustom, custom({{1.5, nan, 0}})), "not finite"));
+  CHECK(contains(error_of(static_cast<CoefficientFamily>(55), custom(lists::kCubic)), "unknown"));
 }

@@ -1,4 +1,4 @@
-// Newton-Schulz of several batches side by side.
+// Newton-Schulz of several batches in lockstep.
 
 #include "algo/lockstep.hpp"
 
@@ -14,7 +14,7 @@ using namespace muonrt;
 
 namespace {
 
-/// Notes which products were given together: the depths of each call's.
+/// Records the inner dimensions of the products of each call of `multiply`.
 class CountingOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -30,46 +30,46 @@ class CountingOps : public wrapped::Ops {
   int64_t symmetric_calls = 0;
 };
 
-/// A product of empty matrices that is known by its depth.
-IterationStep round_of(int64_t depth, bool symmetric, std::function<void()> then = {}) {
-  IterationStep round;
-  round.product.a.cols = depth;
-  round.product.symmetric = symmetric;
-  if (then) round.then.push_back(std::move(then));
-  return round;
+/// Returns a step with empty matrices that is identified by its inner dimension.
+IterationStep make_step(int64_t depth, bool symmetric, std::function<void()> then = {}) {
+  IterationStep step;
+  step.product.a.cols = depth;
+  step.product.symmetric = symmetric;
+  if (then) step.then.push_back(std::move(then));
+  return step;
 }
 
 }  // namespace
 
-TEST_CASE("lockstep: products that are not symmetric go ahead, symmetric ones wait for each other",
+TEST_CASE("lockstep: symmetric products of all iterations are grouped, others run first",
           "[unit][newton-schulz]") {
   auto backend = backends::host(1);
   CountingOps ops(*backend.ops);
   std::vector<int> order;
   std::vector<std::vector<IterationStep>> iterations(3);
-  iterations[0].push_back(round_of(1, true, [&] { order.push_back(1); }));
-  iterations[0].push_back(round_of(2, true));
-  iterations[1].push_back(round_of(11, false, [&] { order.push_back(11); }));
-  iterations[1].push_back(round_of(12, false));
-  iterations[1].push_back(round_of(13, true));
-  iterations[1].push_back(round_of(14, false));
+  iterations[0].push_back(make_step(1, true, [&] { order.push_back(1); }));
+  iterations[0].push_back(make_step(2, true));
+  iterations[1].push_back(make_step(11, false, [&] { order.push_back(11); }));
+  iterations[1].push_back(make_step(12, false));
+  iterations[1].push_back(make_step(13, true));
+  iterations[1].push_back(make_step(14, false));
   run(ops, *backend.stream, in_lockstep(iterations));
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{11}, {12}, {1, 13}, {14}, {2}});
   CHECK(order == std::vector<int>{11, 1});
 }
 
-TEST_CASE("lockstep: an alpha of zero makes no symmetric product", "[unit][newton-schulz]") {
+TEST_CASE("lockstep: a product with alpha 0 is not a symmetric product", "[unit][newton-schulz]") {
   auto backend = backends::host(1);
   CountingOps ops(*backend.ops);
   std::vector<std::vector<IterationStep>> iterations(2);
-  iterations[0] = {round_of(1, true), round_of(2, true)};
+  iterations[0] = {make_step(1, true), make_step(2, true)};
   iterations[0][0].product.alpha = 0.0f;
-  iterations[1] = {round_of(3, true)};
+  iterations[1] = {make_step(3, true)};
   run(ops, *backend.stream, in_lockstep(iterations));
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{1}, {2, 3}});
 }
 
-TEST_CASE("newton-schulz: shapes, forms, dtypes and lists in lockstep have the bits of each alone",
+TEST_CASE("newton-schulz: batches in lockstep give bitwise the same results as separately",
           "[unit][newton-schulz][bits]") {
   const auto jobs = lockstep_cases::jobs();
   for (auto& backend : backends::all()) {
@@ -82,7 +82,7 @@ TEST_CASE("newton-schulz: shapes, forms, dtypes and lists in lockstep have the b
   }
 }
 
-TEST_CASE("newton-schulz: in lockstep there are as many symmetric calls as the longest has alone",
+TEST_CASE("newton-schulz: lockstep has as many symmetric calls as the longest iteration",
           "[unit][newton-schulz]") {
   const auto jobs = lockstep_cases::jobs();
   int64_t longest = 0, all = 0;
@@ -102,33 +102,33 @@ TEST_CASE("newton-schulz: in lockstep there are as many symmetric calls as the l
   CHECK(all > 3 * longest);
 }
 
-// What a device wants side by side, and what the pipeline makes of it.
+// The launch limits of a device, and the calls that the pipeline makes.
 
 namespace {
 
-/// Calls of `multiply`, by all ranks.
+/// Calls of `multiply` on all ranks.
 struct Calls {
   std::atomic<int64_t> all{0}, mixed{0};
 };
 
-/// The host's ops with another appetite.
-class SideBySide : public wrapped::Ops {
+/// The host's ops with other launch limits.
+class LimitedOps : public wrapped::Ops {
  public:
-  SideBySide(muonrt::Ops& inner, LaunchLimits together, Calls& calls)
-      : wrapped::Ops(inner), together_(together), grouped_products_(calls) {}
-  LaunchLimits launch_limits() const override { return together_; }
+  LimitedOps(muonrt::Ops& inner, LaunchLimits limits, Calls& calls)
+      : wrapped::Ops(inner), limits_(limits), calls_(calls) {}
+  LaunchLimits launch_limits() const override { return limits_; }
   void multiply(Stream& s, std::span<const Product> products) override {
-    ++grouped_products_.all;
-    grouped_products_.mixed += products.size() > 1;
+    ++calls_.all;
+    calls_.mixed += products.size() > 1;
     inner_.multiply(s, products);
   }
 
  private:
-  LaunchLimits together_;
-  Calls& grouped_products_;
+  LaunchLimits limits_;
+  Calls& calls_;
 };
 
-/// Several shapes, groups with other lists, forms and dtypes, three slots or so.
+/// Returns several shapes in groups with different lists, forms and dtypes; about three chunks.
 world::Case make_case() {
   world::Case c;
   c.mesh = {2};
@@ -157,7 +157,7 @@ world::Case make_case() {
   return c;
 }
 
-world::Tensors run(const world::Case& c, LaunchLimits together, Calls& calls, int64_t* bytes) {
+world::Tensors run(const world::Case& c, LaunchLimits limits, Calls& calls, int64_t* bytes) {
   std::vector<std::vector<bool>> seen;
   std::mutex mutex;
   world::Tensors out;
@@ -165,7 +165,7 @@ world::Tensors run(const world::Case& c, LaunchLimits together, Calls& calls, in
     world::Rank rank(c, comm, [&](const OptimizerSettings& s) -> std::unique_ptr<Device> {
       return std::make_unique<wrapped::Device>(
           world::host_device(s), [&](muonrt::Ops& inner) -> std::unique_ptr<muonrt::Ops> {
-            return std::make_unique<SideBySide>(inner, together, calls);
+            return std::make_unique<LimitedOps>(inner, limits, calls);
           });
     });
     StepReport report;
@@ -179,15 +179,15 @@ world::Tensors run(const world::Case& c, LaunchLimits together, Calls& calls, in
 
 }  // namespace
 
-TEST_CASE("lockstep: a slot's shapes side by side give the bits of one after the other",
+TEST_CASE("lockstep: grouped launches of a chunk give bitwise the same results as separate ones",
           "[unit][pipeline][bits]") {
   const world::Case c = make_case();
-  Calls alone;
-  int64_t alone_bytes = 0;
+  Calls separate;
+  int64_t separate_bytes = 0;
   const world::Tensors expected =
-      run(c, {.max_elements = 0, .mixes_shapes = false}, alone, &alone_bytes);
-  CHECK(alone.mixed == 0);
-  int64_t fewest = alone.all;
+      run(c, {.max_elements = 0, .mixes_shapes = false}, separate, &separate_bytes);
+  CHECK(separate.mixed == 0);
+  int64_t fewest = separate.all;
   for (const int64_t elements : {0, 1000, 2500, 1 << 20}) {
     for (const bool shapes : {false, true}) {
       INFO(elements << " elements, shapes " << shapes);
@@ -195,12 +195,12 @@ TEST_CASE("lockstep: a slot's shapes side by side give the bits of one after the
       int64_t bytes = 0;
       CHECK(run(c, {.max_elements = elements, .mixes_shapes = shapes}, calls, &bytes) == expected);
       CHECK((calls.mixed > 0) == (shapes && elements > 0));
-      CHECK(calls.all <= (shapes ? fewest : alone.all.load()));
+      CHECK(calls.all <= (shapes ? fewest : separate.all.load()));
       if (shapes) fewest = calls.all;
-      // An element of a square takes 10 bytes for itself and 16 for r, z, q and the spare; up to
-      // twice that with the padding of matrices this small.
-      CHECK(bytes <= alone_bytes + 2 * 26 * elements);
+      // An element of a square matrix needs 10 bytes and 16 more for r, z, q and spare; with the
+      // padding of small matrices up to twice as much.
+      CHECK(bytes <= separate_bytes + 2 * 26 * elements);
     }
   }
-  CHECK(2 * fewest < alone.all);
+  CHECK(2 * fewest < separate.all);
 }

@@ -9,7 +9,7 @@
 #include "support/numerics/newton_schulz_runner.hpp"
 #include "support/tolerances.hpp"
 
-/// What the tests of Newton-Schulz share.
+/// Helpers of the Newton-Schulz tests.
 namespace newton_schulz_cases {
 
 using muonrt::DType;
@@ -31,15 +31,15 @@ inline std::vector<Named> five_step_lists() {
           {"cubic", lists::kCubic, 1.02}};
 }
 
-/// CANS has no headroom past its input factor: from its second step on, roundings of bf16 grow, and
-/// results are off by up to 1 (measured on flat spectra).
+/// CANS has headroom only for its input. From its second step on rounding errors of bf16 grow, and
+/// on flat spectra results have errors up to 1.
 inline bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
 
 inline double near(const Named& l) {
   return tolerance::newton_schulz_f32(reference::gain(l.list, l.safety));
 }
 
-/// Short side first, as the pipeline stores it.
+/// Returns the matrix with its short side first, as the pipeline stores it.
 inline Matrix upright(const Matrix& a) { return a.rows <= a.cols ? a : reference::transpose(a); }
 
 /// Spectra for k singular values, after the stress tests of Dao-AILab/gram-newton-schulz.
@@ -79,8 +79,8 @@ inline muonrt::Method method_of(const muonrt::NewtonSchulz& made, muonrt::Form f
   return {form, steps, form == muonrt::Form::kGram ? made.gram_restarts : std::vector<int>{}};
 }
 
-/// One form of settings that were made: the same by the textbook, and how far a result may be from
-/// it by tests/support/tolerances.hpp.
+/// One form of some settings: the list for the reference implementation, and the tolerances of
+/// tests/support/tolerances.hpp.
 struct SpectralTrial {
   SpectralTrial(const muonrt::NewtonSchulz& made, muonrt::Form form, int64_t m)
       : method(method_of(made, form)) {

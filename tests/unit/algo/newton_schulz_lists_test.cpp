@@ -23,7 +23,7 @@ struct Made {
   CoefficientSettings settings;
 };
 
-/// Every family in its published form, and the presets of Polar Express.
+/// Returns every family in its published form, and the presets of Polar Express.
 std::vector<Made> every_list() {
   std::vector<Made> out;
   for (const CoefficientFamily family : coefficient_families()) {
@@ -43,7 +43,7 @@ std::vector<Made> every_list() {
 
 }  // namespace
 
-TEST_CASE("lists: singular values go where p sends them, for every list, dtype and form",
+TEST_CASE("lists: singular values are mapped by p, for every list, dtype and form",
           "[unit][newton-schulz][nosan]") {
   auto backend = backends::host(1);
   const int64_t m = 128, n = 256;
@@ -55,8 +55,8 @@ TEST_CASE("lists: singular values go where p sends them, for every list, dtype a
         const NewtonSchulz settings = make_newton_schulz(made.family, made.settings, dtype);
         for (const Form form : {Form::kStandard, Form::kGram}) {
           const SpectralTrial trial(settings, form, m);
-          // Where a rounding grows to the size of the result nothing can be said of null
-          // directions.
+          // If rounding errors grow to the size of the result, null directions cannot be
+          // checked.
           if (trial.off_diagonal > 0.5) continue;
           INFO(made.name << ", " << name << ", " << name_of(dtype)
                          << (form == Form::kGram ? ", gram" : "") << ", allowed "
@@ -71,7 +71,7 @@ TEST_CASE("lists: singular values go where p sends them, for every list, dtype a
   }
 }
 
-TEST_CASE("lists: auto takes the Gram form only if it restarts before fewer steps",
+TEST_CASE("lists: auto chooses the Gram form only if it has fewer restarts",
           "[unit][newton-schulz]") {
   int standard = 0;
   for (const Made& made : every_list()) {
@@ -90,7 +90,7 @@ TEST_CASE("lists: auto takes the Gram form only if it restarts before fewer step
   CHECK(standard > 0);
 }
 
-TEST_CASE("lists: given restarts are taken where they bound Q, refused where not",
+TEST_CASE("lists: the caller's restarts are accepted if they bound Q, otherwise rejected",
           "[unit][newton-schulz]") {
   const auto family = CoefficientFamily::kPolarExpress;
   NewtonSchulzOptions options;
@@ -147,8 +147,8 @@ TEST_CASE("lists: robust inputs give finite results of the right size", "[unit][
                 CHECK(size == 0);
               } else {
                 CHECK(size > 0.1);
-                // Singular values of the size of the list's largest image at most, and the noise of
-                // half precision.
+                // Singular values are at most the largest image of the list, plus the noise of half
+                // precision.
                 CHECK(size <= 1.3 * most * std::sqrt(static_cast<double>(m)) + 0.1);
               }
             }
@@ -159,7 +159,7 @@ TEST_CASE("lists: robust inputs give finite results of the right size", "[unit][
   }
 }
 
-TEST_CASE("aol: the scaled rows are the textbook's, and no singular value exceeds 1",
+TEST_CASE("aol: the scaled rows equal the reference, and no singular value exceeds 1",
           "[unit][newton-schulz]") {
   const auto family = CoefficientFamily::kAol;
   NewtonSchulzOptions options;
@@ -171,7 +171,7 @@ TEST_CASE("aol: the scaled rows are the textbook's, and no singular value exceed
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 33}, {9, 21}, {20, 20}, {24, 90}}) {
       INFO(backend.name << ", " << m << " x " << n);
       Matrix x = reference::gaussian(m, n, 8);
-      for (int64_t i = 0; i < m; ++i)  // rows of many sizes: what the scaling is for
+      for (int64_t i = 0; i < m; ++i)  // rows of very different norms
         for (int64_t j = 0; j < n; ++j) x(i, j) *= std::pow(0.7, i);
       x = reference::rounded(x, DType::kF32);
       const Matrix scaled = reference::aol_scaled(1.0, x);
@@ -181,18 +181,18 @@ TEST_CASE("aol: the scaled rows are the textbook's, and no singular value exceed
                                              method_of(settings, Form::kStandard), DType::kF32, x);
       CHECK(reference::max_difference(o, expected) <=
             4 * tolerance::newton_schulz_f32(reference::gain(list, 1.0)));
-      // Another thing than the norm alone.
+      // The result differs from normalization only.
       if (m > 1)
         CHECK(reference::max_difference(reference::newton_schulz(list, 1.0, x), expected) > 1e-3);
     }
   }
 }
 
-// AOL on rows of very unequal size, in the dtypes whose Gram matrix loses the small ones.
+// AOL on rows of very different norms, in dtypes whose Gram matrix loses the small ones.
 
 namespace {
 
-/// An ordinary row, and m - 1 parallel ones `ratio` times as large.
+/// Returns a matrix with one row and m - 1 parallel rows with `ratio` times its norm.
 Matrix one_large_row(int64_t m, int64_t n, double ratio) {
   Matrix x = reference::gaussian(m, n, 31);
   for (int64_t i = 1; i < m; ++i)
@@ -216,14 +216,14 @@ constexpr CoefficientFamily kScaledFamilies[] = {
 
 }  // namespace
 
-TEST_CASE("aol: small rows beside a large one are the textbook's in every dtype",
+TEST_CASE("aol: small rows together with a large one equal the reference in every dtype",
           "[unit][newton-schulz]") {
   auto backend = backends::host(1);
   for (const CoefficientFamily family : kScaledFamilies) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const NewtonSchulz settings = scaled_rows(family, dtype, Normalize::kPrescaled, 0);
       for (const Form form : {Form::kStandard, Form::kGram}) {
-        // There bf16 rounds in the null directions by as much as the result has.
+        // The rounding error of bf16 in null directions is as large as the result.
         if (form == Form::kGram && dtype == DType::kBF16) continue;
         const CoefficientList& used = settings.list_of(form);
         const double most = image_range(used, 0, kReach).high;
@@ -238,9 +238,9 @@ TEST_CASE("aol: small rows beside a large one are the textbook's in every dtype"
                 runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32, x);
             REQUIRE(reference::all_finite(o));
             CHECK(largest(o) <= 1.05 * most);
-            if (ratio < 3e-3) continue;  // below, sums reach what counts as zero
-            // bf16 rounds rows and products by 2^-8 each; what the list makes of values that far
-            // off is a range.
+            if (ratio < 3e-3) continue;  // below this ratio sums count as zero
+            // bf16 rounds rows and products by 2^-8 each, so the expected value is a range of
+            // images.
             const double off = dtype == DType::kBF16 ? 0x1p-6 : 0x1p-9;
             CoefficientList bare = used;
             bare.input_safety = 1;
@@ -289,7 +289,7 @@ TEST_CASE("aol: matrices far below eps stay bounded in every dtype", "[unit][new
   }
 }
 
-TEST_CASE("lists: without headroom between their steps they are refused in half precision",
+TEST_CASE("lists: without headroom between their steps they are rejected in half precision",
           "[unit][newton-schulz]") {
   for (const CoefficientFamily family : coefficient_families()) {
     if (family == CoefficientFamily::kCustom) continue;

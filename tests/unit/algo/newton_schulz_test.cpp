@@ -17,7 +17,7 @@ namespace lists = reference::lists;
 
 namespace {
 
-/// Entries +-1, rows orthogonal; n is a power of two.
+/// Returns a matrix with entries +-1 and orthogonal rows; n is a power of two.
 Matrix hadamard(int64_t n) {
   Matrix h(n, n);
   for (int64_t i = 0; i < n; ++i)
@@ -28,7 +28,7 @@ Matrix hadamard(int64_t n) {
 
 }  // namespace
 
-TEST_CASE("newton-schulz: equals the textbook over the catalogue of shapes",
+TEST_CASE("newton-schulz: equals the reference over the catalogue of shapes",
           "[unit][newton-schulz]") {
   auto backends = backends::all();
   for (const auto& shape : catalogue::kShapes) {
@@ -51,7 +51,7 @@ TEST_CASE("newton-schulz: equals the textbook over the catalogue of shapes",
   }
 }
 
-TEST_CASE("newton-schulz: the Gram form equals its textbook on every backend, whatever restarts",
+TEST_CASE("newton-schulz: the Gram form equals its reference on every backend, with any restarts",
           "[unit][newton-schulz]") {
   for (auto& backend : backends::all()) {
     for (const Named& l : five_step_lists()) {
@@ -92,7 +92,8 @@ TEST_CASE("newton-schulz: with a restart before every step the Gram form is the 
 }
 
 TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][newton-schulz]") {
-  // The composed polynomial in float64; columns: Keller Jordan, You, Polar Express, raw/1.05.
+  // Values of the composed polynomial in float64; columns: Keller Jordan, You, Polar Express,
+  // raw/1.05.
   struct Row {
     int64_t k;
     double p[4];
@@ -112,7 +113,7 @@ TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][
   for (auto& backend : backends::all()) {
     for (const Row& row : rows) {
       if (backend.slow && row.k > 64) continue;
-      // Powers of two: a Hadamard matrix; else a cyclic permutation.
+      // A Hadamard matrix for powers of two, otherwise a cyclic permutation.
       const bool power = (row.k & (row.k - 1)) == 0;
       Matrix x(row.k, row.k);
       for (int64_t i = 0; i < row.k; ++i) x(i, (i + 1) % row.k) = 1;
@@ -128,7 +129,7 @@ TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][
   }
 }
 
-TEST_CASE("newton-schulz: a zero matrix stays zero and is counted, beside others in its batch",
+TEST_CASE("newton-schulz: a zero matrix in a batch stays zero and is counted",
           "[unit][newton-schulz]") {
   const Matrix x = reference::values(1, 6, 10), zero(6, 10);
   for (auto& backend : backends::all()) {
@@ -150,7 +151,8 @@ TEST_CASE("newton-schulz: a zero matrix stays zero and is counted, beside others
   }
 }
 
-TEST_CASE("newton-schulz: scaling by a power of two changes no bit", "[unit][newton-schulz]") {
+TEST_CASE("newton-schulz: scaling by a power of two does not change the result",
+          "[unit][newton-schulz]") {
   const Matrix x = reference::rounded(reference::gaussian(11, 29, 6), DType::kBF16);
   for (auto& backend : backends::all()) {
     for (const DType transport : {DType::kF32, DType::kBF16}) {
@@ -168,7 +170,8 @@ TEST_CASE("newton-schulz: scaling by a power of two changes no bit", "[unit][new
   }
 }
 
-TEST_CASE("newton-schulz: a matrix's bits do not depend on its batch", "[unit][newton-schulz]") {
+TEST_CASE("newton-schulz: the result of a matrix is bitwise independent of its batch",
+          "[unit][newton-schulz]") {
   for (auto& backend : backends::all()) {
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 7}, {13, 31}, {33, 65}}) {
       std::vector<Matrix> batch;
@@ -207,7 +210,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
   };
   const auto& pe = lists::kPolarModded;
   const auto& cubic = lists::kCubic;
-  // Quintic: T of each; 4T - 3(1+k), 1+k, 1+k. Cubic: each step saves the square of R.
+  // Quintic standard form: T of each. Gram form: 4T - 3(1+k), 1+k, 1+k. Cubic: no R R.
   const Case cases[] = {
       {pe, runner::standard(pe), 5, 5, 5},      {cubic, runner::standard(cubic), 0, 5, 5},
       {pe, runner::gram(pe, {}), 17, 1, 1},     {pe, runner::gram(pe, {2}), 14, 2, 2},
@@ -235,7 +238,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
     CHECK(gram == c.gram);
     CHECK(rectangle == c.rectangle);
     CHECK(sums == c.sums);
-    // The planner's formula, checked against what was really asked for.
+    // The planner's formula must equal the products that were really called.
     if (c.list[0].c == 0) continue;
     const double md = m, nd = n;
     const double planned =
@@ -265,7 +268,7 @@ TEST_CASE("newton-schulz: an empty matrix or batch enqueues nothing", "[unit][ne
   }
 }
 
-TEST_CASE("newton-schulz: a matrix that is not finite stays so, for the pack to find",
+TEST_CASE("newton-schulz: a matrix that is not finite stays so, so that the pack detects it",
           "[unit][newton-schulz]") {
   for (auto& backend : backends::all()) {
     for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {

@@ -18,7 +18,7 @@ namespace lists = reference::lists;
 
 namespace {
 
-/// The published simulation: eigenvalues shifted by 4e-4, singular values up to 1.
+/// Returns the published search: eigenvalues shifted by 4e-4, singular values up to 1.
 RestartSearch published() { return {.perturbation = 4e-4, .bound = 200, .largest = 1}; }
 
 double metric(const reference::List& list, const std::vector<int>& restarts) {
@@ -32,8 +32,7 @@ reference::List first(const reference::List& list, int64_t n) {
 }  // namespace
 
 TEST_CASE("restarts: the metric equals the tabulated condition numbers", "[unit][restarts]") {
-  // By the simulation of Dao-AILab/gram-newton-schulz over 4001 points, repeated in Python; three
-  // digits.
+  // Three digits from the simulation of Dao-AILab/gram-newton-schulz over 4001 points in Python.
   const auto near = [](double expected) { return Approx(expected).epsilon(0.03); };
   CHECK(metric(lists::kPolarRaw105, {}) == near(2.7e12));
   CHECK(metric(lists::kPolarRaw105, {2}) == near(84.6));
@@ -63,7 +62,7 @@ TEST_CASE("restarts: the metric equals the tabulated condition numbers", "[unit]
   CHECK(std::isinf(metric(lists::kPolarEmerging, {})));
 }
 
-TEST_CASE("restarts: the search returns the fewest that are as accurate as bf16",
+TEST_CASE("restarts: the search returns the fewest restarts that are as accurate as bf16",
           "[unit][restarts]") {
   using Places = std::vector<int>;
   const auto pe = CoefficientFamily::kPolarExpress;
@@ -80,7 +79,7 @@ TEST_CASE("restarts: the search returns the fewest that are as accurate as bf16"
   for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kKellerJordan, 5, DType::kF16) == Places{3});
-  // The same roundings as the standard form leave no product to save.
+  // With the rounding errors of the standard form no restart can be saved.
   CHECK(search(pe, 5, DType::kBF16) == Places{1, 2, 3, 4});
   CHECK(search(pe, 5, DType::kF32) == Places{3});
   CHECK(search(pe, kMaxSearchedSteps + 1, DType::kF16).size() == kMaxSearchedSteps);
@@ -137,7 +136,7 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(f32.gram_list.input_safety == 1.02);
 
   NewtonSchulzOptions chosen;
-  chosen.safety_chosen = true;  // as is mode `all`, which this form has anyway
+  chosen.safety_chosen = true;  // mode `all` is the default of this form
   CoefficientSettings all = default_settings(pe, 5);
   all.mode = SafetyMode::kAll;
   all.safety = 1.1;
@@ -152,7 +151,7 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(f16.gram_list.steps[0].a == Approx(raw[0].a / 1.05).epsilon(1e-12));
   CHECK(f16.gram_list.steps[4].c == Approx(raw[4].c / std::pow(1.05, 5)).epsilon(1e-12));
 
-  // A mode that the caller chose has the list's own safety.
+  // With a mode of the caller, the list keeps its default safety.
   NewtonSchulzOptions mode;
   mode.mode_chosen = true;
   const NewtonSchulz own = make_newton_schulz(pe, default_settings(pe, 5), DType::kF16, mode);
@@ -164,7 +163,7 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
         Approx(raw[0].a / 1.02).epsilon(1e-12));
 
   const NewtonSchulz cans = make(CoefficientFamily::kCans, DType::kF16);
-  // No fewer restarts bound Q for this list.
+  // Fewer restarts do not bound Q for this list.
   CHECK(cans.gram_restarts == std::vector<int>{1, 2, 3, 4});
   CHECK(permitted_form(cans, FormChoice::kAuto) == FormChoice::kStandard);
   CHECK(permitted_form(f16, FormChoice::kAuto) == FormChoice::kAuto);
@@ -175,7 +174,7 @@ namespace {
 
 constexpr int64_t kRows = 64, kCols = 128;
 
-/// Error of a form against its own list in float64, in the spectral norm.
+/// Returns the error of a form in the spectral norm, compared with its list in float64.
 double form_error(backends::Backend& backend, const NewtonSchulz& settings, Form form,
                   const reference::Svd& known) {
   const SpectralTrial trial(settings, form, kRows);
@@ -201,8 +200,8 @@ TEST_CASE(
     CoefficientFamily family;
     int steps;
   };
-  // 512 rows are the fewest with which `auto` takes the Gram form: the input is divided as the norm
-  // of so large a matrix of equal rank would divide it.
+  // `auto` chooses the Gram form from 512 rows on, so the input is divided by the norm of a matrix
+  // of that size with the same relative rank.
   const auto made = [](const List& list, DType gram) {
     NewtonSchulzOptions options;
     options.gram_iteration = gram;
@@ -223,7 +222,7 @@ TEST_CASE(
                            {CoefficientFamily::kClassical, 5},
                            {CoefficientFamily::kClassical, 10}}) {
     const NewtonSchulz f16 = made(list, DType::kF16), bf16 = made(list, DType::kBF16);
-    // A restart before every step makes it the standard form in f16.
+    // With a restart before every step it is the standard form in f16.
     if (std::ssize(f16.gram_restarts) == list.steps - 1) continue;
     ++gram_forms;
     for (const auto& [rank, last] : {std::pair{1, 1.0}, {8, 1.0}, {32, 1e-3}}) {
@@ -239,7 +238,7 @@ TEST_CASE(
   CHECK(gram_forms >= 4);
 }
 
-TEST_CASE("restarts: errors on matrices of low rank are those that the search predicts",
+TEST_CASE("restarts: errors on matrices of low rank equal the predicted ones",
           "[unit][restarts][nosan]") {
   auto backend = backends::host(1);
   NewtonSchulzOptions options;

@@ -22,7 +22,7 @@ constexpr std::pair<ScaleRule, Scale> kRules[] = {{ScaleRule::kMatchRms, Scale::
 
 }  // namespace
 
-TEST_CASE("update scale: every rule equals the textbook over the catalogue of shapes",
+TEST_CASE("update scale: every rule equals the reference over the catalogue of shapes",
           "[unit][update-scale]") {
   for (const auto& [rule, expected] : kRules) {
     for (const auto& s : catalogue::kShapes) {
@@ -46,7 +46,7 @@ TEST_CASE("update scale: known values", "[unit][update-scale]") {
         Approx(update_scale(ScaleRule::kMatchRms, 1.0, 400, 25)));
 }
 
-TEST_CASE("update scale: the factor multiplies, an empty matrix has none, bad input is refused",
+TEST_CASE("update scale: the factor multiplies, empty matrices have 0, invalid input is rejected",
           "[unit][update-scale]") {
   for (const auto& [rule, expected] : kRules) {
     CHECK(update_scale(rule, 3.0, 24, 96) == Approx(3 * update_scale(rule, 1.0, 24, 96)));

@@ -8,7 +8,7 @@ using namespace muonrt;
 
 namespace {
 
-/// By its definition, bit by bit.
+/// Computes the CRC by its definition, bit by bit.
 uint32_t long_division(const std::vector<unsigned char>& data, size_t from, size_t bytes) {
   uint32_t crc = 0xffffffff;
   for (size_t i = from; i < from + bytes; ++i) {
@@ -37,7 +37,7 @@ TEST_CASE("crc32c: the vectors of RFC 3720 and of the catalogue", "[unit][base]"
   }
 }
 
-TEST_CASE("crc32c: equals long division at any length and place", "[unit][base]") {
+TEST_CASE("crc32c: equals long division at any length and offset", "[unit][base]") {
   std::vector<unsigned char> data(3 * 6144 + 40);
   uint32_t state = 1;
   for (unsigned char& byte : data)

@@ -18,7 +18,7 @@ Descriptor null_device() {
   return Descriptor([] { return open("/dev/null", O_RDONLY | O_CLOEXEC); });
 }
 
-/// Runs `body` in a child. @return  its exit code.
+/// Runs `body` in a forked child. @return  its exit code.
 template <class Body>
 int in_child(const Body& body) {
   const pid_t child = fork();
@@ -57,15 +57,15 @@ TEST_CASE("descriptor: a forked child has neither end of a pair", "[unit][base]"
   CHECK((!none.first && !none.second));
 }
 
-TEST_CASE("descriptor: one that cannot be opened is empty and leaves errno", "[unit][base]") {
+TEST_CASE("descriptor: if open fails, it is empty and errno is kept", "[unit][base]") {
   const Descriptor none([] { return open("/nonexistent/file", O_RDONLY | O_CLOEXEC); });
   const int reason = errno;
   CHECK_FALSE(none);
   CHECK(reason == ENOENT);
 }
 
-// Rank 0 forks a worker while ranks connect; when rank 0 dies the others must see it at once.
-TEST_CASE("descriptor: a connection ends with its process though a child lives on",
+// Rank 0 forks a worker while ranks connect. When rank 0 dies, the others must detect it at once.
+TEST_CASE("descriptor: a connection ends with its process even if a child still runs",
           "[unit][base]") {
   int ends[2], worker[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
@@ -79,7 +79,7 @@ TEST_CASE("descriptor: a connection ends with its process though a child lives o
       while (read(worker[0], &byte, 1) > 0) continue;  // until the test ends
       _exit(0);
     }
-    return 0;  // without any destructor, as a process that is killed
+    return 0;  // without destructors, like a process that is killed
   });
   CHECK(code == 0);
   close(ends[1]);

@@ -8,7 +8,7 @@
 
 using namespace muonrt;
 
-TEST_CASE("f16: every pattern widens to its value and comes back", "[unit][base]") {
+TEST_CASE("f16: every pattern converts to its value and back", "[unit][base]") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const f16 x{static_cast<uint16_t>(bits)};
     const double expected = reference::half_value(x.bits);
@@ -24,11 +24,11 @@ TEST_CASE("f16: every pattern widens to its value and comes back", "[unit][base]
   }
 }
 
-TEST_CASE("f16: narrowing takes the nearest value, and the even one of two", "[unit][base]") {
+TEST_CASE("f16: narrowing rounds to nearest, ties to even", "[unit][base]") {
   const float inf = std::numeric_limits<float>::infinity();
   for (uint16_t bits = 0; bits < 0x7c00; ++bits) {
     const double low = reference::half_value(bits);
-    // 65536 stands where the next value would be infinity.
+    // 65536 replaces infinity as the next value.
     const double high = bits + 1 == 0x7c00 ? 65536.0 : reference::half_value(bits + 1);
     const auto middle = static_cast<float>((low + high) / 2);
     REQUIRE(static_cast<double>(middle) == (low + high) / 2);

@@ -20,7 +20,7 @@ std::string written(const T& value) {
 
 }  // namespace
 
-TEST_CASE("json: of a whole that is a list no part is given out", "[unit][base]") {
+TEST_CASE("json: parse_json_parts delivers no part of a list", "[unit][base]") {
   bool given = false;
   const muonrt::JsonParts parts{[&](const std::string&, muonrt::JsonValue) { given = true; }};
   std::string words;
@@ -29,11 +29,11 @@ TEST_CASE("json: of a whole that is a list no part is given out", "[unit][base]"
   } catch (const muonrt::Error& error) {
     words = error.message();
   }
-  CHECK(words == "a text: is no object");
+  CHECK(words == "a text: is not an object");
   CHECK_FALSE(given);
 }
 
-TEST_CASE("json: what is opened is closed, and commas stand between", "[unit][base]") {
+TEST_CASE("json: brackets are closed and values separated by commas", "[unit][base]") {
   JsonWriter json;
   json.object([&] {
     json.field("none", std::vector<int>{});
@@ -52,7 +52,7 @@ TEST_CASE("json: what is opened is closed, and commas stand between", "[unit][ba
   CHECK(json.take() == expected);
 }
 
-TEST_CASE("json: numbers are whole, read back as they were, or null", "[unit][base]") {
+TEST_CASE("json: numbers parse back to the same value, or are null", "[unit][base]") {
   CHECK(written(std::numeric_limits<int64_t>::min()) == "-9223372036854775808");
   CHECK(written(std::numeric_limits<uint64_t>::max()) == "18446744073709551615");
   CHECK(written(int32_t{-7}) == "-7");
@@ -63,7 +63,7 @@ TEST_CASE("json: numbers are whole, read back as they were, or null", "[unit][ba
   CHECK(written(std::numeric_limits<double>::infinity()) == "null");
 }
 
-TEST_CASE("json: strings hold UTF-8 alone", "[unit][base]") {
+TEST_CASE("json: strings contain only UTF-8", "[unit][base]") {
   CHECK(written("a\"b\\\n\x01") == R"("a\"b\\\n\u0001")");
   for (const char* good : {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\x7f"})
     CHECK(written(good) == std::string("\"") + good + '"');

@@ -29,13 +29,13 @@ TEST_CASE("sha256: the published digests of short messages", "[unit][base]") {
         "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST_CASE("sha256: pieces of any length give the digest of the whole", "[unit][base]") {
+TEST_CASE("sha256: updates of any length give the digest of the whole text", "[unit][base]") {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + i % 23);
-  for (const size_t piece : {1u, 7u, 55u, 63u, 64u, 65u, 119u, 128u}) {
+  for (const size_t length : {1u, 7u, 55u, 63u, 64u, 65u, 119u, 128u}) {
     Sha256 sha;
-    for (size_t at = 0; at < text.size(); at += piece) {
-      sha.update(std::string_view(text).substr(at, piece));
+    for (size_t at = 0; at < text.size(); at += length) {
+      sha.update(std::string_view(text).substr(at, length));
     }
     CHECK(hex(sha.digest()) == of(text));
   }

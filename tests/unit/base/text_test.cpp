@@ -5,7 +5,7 @@
 using muonrt::cat;
 using muonrt::shorten_names;
 
-TEST_CASE("text: long quotations are cut, with their length, and nothing else", "[unit][base]") {
+TEST_CASE("text: shorten_names shortens only long quotations", "[unit][base]") {
   const std::string n(300, 'n'), cut = cat(std::string(100, 'n'), "...' (300 bytes)");
   CHECK(shorten_names("param '" + n + "': shape is 'x'") == "param '" + cut + ": shape is 'x'");
   CHECK(shorten_names("'" + n + "' of '" + n + "'") == "'" + cut + " of '" + cut);
@@ -20,7 +20,7 @@ TEST_CASE("text: long quotations are cut, with their length, and nothing else", 
   CHECK(got == "'" + umlauts.substr(0, 99) + "...' (301 bytes)");  // whole characters
 }
 
-TEST_CASE("text: a pointer is an address, never true", "[unit][base]") {
+TEST_CASE("text: a pointer is formatted as an address, not as a bool", "[unit][base]") {
   int value = 0;
   const auto text = muonrt::cat(&value);
   CHECK(text.substr(0, 2) == "0x");

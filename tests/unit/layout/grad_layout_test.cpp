@@ -5,9 +5,9 @@
 #include "support/check_same.hpp"
 #include "support/numerics/gradient_cases.hpp"
 
-// Gradients that lie elsewhere than their parameters: replicated parameters with sharded gradients
-// (ZeRO), sharded ones with whole gradients, any two cuts, with addends or without. The bits are
-// those of one rank.
+// Gradients with a separate layout: replicated parameters with sharded gradients (ZeRO), sharded
+// parameters with whole gradients, any two cuts, with and without partial gradients. Results must
+// be bitwise identical to those of one rank.
 
 using namespace muonrt;
 
@@ -21,7 +21,7 @@ using Forms = gradients::Lay;
 
 std::vector<Forms> forms() {
   return {{"ZeRO-1", {4}, {kR}, {shard(0)}, {}},
-          {"ZeRO-1, ranks turned round", {3}, {kR}, {shard(0)}, {2, 0, 1}},
+          {"ZeRO-1, ranks rotated", {3}, {kR}, {shard(0)}, {2, 0, 1}},
           {"gradients by columns", {3}, {kR}, {shard(-1)}, {}},
           {"whole gradients", {3}, {shard(0)}, {kR}, {}},
           {"rows and columns", {4}, {shard(0)}, {shard(-1)}, {}},
@@ -35,7 +35,11 @@ std::vector<Forms> forms() {
           {"not reduced, over other ranks", {2, 2}, {shard(0), shard(0)}, {kP, shard(-1)}, {}},
           {"not reduced where the parameter is cut", {2}, {shard(0)}, {kP}, {}},
           {"the same, ranks mixed", {2, 2}, {shard(0), kR}, {kP, shard(0)}, {2, 0, 3, 1}},
-          {"two addends beside replicas", {2, 2, 2}, {kR, shard(0), kR}, {shard(0), kR, kP}, {}}};
+          {"two partial gradients and replicas",
+           {2, 2, 2},
+           {kR, shard(0), kR},
+           {shard(0), kR, kP},
+           {}}};
 }
 
 int partial_grads_of(const Forms& f) {
@@ -72,7 +76,7 @@ void check_forms(bool half) {
 
 }  // namespace
 
-TEST_CASE("gradient layouts: any cut of the gradient gives the bits of one rank, f32",
+TEST_CASE("gradient layouts: any cut of the gradient gives the results of one rank, f32",
           "[bits][grad_layout]") {
   check_forms(false);
 }
@@ -81,7 +85,7 @@ TEST_CASE("gradient layouts: the same with bf16 gradients and masters", "[bits][
   check_forms(true);
 }
 
-TEST_CASE("gradient layouts: flat gradients of cut parameters, and the other way round",
+TEST_CASE("gradient layouts: flat gradients of cut parameters, and the reverse",
           "[bits][grad_layout]") {
   const auto expected = reference(1, false);
   const auto rows = [](std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
@@ -121,7 +125,7 @@ TEST_CASE("gradient layouts: the norm counts every element of the gradients once
   }
 }
 
-TEST_CASE("gradient layouts: health counts what is not finite where the gradient lies",
+TEST_CASE("gradient layouts: health counts non-finite elements on the ranks that hold the gradient",
           "[unit][grad_layout]") {
   for (const ReplicaMode replicas : {ReplicaMode::kOnce, ReplicaMode::kEach}) {
     world::Case c = gradients::make(forms()[0], false, 1);
@@ -143,7 +147,7 @@ TEST_CASE("gradient layouts: health counts what is not finite where the gradient
   }
 }
 
-TEST_CASE("gradient layouts: what differs by addends alone is said by the layout",
+TEST_CASE("gradient layouts: if only partial dims differ, the parameter's layout has them",
           "[unit][grad_layout]") {
   const auto mesh = std::make_shared<const Mesh>(std::vector<int64_t>{2, 3});
   const auto of = [&](std::vector<Placement> placements, std::vector<int64_t> shape = {6, 6}) {
@@ -165,31 +169,32 @@ TEST_CASE("gradient layouts: what differs by addends alone is said by the layout
   CHECK(p.layout.partial_dims().empty());
 }
 
-TEST_CASE("gradient layouts: what cannot be is refused on every rank", "[unit][grad_layout]") {
-  const auto refused = [](const std::function<void(world::Case&)>& change, const char* words) {
+TEST_CASE("gradient layouts: invalid layouts are rejected on every rank", "[unit][grad_layout]") {
+  const auto check_rejected = [](const std::function<void(world::Case&)>& change,
+                                 const char* words) {
     world::Case c = gradients::make(forms()[0], false, 1);
     change(c);
     CHECK_THROWS_WITH(world::run(c), Catch::Contains(words));
   };
-  refused(
+  check_rejected(
       [](world::Case& c) {
         c.params[0].make_grad_layout = [](std::shared_ptr<const Mesh> mesh, std::vector<int64_t>) {
           return Layout::from_placements(mesh, {11, 37}, {shard(0)}, Reading::kLiteral);
         };
       },
-      "gradient's layout is of [11, 37]");
-  refused(
+      "layout of the gradient has the shape [11, 37]");
+  check_rejected(
       [](world::Case& c) {
         c.params[5].dtype = DType::kBF16, c.params[5].master_kind = MasterKind::kStochastic;
       },
       "MUONRT_MASTER_STOCHASTIC");
-  refused(
+  check_rejected(
       [](world::Case& c) {
         c.settings.groups = world::default_groups();
         c.settings.groups[0].blocks = {2, 2, 3, 0.5};
       },
-      "cut in another way than it is");
-  refused(
+      "have another layout");
+  check_rejected(
       [](world::Case& c) {
         for (size_t i = 0; i < 9; ++i) c.params[i].grad_placements = {kP};
         for (size_t i = 0; i < 9; ++i) c.params[i].placements = {shard(0)};

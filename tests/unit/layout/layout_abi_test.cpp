@@ -3,8 +3,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Local shapes and strides at the C ABI: what muonrt_layout_get_local_shape says is what a
-// parameter may claim.
+// Local shapes and strides in the C ABI. muonrt_layout_get_local_shape() returns the local shape
+// that a parameter may have.
 
 using Catch::Contains;
 using Pair = std::array<int64_t, 2>;
@@ -19,7 +19,7 @@ muonrt_layout_t made(muonrt_layout_kind_t kind, const int64_t* values, int64_t n
   return out;
 }
 
-/// The error of an optimizer with such a parameter; "" if there is none.
+/// Creates an optimizer with one such parameter; returns the error message, or "".
 std::string error_of(const muonrt_layout_t* layout, Pair shape, const int64_t* local_shape,
                      const int64_t* strides) {
   std::vector<float> data(16, 1.0f), grad(16, 0.5f);
@@ -42,8 +42,7 @@ std::string error_of(const muonrt_layout_t* layout, Pair shape, const int64_t* l
 
 }  // namespace
 
-TEST_CASE("layout abi: flat ranges have the shape of their elements in one line",
-          "[unit][abi][layout]") {
+TEST_CASE("layout abi: the local shape of flat ranges is (elements, 1)", "[unit][abi][layout]") {
   const int64_t shape[] = {4, 4}, ranges[] = {0, 5, 5, 16, 16, 16}, sizes[] = {3};
   muonrt_mesh_t mesh;
   muonrt_mesh_init(&mesh);
@@ -57,7 +56,7 @@ TEST_CASE("layout abi: flat ranges have the shape of their elements in one line"
     REQUIRE(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, rank) == MUONRT_OK);
     CHECK(out == expected[rank]);
   }
-  // Values need a kind that they belong to.
+  // MUONRT_LAYOUT_CUTS has no last step, so it takes no values.
   layout.kind = MUONRT_LAYOUT_CUTS;
   Pair out;
   CHECK(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, 0) ==
@@ -65,8 +64,7 @@ TEST_CASE("layout abi: flat ranges have the shape of their elements in one line"
   CHECK_THAT(muonrt_get_last_error(), Contains("6 values (kind is MUONRT_LAYOUT_CUTS"));
 }
 
-TEST_CASE("layout abi: a parameter of flat ranges may state its local shape",
-          "[unit][abi][layout]") {
+TEST_CASE("layout abi: a parameter with flat ranges may set local_shape", "[unit][abi][layout]") {
   const int64_t range[] = {0, 16};
   const muonrt_layout_t flat = made(MUONRT_LAYOUT_FLAT, range, 2);
   CHECK(error_of(&flat, {4, 4}, Pair{16, 1}.data(), nullptr) == "");
@@ -74,7 +72,7 @@ TEST_CASE("layout abi: a parameter of flat ranges may state its local shape",
     CHECK_THAT(error_of(&flat, {4, 4}, claim.data(), nullptr), Contains("local_shape"));
 }
 
-TEST_CASE("layout abi: strides of dimensions of one index, and of an empty shard, mean nothing",
+TEST_CASE("layout abi: strides of size-1 dimensions and of empty shards are ignored",
           "[unit][abi][layout]") {
   const int64_t shard = 0, range[] = {0, 12};
   const muonrt_layout_t owned = made(MUONRT_LAYOUT_OWNER, &shard, 1),

@@ -21,7 +21,7 @@ Layout placed(Sizes mesh_shape, Sizes shape, const char* text) {
 
 }  // namespace
 
-TEST_CASE("blocks: a shard is one rectangle for each pair of its runs", "[unit][layout]") {
+TEST_CASE("blocks: a shard has one block for each pair of its runs", "[unit][layout]") {
   struct Row {
     Sizes mesh, shape;
     const char* placements;
@@ -52,7 +52,7 @@ TEST_CASE("blocks: a shard is one rectangle for each pair of its runs", "[unit][
   }
 }
 
-TEST_CASE("blocks: a flat range is the rest of a row, whole rows, the start of a row",
+TEST_CASE("blocks: a flat range is the end of a row, whole rows, and the start of a row",
           "[unit][layout]") {
   const auto flat = [](int64_t begin, int64_t end) {
     const Layout l =
@@ -69,7 +69,7 @@ TEST_CASE("blocks: a flat range is the rest of a row, whole rows, the start of a
 
 TEST_CASE("blocks: sizes above 2^31 and meshes of 1024 ranks cost no more than small ones",
           "[unit][layout]") {
-  // 2^58 elements: anything that grew with them would not return
+  // 2^58 elements: a cost that grows with them would not end
   const int64_t e = 1 << 10, r = int64_t{1} << 28, c = int64_t{1} << 20;
   const Layout l = placed({16, 8, 8}, {e, r, c}, "S(2),SS(1,3),S(0)");
   CHECK(l.numel() == int64_t{1} << 58);

@@ -4,8 +4,8 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// The worked examples of layouts, written out by hand, to the index: read from their cuts and from
-// their placements, and by the naive model that the property tests compare with.
+// Examples of layouts with all indices, written by hand. They are compared with the layouts from
+// cuts and from placements, and with the naive model of the property tests.
 
 using namespace muonrt;
 using naive::List;
@@ -63,7 +63,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return out;
 }
 
-/// The lists of one rank, one for each dim.
+/// Returns the lists of one rank, one for each dim.
 std::vector<List> read_lists(const std::string& text, const List& shape) {
   std::vector<List> out;
   for (const std::string& dim : split(text, 'x')) {
@@ -94,8 +94,7 @@ void check_held(const Layout& layout, const std::vector<std::string>& ranks) {
 
 }  // namespace
 
-TEST_CASE("layout: every worked example comes out to the index, from cuts and from placements",
-          "[unit][layout]") {
+TEST_CASE("layout: cuts and placements give the indices of every example", "[unit][layout]") {
   for (const std::string& line : split(kExamples, '\n')) {
     std::vector<std::string> words = split(line, ';');
     words.resize(8);

@@ -4,8 +4,8 @@
 #include "support/covering.hpp"
 #include "support/numerics/form_cases.hpp"
 
-// "Same bits" for every form a layout has (form_cases.hpp). The reference is one rank that holds
-// everything.
+// Bitwise identical results for every form of layout (form_cases.hpp). The reference is one rank
+// that holds everything.
 
 using namespace muonrt;
 using forms::kMatrices;
@@ -14,7 +14,7 @@ using forms::rows;
 using Names = std::vector<std::string>;
 using Sizes = std::vector<int64_t>;
 
-TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller's own exchanges",
+TEST_CASE("same bits: every form on any mesh, with any owners and with exchange callbacks",
           "[bits][functions]") {
   enum Owners { kPlanned, kGiven, kByCallback };
   const auto reference = forms::reference_ops();
@@ -24,7 +24,7 @@ TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller
   for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 3, 3, 2}, 3)) {
     const forms::Form& form = all[static_cast<size_t>(row[0])];
     const bool by_callback = row[5] == kByCallback;
-    // The caller's functions go with atomic commits alone, and with one owner for all replicas.
+    // Exchange callbacks require atomic commits and one owner for all replicas.
     const auto commit = row[2] && !by_callback ? CommitMode::kEager : CommitMode::kAtomic;
     world::Case c = make(form, 1 + row[1], commit, row[3] ? 512 : 1 << 20);
     c.settings.replica_mode = by_callback ? ReplicaMode::kOnce : static_cast<ReplicaMode>(row[4]);
@@ -43,15 +43,15 @@ TEST_CASE("same bits: every form on any mesh, by anybody's owners and the caller
       CHECK(r.orthogonalized == r.planned);
       if (by_callback) CHECK(r.bytes_sent == 0);
     }
-    // A gather and a redistribution for each parameter, on every rank, in every step.
+    // One gather and one redistribute per parameter, rank and step.
     CHECK(board.calls() == (by_callback ? 2 * forms::kMuon * c.world * c.steps : 0));
   }
 }
 
-TEST_CASE("same bits: groups of ranks that overlap never wait for each other in a circle",
-          "[bits]") {
-  // Groups {0, 1} and {0, 2} in turn, one matrix a chunk, all of rank 0. If each rank counted the
-  // window by its own chunks, rank 1 would wait in a gather for rank 0, and rank 0 for rank 2.
+TEST_CASE("same bits: overlapping groups of ranks never deadlock", "[bits]") {
+  // Groups {0, 1} and {0, 2} in turn, one matrix per chunk, all owned by rank 0. If each rank
+  // counted the window by its own chunks, rank 1 would wait in a gather for rank 0, and rank 0 for
+  // rank 2.
   const auto make_groups = [](int ranks, int window) {
     world::Case c = world::on_mesh({ranks});
     c.settings.window = window;
@@ -79,8 +79,8 @@ TEST_CASE("same bits: groups of ranks that overlap never wait for each other in 
   }
 }
 
-TEST_CASE("parts: each part is what it would be as a parameter of its own", "[unit][optimizer]") {
-  // gate_up cut into its halves by parts, against two parameters.
+TEST_CASE("parts: each part gives the same result as a separate parameter", "[unit][optimizer]") {
+  // gate_up with its halves as parts, compared with two parameters.
   world::Case fused, apart;
   for (world::Case* c : {&fused, &apart}) c->steps = 1;
   world::Param p;
@@ -96,7 +96,7 @@ TEST_CASE("parts: each part is what it would be as a parameter of its own", "[un
     apart.params = {half};
     world::Rank gate(apart, comm);
     StepReport report;
-    // The values of the first half are those of a 4 x 6 parameter with the same index.
+    // The first half has the values of a 4 x 6 parameter with the same index.
     together.step(0, report);
     CHECK(report.orthogonalized == 2);
     gate.step(0, report);

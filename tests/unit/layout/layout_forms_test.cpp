@@ -18,8 +18,7 @@ MeshPtr mesh(Sizes shape, std::vector<std::string> names = {}, std::vector<int32
 
 }  // namespace
 
-TEST_CASE("layout: a flat range over whole rows equals the row bounds that say the same",
-          "[unit][layout]") {
+TEST_CASE("layout: a flat range over whole rows equals the same row bounds", "[unit][layout]") {
   const MeshPtr m = mesh({3});
   const Layout rows = Layout::with_row_bounds(m, {4, 3}, {}, {0}, 0, {0, 1, 3, 4});
   CHECK(Layout::with_flat(m, {4, 3}, {}, {0}, {{0, 3}, {3, 9}, {9, 12}}) == rows);
@@ -32,7 +31,7 @@ TEST_CASE("layout: a flat range over whole rows equals the row bounds that say t
         Layout::with_row_bounds(m, {2, 2, 3}, {}, {0}, 0, {0, 1, 1, 2}));
 }
 
-TEST_CASE("layout: equality looks at ranks, shape, addends and lists, not at how they are said",
+TEST_CASE("layout: equality compares ranks, shape, partial dims and lists, not the definition",
           "[unit][layout]") {
   const Layout l = Layout::from_cuts(mesh({2, 2}), {8, 4}, {{{0}, 0}, {{1}, 0}});
   CHECK(l == Layout::from_cuts(mesh({4}), {8, 4}, {{{0}, 0}}));
@@ -46,7 +45,7 @@ TEST_CASE("layout: equality looks at ranks, shape, addends and lists, not at how
   CHECK_FALSE(replicated.hash() == Layout::from_cuts(mesh({2}), {3}, {}, {0}).hash());
 }
 
-TEST_CASE("layout: partial dims hold addends, numbered by mesh coordinates", "[unit][layout]") {
+TEST_CASE("layout: partial gradients are numbered by mesh coordinates", "[unit][layout]") {
   const Layout l = Layout::from_cuts(mesh({2, 3, 2}, {}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11, 10}),
                                      {6}, {{{1}, 0}}, {2, 0});
   CHECK(l.partial_dims() == std::vector<int>{0, 2});
@@ -61,7 +60,7 @@ TEST_CASE("layout: partial dims hold addends, numbered by mesh coordinates", "[u
   CHECK(l.describe() == "S(0) over d1=3, P over d0=2, P over d2=2");
 }
 
-TEST_CASE("layout: weights of more than two dims are matrices on request only", "[unit][layout]") {
+TEST_CASE("layout: weights of more than two dims are matrices only on request", "[unit][layout]") {
   // (out 4, in 2, 3 x 3): in is cut over tp, out over dp
   const Layout l = Layout::from_cuts(mesh({2, 2}), {4, 2, 3, 3}, {{{0}, 0}, {{1}, 1}});
   CHECK_THROWS_WITH(blocks_of(l, 0), Contains("no matrix"));
@@ -77,7 +76,7 @@ TEST_CASE("layout: weights of more than two dims are matrices on request only", 
   CHECK_THROWS_WITH(s.viewed(2, 2), Contains("2 dims of a stack and 2 of rows"));
 }
 
-TEST_CASE("layout: scalars and empty tensors are held like others", "[unit][layout]") {
+TEST_CASE("layout: scalars and empty tensors have holders", "[unit][layout]") {
   CHECK(Layout().numel() == 1);
   CHECK(Layout().local_numel(0) == 1);
   CHECK(Layout().describe() == "whole on one rank");
@@ -88,7 +87,7 @@ TEST_CASE("layout: scalars and empty tensors are held like others", "[unit][layo
   CHECK(blocks_of(Layout::with_flat(mesh({2}), {0, 5}, {}, {0}, {{0, 0}, {0, 0}}), 1).empty());
 }
 
-TEST_CASE("layout: a line of words says the cuts from the outermost in", "[unit][layout]") {
+TEST_CASE("layout: describe lists the cuts, outermost first", "[unit][layout]") {
   const MeshPtr m = mesh({2, 4, 3}, {"dp", "fsdp", "tp"});
   CHECK(Layout::from_cuts(m, {9, 9}, {{{1}, 0}}).describe() ==
         "S(0) over fsdp=4, R over dp=2, R over tp=3");
@@ -102,11 +101,11 @@ TEST_CASE("layout: a line of words says the cuts from the outermost in", "[unit]
         "flat ranges over dp=2, R over fsdp=4, R over tp=3");
 }
 
-TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[unit][layout]") {
+TEST_CASE("layout: invalid definitions are rejected with the value", "[unit][layout]") {
   const MeshPtr m = mesh({2, 3}, {"dp", "tp"});
-  CHECK_THROWS_WITH(Layout::from_cuts(nullptr, {2}, {}), Contains("no mesh"));
+  CHECK_THROWS_WITH(Layout::from_cuts(nullptr, {2}, {}), Contains("mesh is missing"));
   CHECK_THROWS_WITH(Layout::from_placements(nullptr, {2}, {}, Reading::kLiteral),
-                    Contains("no mesh"));
+                    Contains("mesh is missing"));
   CHECK_THROWS_WITH(Layout::from_cuts(m, {2, -1}, {}), Contains("dim 1 is negative"));
   CHECK_THROWS_WITH(Layout::from_cuts(m, {int64_t{1} << 40, int64_t{1} << 40}, {}),
                     Contains("does not fit"));
@@ -119,7 +118,7 @@ TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[
   CHECK_THROWS_WITH(Layout::from_cuts(m, {}, {{{0}, 0}}), Contains("a scalar"));
   CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 0, 0}}), Contains("split factor 0"));
   CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 0, 1, 0}}), Contains("unit 0"));
-  CHECK_THROWS_WITH(Layout::from_cuts(m, {1 << 30}, {{{0}, 0, 1 << 29}}), Contains("pieces"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {1 << 30}, {{{0}, 0, 1 << 29}}), Contains("groups"));
   CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {0, 3, 7}),
                     Contains("3 values for 3 shards"));
   CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {0, 4, 3, 7}),
@@ -150,5 +149,6 @@ TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[
   CHECK_THROWS_WITH(blocks_of_matrix(l, 0, 4), Contains("no matrix 4"));
   CHECK_THROWS_WITH(holders_of(l, -1), Contains("no matrix -1"));
   CHECK_THROWS_WITH(holders_of(Layout::from_cuts(m, {1, 1, 1, 1}, {}), 0), Contains("neither"));
-  CHECK_THROWS_WITH(blocks_of_matrix(Layout::from_cuts(m, {4, 4}, {}), 0, 0), Contains("no stack"));
+  CHECK_THROWS_WITH(blocks_of_matrix(Layout::from_cuts(m, {4, 4}, {}), 0, 0),
+                    Contains("not a stack"));
 }

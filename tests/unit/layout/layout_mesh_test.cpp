@@ -21,7 +21,7 @@ TEST_CASE("mesh: without a rank array the last dim is the fastest", "[unit][layo
   CHECK(mesh.describe() == "dp=2, tp=3");
 }
 
-TEST_CASE("mesh: a rank's coordinates are where it stands in the array", "[unit][layout]") {
+TEST_CASE("mesh: coordinates are the position of a rank in the array", "[unit][layout]") {
   const Mesh mesh({2, 2}, {}, {7, 0, 9, 4});
   CHECK(mesh.names() == Names{"d0", "d1"});
   CHECK(mesh.coords(7) == Sizes{0, 0});
@@ -57,7 +57,7 @@ TEST_CASE("mesh: shards over some dims are row-major in the order given", "[unit
   }
 }
 
-TEST_CASE("mesh: names and sizes of 1 do not change its digest, ranks do", "[unit][layout]") {
+TEST_CASE("mesh: the hash depends on ranks, but not on names and sizes of 1", "[unit][layout]") {
   CHECK(Mesh({2, 2}, {"a", "b"}).hash() == Mesh({2, 1, 2}).hash());
   CHECK(Mesh({2, 2}).hash() != Mesh({4}).hash());
   CHECK(Mesh({2, 2}).hash() != Mesh({2, 2}, {}, {0, 2, 1, 3}).hash());
@@ -65,7 +65,7 @@ TEST_CASE("mesh: names and sizes of 1 do not change its digest, ranks do", "[uni
   CHECK_FALSE(Mesh({2, 2}) == Mesh({2, 2}, {}, {0, 2, 1, 3}));
 }
 
-TEST_CASE("mesh: a bad one is refused, with the value that is wrong", "[unit][layout]") {
+TEST_CASE("mesh: invalid meshes are rejected with the value", "[unit][layout]") {
   using Catch::Contains;
   CHECK_THROWS_WITH(Mesh({2, 0}), Contains("dim 1 has size 0"));
   CHECK_THROWS_WITH(Mesh({-1}), Contains("dim 0 has size -1"));

@@ -1,7 +1,7 @@
 #pragma once
 
-// A naive model of layouts: explicit index lists, cut one by one. Of src/layout it uses only the
-// description of what to cut, so the tests can compare the closed forms with it.
+// A naive model of layouts: explicit index lists, cut one by one. It uses only the definitions of
+// src/layout, so that tests can compare the closed forms with it.
 
 #include <cstdint>
 #include <map>
@@ -21,7 +21,7 @@ inline List iota(int64_t n) {
   return out;
 }
 
-/// `n` chunks of ceil size, the last ones short or empty.
+/// Returns `n` ranges of ceil size; the last ones may be shorter or empty.
 template <class Item>
 std::vector<std::vector<Item>> chunk(const std::vector<Item>& list, int64_t n) {
   const auto size = static_cast<int64_t>(list.size());
@@ -34,7 +34,7 @@ std::vector<std::vector<Item>> chunk(const std::vector<Item>& list, int64_t n) {
   return out;
 }
 
-/// Part `i` of `n`: of each of `f` pieces the `i`-th chunk, counted in blocks of `unit` indices.
+/// Returns part `i` of `n`: range `i` of each of `f` groups, in blocks of `unit` indices.
 inline List cut(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit) {
   std::vector<List> blocks;
   for (size_t p = 0; p < list.size(); ++p) {
@@ -42,15 +42,15 @@ inline List cut(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit)
     blocks.back().push_back(list[p]);
   }
   List out;
-  for (const auto& piece : chunk(blocks, f)) {
-    const auto parts = chunk(piece, n);
+  for (const auto& group : chunk(blocks, f)) {
+    const auto parts = chunk(group, n);
     for (const List& block : parts[static_cast<size_t>(i)])
       out.insert(out.end(), block.begin(), block.end());
   }
   return out;
 }
 
-/// Coordinates of every position of a mesh.
+/// Returns the coordinates of every position of a mesh.
 inline std::vector<List> all_coords(const List& mesh) {
   std::vector<List> out = {{}};
   for (const int64_t size : mesh) {
@@ -80,7 +80,7 @@ inline int64_t count_of(const List& mesh, const std::vector<int>& dims) {
   return out;
 }
 
-/// Row-major global element numbers of a product of lists, in local order.
+/// Returns the row-major global indices of a product of lists, in local order.
 inline List elements(const List& shape, const std::vector<List>& lists) {
   List out = {0};
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -98,7 +98,7 @@ List range(const List& list, Number begin, Number end) {
   return List(list.begin() + begin, list.begin() + end);
 }
 
-/// What the rank at `coords` of the mesh holds of a layout that is not viewed in another way.
+/// Returns the lists of the rank at `coords` for a layout that is not a view.
 inline List held_at(const muonrt::Layout& layout, const List& coords) {
   using Kind = muonrt::Layout::Kind;
   const List &mesh = layout.mesh().shape(), &shape = layout.shape();
@@ -136,7 +136,7 @@ inline List held_at(const muonrt::Layout& layout, const List& coords) {
   return range(out, begin, end);
 }
 
-/// Row-major numbers of the elements that every rank of the mesh holds, in local order.
+/// Returns the row-major indices of the elements that every rank of the mesh holds, in local order.
 using Held = std::map<int, List>;
 inline Held held(const muonrt::Layout& layout) {
   Held out;

@@ -17,7 +17,7 @@ LayoutText text(const char* shape, const char* mesh) {
 
 }  // namespace
 
-TEST_CASE("parse: the text forms read as they are written", "[unit][layout]") {
+TEST_CASE("parse: every text form", "[unit][layout]") {
   CHECK(parse_list("4096, 2048", "shape") == std::vector<int64_t>{4096, 2048});
   CHECK(parse_list("", "shape").empty());
   const Mesh mesh = parse_mesh("dp=3, tp=2", "5,4,3,2,1,0");
@@ -37,13 +37,13 @@ TEST_CASE("parse: the text forms read as they are written", "[unit][layout]") {
   CHECK(parse_reading("ordered") == Reading::kOrdered);
 }
 
-TEST_CASE("parse: a placement prints as it is read", "[unit][layout]") {
+TEST_CASE("parse: to_text and parse_placements are inverse", "[unit][layout]") {
   for (const char* t : {"S(0),SS(0,2),R,P", "S(-1)", "R"}) {
     CHECK(to_text(parse_placements(t)) == t);
   }
 }
 
-TEST_CASE("parse: a layout in words is the layout of its pieces", "[unit][layout]") {
+TEST_CASE("parse: a layout from text equals the layout from its parts", "[unit][layout]") {
   LayoutText cuts = text("7", "dp=3,tp=2");
   cuts.rank_array = "5,4,3,2,1,0";
   cuts.cuts = "tp:0:1,dp:0:1";
@@ -80,7 +80,7 @@ TEST_CASE("parse: a layout in words is the layout of its pieces", "[unit][layout
   CHECK(layout_from_text(flat).local_numel(3) == 1);
 }
 
-TEST_CASE("parse: errors name the piece that is wrong", "[unit][layout]") {
+TEST_CASE("parse: errors quote the invalid part", "[unit][layout]") {
   const Mesh mesh = parse_mesh("dp=3,tp=2");
   CHECK_THROWS_WITH(parse_list("4,x", "shape"), Contains("shape '4,x'") && Contains("'x'"));
   CHECK_THROWS_WITH(parse_list("4,,5", "shape"), Contains("''"));
@@ -90,7 +90,7 @@ TEST_CASE("parse: errors name the piece that is wrong", "[unit][layout]") {
   CHECK_THROWS_WITH(parse_mesh("d*p=3"), Contains("'d*p'"));
   CHECK_THROWS_WITH(parse_mesh("dp=two"), Contains("'two'"));
   CHECK_THROWS_WITH(parse_mesh("dp=2", "0,5000000000"), Contains("'5000000000'"));
-  CHECK_THROWS_WITH(parse_placements("S(0),X"), Contains("'X' is no placement"));
+  CHECK_THROWS_WITH(parse_placements("S(0),X"), Contains("'X' is not a placement"));
   CHECK_THROWS_WITH(parse_placements("S(0"), Contains("'S(0'"));
   CHECK_THROWS_WITH(parse_placements("S()"), Contains("'S()' has 0 numbers"));
   CHECK_THROWS_WITH(parse_placements("SS(0)"), Contains("'SS(0)' has 1 numbers"));
@@ -99,13 +99,13 @@ TEST_CASE("parse: errors name the piece that is wrong", "[unit][layout]") {
   CHECK_THROWS_WITH(parse_cuts("tp", mesh), Contains("'tp' has 1 fields"));
   CHECK_THROWS_WITH(parse_cuts("cp:0", mesh), Contains("no dim 'cp'") && Contains("[dp, tp]"));
   CHECK_THROWS_WITH(parse_cuts("tp:0:1:2:3", mesh), Contains("5 fields"));
-  CHECK_THROWS_WITH(parse_ranges("0-5,7"), Contains("'7' is no range"));
+  CHECK_THROWS_WITH(parse_ranges("0-5,7"), Contains("'7' is not a range"));
   CHECK_THROWS_WITH(parse_ranges("0-b"), Contains("'b'"));
   CHECK_THROWS_WITH(parse_reading("sorted"), Contains("'sorted'"));
   LayoutText t = text("7", "dp=3,tp=2");
   t.placements = "R,R";
   t.cuts = "dp:0";
-  CHECK_THROWS_WITH(layout_from_text(t), Contains("placements are given together"));
+  CHECK_THROWS_WITH(layout_from_text(t), Contains("placements are set together"));
   t = text("7", "dp=3,tp=2");
   t.reading = "ordered";
   CHECK_THROWS_WITH(layout_from_text(t), Contains("without placements"));

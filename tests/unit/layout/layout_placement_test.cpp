@@ -12,11 +12,12 @@ namespace {
 
 using Order = std::vector<int>;
 
-/// Placements of a tensor of one dim whose split factors say `order`; other mesh dims replicate.
+/// Returns placements of a 1-D tensor whose split factors encode `order`; other mesh dims
+/// replicate.
 std::vector<Placement> encode(const Mesh& mesh, const Order& order) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   for (size_t t = 0; t < order.size(); ++t) {
-    int64_t factor = 1;  // sizes of the dims that cut earlier but stand further right
+    int64_t factor = 1;  // sizes of the dims to the right that cut earlier
     for (size_t s = 0; s < t; ++s) {
       if (order[s] > order[t]) factor *= mesh.shape()[static_cast<size_t>(order[s])];
     }
@@ -63,7 +64,7 @@ TEST_CASE("placement: decode is the inverse of encode for every order of every s
   CHECK(cases == 1 * 4 * 1 + 2 * 16 * 2 + 3 * 64 * 6 + 4 * 256 * 24);
 }
 
-TEST_CASE("placement: mesh dims of size 1 decode whatever their split factor", "[unit][layout]") {
+TEST_CASE("placement: mesh dims of size 1 decode with any split factor", "[unit][layout]") {
   const Mesh mesh({1, 4, 1});
   for (const char* text : {"SS(0,4),S(0),R", "SS(0,7),S(0),SS(0,3)", "S(0),S(0),S(0)"}) {
     INFO(text);
@@ -72,7 +73,7 @@ TEST_CASE("placement: mesh dims of size 1 decode whatever their split factor", "
   }
 }
 
-TEST_CASE("placement: split factors that say no order are refused by the ordered reading",
+TEST_CASE("placement: the ordered reading rejects split factors that encode no order",
           "[unit][layout]") {
   const Mesh mesh({2, 2});
   CHECK_FALSE(decode_order(mesh, 1, parse_placements("S(0),SS(0,2)")).has_value());
@@ -106,7 +107,7 @@ TEST_CASE("placement: JAX's tuples are orders, major axis first", "[unit][layout
   CHECK_THROWS_WITH(cuts_from_order(*mesh, {{0}, {0}}), Catch::Contains("'dp' is named twice"));
 }
 
-TEST_CASE("placement: bad placements are refused with the piece that is wrong", "[unit][layout]") {
+TEST_CASE("placement: invalid placements are rejected with the value", "[unit][layout]") {
   using Catch::Contains;
   const Mesh mesh({2, 3}, {"dp", "tp"});
   const auto read = [&](std::vector<Placement> p, Reading reading, Order flat = {}, int dims = 2) {

@@ -8,7 +8,7 @@ using namespace muonrt;
 using naive::List;
 using random_layout::pick;
 
-TEST_CASE("layout: for every kind, mesh and shape each rank holds what explicit lists say",
+TEST_CASE("layout: for every kind, mesh and shape each rank holds the explicit lists",
           "[unit][layout][property]") {
   CHECK(rc::check("held elements and their local order", [] {
     const Layout layout = random_layout::draw(), matrix = layout.as_matrix();
@@ -19,7 +19,7 @@ TEST_CASE("layout: for every kind, mesh and shape each rank holds what explicit 
       List got(held.size(), -1);
       RC_ASSERT(random_layout::read_blocks(blocks_of(matrix, rank), cols, got));
       RC_ASSERT(got == held);
-      // Lists ascend, with neighbours merged.
+      // Lists ascend, and adjacent runs are merged.
       for (int d = 0; d < layout.dims(); ++d) {
         const Runs runs = layout.runs_before_flat(rank, d);
         int64_t before = -1;
@@ -51,7 +51,7 @@ TEST_CASE("layout: for every kind, mesh and shape each rank holds what explicit 
   }));
 }
 
-/// A layout of three to five dims as a stack of matrices, some dims taken as one.
+/// Returns a layout of three to five dims as a stack of matrices, with some dims merged.
 Layout random_stack(const Layout& layout) {
   const int batch = static_cast<int>(pick(1, layout.dims() - 2));
   return layout.viewed(batch, static_cast<int>(pick(1, layout.dims() - 1 - batch)));
@@ -96,7 +96,7 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
       }
     }
     RC_ASSERT(got == expected);
-    // One class exactly where the same ranks hold both.
+    // Two matrices have the same class if and only if the same ranks hold both.
     for (int64_t a = 0; a < count; ++a) {
       for (int64_t b = 0; b < a; ++b) {
         const bool same = replicas[static_cast<size_t>(a)] == replicas[static_cast<size_t>(b)];
@@ -127,7 +127,7 @@ TEST_CASE("layout: locate is the inverse of the lists", "[unit][layout][property
   }));
 }
 
-TEST_CASE("layout: a shard group and a replica group meet in exactly one rank",
+TEST_CASE("layout: a shard group and a replica group have exactly one common rank",
           "[unit][layout][property]") {
   CHECK(rc::check("groups", [] {
     const Layout l = random_layout::draw();
@@ -150,7 +150,8 @@ TEST_CASE("layout: a shard group and a replica group meet in exactly one rank",
   }));
 }
 
-TEST_CASE("layout: equality is equality of what the ranks hold", "[unit][layout][property]") {
+TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
+          "[unit][layout][property]") {
   CHECK(rc::check("equality", [] {
     const Layout drawn = random_layout::draw(1, 2);
     const Layout a = Layout::from_cuts(drawn.shared_mesh(), drawn.shape(), drawn.cuts());
@@ -166,7 +167,7 @@ TEST_CASE("layout: equality is equality of what the ranks hold", "[unit][layout]
                                        a.shape(), cuts);
     RC_ASSERT(a == b);
     RC_ASSERT(a.hash() == b.hash());
-    // another split factor: equal exactly if every list is
+    // another split factor: equal if and only if all lists are equal
     if (a.cuts().empty()) return;
     cuts = a.cuts();
     cuts[0].split_factor = pick(1, 5);
@@ -180,7 +181,7 @@ TEST_CASE("layout: equality is equality of what the ranks hold", "[unit][layout]
   }));
 }
 
-TEST_CASE("layout: the parts of a matrix hold its elements, counted from their own start",
+TEST_CASE("layout: the parts of a matrix hold its elements, counted from the start of the part",
           "[unit][layout][property]") {
   CHECK(rc::check("parts", [] {
     const Layout layout = random_layout::draw(2, 2);

@@ -17,7 +17,7 @@ namespace random_layout {
 using muonrt::Layout;
 using naive::List;
 
-/// A number in [low, high], all equally likely from the first case on.
+/// Returns a number in [low, high]; all are equally likely from the first case on.
 inline int64_t pick(int64_t low, int64_t high) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(low, high + 1));
 }
@@ -70,7 +70,7 @@ inline List random_bounds(int64_t shards, int64_t n) {
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-/// One range for each shard, tiling [0, n), in random order of the shards.
+/// Returns one range for each shard that together cover [0, n), in random order of the shards.
 inline Ranges random_ranges(int64_t shards, int64_t n) {
   const List bounds = random_bounds(shards, n);
   Ranges out;
@@ -79,8 +79,8 @@ inline Ranges random_ranges(int64_t shards, int64_t n) {
   return out;
 }
 
-/// Ranges over the mesh dims `last` of what `cuts` leave: for each combination of the cutting dims
-/// a tiling of its own, or one that serves them all.
+/// Returns ranges over the mesh dims `last` of the local tensor after `cuts`: a separate tiling for
+/// each combination of the cutting dims, or one for all.
 inline Ranges random_flat(const Layout& cuts, const std::vector<int>& last) {
   const List& mesh = cuts.mesh().shape();
   const std::vector<int> cutting = cuts.shard_dims();
@@ -135,8 +135,8 @@ inline Layout draw(int64_t dims_low = 0, int64_t dims_high = 3) {
   return draw(random_mesh(), shape);
 }
 
-/// What `blocks` say of a local buffer: row-major matrix element at every local offset, -1 where
-/// none lies. False if they do not ascend, overlap, or leave the buffer.
+/// Writes the row-major matrix index of every local offset, or -1 if no block contains the offset.
+/// Returns false if the blocks do not ascend, overlap, or leave the buffer.
 inline bool read_blocks(const std::vector<muonrt::Block>& blocks, int64_t cols, List& out) {
   int64_t before = -1;
   for (const muonrt::Block& b : blocks) {

@@ -33,11 +33,11 @@ TEST_CASE("runs: every small cut agrees with cutting an explicit list", "[unit][
   }
 }
 
-TEST_CASE("runs: neighbours are merged, so that a plain chunk of one run is one run",
+TEST_CASE("runs: adjacent runs are merged, so a contiguous part of one run is one run",
           "[unit][layout]") {
   for (int64_t i = 0; i < 7; ++i) CHECK(cut(whole(100), 7, i, 1, 1).size() == 1);
   CHECK(cut(whole(12), 1, 0, 5, 1) == whole(12));
-  CHECK(cut(whole(6), 3, 0, 9, 1) == whole(6));  // pieces of one: all of it on part 0
+  CHECK(cut(whole(6), 3, 0, 9, 1) == whole(6));  // groups of one block: part 0 has everything
   CHECK(cut(whole(6), 3, 1, 9, 1).empty());
 }
 
@@ -55,18 +55,18 @@ TEST_CASE("runs: sizes near 2^63 are cut without overflow", "[unit][layout]") {
 }
 
 TEST_CASE("runs: a cut costs runs, not indices", "[unit][layout]") {
-  const int64_t n = int64_t{1} << 60;  // a list of so many indices could not be stored
+  const int64_t n = int64_t{1} << 60;  // an explicit list of this length could not be stored
   const Runs list = cut(cut(whole(n), 3, 1, 7, 1), 5, 2, 11, 4096);
   CHECK(list.size() <= 7 * 11);
   CHECK(length(list) == cut_length(cut_length(n, 3, 1, 7, 1), 5, 2, 11, 4096));
 }
 
-TEST_CASE("runs: bad cuts are refused with their values", "[unit][layout]") {
-  CHECK_THROWS_WITH(cut(whole(4), 0, 0, 1, 1), Catch::Contains("0 parts"));
+TEST_CASE("runs: invalid cuts are rejected with the value", "[unit][layout]") {
+  CHECK_THROWS_WITH(cut(whole(4), 0, 0, 1, 1), Catch::Contains("parts is 0"));
   CHECK_THROWS_WITH(cut(whole(4), 2, 2, 1, 1), Catch::Contains("part 2 of 2"));
   CHECK_THROWS_WITH(cut(whole(4), 2, -1, 1, 1), Catch::Contains("part -1 of 2"));
-  CHECK_THROWS_WITH(cut(whole(4), 2, 0, 0, 1), Catch::Contains("split factor 0"));
-  CHECK_THROWS_WITH(cut(whole(4), 2, 0, 1, 0), Catch::Contains("unit 0"));
+  CHECK_THROWS_WITH(cut(whole(4), 2, 0, 0, 1), Catch::Contains("split factor is 0"));
+  CHECK_THROWS_WITH(cut(whole(4), 2, 0, 1, 0), Catch::Contains("unit is 0"));
   CHECK_THROWS_WITH(locate_in_cut(4, 4, 2, 1, 1), Catch::Contains("position 4"));
 }
 

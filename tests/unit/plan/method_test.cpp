@@ -16,7 +16,7 @@ Method choose(FormChoice choice, int64_t rows, int64_t cols, int steps = 5,
 
 }  // namespace
 
-TEST_CASE("method: Gram is chosen from aspect 1.5 and short side 512 on, either way round",
+TEST_CASE("method: auto chooses Gram from aspect 1.5 and short side 512, in both orientations",
           "[unit][method]") {
   const auto form = [](int64_t r, int64_t c) {
     const Form f = choose(FormChoice::kAuto, r, c).form;
@@ -34,14 +34,14 @@ TEST_CASE("method: Gram is chosen from aspect 1.5 and short side 512 on, either 
   CHECK(form(int64_t{1} << 40, int64_t{1} << 62) == Form::kGram);
 }
 
-TEST_CASE("method: the caller's form wins over the rule", "[unit][method]") {
+TEST_CASE("method: the caller's form overrides the rule", "[unit][method]") {
   CHECK(choose(FormChoice::kStandard, 512, 4096).form == Form::kStandard);
   CHECK(choose(FormChoice::kStandard, 512, 4096).restarts.empty());
   CHECK(choose(FormChoice::kGram, 3, 4).form == Form::kGram);
   CHECK(choose(FormChoice::kGram, 4, 4).restarts == std::vector<int>{2});
 }
 
-TEST_CASE("method: restarts that no step follows are left out, bad ones refused",
+TEST_CASE("method: restarts after the last step are omitted, invalid ones rejected",
           "[unit][method]") {
   CHECK(choose(FormChoice::kGram, 4, 8, 2, {1, 2, 5}).restarts == std::vector<int>{1});
   CHECK(choose(FormChoice::kGram, 4, 8, 1, {2}).restarts.empty());
@@ -53,8 +53,9 @@ TEST_CASE("method: restarts that no step follows are left out, bad ones refused"
 }
 
 TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
-  // In units of m^3 with aspect r, symmetric and plain: T steps of the standard form T (1 + 3 r)
-  // and T (2 + 4 r); five of Gram's with one restart 14 + 6 r and 28 + 8 r, seven with two.
+  // In units of m^3 with aspect r, with symmetric products at half cost and in full: T steps of the
+  // standard form T (1 + 3 r) and T (2 + 4 r); five of Gram's with one restart 14 + 6 r and 28 + 8
+  // r, seven with two.
   struct Row {
     Method method;
     double cubes, slope, plain_cubes, plain_slope;
@@ -64,7 +65,7 @@ TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
        {Row{five, 5, 15, 10, 20}, Row{choose(FormChoice::kStandard, 1, 1, 7), 7, 21, 14, 28},
         Row{choose(FormChoice::kGram, 1, 1), 14, 6, 28, 8},
         Row{choose(FormChoice::kGram, 1, 1, 7, {1, 4}), 19, 9, 38, 12},
-        // A restart before every step: what the standard form costs.
+        // A restart before every step: the cost of the standard form.
         Row{choose(FormChoice::kGram, 1, 1, 5, {1, 2, 3, 4}), 5, 15, 10, 20}}) {
     for (const double aspect : {1, 2, 4, 8}) {
       const int64_t m = 4096, n = m * static_cast<int64_t>(aspect);
@@ -76,7 +77,7 @@ TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
             Approx(unit * (row.plain_cubes + row.plain_slope * aspect)).epsilon(1e-4));
     }
   }
-  // A tiny matrix costs its launches, and more steps cost more of them.
+  // The cost of a tiny matrix is its launches, which grow with the steps.
   const Method ten = choose(FormChoice::kStandard, 1, 1, 10);
   CHECK(orthogonalize_flops(five, 1, 1) == 5 * 4);
   CHECK(orthogonalize_cost(five, 1, 1) == 5 * 4 + 15 * 0x1p20);

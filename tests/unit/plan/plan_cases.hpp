@@ -22,7 +22,7 @@ inline std::shared_ptr<const muonrt::Mesh> mesh(std::vector<int64_t> shape,
                                               std::move(ranks));
 }
 
-/// A Muon parameter cut along dim 0 by mesh dim `dim` (-1: whole everywhere).
+/// Returns a Muon parameter cut along dim 0 by mesh dim `dim` (-1: replicated).
 inline ParamSpec muon(std::string name, std::shared_ptr<const muonrt::Mesh> on,
                       std::vector<int64_t> shape, int dim = 0) {
   ParamSpec out;
@@ -34,7 +34,7 @@ inline ParamSpec muon(std::string name, std::shared_ptr<const muonrt::Mesh> on,
   return out;
 }
 
-/// A parameter by its placements.
+/// Returns a parameter with these placements.
 inline ParamSpec placed(std::string name, std::shared_ptr<const muonrt::Mesh> on,
                         std::vector<int64_t> shape,
                         const std::vector<muonrt::Placement>& placements,
@@ -48,15 +48,15 @@ inline ParamSpec placed(std::string name, std::shared_ptr<const muonrt::Mesh> on
   return out;
 }
 
-/// Makes the world as large as the parameter's mesh needs.
+/// Adds a parameter; the world grows to include its mesh.
 inline void add(Problem& p, ParamSpec spec) {
   for (const int rank : spec.layout.mesh().ranks())
     p.options.world = std::max(p.options.world, rank + 1);
   p.params.push_back(std::move(spec));
 }
 
-/// A random matrix or stack of any layout. Without `mixed` no gradient is an addend or lies
-/// elsewhere than its parameter.
+/// Returns a random matrix or stack of any layout. Only with `mixed` it can have partial gradients
+/// or a gradient with a separate layout.
 inline ParamSpec random_param(std::string name, bool mixed) {
   muonrt::ParamSettings drawn;
   do {
@@ -89,8 +89,8 @@ inline Problem random_problem(int64_t most_params = 6, bool mixed = false) {
   return out;
 }
 
-/// What every rank does in every slot.
-inline std::vector<std::vector<muonrt::RankChunk>> all_slots(const Plan& plan) {
+/// Returns the rank chunks of every rank.
+inline std::vector<std::vector<muonrt::RankChunk>> all_rank_chunks(const Plan& plan) {
   std::vector<std::vector<muonrt::RankChunk>> out;
   for (int r = 0; r < plan.problem().options.world; ++r) out.push_back(plan.rank_chunks(r));
   return out;

@@ -15,7 +15,7 @@ struct Use {
   int items = 0;
 };
 
-/// [slot][owner]
+/// Returns the use of each chunk by owner.
 std::vector<std::map<int32_t, Use>> uses(const std::vector<ChunkItem>& items, const Chunking& c) {
   std::vector<std::map<int32_t, Use>> out(static_cast<size_t>(c.chunks));
   for (size_t i = 0; i < items.size(); ++i) {
@@ -29,7 +29,7 @@ std::vector<std::map<int32_t, Use>> uses(const std::vector<ChunkItem>& items, co
 
 }  // namespace
 
-TEST_CASE("chunks: no owner gets more than the budget in a slot, or one matrix that is larger",
+TEST_CASE("chunks: an owner has at most the budget in a chunk, or one larger matrix",
           "[unit][plan][property]") {
   CHECK(rc::check("budget, each once, none empty", [] {
     std::vector<ChunkItem> items;
@@ -49,9 +49,9 @@ TEST_CASE("chunks: no owner gets more than the budget in a slot, or one matrix t
   }));
 }
 
-TEST_CASE("chunks: there are no more slots than the owner with the most bytes needs",
+TEST_CASE("chunks: there are as many chunks as the owner with the most bytes needs",
           "[unit][plan]") {
-  // owner 0: 5 x 30 bytes, two to a slot: 3 slots; owner 1: 4 x 10 bytes fits into one.
+  // Owner 0: 5 x 30 bytes, two per chunk, so 3 chunks. Owner 1: 4 x 10 bytes fit into one.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 5; ++i) items.push_back({0, 0, 1, 30});
   for (int i = 0; i < 4; ++i) items.push_back({1, 0, 1, 10});
@@ -60,9 +60,9 @@ TEST_CASE("chunks: there are no more slots than the owner with the most bytes ne
   CHECK(cut_chunks(items, 1).chunks == 5);
 }
 
-TEST_CASE("chunks: shares of unlike owners are as near as their items allow", "[unit][plan]") {
+TEST_CASE("chunks: different owners have costs as equal as their items allow", "[unit][plan]") {
   // Owner 0 has 8 of cost 6, owner 1 has 24 of cost 2 and few bytes, owner 2 one of cost 12 and
-  // 12 of 3. Four slots by the bytes of owner 0: each should cost about 12.
+  // 12 of 3. Owner 0 needs four chunks by its bytes: each should cost about 12.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, 0, 6, 50});
   for (int i = 0; i < 24; ++i) items.push_back({1, 1, 2, 1});
@@ -78,8 +78,9 @@ TEST_CASE("chunks: shares of unlike owners are as near as their items allow", "[
   }
 }
 
-TEST_CASE("chunks: an owner with less to do is done early instead of in crumbs", "[unit][plan]") {
-  // Owner 0 has 10 slots of one item; owner 1 two items that fit into one slot at equal height.
+TEST_CASE("chunks: an owner with few items finishes early instead of spreading them",
+          "[unit][plan]") {
+  // Owner 0 has 10 chunks of one item; owner 1 has two items that fit into one chunk.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 10; ++i) items.push_back({0, 0, 10, 100});
   for (int i = 0; i < 2; ++i) items.push_back({1, 1, 5, 10});
@@ -89,8 +90,8 @@ TEST_CASE("chunks: an owner with less to do is done early instead of in crumbs",
   CHECK(chunks.chunk_of[11] == 0);
 }
 
-TEST_CASE("chunks: equal batches of an owner stay together", "[unit][plan]") {
-  // Two kinds of equal cost, interleaved by name: the first slots hold one kind, the last the
+TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
+  // Two batches of equal cost, interleaved by name: the first chunks have one, the last ones the
   // other.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, i % 2, 5, 10});
@@ -99,9 +100,9 @@ TEST_CASE("chunks: equal batches of an owner stay together", "[unit][plan]") {
   for (int i = 0; i < 8; ++i) CHECK(chunks.chunk_of[static_cast<size_t>(i)] / 2 == i % 2);
 }
 
-TEST_CASE("plan: every matrix is in exactly one slot, and slots say what they hold",
+TEST_CASE("plan: every matrix is in exactly one chunk, and the chunks list their matrices",
           "[unit][plan][property]") {
-  CHECK(rc::check("slots", [] {
+  CHECK(rc::check("chunks", [] {
     const Plan plan(plan_case::random_problem());
     const PlanOptions& o = plan.problem().options;
     std::set<int32_t> seen;
@@ -125,7 +126,7 @@ TEST_CASE("plan: every matrix is in exactly one slot, and slots say what they ho
   }));
 }
 
-TEST_CASE("priority: parameters of lower numbers go first", "[unit][plan]") {
+TEST_CASE("priority: parameters with lower values come first", "[unit][plan]") {
   Problem p;
   for (const char* name : {"a", "b", "c", "d", "e"})
     plan_case::add(p, plan_case::muon(name, plan_case::mesh({4}), {24, 10}));
@@ -141,7 +142,7 @@ TEST_CASE("priority: parameters of lower numbers go first", "[unit][plan]") {
   CHECK(order(p) == std::vector<int32_t>{3, 2, 0, 2, 1});
 }
 
-TEST_CASE("slices: slices tile what a rank holds, whatever the numbers", "[unit][plan][partial]") {
+TEST_CASE("slices: the slices cover the local elements exactly once", "[unit][plan][partial]") {
   for (const int64_t numel : {0, 1, 2, 7, 64, 1000}) {
     for (const int32_t count : {1, 2, 5}) {
       for (const int64_t members : {1, 3, 8}) {

@@ -25,7 +25,7 @@ void reshape(ParamSpec& spec, std::vector<int64_t> shape) {
   spec.layout = Layout::from_cuts(spec.layout.shared_mesh(), std::move(shape), {});
 }
 
-/// What is wrong is what the function spoils; the words are in the message.
+/// A problem that `spoil` makes invalid, and texts that the message contains.
 struct Bad {
   std::vector<const char*> says;
   std::function<void(Problem&)> spoil;
@@ -33,10 +33,10 @@ struct Bad {
 
 const Bad kBadProblems[] = {
     {{"world"}, [](Problem& p) { p.options.world = 0; }},
-    {{"chunk budget", "0"}, [](Problem& p) { p.options.chunk_bytes = 0; }},
+    {{"chunk_bytes is 0"}, [](Problem& p) { p.options.chunk_bytes = 0; }},
     {{"window"}, [](Problem& p) { p.options.window = 0; }},
     {{"max_peers is -1"}, [](Problem& p) { p.options.max_peers = -1; }},
-    {{"'w'", "rank 3", "3 ranks"}, [](Problem& p) { p.options.world = 3; }},
+    {{"'w'", "rank 3", "0 to 2"}, [](Problem& p) { p.options.world = 3; }},
     {{"1"}, [](Problem& p) { p.params[1].name = ""; }},
     {{"'w'", "distinct"}, [](Problem& p) { p.params[1].name = "w"; }},
     {{"'w'", "[6]", "AdamW"}, [](Problem& p) { reshape(p.params[0], {6}); }},
@@ -48,7 +48,7 @@ const Bad kBadProblems[] = {
     {{"'w'", "[6, 5]", "stack"}, [](Problem& p) { p.params[0].stack = true; }},
     {{"'w'", "owner 4"}, [](Problem& p) { p.params[0].owner = 4; }},
     {{"'w'", "owner -2"}, [](Problem& p) { p.params[0].owner = -2; }},
-    // It holds only some of the experts.
+    // Rank 0 holds only some of the experts.
     {{"'experts'", "owner 0", "matrix 2"}, [](Problem& p) { p.params[1].owner = 0; }},
     {{"'bias'", "AdamW"}, [](Problem& p) { p.params[2].owner = 0; }},
     {{"'w'", "scale"}, [](Problem& p) { p.params[0].update_scale = std::nan(""); }},
@@ -82,7 +82,7 @@ const Bad kBadProblems[] = {
 
 }  // namespace
 
-TEST_CASE("plan: a bad problem is refused, naming what is wrong", "[unit][plan]") {
+TEST_CASE("plan: an invalid problem is rejected with the name and value", "[unit][plan]") {
   CHECK_NOTHROW(Plan(good()));
   for (const Bad& bad : kBadProblems) {
     Problem problem = good();
@@ -95,18 +95,18 @@ TEST_CASE("plan: a bad problem is refused, naming what is wrong", "[unit][plan]"
       INFO(error.message());
       CHECK(error.status() == Status::kInvalidArgument);
       for (const char* word : bad.says) CHECK(error.message().find(word) != std::string::npos);
-      CHECK(error.message().find("; ") != std::string::npos);  // what to do
+      CHECK(error.message().find("; ") != std::string::npos);  // the remedy
     }
   }
 }
 
-TEST_CASE("plan: a rank outside the world is refused", "[unit][plan]") {
+TEST_CASE("plan: a rank outside the world is rejected", "[unit][plan]") {
   const Plan plan(good());
   CHECK_THROWS_AS(plan.rank_chunks(4), Error);
   CHECK_THROWS_AS(plan.rank_chunks(-1), Error);
 }
 
-TEST_CASE("plan: parameters without elements or matrices are no error and have no slot",
+TEST_CASE("plan: parameters without elements or matrices are valid and have no chunk",
           "[unit][plan]") {
   Problem problem = good();
   reshape(problem.params[0], {0, 5});
@@ -120,7 +120,7 @@ TEST_CASE("plan: parameters without elements or matrices are no error and have n
   CHECK(Plan(Problem{}).matrices().empty());
 }
 
-TEST_CASE("plan: AdamW parameters of any shape are planned and do not travel", "[unit][plan]") {
+TEST_CASE("plan: AdamW parameters of any shape are planned without exchanges", "[unit][plan]") {
   Problem problem = good();
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{}, {7}, {0}, {6, 5}, {3, 4, 5}, {2, 3, 2, 2, 2}}) {

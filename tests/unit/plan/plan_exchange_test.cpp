@@ -5,7 +5,7 @@
 using namespace muonrt;
 using plan_simulation::run_step;
 
-TEST_CASE("plan: any mix of random layouts moves every value, directly or in two levels",
+TEST_CASE("plan: random layouts exchange every element, directly or in two levels",
           "[unit][plan][property]") {
   CHECK(rc::check("gather and return", [] {
     for (const bool mixed : {false, true})
@@ -13,7 +13,8 @@ TEST_CASE("plan: any mix of random layouts moves every value, directly or in two
   }));
 }
 
-TEST_CASE("plan: any owner that the caller gives moves every value", "[unit][plan][property]") {
+TEST_CASE("plan: every element is exchanged with any owner set by the caller",
+          "[unit][plan][property]") {
   CHECK(rc::check("owners", [] {
     Problem problem = plan_case::random_problem(3);
     for (ParamSpec& spec : problem.params) {
@@ -30,27 +31,28 @@ TEST_CASE("plan: any owner that the caller gives moves every value", "[unit][pla
   }));
 }
 
-TEST_CASE("plan: a copy list that forwards to the wrong rank is noticed", "[unit][plan][relay]") {
+TEST_CASE("plan: the simulation detects a block list that forwards the wrong region",
+          "[unit][plan][relay]") {
   Problem problem;
   for (const char* name : {"a", "b", "c"})
     plan_case::add(problem, plan_case::muon(name, plan_case::mesh({2, 2, 2}), {6, 4}, 2));
   problem.options.max_peers = 3;
   const Plan plan(problem);
   REQUIRE(plan.chunks().front().relay > 0);
-  auto chunks = plan_case::all_slots(plan);
+  auto chunks = plan_case::all_rank_chunks(plan);
   REQUIRE(run_step(plan, chunks) == "");
-  // Of two messages to forward each takes the other's way.
+  // Forwards another region than the planned one.
   auto& sends = chunks[0].front().relay_sends;
   REQUIRE(!sends.empty());
   sends.front().offset = 64;
   CHECK(run_step(plan, chunks) != "");
 }
 
-TEST_CASE("plan: replicas share the messages that are alike", "[unit][plan]") {
-  // (6, 4) over mesh (replicate 3, shard 2): three ranks want each half, packed once.
+TEST_CASE("plan: replicas share equal messages", "[unit][plan]") {
+  // (6, 4) over mesh (replicate 3, shard 2): three ranks receive each half, which is packed once.
   Problem problem;
   plan_case::add(problem, plan_case::muon("w", plan_case::mesh({3, 2}), {6, 4}, 1));
-  problem.params[0].owner = 3;  // replica 1, slot 1
+  problem.params[0].owner = 3;  // replica 1, shard 1
   const Plan plan(problem);
   const auto chunks = plan.rank_chunks(3);
   REQUIRE(chunks.size() == 1);
@@ -68,7 +70,7 @@ TEST_CASE("plan: replicas share the messages that are alike", "[unit][plan]") {
   CHECK(plan.rank_chunks(0)[0].return_blocks.size() == 1);
 }
 
-TEST_CASE("plan: a rank alone still sends to itself", "[unit][plan]") {
+TEST_CASE("plan: a single rank sends to itself", "[unit][plan]") {
   Problem problem;
   plan_case::add(problem, plan_case::muon("w", plan_case::mesh({1}), {5, 3}));
   const Plan plan(problem);
@@ -93,6 +95,6 @@ TEST_CASE("plan: equal shapes and methods are adjacent at their owner", "[unit][
   REQUIRE(chunks.size() == 1);
   std::vector<int32_t> order;
   for (const OwnedMatrix& o : chunks[0].owned) order.push_back(o.matrix);
-  // by short side, long side, then steps: 4x4, 4x5, 4x8 in 5 steps (either way up), 4x8 in 7
+  // by short side, long side, then steps: 4x4, 4x5, 4x8 in 5 steps (in both orientations), 4x8 in 7
   CHECK(order == std::vector<int32_t>{1, 5, 3, 7, 0, 2, 6, 4});
 }

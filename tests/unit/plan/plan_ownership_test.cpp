@@ -54,7 +54,8 @@ std::vector<Model> models() {
         {7168, 2048, 14848, true}}}};
 }
 
-/// Every rank may own what is no expert; an expert is one of `ep` groups' own. 1: all may own all.
+/// Every rank may own a matrix that is not an expert. An expert belongs to one of `ep` groups of
+/// ranks. 1: every rank may own every matrix.
 OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep) {
   OwnerProblem out{ranks, {}, {}};
   const auto every = [&](int32_t first, int32_t step) {
@@ -74,7 +75,7 @@ OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep) {
   return out;
 }
 
-/// Loads recomputed from the owners; also checks that every owner is allowed.
+/// Returns the loads computed from the owners; checks that every owner is allowed.
 std::vector<int64_t> loads(const OwnerProblem& problem, const Ownership& owners) {
   std::vector<int64_t> out(static_cast<size_t>(problem.ranks), 0);
   for (size_t i = 0; i < problem.items.size(); ++i) {
@@ -86,7 +87,7 @@ std::vector<int64_t> loads(const OwnerProblem& problem, const Ownership& owners)
   return out;
 }
 
-/// The best makespan there is, by trying everything.
+/// Returns the optimal makespan by exhaustive search.
 int64_t optimum(const OwnerProblem& problem) {
   std::vector<int64_t> load(static_cast<size_t>(problem.ranks), 0);
   int64_t best = INT64_MAX;
@@ -135,7 +136,7 @@ TEST_CASE("ownership: on published models the busiest rank is within 2% of the l
     const std::vector<int64_t> load = loads(problem, owners);
     CHECK(load == owners.load);
     CHECK(owners.makespan == *std::max_element(load.begin(), load.end()));
-    // the bound is no smaller than what anybody can see, nor larger than what was reached
+    // the bound is at least the trivial ones, and at most the makespan
     const int64_t total = std::accumulate(load.begin(), load.end(), int64_t{0});
     CHECK(owners.lower_bound >= total / ranks);
     CHECK(owners.lower_bound <= owners.makespan);
@@ -147,9 +148,9 @@ TEST_CASE("ownership: on published models the busiest rank is within 2% of the l
   }
 }
 
-TEST_CASE("ownership: the optimum of small problems lies between bound and makespan",
+TEST_CASE("ownership: the optimum of small problems is between bound and makespan",
           "[unit][plan][property]") {
-  int found = 0, met = 0, tried = 0;
+  int found = 0, exact = 0, tried = 0;
   for (const bool restricted : {false, true}) {
     CHECK(rc::check(restricted ? "restricted" : "any rank may own", [&] {
       const OwnerProblem problem = random_problem(restricted ? 8 : 9, restricted);
@@ -161,7 +162,8 @@ TEST_CASE("ownership: the optimum of small problems lies between bound and makes
       ++tried;
       found += owners.makespan == best;
       if (restricted) return;
-      // Graham 1969: largest first reaches 4/3 - 1/(3 m) of the optimum; improving it loses nothing
+      // Graham 1969: largest first reaches 4/3 - 1/(3 m) of the optimum; improving it never makes
+      // it worse
       const int64_t m = problem.ranks;
       RC_ASSERT(3 * m * owners.makespan <= (4 * m - 1) * best);
       std::map<int64_t, int64_t, std::greater<>> counts;
@@ -171,44 +173,44 @@ TEST_CASE("ownership: the optimum of small problems lies between bound and makes
       RC_ASSERT(packing_bound(costs, m, 0, kFar) <= best);
       const int64_t bound = packing_bound(costs, m, 0, best);
       RC_ASSERT(bound <= best);
-      met += bound == best;
+      exact += bound == best;
     }));
   }
-  INFO(found << " optimal of " << tried << ", " << met << " bounds of half as many");
+  INFO(found << " optimal of " << tried << ", " << exact << " exact bounds");
   CHECK(found * 10 >= tried * 9);
-  CHECK(met * 10 >= tried * 3);
+  CHECK(exact * 10 >= tried * 3);
 }
 
 TEST_CASE("bounds: mean, largest item and pigeonhole, worked by hand", "[unit][plan]") {
   CHECK(packing_bound({}, 4, 0, kFar) == 0);
-  CHECK(packing_bound({{10, 3}}, 4, 0, kFar) == 10);          // the largest
+  CHECK(packing_bound({{10, 3}}, 4, 0, kFar) == 10);          // the largest item
   CHECK(packing_bound({{1, 10}}, 4, 0, kFar) == 3);           // 10 / 4, whole items
   CHECK(packing_bound({{10, 5}}, 4, 0, kFar) == 20);          // five on four ranks: one gets two
   CHECK(packing_bound({{10, 4}, {7, 1}}, 4, 0, kFar) == 17);  // 7 joins some 10
   CHECK(packing_bound({{100, 9}}, 4, 0, kFar) == 300);        // nine on four: one gets three
-  CHECK(packing_bound({{10, 3}}, 4, 12, kFar) == 12);         // no worse than what is known
+  CHECK(packing_bound({{10, 3}}, 4, 12, kFar) == 12);         // not less than the known bound
   CHECK(packing_bound({{5, 2}, {3, 2}, {2, 1}}, 1, 0, kFar) == 18);
 }
 
-TEST_CASE("bounds: packing into bins proves what mean and pigeonhole cannot", "[unit][plan]") {
+TEST_CASE("bounds: bin packing proves more than mean and pigeonhole", "[unit][plan]") {
   // 96 of 35 and 64 of 20 on 48 ranks: the mean is 96.7. Below 105 a rank takes at most two of 35
   // and one of 20, one and three, or none and five: with weights 2/5 and 1/5 a rank holds at most
   // 1, and 96 * 2/5 + 64 / 5 = 51.2 are needed.
   CHECK(packing_bound({{35, 96}, {20, 64}}, 48, 0, kFar) >= 105);
-  // 240 of 35 and 160 of 20 on 256 ranks: below 55 no 20 fits beside a 35, and the 16 ranks left
-  // hold two 20s each.
+  // 240 of 35 and 160 of 20 on 256 ranks: below 55 no 20 fits together with a 35, and the 16
+  // other ranks hold two 20s each.
   CHECK(packing_bound({{35, 240}, {20, 160}}, 256, 0, 55) == 55);
 }
 
-TEST_CASE("ownership: moves and swaps repair what largest first leaves", "[unit][plan]") {
-  // Largest first: 3 + 2 + 2 beside 3 + 2. One swap of 3 and 2 gives 6 and 6.
+TEST_CASE("ownership: moves and swaps improve the largest-first assignment", "[unit][plan]") {
+  // Largest first: 3 + 2 + 2 and 3 + 2. One swap of 3 and 2 gives 6 and 6.
   const OwnerProblem problem{2, {{0, 1}}, {{3, 0, 0}, {3, 0, 0}, {2, 0, 0}, {2, 0, 0}, {2, 0, 0}}};
   CHECK(assign_owners(problem).makespan == 6);
   CHECK(assign_owners(problem).lower_bound == 6);
 }
 
 TEST_CASE("ownership: a chain of restricted sets is levelled", "[unit][plan]") {
-  // 8 items on ranks {0, 1}, 4 on {1, 2}: rank 1 must leave all of the latter to rank 2.
+  // 8 items on ranks {0, 1}, 4 on {1, 2}: rank 1 must leave all 4 to rank 2.
   OwnerProblem problem{3, {{0, 1}, {1, 2}}, {}};
   for (int i = 0; i < 8; ++i) problem.items.push_back({1, 0, 0});
   for (int i = 0; i < 4; ++i) problem.items.push_back({1, 1, 0});
@@ -228,7 +230,7 @@ TEST_CASE("ownership: the numbering of sets does not matter", "[unit][plan][prop
   }));
 }
 
-TEST_CASE("plan: owners and slots of a parameter do not depend on its place in the list",
+TEST_CASE("plan: owners and chunks of a parameter do not depend on its index",
           "[unit][plan][property]") {
   CHECK(rc::check("shuffled parameters", [] {
     const Problem problem = plan_case::random_problem(8);
@@ -258,7 +260,7 @@ TEST_CASE("plan: equal parameters go to the ranks in the order of their names", 
   CHECK(plan.matrices()[1].owner == 2);  // c
 }
 
-TEST_CASE("plan: owners are spread over replicas, and load follows", "[unit][plan]") {
+TEST_CASE("plan: owners are distributed over replicas", "[unit][plan]") {
   Problem problem;
   const auto on = plan_case::mesh({4, 2});
   for (int i = 0; i < 16; ++i) plan_case::add(problem, plan_case::muon(cat("p", i), on, {8, 8}, 1));
@@ -272,7 +274,7 @@ TEST_CASE("plan: owners are spread over replicas, and load follows", "[unit][pla
   CHECK(plan.makespan() == plan.lower_bound());
 }
 
-TEST_CASE("plan: a layout that puts a matrix on one rank keeps the work there", "[unit][plan]") {
+TEST_CASE("plan: if the layout puts a matrix on one rank, that rank owns it", "[unit][plan]") {
   Problem problem;
   const auto on = plan_case::mesh({4});
   for (int i = 0; i < 8; ++i) {

@@ -29,7 +29,7 @@ Problem example() {
   return p;
 }
 
-/// AdamW parameters and half precision among the others.
+/// Returns a problem with AdamW parameters and half precision, too.
 Problem random_mix() {
   Problem out = plan_case::random_problem(6, true);
   for (ParamSpec& spec : out.params) {
@@ -51,7 +51,7 @@ int64_t bytes_to_others(int rank, std::initializer_list<const std::vector<Region
 
 }  // namespace
 
-TEST_CASE("traffic: what is measured at once is the sum of the copy lists of every rank",
+TEST_CASE("traffic: measure_traffic equals the sum over the block lists of every rank",
           "[unit][plan][property]") {
   CHECK(rc::check("random layouts", [] {
     const Plan plan(random_mix());
@@ -78,7 +78,7 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
     }
     RC_ASSERT(std::accumulate(traffic.moved.begin(), traffic.moved.end(), int64_t{0}) ==
               traffic.moved_total);
-    // What is forwarded has gaps between the messages that it consists of.
+    // A forwarded region has gaps between its messages.
     const bool relayed = std::any_of(plan.chunks().begin(), plan.chunks().end(),
                                      [](const ChunkSpec& s) { return s.relay > 0; });
     if (relayed) RC_ASSERT(all_sent >= traffic.moved_total);
@@ -86,22 +86,22 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
   }));
 }
 
-TEST_CASE("plan: memory is stated by kind, worked by hand", "[unit][plan]") {
-  // Two ranks, two (8, 4) matrices cut in half, one at each owner; bf16. A rank sends 2 messages of
-  // 4 x 4 x 2 = 32 bytes (64 with alignment) and receives as many; the same on the way back.
+TEST_CASE("plan: memory by kind, computed by hand", "[unit][plan]") {
+  // Two ranks, two (8, 4) bf16 matrices cut in half, each rank owns one. A rank sends 2 messages of
+  // 4 x 4 x 2 = 32 bytes (64 with alignment) and receives as many; the same in the return.
   Problem p;
   const auto on = mesh({2});
   for (const char* name : {"a", "b"}) plan_case::add(p, muon(name, on, {8, 4}));
   plan_case::add(p, muon("bias", on, {10}));
   p.params[2].role = Role::kAdamW;
   const auto memory = [&](size_t rank) { return measure_traffic(Plan(p)).ranks[rank].memory; };
-  CHECK(memory(0).message_bytes == 3 * 128);  // gather out and in, return out; one slot
+  CHECK(memory(0).message_bytes == 3 * 128);  // gather out and in, return out; one chunk
   CHECK(memory(0).staged_bytes == 128);
   CHECK(memory(0).state_bytes == 2 * 16 * 4 + 5 * 8);
   p.options.commit = CommitMode::kEager;
   CHECK(memory(0).message_bytes == 4 * 128);
   CHECK(memory(0).staged_bytes == 0);
-  // both at rank 0, one a slot: rank 1 only sends 64 and gets 64 back, two slots in flight
+  // Both at rank 0, one per chunk: rank 1 only sends 64 and receives 64; two chunks in flight.
   for (size_t i = 0; i < 2; ++i) p.params[i].owner = 0;
   p.options.chunk_bytes = 1;
   CHECK(memory(1).message_bytes == 2 * (64 + 64));
@@ -110,12 +110,12 @@ TEST_CASE("plan: memory is stated by kind, worked by hand", "[unit][plan]") {
   CHECK(memory(1).message_bytes == 64 + 64);
 }
 
-TEST_CASE("partial: AdamW moments and work are spread over all holders", "[unit][plan][partial]") {
+TEST_CASE("partial: AdamW moments are distributed over all holders", "[unit][plan][partial]") {
   const auto on = mesh({2, 4});
   Problem p;
   plan_case::add(p, placed("embedding", on, {800, 10}, {kR, kP}, Role::kAdamW));
-  // Each rank sends its addend of the slices that its own replica owns, and its own new values to
-  // all the others.
+  // Each rank sends its partial gradient of the slices that its replica owns, and its new values to
+  // all others.
   for (const RankTraffic& r : measure_traffic(Plan(p)).ranks) {
     CHECK(r.memory.state_bytes == 1000 * 8);
     CHECK(r.sent == 3 * 4000 + 7 * 4000);
@@ -134,14 +134,14 @@ TEST_CASE("gradient layouts: ZeRO-1 keeps the moments once in the world", "[unit
   CHECK(plan.describe().find("R over d0=4; gradient S(0) over d0=4") != std::string::npos);
   for (const RankTraffic& rank : measure_traffic(plan).ranks) {
     CHECK(rank.memory.state_bytes == 200 * 8);
-    // Slices are the gradient's own rows, so gradients stay; new values go to the three others.
+    // Slices are the rows of the gradient, so gradients are not sent; new values go to three ranks.
     CHECK(rank.sent == 3 * 200 * 4);
   }
   p.params[0].grad_layout = cut(1);
   CHECK(Plan(p).hash() != plan.hash());
 }
 
-TEST_CASE("describe: the text holds a row for every parameter, slot and rank", "[unit][plan]") {
+TEST_CASE("describe: the text has a row for every parameter, chunk and rank", "[unit][plan]") {
   const Plan plan(example());
   const std::string text = plan.describe();
   INFO(text);
@@ -159,7 +159,7 @@ TEST_CASE("describe: the text holds a row for every parameter, slot and rank", "
   CHECK(lines_with("S(0) over d1=2, R over d0=2") == 3);
   CHECK(lines_with("4 ranks; 6 matrices of 3 Muon parameters, 1 AdamW parameters") == 1);
   CHECK(lines_with("warning: param 'gate'") == 1);
-  CHECK(lines_with("warning: param 'experts'") == 1);  // 2560 bytes each, budget 2000
+  CHECK(lines_with("warning: param 'experts'") == 1);  // 2560 bytes each, chunk_bytes 2000
   CHECK(text.find(hash_text(plan)) != std::string::npos);
   CHECK(text.find(" \n") == std::string::npos);
   CHECK(plan.describe(1).find("... 3 more\n") != std::string::npos);  // parameters, ranks
@@ -180,7 +180,7 @@ TEST_CASE("describe: JSON is well formed and agrees with the plan", "[unit][plan
   CHECK(*list("params")[0].find("name")->as<std::string>() == p.params[0].name);
   CHECK(list("params").size() == 4);
   CHECK(list("ranks").size() == 4);
-  CHECK(list("slots").size() == plan.chunks().size());
+  CHECK(list("chunks").size() == plan.chunks().size());
   CHECK(list("warnings").size() >= 2);
   CHECK(total("matrices") == 6);
   CHECK(total("makespan_cost") == plan.makespan());
@@ -193,7 +193,7 @@ TEST_CASE("describe: JSON is well formed and agrees with the plan", "[unit][plan
   CHECK(owners == expected);
 }
 
-TEST_CASE("plan: the hash covers whatever ranks must agree on", "[unit][plan]") {
+TEST_CASE("plan: the hash covers everything that must be equal on all ranks", "[unit][plan]") {
   const Problem good = example();
   const uint64_t hash = Plan(good).hash();
   CHECK(Plan(good).hash() == hash);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Carries elements through the copy lists of a plan, rank by rank, and says what went wrong. An
-// element is its parameter and its number there, so every place knows what belongs to it.
+// Moves elements through the block lists of a plan, rank by rank, and reports the first error. The
+// value of an element is its parameter and its index there, so every copy can be checked.
 
 #include <stdexcept>
 #include <tuple>
@@ -23,7 +23,7 @@ void expect(bool ok, const Parts&... parts) {
   if (!ok) throw std::runtime_error(cat(parts...));
 }
 
-/// Regions ascend by peer, begin at multiples of 64 and end inside the buffer.
+/// Checks that regions ascend by peer, start at multiples of 64 and end inside the buffer.
 inline void check_regions(const std::vector<Region>& regions, int64_t bytes, bool may_share,
                           const char* what) {
   expect(bytes % 64 == 0, what, ": buffer of ", bytes, " bytes");
@@ -45,7 +45,7 @@ inline void check_regions(const std::vector<Region>& regions, int64_t bytes, boo
 }
 
 inline void check_shape(const RankChunk& s) {
-  expect(s.takes_part(), "a slot without a message");
+  expect(s.takes_part(), "a chunk without a message");
   check_regions(s.gather_sends, s.gather_send_bytes, false, "gather sends");
   check_regions(s.gather_receives, s.gather_receive_bytes, false, "gather receives");
   check_regions(s.return_sends, s.return_send_bytes, true, "return sends");
@@ -74,28 +74,28 @@ inline void check_shape(const RankChunk& s) {
 class Simulation {
  public:
   Simulation(const Plan& plan, std::vector<std::vector<RankChunk>> chunks)
-      : plan_(plan), slots_(std::move(chunks)) {
+      : plan_(plan), chunks_(std::move(chunks)) {
     for (const muonrt::ParamSpec& spec : plan.problem().params) {
       held_.push_back(naive::held(spec.layout));
       grads_.push_back(naive::held(grad_layout(spec)));
     }
   }
 
-  /// A whole step, after which every rank has every element of its shards back once.
+  /// Runs a step; checks that every rank receives every element of its shards exactly once.
   void run() {
-    for (const auto& own : slots_) {
+    for (const auto& own : chunks_) {
       for (size_t i = 1; i < own.size(); ++i)
-        expect(own[i - 1].index < own[i].index, "slots do not ascend");
+        expect(own[i - 1].index < own[i].index, "chunks do not ascend");
     }
     for (int32_t s = 0; s < static_cast<int32_t>(plan_.chunks().size()); ++s) {
-      here_.clear();
-      for (size_t r = 0; r < slots_.size(); ++r) {
-        for (const RankChunk& chunk : slots_[r])
-          if (chunk.index == s) here_[static_cast<int>(r)] = &chunk;
+      current_.clear();
+      for (size_t r = 0; r < chunks_.size(); ++r) {
+        for (const RankChunk& chunk : chunks_[r])
+          if (chunk.index == s) current_[static_cast<int>(r)] = &chunk;
       }
-      for (const auto& [rank, chunk] : here_) check_shape(*chunk);
+      for (const auto& [rank, chunk] : current_) check_shape(*chunk);
       gather();
-      give_back();
+      return_updates();
     }
     for (size_t p = 0; p < held_.size(); ++p) {
       if (plan_.problem().params[p].role != muonrt::Role::kMuon) continue;
@@ -110,7 +110,7 @@ class Simulation {
   }
 
  private:
-  using Buffers = std::map<int, std::vector<int64_t>>;  // by rank; ids, -1 where none lies
+  using Buffers = std::map<int, std::vector<int64_t>>;  // by rank; ids, or -1 for none
   using Regions = std::vector<Region> RankChunk::*;
   using Element = muonrt::DType RankChunk::*;
 
@@ -120,18 +120,18 @@ class Simulation {
   }
   Buffers buffers(int64_t RankChunk::*bytes, Element element) const {
     Buffers out;
-    for (const auto& [rank, chunk] : here_)
+    for (const auto& [rank, chunk] : current_)
       out[rank].assign(static_cast<size_t>(chunk->*bytes / size_of(chunk->*element)), -1);
     return out;
   }
 
-  /// Moves messages; both sides must name each other with the same number of bytes.
+  /// Moves messages; checks that sender and receiver agree on the number of bytes.
   void move(const Buffers& sent, Buffers& received, Element element, Regions sends,
             Regions receives) const {
     std::map<std::pair<int, int>, Region> expected;  // (from, to)
-    for (const auto& [rank, chunk] : here_)
+    for (const auto& [rank, chunk] : current_)
       for (const Region& region : chunk->*receives) expected[{region.peer, rank}] = region;
-    for (const auto& [rank, chunk] : here_) {
+    for (const auto& [rank, chunk] : current_) {
       const int64_t size = size_of(chunk->*element);
       for (const Region& from : chunk->*sends) {
         const auto to = expected.find({rank, from.peer});
@@ -144,10 +144,10 @@ class Simulation {
         expected.erase(to);
       }
     }
-    expect(expected.empty(), "a message is expected that nobody sends");
+    expect(expected.empty(), "a message is expected that no rank sends");
   }
 
-  /// Calls use(id, packed offset) for the elements of a piece, which must be what lies there.
+  /// Calls use(id, packed offset) for the elements of a block; checks that they are in the shard.
   template <class Use>
   void for_each(const std::vector<naive::Held>& tensors, int rank, const ShardBlock& p,
                 const Use& use) const {
@@ -157,19 +157,19 @@ class Simulation {
       for (int64_t j = 0; j < p.cols; ++j) {
         const int64_t local = p.local_offset + i * p.local_ld + j;
         expect(local >= 0 && local < std::ssize(held), "rank ", rank, " leaves its shard");
-        const int64_t lies = held[static_cast<size_t>(local)],
+        const int64_t found = held[static_cast<size_t>(local)],
                       number = (m.index * m.rows + p.global_row + i) * m.cols + p.global_col + j;
-        expect(lies == number, "rank ", rank, " takes ", lies, " for ", number);
+        expect(found == number, "rank ", rank, " takes ", found, " for ", number);
         use(id(p.param, number), static_cast<size_t>(p.packed_offset + i * p.cols + j));
       }
     }
   }
-  /// The owner's side: a rectangle of a matrix of the plan in a message.
-  struct Rectangle {
+  /// The owner's side: a block of a matrix of the plan in a message.
+  struct PlanBlock {
     int32_t matrix;
     int64_t rows, cols, row, col, packed_offset;
   };
-  static Rectangle rectangle(const RankChunk& s, const MatrixBlock& p) {
+  static PlanBlock plan_block(const RankChunk& s, const MatrixBlock& p) {
     return {s.owned[static_cast<size_t>(p.matrix)].matrix,
             p.rows,
             p.cols,
@@ -177,11 +177,11 @@ class Simulation {
             p.col,
             p.packed_offset};
   }
-  /// What the owner finds in a gather: matrices, or their addends one after the other.
-  static std::vector<Rectangle> arrivals(const RankChunk& s) {
-    std::vector<Rectangle> out;
+  /// Returns what the owner receives in a gather: matrices, or all partial gradients.
+  static std::vector<PlanBlock> arrivals(const RankChunk& s) {
+    std::vector<PlanBlock> out;
     if (s.kind == muonrt::ChunkKind::kDirections) {
-      for (const MatrixBlock& p : s.gather_matrix_blocks) out.push_back(rectangle(s, p));
+      for (const MatrixBlock& p : s.gather_matrix_blocks) out.push_back(plan_block(s, p));
     }
     for (const auto& partial_grad : s.partial_grad_blocks) {
       for (const ShardBlock& p : partial_grad)
@@ -189,9 +189,9 @@ class Simulation {
     }
     return out;
   }
-  /// Calls use(id, packed offset, place in the matrix) for its elements.
+  /// Calls use(id, packed offset, index in the matrix) for the elements of a block.
   template <class Use>
-  void for_each(const Rectangle& r, const Use& use) const {
+  void for_each(const PlanBlock& r, const Use& use) const {
     const muonrt::Matrix& m = matrix(r.matrix);
     for (int64_t i = 0; i < r.rows; ++i) {
       for (int64_t j = 0; j < r.cols; ++j) {
@@ -202,19 +202,19 @@ class Simulation {
     }
   }
 
-  /// Every element of every matrix arrives at its owner exactly once, or once of each addend.
+  /// Checks that every element of every matrix arrives at its owner once per partial gradient.
   void gather() const {
     Buffers sent = buffers(&RankChunk::gather_send_bytes, &RankChunk::gather_dtype),
             received = buffers(&RankChunk::gather_receive_bytes, &RankChunk::gather_dtype);
-    for (const auto& [rank, chunk] : here_) {
+    for (const auto& [rank, chunk] : current_) {
       for (const ShardBlock& p : chunk->gather_blocks)
         for_each(grads_, rank, p, [&](int64_t id, size_t at) { sent.at(rank).at(at) = id; });
     }
     move(sent, received, &RankChunk::gather_dtype, &RankChunk::gather_sends,
          &RankChunk::gather_receives);
-    for (const auto& [rank, chunk] : here_) {
+    for (const auto& [rank, chunk] : current_) {
       std::map<std::pair<int32_t, int64_t>, int> filled;
-      for (const Rectangle& r : arrivals(*chunk)) {
+      for (const PlanBlock& r : arrivals(*chunk)) {
         for_each(r, [&](int64_t id, size_t at, int64_t place) {
           expect(received.at(rank).at(at) == id, "element ", place, " arrived wrong at ", rank);
           ++filled[{r.matrix, place}];
@@ -230,12 +230,12 @@ class Simulation {
     }
   }
 
-  void give_back() {
+  void return_updates() {
     Buffers sent = buffers(&RankChunk::return_send_bytes, &RankChunk::return_dtype),
             received = buffers(&RankChunk::return_receive_bytes, &RankChunk::return_dtype);
-    for (const auto& [rank, chunk] : here_) {
+    for (const auto& [rank, chunk] : current_) {
       for (const MatrixBlock& p : chunk->return_matrix_blocks)
-        for_each(rectangle(*chunk, p),
+        for_each(plan_block(*chunk, p),
                  [&](int64_t id, size_t at, int64_t) { sent.at(rank).at(at) = id; });
     }
     move(sent, received, &RankChunk::return_dtype, &RankChunk::return_sends,
@@ -243,7 +243,7 @@ class Simulation {
     const Buffers arrived = received;
     move(arrived, received, &RankChunk::return_dtype, &RankChunk::relay_sends,
          &RankChunk::relay_receives);
-    for (const auto& [rank, chunk] : here_) {
+    for (const auto& [rank, chunk] : current_) {
       for (const ShardBlock& p : chunk->return_blocks) {
         for_each(held_, rank, p, [&](int64_t id, size_t at) {
           expect(received.at(rank).at(at) == id, "rank ", rank, ", param ", p.param,
@@ -255,13 +255,13 @@ class Simulation {
   }
 
   const Plan& plan_;
-  std::vector<std::vector<RankChunk>> slots_;  // of each rank
-  std::vector<naive::Held> held_, grads_;      // of each parameter, and of its gradient
-  std::map<int, const RankChunk*> here_;       // ranks that take part in the slot
+  std::vector<std::vector<RankChunk>> chunks_;  // by rank
+  std::vector<naive::Held> held_, grads_;       // by parameter; of its gradient
+  std::map<int, const RankChunk*> current_;     // ranks that take part in the current chunk
   std::map<std::pair<int, int64_t>, int> returned_;
 };
 
-/// First complaint; empty if there is none.
+/// Runs a step; returns the first error, or "".
 inline std::string run_step(const Plan& plan, std::vector<std::vector<RankChunk>> chunks) {
   try {
     Simulation(plan, std::move(chunks)).run();
@@ -270,6 +270,8 @@ inline std::string run_step(const Plan& plan, std::vector<std::vector<RankChunk>
   }
   return {};
 }
-inline std::string run_step(const Plan& plan) { return run_step(plan, plan_case::all_slots(plan)); }
+inline std::string run_step(const Plan& plan) {
+  return run_step(plan, plan_case::all_rank_chunks(plan));
+}
 
 }  // namespace plan_simulation

@@ -8,8 +8,8 @@
 #include "support/bits_cases.hpp"
 #include "unit/plan/plan_cases.hpp"
 
-// Returns in two levels: owners return to few ranks, which forward to the equal holders of other
-// replicas. And replicas that each do the work for themselves.
+// Returns in two levels: owners return to a few ranks, which forward to the equal holders of other
+// replicas. Also ReplicaMode::kEach.
 
 using namespace muonrt;
 using plan_case::placed;
@@ -19,7 +19,7 @@ namespace {
 const Placement kR{PlacementKind::kReplicate, 0, 1}, kS{PlacementKind::kShard, 0, 1},
     kP{PlacementKind::kPartial, 0, 1};
 
-/// Other ranks in a list of regions.
+/// Returns the number of other ranks in a list of regions.
 int64_t others(const std::vector<Region>& regions, int rank) {
   std::set<int32_t> out;
   for (const Region& r : regions) out.insert(r.peer);
@@ -27,7 +27,7 @@ int64_t others(const std::vector<Region>& regions, int rank) {
   return std::ssize(out);
 }
 
-/// The most ranks that any rank sends to in one exchange of a return, from the copy lists.
+/// Returns the maximum number of ranks to which a rank sends in one exchange of a return.
 int64_t most_peers(const Plan& plan) {
   int64_t out = 0;
   for (int rank = 0; rank < plan.problem().options.world; ++rank) {
@@ -44,7 +44,7 @@ int64_t most_peers(const Plan& plan) {
 
 }  // namespace
 
-TEST_CASE("relay: blocks of replicas are as large as the bound allows", "[unit][plan][relay]") {
+TEST_CASE("relay: blocks of replicas are as large as max_peers allows", "[unit][plan][relay]") {
   CHECK(relay_block(1, 64, true, 64) == 0);  // 63 peers: direct
   CHECK(relay_block(2, 4, true, 7) == 0);    // 7 peers
   CHECK(relay_block(2, 4, true, 4) == 4);    // 1 and 3
@@ -53,14 +53,15 @@ TEST_CASE("relay: blocks of replicas are as large as the bound allows", "[unit][
   CHECK(relay_block(8, 128, true, 64) == 32);  // 31 and 31, not 7 and 127
   CHECK(relay_block(1, 64, true, 16) == 8);    // 7 and 7: DDP
   CHECK(relay_block(16, 1, true, 4) == 0);     // one replica: nothing to forward
-  CHECK(relay_block(4, 2, true, 1) == 2);      // 3 and 1: the best there is
+  CHECK(relay_block(4, 2, true, 1) == 2);      // 3 and 1: the minimum
   CHECK(relay_block(1, 2, true, 1) == 0);
-  // An owner that holds nothing itself has one peer more.
+  // An owner that holds nothing has one more peer.
   CHECK(relay_block(2, 2, true, 3) == 0);
   CHECK(relay_block(2, 2, false, 3) == 2);
 }
 
-TEST_CASE("relay: an owner's head in every block stands where it does", "[unit][plan][relay]") {
+TEST_CASE("relay: in every block an owner returns to the replica with its own offset",
+          "[unit][plan][relay]") {
   for (int32_t replicas = 1; replicas <= 9; ++replicas) {
     for (int32_t block = 1; block <= replicas; ++block) {
       for (int32_t owner = 0; owner < replicas; ++owner) {
@@ -78,7 +79,7 @@ TEST_CASE("relay: an owner's head in every block stands where it does", "[unit][
   }
 }
 
-TEST_CASE("relay: no rank returns to more peers than the bound, where it can be kept",
+TEST_CASE("relay: no rank returns to more than max_peers peers, if possible",
           "[unit][plan][relay]") {
   struct Row {
     std::vector<int64_t> mesh;
@@ -106,17 +107,17 @@ TEST_CASE("relay: no rank returns to more peers than the bound, where it can be 
     for (const ChunkSpec& chunk : plan.chunks()) relays = relays || chunk.relay > 0;
     CHECK(relays == row.relays);
     CHECK((plan.describe().find("two levels in") != std::string::npos) == row.relays);
-    // Without a bound of the caller's nothing is forwarded in so small a world.
+    // With the default max_peers nothing is forwarded in such a small world.
     p.options.max_peers = 0;
     const Plan direct(p);
     for (const ChunkSpec& chunk : direct.chunks()) CHECK(chunk.relay == 0);
     CHECK(direct.hash() != plan.hash());
-    // What crosses between ranks for each parameter is the same either way.
+    // The bytes between ranks are equal for each parameter with and without relay.
     CHECK(measure_traffic(direct).moved == measure_traffic(plan).moved);
   }
 }
 
-TEST_CASE("same bits: returns in two levels, and each replica for itself", "[bits][relay][nosan]") {
+TEST_CASE("same bits: returns in two levels, and ReplicaMode::kEach", "[bits][relay][nosan]") {
   struct Row {
     std::vector<int64_t> mesh;
     std::vector<Placement> placements;
@@ -160,7 +161,7 @@ TEST_CASE("same bits: returns in two levels, and each replica for itself", "[bit
   }
 }
 
-TEST_CASE("replicas: each for itself moves nothing between replicas", "[unit][plan][replicas]") {
+TEST_CASE("replicas: kEach moves nothing between replicas", "[unit][plan][replicas]") {
   Problem p;
   p.options.replica_mode = ReplicaMode::kEach;
   const auto on = plan_case::mesh({2, 3});
@@ -176,31 +177,31 @@ TEST_CASE("replicas: each for itself moves nothing between replicas", "[unit][pl
       }
     }
   }
-  // The caller's owner stands for its counterparts in the other replicas.
+  // The caller's owner also determines its counterparts in the other replicas.
   p.params[0].owner = 4;
   const Plan given(p);
   CHECK(given.matrices()[0].owner == 1);
   CHECK(given.matrices()[1].owner == 4);
 }
 
-TEST_CASE("replicas: auto takes what the model calls cheaper and says both",
+TEST_CASE("replicas: auto chooses the cheaper mode of the model and reports both",
           "[unit][plan][replicas]") {
   Problem p;
   p.options.replica_mode = ReplicaMode::kAuto;
   const auto on = plan_case::mesh({2});
   for (const char* name : {"a", "b"}) plan_case::add(p, placed(name, on, {64, 64}, {kR}));
-  // Products for nothing: to repeat them saves the messages.
+  // Products cost nothing, so repeating them saves the messages.
   p.options.rates = {1e30, 1e9, 1e-5};
   const Plan each(p);
   CHECK(each.each_replica());
   CHECK(each.each_seconds() < each.once_seconds());
   CHECK(each.describe().find("once in every replica (modelled: ") != std::string::npos);
-  // Messages for nothing.
+  // Messages cost nothing.
   p.options.rates = {1e6, 1e30, 0};
   const Plan once(p);
   CHECK_FALSE(once.each_replica());
   CHECK(once.once_seconds() < once.each_seconds());
-  // By hand: one of two equal matrices each, one message with it to the other rank, none back.
+  // Each rank owns one of two equal matrices and sends one message with it to the other rank.
   p.options.rates = {1e9, 1e6, 1e-3};
   const Plan counted(p);
   const double cost = counted.matrices()[0].cost;
@@ -208,9 +209,10 @@ TEST_CASE("replicas: auto takes what the model calls cheaper and says both",
   CHECK(counted.each_seconds() == Approx(2 * cost / 1e9));
 }
 
-TEST_CASE("replicas: auto plans no copies that cannot pay, and copies beyond 63 bits say so",
-          "[unit][plan][replicas]") {
-  // About 10^15 FLOPs a copy, of which there are 16,384.
+TEST_CASE(
+    "replicas: auto makes no plan with kEach if its products cost more; kEach rejects 63 bits",
+    "[unit][plan][replicas]") {
+  // About 10^15 FLOPs per matrix and replica; 16,384 of these.
   Problem p;
   p.options.replica_mode = ReplicaMode::kAuto;
   p.options.rates = {1e15, 1e12, 1e-6};
@@ -228,11 +230,11 @@ TEST_CASE("replicas: auto plans no copies that cannot pay, and copies beyond 63 
     INFO(e.message());
     CHECK(e.status() == Status::kInvalidArgument);
     CHECK(e.message().find("in every replica") != std::string::npos);
-    CHECK(e.message().find("replicas: once or auto") != std::string::npos);
+    CHECK(e.message().find("replica_mode to once or auto") != std::string::npos);
   }
 }
 
-TEST_CASE("faults: a rank that dies while it forwards ends the step on all, with nothing changed",
+TEST_CASE("faults: if a rank dies while it forwards, the step fails on all ranks without changes",
           "[unit][optimizer][relay][tsan]") {
   world::Case c = world::on_mesh({2, 2});
   c.settings.max_peers = 1;

@@ -1,4 +1,4 @@
-// The textbook is what everything else is compared with: here it is compared with arithmetic.
+// Tests of the float64 reference implementation, with which all other code is compared.
 #include "reference/reference.hpp"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 using namespace reference;
 
-TEST_CASE("textbook: a decomposition reassembles, with orthonormal factors, in descending order",
-          "[unit][textbook]") {
+TEST_CASE("reference: svd has orthonormal factors, descending values, and gives the matrix back",
+          "[unit][reference]") {
   for (const auto& shape : catalogue::kShapes) {
     INFO(shape.rows << " x " << shape.cols);
     const Matrix a = gaussian(shape.rows, shape.cols, 1);
@@ -24,8 +24,7 @@ TEST_CASE("textbook: a decomposition reassembles, with orthonormal factors, in d
   }
 }
 
-TEST_CASE("textbook: a known spectrum is found again, rank deficient ones included",
-          "[unit][textbook]") {
+TEST_CASE("reference: svd finds a known spectrum, with rank deficiency, too", "[unit][reference]") {
   const std::vector<double> spectrum = {5, 3, 3, 1e-3, 1e-9, 0, 0};
   const Svd f = random_svd(7, 12, spectrum, 3);
   const Matrix a = assemble(f);
@@ -37,8 +36,8 @@ TEST_CASE("textbook: a known spectrum is found again, rank deficient ones includ
   CHECK(max_difference(multiply(o, transpose(a)), transpose(multiply(o, transpose(a)))) <= 1e-8);
 }
 
-TEST_CASE("textbook: Newton-Schulz acts on singular values alone, in both forms",
-          "[unit][textbook]") {
+TEST_CASE("reference: Newton-Schulz changes only singular values, in both forms",
+          "[unit][reference]") {
   const Svd f = random_svd(9, 14, {1, 0.9, 0.5, 0.3, 0.1, 0.05, 0.01, 0.003, 0.001}, 4);
   const Matrix a = assemble(f);
   const double safety = 1.02, norm = frobenius(a);
@@ -56,15 +55,15 @@ TEST_CASE("textbook: Newton-Schulz acts on singular values alone, in both forms"
   CHECK(e.off_diagonal <= 1e-13);
 }
 
-TEST_CASE("textbook: ten Polar Express steps give the polar factor", "[unit][textbook]") {
+TEST_CASE("reference: ten Polar Express steps give the polar factor", "[unit][reference]") {
   const Matrix a = assemble(random_svd(8, 20, {1, 1, 0.8, 0.5, 0.2, 0.1, 0.05, 0.02}, 5));
   const Matrix o = newton_schulz(lists::kPolarReference, 1.01, a);
-  // The last step is the fixed limit with u not quite 1; the printed digits end at 1e-15.
+  // The last step is the limit, with u not exactly 1; the published digits end at 1e-15.
   CHECK(max_difference(o, polar_factor(a)) <= 1e-12);
 }
 
-TEST_CASE("textbook: one Muon step of a 1 x 1 matrix, by hand", "[unit][textbook]") {
-  // The sign of u is all that is left of it: p(1/safety) times the sign.
+TEST_CASE("reference: one Muon step of a 1 x 1 matrix, by hand", "[unit][reference]") {
+  // The update of a 1 x 1 matrix is p(1 / safety) times the sign of u.
   const double p = compose(lists::kKellerJordan, 1.0);
   for (const bool heavy : {false, true}) {
     for (const bool nesterov : {false, true}) {
@@ -86,7 +85,7 @@ TEST_CASE("textbook: one Muon step of a 1 x 1 matrix, by hand", "[unit][textbook
   }
 }
 
-TEST_CASE("textbook: the first AdamW step, by hand, in both forms", "[unit][textbook]") {
+TEST_CASE("reference: the first AdamW step, by hand, in both forms", "[unit][reference]") {
   AdamW how;
   how.lr = 0.5;
   how.eps = 0.25;
@@ -101,14 +100,14 @@ TEST_CASE("textbook: the first AdamW step, by hand, in both forms", "[unit][text
   CHECK(w[0] == Approx(2 - 0.5 * 0.1 * 2 - 0.5 * (-3) / (3 + 0.25 / std::sqrt(0.05))));
 }
 
-TEST_CASE("textbook: a matrix in blocks, and what it is divided by, by hand", "[unit][textbook]") {
+TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][reference]") {
   const std::vector<Part> blocks = cut_into({whole_matrix(5, 3)}, 2, 2);
   REQUIRE(blocks.size() == 4);
   CHECK(blocks[0].rows == std::vector<int64_t>{0, 1, 2});
   CHECK(blocks[3].rows == std::vector<int64_t>{3, 4});
   CHECK(blocks[3].cols == std::vector<int64_t>{2});
   CHECK(cut_into({whole_matrix(5, 1)}, 4, 1).size() == 3);  // of two rows
-  // Of norm 5 with a list that changes nothing.
+  // u has norm 5, and the list is the identity.
   Matrix u(1, 2);
   u(0, 0) = 3, u(0, 1) = -4;
   Muon how;
@@ -119,7 +118,7 @@ TEST_CASE("textbook: a matrix in blocks, and what it is divided by, by hand", "[
     how.normalize = static_cast<Normalize>(i);
     CHECK(max_difference(orthogonalized(how, u), scale(1 / divisors[i], u)) <= 1e-15);
   }
-  // A part's factor is on its decay and its update: of a 1 x 1 matrix the sign remains.
+  // The factor of a part multiplies its decay and its update, which is the sign for a 1 x 1 matrix.
   how.normalize = Normalize::kPrescaled;
   how.nesterov = false;
   how.lr = 0.5;
@@ -133,7 +132,7 @@ TEST_CASE("textbook: a matrix in blocks, and what it is divided by, by hand", "[
   CHECK(w(0, 1) == Approx(1 - 1.5 * 0.25 + 1.5));
 }
 
-TEST_CASE("textbook: random bits are Philox's", "[unit][textbook]") {
+TEST_CASE("reference: random bits are those of Philox", "[unit][reference]") {
   // Known answer of Random123 (kat_vectors, philox4x32 with 10 rounds).
   const uint32_t words[] = {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u};
   for (uint64_t e = 0; e < 8; ++e)

@@ -13,7 +13,7 @@ using namespace muonrt;
 namespace {
 
 constexpr int kSteps = 5;
-constexpr size_t kEach = kSanitized ? 9 : 1;  // row of the covering arrays
+constexpr size_t kEach = kSanitized ? 9 : 1;  // every how many-th row of the covering arrays
 
 void check_same(const bits::Factors& factors, bool half, const world::Tensors& reference) {
   const world::Case c = bits::make(factors, half, kSteps);
@@ -55,12 +55,12 @@ TEST_CASE("same bits: the same with bf16 parameters, gradients and iteration", "
   covering_array(true);
 }
 
-TEST_CASE("same bits: every way to orthogonalize, f16, AOL and blocks among them", "[bits]") {
+TEST_CASE("same bits: every variant of orthogonalization, with f16, AOL and blocks", "[bits]") {
   const auto meshes = static_cast<int>(bits::meshes().size());
   std::vector<world::Tensors> references;
   for (int variant = 0; variant < bits::kVariants; ++variant)
     references.push_back(bits::reference_ops(false, kSteps, variant));
-  // They are ways apart: each moves the weights otherwise.
+  // The variants must differ: each gives different weights.
   for (int variant = 1; variant < bits::kVariants; ++variant)
     CHECK(references[static_cast<size_t>(variant)].params != references[0].params);
   const auto rows =
@@ -95,7 +95,7 @@ TEST_CASE("same bits: random draws", "[bits]") {
   }
 }
 
-TEST_CASE("same bits: a few worlds, for the sanitizers of threads", "[bits][tsan]") {
+TEST_CASE("same bits: a few worlds for ThreadSanitizer", "[bits][tsan]") {
   const auto reference = bits::reference_ops(false, kSteps);
   check_same({.mesh = 5, .scheme = 1, .window = 2, .threads = 2}, false, reference);
   check_same({.mesh = 3, .window = 1, .chunk = 1, .commit = 1}, false, reference);
@@ -123,9 +123,8 @@ TEST_CASE("same bits: the full product", "[.full][bits]") {
   }
 }
 
-TEST_CASE("same bits: master weights and remainders follow the f32 parameter they stand for",
-          "[bits]") {
-  // bf16 parameters step like f32 parameters that begin at the same values.
+TEST_CASE("same bits: master weights and remainders equal the f32 parameter", "[bits]") {
+  // bf16 parameters must step like f32 parameters with the same initial values.
   for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {
     world::Case half = bits::make({}, false, kSteps), full = half;
     for (world::Param& p : half.params) {

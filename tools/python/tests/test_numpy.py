@@ -212,7 +212,7 @@ def test_readings_of_placements_and_submeshes():
     own = [(0, 2), (1, 3), (0, 2), (1, 3)]
     for ranks in own:
         layout = muonrt.Layout(muonrt.Mesh((2,), ["dp"], list(ranks)), "S(0)").lift(own)
-        assert (layout.mesh.shape, layout.mesh.names) == ([2, 2], ["dp", "lines"])
+        assert (layout.mesh.shape, layout.mesh.names) == ([2, 2], ["dp", "submeshes"])
         assert layout.mesh.ranks == [0, 1, 2, 3]
         rows = [layout.runs((5, 2), rank, 0) for rank in range(4)]
         assert rows == [[(0, 3)], [(0, 3)], [(3, 5)], [(3, 5)]]
