@@ -38,7 +38,7 @@ struct NewtonSchulz {
   /// Results are scaled to the Frobenius norm sqrt(m). Source: Muon+, arXiv 2602.21545.
   bool renormalize = false;
 
-  bool scales_lines() const { return renormalize || row_scaling == RowScaling::kEquilibrate; }
+  bool scales_neurons() const { return renormalize || row_scaling == RowScaling::kEquilibrate; }
   const CoefficientList& list_of(Form form) const { return form == Form::kGram ? gram_list : list; }
   DType iteration_of(Form form) const { return form == Form::kGram ? gram_iteration : iteration; }
 };
@@ -83,9 +83,9 @@ struct OrthogonalizeArgs {
   MatrixBatch raw;            // m x n with m <= n, transport dtype; read only
   void* workspace = nullptr;  // newton_schulz_workspace bytes, 256-byte aligned; overwritten
   Tally* q = nullptr;  // one for each matrix: every Q of the Gram form is added to it; or null
-  /// Where settings->scales_lines(): two for each matrix, valid until the work has run. The caller
-  /// sets stored_rows of the first `count`: whether a matrix's outputs are rows of it. The rest is
-  /// set here.
+  /// Where settings->scales_neurons(): two for each matrix, valid until the work has run. The
+  /// caller sets stored_rows of the first `count`: whether a matrix's outputs are rows of it. The
+  /// rest is set here.
   std::span<NormuonState> lines = {};
 };
 

@@ -13,7 +13,7 @@
 namespace muonrt {
 
 /// What the lines of a matrix are multiplied by.
-enum class LineRule : int32_t {
+enum class NeuronRule : int32_t {
   kNormuon,  // 1 / root of the line's second moment, and one factor that keeps the matrix's norm
   kEqual,    // the same with the line's own mean square: afterwards all lines have one norm (row
              // equilibration, arXiv 2603.28254); the matrix's norm times `target`
@@ -28,7 +28,7 @@ struct NormuonState {
   int64_t neurons = 0;
   bool stored_rows = true;       // lines are rows of what is stored, else its columns
   int32_t param = 0, group = 0;  // kNormuon only
-  LineRule rule = LineRule::kNormuon;
+  NeuronRule rule = NeuronRule::kNormuon;
   float target = 1.0f;
 };
 
@@ -59,14 +59,14 @@ MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, i
                             (sqrt(n * scaled) + static_cast<double>(kNormuonEps)));
 }
 
-/// The least norm that a matrix is divided by under LineRule::kNorm; as nanochat.
+/// The least norm that a matrix is divided by under NeuronRule::kNorm; as nanochat.
 constexpr float kLeastNorm = 1e-6f;
 
 /// A line's own factor by the rule of its matrix; a new second moment is staged.
-MUONRT_HOST_DEVICE inline float line_factor(const NormuonState& s, int64_t line, float mean_square,
-                                            float beta2) {
-  if (s.rule == LineRule::kNorm) return 1.0f;
-  if (s.rule == LineRule::kEqual) return normuon_neuron_factor(mean_square);
+MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t line,
+                                              float mean_square, float beta2) {
+  if (s.rule == NeuronRule::kNorm) return 1.0f;
+  if (s.rule == NeuronRule::kEqual) return normuon_neuron_factor(mean_square);
   const float moment = normuon_moment(s.moments[line], mean_square, beta2);
   s.staged[line] = moment;
   return normuon_neuron_factor(moment);
@@ -74,7 +74,7 @@ MUONRT_HOST_DEVICE inline float line_factor(const NormuonState& s, int64_t line,
 /// What all lines are multiplied by besides; arguments as of normuon_restore.
 MUONRT_HOST_DEVICE inline float matrix_factor(const NormuonState& s, double squares, double scaled,
                                               int64_t length) {
-  if (s.rule != LineRule::kNorm) return s.target * normuon_restore(squares, scaled, length);
+  if (s.rule != NeuronRule::kNorm) return s.target * normuon_restore(squares, scaled, length);
   const float norm = static_cast<float>(sqrt(static_cast<double>(length) * squares));
   return s.target / (norm < kLeastNorm ? kLeastNorm : norm);
 }

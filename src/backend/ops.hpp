@@ -156,7 +156,7 @@ class Ops : public MatrixRules {
 
   /// matrix <- NorMuon(matrix) for whole matrices as they are stored, unless a matrix's parameter
   /// sits out; the new second moments are staged. Or matrix <- its lines scaled by another
-  /// LineRule, which reads no tables.
+  /// NeuronRule, which reads no tables.
   /// @param states  one for each matrix; with no lines: it is left alone.
   virtual void normuon(Stream& stream, const MatrixBatch& matrices,
                        std::span<const NormuonState> states, const StepTables& tables) = 0;

@@ -79,7 +79,7 @@ void finish_factors(const NormuonState& state, int64_t length, float beta2) {
   double squares[kNeuronChains] = {}, scaled[kNeuronChains] = {};
   for (int64_t line = 0; line < state.neurons; ++line) {
     const float mean = state.factors[line];
-    const float factor = line_factor(state, line, mean, beta2);
+    const float factor = neuron_factor(state, line, mean, beta2);
     state.factors[line] = factor;
     const double v = static_cast<double>(mean), f = static_cast<double>(factor);
     squares[line % kNeuronChains] += v;
@@ -127,7 +127,7 @@ void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
   host_stream(stream).enqueue(Task([=, this] {
     MatrixBatch one = matrices;
     for (const NormuonState& state : states) {
-      const bool moments = state.rule == LineRule::kNormuon;
+      const bool moments = state.rule == NeuronRule::kNormuon;
       if (state.neurons > 0 && (!moments || tables.params[state.param].active))
         normuon_of(one, state, moments ? tables.groups[state.group].normuon_beta2 : 0.0f);
       one.data = static_cast<char*>(one.data) + one.stride * size_of(one.dtype);

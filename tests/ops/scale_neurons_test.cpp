@@ -16,9 +16,9 @@ using reference::Matrix;
 namespace {
 
 /// What a rule makes of `x`, whose lines are its rows.
-Matrix expected(LineRule rule, double target, Matrix x) {
+Matrix expected(NeuronRule rule, double target, Matrix x) {
   const double norm = reference::frobenius(x);
-  if (rule == LineRule::kNorm) return reference::scale(target / std::fmax(norm, 1e-6), x);
+  if (rule == NeuronRule::kNorm) return reference::scale(target / std::fmax(norm, 1e-6), x);
   double left = 0;  // rows that are not zero share the norm
   std::vector<double> norms;
   for (int64_t i = 0; i < x.rows; ++i) {
@@ -41,7 +41,7 @@ TEST_CASE(
     "[ops]") {
   constexpr int64_t kCount = 3;
   auto all = backends::all();
-  for (const LineRule rule : {LineRule::kEqual, LineRule::kNorm}) {
+  for (const NeuronRule rule : {NeuronRule::kEqual, NeuronRule::kNorm}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 9}, {7, 40}, {33, 64}, {65, 131}}) {
         std::vector<unsigned char> bits;
