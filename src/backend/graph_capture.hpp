@@ -6,46 +6,46 @@
 
 namespace muonrt {
 
-/// Work of one stream that was recorded, to be enqueued again as a whole.
+/// Work of one stream that was captured and can be launched again as a whole.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
 };
 
-/// A device that can (CUDA: graphs). What is recorded keeps its arguments: memory must stay where
-/// it is. Threads: as Device.
+/// A device that can capture graphs (CUDA). A graph keeps the arguments of its work, so their
+/// memory must not move. Threads: as Device.
 class GraphCapture {
  public:
   virtual ~GraphCapture() = default;
-  /// Whether it was asked to.
+  /// Returns whether graphs are enabled for this device.
   virtual bool captures_graphs() const = 0;
-  /// What is enqueued on `stream` from now on is recorded and does not run. It must not wait, take
-  /// memory, or reach another stream.
+  /// Begins a capture: work enqueued on `stream` from now on is captured and does not run. It must
+  /// not wait, allocate memory, or use another stream.
   virtual void begin_graph_capture(Stream& stream) = 0;
   virtual std::unique_ptr<DeviceGraph> end_graph_capture(Stream& stream) = 0;
-  /// Gives up what was recorded, after an error.
+  /// Discards the capture after an error.
   virtual void abort_graph_capture(Stream& stream) noexcept = 0;
-  virtual void launch_graph(Stream& stream, const DeviceGraph& recording) = 0;
+  virtual void launch_graph(Stream& stream, const DeviceGraph& graph) = 0;
 };
 
-/// The device's, or null: work is enqueued piece by piece.
+/// Returns the device as a GraphCapture, or null if it captures no graphs.
 inline GraphCapture* graph_capture_of(Device& device) {
-  auto* const recorder = dynamic_cast<GraphCapture*>(&device);
-  return recorder && recorder->captures_graphs() ? recorder : nullptr;
+  auto* const capture = dynamic_cast<GraphCapture*>(&device);
+  return capture && capture->captures_graphs() ? capture : nullptr;
 }
 
-/// Records what `enqueue` does.
+/// Captures the work that `enqueue` enqueues on `stream`.
 template <class Enqueue>
-std::unique_ptr<DeviceGraph> capture_graph(GraphCapture& recorder, Stream& stream,
+std::unique_ptr<DeviceGraph> capture_graph(GraphCapture& capture, Stream& stream,
                                            const Enqueue& enqueue) {
-  recorder.begin_graph_capture(stream);
+  capture.begin_graph_capture(stream);
   try {
     enqueue();
   } catch (...) {
-    recorder.abort_graph_capture(stream);
+    capture.abort_graph_capture(stream);
     throw;
   }
-  return recorder.end_graph_capture(stream);
+  return capture.end_graph_capture(stream);
 }
 
 }  // namespace muonrt

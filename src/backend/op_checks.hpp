@@ -7,9 +7,9 @@
 
 namespace muonrt {
 
-/// What every backend asks of the arguments of its ops (ops.hpp), before anything is enqueued.
+// Checks of op arguments (ops.hpp) that all backends make before they enqueue work.
 
-/// Errors: INVALID_ARGUMENT for factors that are not finite or negative; INTERNAL for shapes.
+/// Errors: INVALID_ARGUMENT if a factor is negative or not finite; INTERNAL if shapes differ.
 inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
                             const Normalization& how) {
   MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,

@@ -5,8 +5,7 @@
 
 namespace muonrt::host {
 
-/// body(float{}) or body(bf16{}): the storage type as an argument.
-/// Errors: NOT_SUPPORTED for other dtypes.
+/// Calls body(float{}) or body(bf16{}). Errors: NOT_SUPPORTED for other dtypes.
 template <class Body>
 auto with_dtype(DType dtype, Body body) {
   if (dtype == DType::kF32) return body(float{});
@@ -15,7 +14,7 @@ auto with_dtype(DType dtype, Body body) {
   return body(bf16{});
 }
 
-/// The same for what Newton-Schulz iterates on: f16 as well.
+/// As with_dtype, but also for f16, for matrices that Newton-Schulz iterates on.
 template <class Body>
 auto with_iterate(DType dtype, Body body) {
   if (dtype == DType::kF16) return body(f16{});

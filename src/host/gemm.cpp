@@ -11,7 +11,7 @@ namespace muonrt::host {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-/// Elements copied by one turn of a loop over rows.
+/// Elements that one iteration of a loop over rows copies.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
 
 }  // namespace
@@ -35,9 +35,9 @@ struct PreparedGemm {
 
 namespace {
 
-/// Tiles as equal as possible, each side a multiple of 16. Small ones waste less on the diagonal of
-/// a symmetric product and leave small products to many threads; large ones read their operands
-/// less often.
+/// Divides an extent into tiles of nearly equal size, a multiple of 16. Small tiles waste less work
+/// on the diagonal of a symmetric product and use more threads for small products. Large tiles read
+/// their operands less often.
 PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
   const int64_t largest = symmetric || extent <= 512 ? 128 : 256;
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
@@ -49,7 +49,7 @@ PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
 struct Operands {
   DType dtype;
   bool copy_a, copy_b;  // to dense storage of `dtype`
-  bool share;           // B is A's storage, so that A's copy serves both
+  bool share;           // A and B have the same storage, so one copy is used for both
   int64_t b_ld;
 };
 
@@ -70,8 +70,8 @@ int64_t dense_bytes(const ConstMatrixRef& m, DType dtype) {
   return round_up(checked_mul(checked_mul(m.rows, m.cols), size_of(dtype)), kAlignment);
 }
 
-/// Where everything lies in the memory lent: A's copy, B's copy, a group of packed panels, then for
-/// each thread a tile and the library's scratch.
+/// Offsets inside the workspace: the copy of A, the copy of B, a group of packed panels, then for
+/// each thread a tile and the library's scratch memory.
 struct Workspace {
   int64_t a, b, packed, threads, bytes;  // offsets, and the whole
   int64_t per_thread;
@@ -82,13 +82,13 @@ struct Workspace {
     a = 0;
     b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
     packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
-    // Enough tiles in a group that no thread waits long for the others.
+    // A group has enough tiles to balance the load between threads.
     const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
     group = std::max(enough, packed_bytes / std::max<int64_t>(prepared.packed_bytes, 1));
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
-    // One unit more than the parts, to align the memory lent.
+    // kAlignment more bytes than the parts, to align the workspace.
     bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
   }
 };
@@ -131,7 +131,7 @@ void check_overlap(const GemmArgs& args, const ConstMatrixRef& input, const char
                  "matrix product: C overlaps ", name, "; give C its own memory");
 }
 
-/// One tile product and its store, for each tile of a group of column panels.
+/// Computes and stores each tile of a group of column panels.
 class Group {
  public:
   Group(const GemmArgs& args, const PreparedGemm& prepared, int64_t first, int64_t end)
@@ -143,7 +143,7 @@ class Group {
     return count;
   }
 
-  /// Tiles of one column follow each other, so that its packed panel stays in the cache.
+  /// Tiles of one column are consecutive, so that its packed panel stays in the cache.
   std::pair<int64_t, int64_t> tile(int64_t index) const {
     int64_t col = first_;
     for (; index >= column_tiles(col); ++col) index -= column_tiles(col);

@@ -53,13 +53,13 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
     error_.emplace(Status::kOutOfMemory, "save: there was no memory to write it");
-    pieces_ = local_state_shards(optimizer, settings.with_params);
+    shards_ = local_state_shards(optimizer, settings.with_params);
     DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-    staged = bytes_written(pieces_) <= std::ssize(memory_);
+    staged = bytes_written(shards_) <= std::ssize(memory_);
     if (staged) {
-      stage(pieces_, memory_, copy);
+      stage(shards_, memory_, copy);
     } else {
-      save_->write(pieces_, copy);
+      save_->write(shards_, copy);
       error_.reset();
     }
   };
@@ -81,7 +81,7 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
 void BackgroundSave::write() {
   error_ = capture_error([&] {
     DeviceCopy copy;
-    save_->write(pieces_, copy);
+    save_->write(shards_, copy);
   });
 }
 

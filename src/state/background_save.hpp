@@ -34,7 +34,7 @@ class BackgroundSave {
   std::unique_ptr<Files> files_;
   std::vector<unsigned char> memory_;
   std::optional<Save> save_;
-  std::vector<StateShard> pieces_;  // that the thread writes
+  std::vector<StateShard> shards_;  // that the thread writes
   std::thread thread_;
   std::optional<Error> error_;  // unless this rank's file is written
 };

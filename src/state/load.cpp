@@ -153,10 +153,10 @@ class Loader {
         comparison_(comparison),
         copy_(optimizer.device(), optimizer.settings().timeout_ms),
         sources_(folder, saved, optimizer.rank(), optimizer.comm().size()),
-        pieces_(local_state_shards(optimizer, mine.with_params)) {}
+        shards_(local_state_shards(optimizer, mine.with_params)) {}
 
   void verify() {
-    for (const StateShard& shard : pieces_) {
+    for (const StateShard& shard : shards_) {
       const std::string what = what_of(shard);
       read(shard, kind_read(shard),
            [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
@@ -178,7 +178,7 @@ class Loader {
 
   void write() {
     sources_.forget_checks();
-    for (const StateShard& shard : pieces_) {
+    for (const StateShard& shard : shards_) {
       const int32_t kind = kind_read(shard);
       if (kind == shard.tensor.kind) {
         write_saved(shard);
@@ -288,7 +288,7 @@ class Loader {
   const Comparison& comparison_;
   DeviceCopy copy_;
   StateSources sources_;
-  std::vector<StateShard> pieces_;
+  std::vector<StateShard> shards_;
 };
 
 /// State goes with the parameters that it was made with.

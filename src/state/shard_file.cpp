@@ -208,9 +208,9 @@ ShardFile::ShardFile(const std::string& folder, const ManifestFile& record)
     require(number != entry.name.npos, "tensor ", in_quotes(entry.name), " is no KIND/NUMBER/NAME");
     auto extent = extents.extract(entry.name.substr(0, number));
     require(!extent.empty(), "tensor ", in_quotes(entry.name), " has no piece");
-    pieces_.push_back({entry.name.substr(number + 1), kind_from_name(entry.name.substr(0, word)),
+    shards_.push_back({entry.name.substr(number + 1), kind_from_name(entry.name.substr(0, word)),
                        std::move(extent.mapped()), &entry});
-    require(pieces_.back().extent.numel() == entry.elements(), "tensor ", in_quotes(entry.name),
+    require(shards_.back().extent.numel() == entry.elements(), "tensor ", in_quotes(entry.name),
             " is not as long as its piece");
   }
 }

@@ -44,7 +44,7 @@ class ShardFile {
   ShardFile(const std::string& folder, const ManifestFile& record);
 
   const std::string& path() const { return file_.path(); }
-  const std::vector<StoredShard>& shards() const { return pieces_; }
+  const std::vector<StoredShard>& shards() const { return shards_; }
   /// Elements [first, first + count) of a piece. Errors: CORRUPT, naming file, tensor and bytes.
   std::span<const unsigned char> elements(const StoredShard& shard, int64_t first, int64_t count);
   /// Blocks of kBlockBytes that the data have; the last may be short.
@@ -63,7 +63,7 @@ class ShardFile {
 
  private:
   TensorFile file_;
-  std::vector<StoredShard> pieces_;
+  std::vector<StoredShard> shards_;
   std::optional<CheckedBlocks> blocks_;
 };
 
