@@ -95,12 +95,11 @@ class GemmScratch {
   int64_t bytes_ = 0;
 };
 
-/// Computes `args` on a grid of tiles that depends only on the shape. Each tile is a single-threaded
-/// product over the full depth.
-/// Bits: depend on shapes, dtypes, `symmetric`, factors and values; not on threads, alignment,
-/// leading dimensions, workspace or the caller's floating-point environment.
-/// Errors: INVALID_ARGUMENT if shapes do not match or C overlaps an input; NOT_SUPPORTED for other
-/// dtypes; INVALID_STATE if the workspace is smaller than bytes_for.
+/// Computes `args` on a grid of tiles that depends only on the shape. Each tile is a
+/// single-threaded product over the full depth. Bits: depend on shapes, dtypes, `symmetric`,
+/// factors and values; not on threads, alignment, leading dimensions, workspace or the caller's
+/// floating-point environment. Errors: INVALID_ARGUMENT if shapes do not match or C overlaps an
+/// input; NOT_SUPPORTED for other dtypes; INVALID_STATE if the workspace is smaller than bytes_for.
 void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);
 
 }  // namespace muonrt::host

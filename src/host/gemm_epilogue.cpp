@@ -41,7 +41,8 @@ MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n, C
 }
 
 /// Rows that are finished at a time, and side of the blocks in which they are mirrored. The rows
-/// stay in the L1 cache until both halves are written, and a mirrored row of f32 fills a cache line.
+/// stay in the L1 cache until both halves are written, and a mirrored row of f32 fills a cache
+/// line.
 constexpr int64_t kSide = 16;
 
 using Four = float __attribute__((vector_size(16)));

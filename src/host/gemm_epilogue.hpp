@@ -10,8 +10,8 @@ struct TilePosition {
   int64_t rows, cols;  // its size
 };
 
-/// C = alpha tile + beta D + gamma I over one tile, rounded once to the dtype of C. If the product is
-/// symmetric, the mirrored tile is written, too, and only the upper triangle of a tile on the
+/// C = alpha tile + beta D + gamma I over one tile, rounded once to the dtype of C. If the product
+/// is symmetric, the mirrored tile is written, too, and only the upper triangle of a tile on the
 /// diagonal is used.
 /// @param tile  rows x cols, f32, dense; overwritten.
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile);

@@ -17,8 +17,8 @@ namespace {
 using Matmul = dnnl::matmul;
 using dnnl::memory;
 
-/// Limits OpenMP to one thread for the calling thread, and restores the setting. Creating primitives
-/// needs it, too, because their blocking depends on the number of threads.
+/// Limits OpenMP to one thread for the calling thread, and restores the setting. Creating
+/// primitives needs it, too, because their blocking depends on the number of threads.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {

@@ -12,9 +12,9 @@
 
 namespace muonrt::host {
 
-/// The ops on the host. Each op enqueues tasks; a task splits its loop among the threads of the pool
-/// without changing any bit of the result. Supported dtypes are f32 and bf16, and f16 for iterates.
-/// With other dtypes a task fails with NOT_SUPPORTED.
+/// The ops on the host. Each op enqueues tasks; a task splits its loop among the threads of the
+/// pool without changing any bit of the result. Supported dtypes are f32 and bf16, and f16 for
+/// iterates. With other dtypes a task fails with NOT_SUPPORTED.
 class HostOps final : public Ops {
  public:
   /// @param device  allocates the memory of `reserve`; it must outlive this object.

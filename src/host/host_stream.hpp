@@ -31,8 +31,8 @@ class Task {
 };
 
 /// A stream of the host. The stream's thread runs its tasks in order; for StreamKind::kCommOnCaller
-/// the thread that synchronizes runs them. Tasks run with the default floating-point environment. If
-/// a task throws, the device latches the error, and the stream skips its later tasks until
+/// the thread that synchronizes runs them. Tasks run with the default floating-point environment.
+/// If a task throws, the device latches the error, and the stream skips its later tasks until
 /// Device::clear_error.
 /// Lifetime: the destructor waits for the running task and drops the tasks that have not begun. If
 /// there are any, the device reports ABORTED, and other streams skip work that waits for dropped

@@ -30,8 +30,8 @@ class PairwiseSum {
   int64_t count_ = 0;
 };
 
-/// Returns the largest |x| as the bits of an f32: 0 for zeros, at least 0x7f800000 if a value is not
-/// finite.
+/// Returns the largest |x| as the bits of an f32: 0 for zeros, at least 0x7f800000 if a value is
+/// not finite.
 template <class T>
 struct LargestPass {
   static MUONRT_ALWAYS_INLINE int32_t run(const T* __restrict row, int64_t n) {
@@ -44,10 +44,10 @@ struct LargestPass {
   }
 };
 
-/// Returns the sum of squares of a row scaled by up * up2. The order of additions depends only on n:
-/// blocks of 2048 elements are summed in 256 chains (element i in chain i mod 256), the chains are
-/// added in halves, and the blocks pairwise. There are 256 chains because a warp of a GPU reads 256
-/// consecutive elements at a time.
+/// Returns the sum of squares of a row scaled by up * up2. The order of additions depends only on
+/// n: blocks of 2048 elements are summed in 256 chains (element i in chain i mod 256), the chains
+/// are added in halves, and the blocks pairwise. There are 256 chains because a warp of a GPU reads
+/// 256 consecutive elements at a time.
 template <class T>
 struct SquaresPass {
   static constexpr int64_t kChains = 256, kBlock = 2048, kEight = 8, kSums = kChains / kEight;

@@ -13,7 +13,7 @@ namespace {
 
 template <class Grad, class Sent>
 uint32_t partial_grad_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
-                     const ParamView& view, Sent* message) {
+                           const ParamView& view, Sent* message) {
   const auto* grad = static_cast<const Grad*>(view.grad);
   uint32_t bad = 0;
   for_local_rows(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {

@@ -9,13 +9,13 @@
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
 
-// The inner loops over n consecutive elements. The result of an element does not depend on the other
-// elements, so a row may be split anywhere. The arrays of one call do not overlap.
+// The inner loops over n consecutive elements. The result of an element does not depend on the
+// other elements, so a row may be split anywhere. The arrays of one call do not overlap.
 
 namespace muonrt::host {
 
-/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 it is half-way between
-/// the largest value and the next power of two.
+/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 it is half-way
+/// between the largest value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>
@@ -87,8 +87,8 @@ struct UpdatePass {
 /// sums <- message (kFirst), or sums + message.
 template <class Element, bool kFirst>
 struct AccumulatePass {
-  static MUONRT_ALWAYS_INLINE void run(float* __restrict sums,
-                                       const Element* __restrict message, int64_t n) {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict sums, const Element* __restrict message,
+                                       int64_t n) {
     for (int64_t i = 0; i < n; ++i)
       sums[i] = kFirst ? to_f32(message[i]) : sums[i] + to_f32(message[i]);
   }
@@ -101,9 +101,8 @@ struct AdamValuePass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict weight,
                                            const float* __restrict first,
                                            const float* __restrict second,
-                                           const float* __restrict grad,
-                                           Element* __restrict out, int64_t n,
-                                           const AdamScalars* scalars) {
+                                           const float* __restrict grad, Element* __restrict out,
+                                           int64_t n, const AdamScalars* scalars) {
     const AdamScalars s = *scalars;
     uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {

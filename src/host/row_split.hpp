@@ -35,8 +35,8 @@ void for_rows(std::span<const Block> list, int64_t begin, int64_t end, Body body
   }
 }
 
-/// Calls body(local offset, packed offset, count) for rows [first, end) of a block: once if they are
-/// contiguous in the local buffer, else once per row.
+/// Calls body(local offset, packed offset, count) for rows [first, end) of a block: once if they
+/// are contiguous in the local buffer, else once per row.
 template <class Body>
 void for_local_rows(const ShardBlock& block, int64_t first, int64_t end, Body body) {
   if (block.cols == block.local_ld) {

@@ -8,12 +8,12 @@
 
 namespace muonrt::host {
 
-/// Elements that a commit processes at a time. Arrays that are not f32 are widened in blocks of this
-/// size, which stay in the L1 cache.
+/// Elements that a commit processes at a time. Arrays that are not f32 are widened in blocks of
+/// this size, which stay in the L1 cache.
 constexpr int64_t kBlock = 512;
 
-/// Returns elements [at, at + n) as f32: the array itself if it is f32, else `copy`, into which they
-/// are widened.
+/// Returns elements [at, at + n) as f32: the array itself if it is f32, else `copy`, into which
+/// they are widened.
 inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t at, int64_t n,
                                float* copy) {
   if (dtype == DType::kF32) return static_cast<const float*>(data) + at;

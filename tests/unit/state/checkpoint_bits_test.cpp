@@ -149,7 +149,7 @@ TEST_CASE("checkpoint: parameters that the caller brings are as good as those th
   const auto params = resumed::save(c, kStop, folder.path(), {.with_params = false});
   world::check_same(to, resumed::load(to, kStop, kSteps, folder.path(), {}, &params), expected);
   CHECK_THROWS_WITH(resumed::load(to, kStop, kSteps, folder.path()),
-                    Catch::Contains("has other values than when its state was saved"));
+                    Catch::Contains("differ from those at the time of the save"));
 }
 
 TEST_CASE("checkpoint: random rounding goes on by the saved keys, in another order of parameters",

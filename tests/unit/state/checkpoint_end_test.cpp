@@ -229,7 +229,7 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
     });
     const auto problem =
         problem_of_load(weights(owned ? MasterKind::kRemainder : MasterKind::kOwned), other.path());
-    CHECK_THAT(problem, Catch::Contains(owned ? "dtype of master is F32, there BF16" : "'F32'"));
+    CHECK_THAT(problem, Catch::Contains(owned ? "dtype of master is F32, but was BF16" : "'F32'"));
   }
 }
 
@@ -257,12 +257,12 @@ TEST_CASE("checkpoint: a manifest is refused where it holds more than one that w
   CHECK_THAT(problem(cat("\"groups\":[", many(200, [](int64_t) { return "{}"; }), "]")),
              Catch::Contains("more than 106 groups"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":{},"files":[])"),
-             Catch::Contains("params is missing, or of another kind"));
+             Catch::Contains("params is missing or has the wrong type"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":[],"params":[],"files":[])"),
              Catch::Contains("'params' occurs twice"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":[])"), Catch::Contains("files is missing"));
   CHECK_THAT(problem(rest + R"(,"groups":[[]],"params":[],"files":[])"),
-             Catch::Contains("groups[0]: it is no object"));
+             Catch::Contains("groups[0]: the value is not an object"));
   // Items of a list are many parts: each has its own thousand.
   const std::string file = R"({"name":"f","bytes":1,"header_crc32c":"00000000"})";
   const std::string files = many(2000, [&](int64_t) { return file; });

@@ -95,7 +95,7 @@ TEST_CASE("extent: a late part of a huge tensor takes no time", "[unit][state]")
 TEST_CASE("extent: one that is none is refused", "[unit][state]") {
   const Extent good = {{4, 6}, {{{0, 2}, {3, 4}}, {{0, 6}}}, 2, 18};
   CHECK(problem_of(good, 24) == nullptr);
-  CHECK_THAT(problem_of(good, 25), Catch::Contains("another tensor's"));
+  CHECK_THAT(problem_of(good, 25), Catch::Contains("does not match the tensor"));
   const auto bad = [&](const std::function<void(Extent&)>& change) {
     Extent x = good;
     change(x);

@@ -27,7 +27,7 @@ class Saver {
   Saver() {
     REQUIRE(muonrt_comm_create_self(&comm_) == MUONRT_OK);
     REQUIRE(matrix_.create(comm_) == MUONRT_OK);
-    REQUIRE(muonrt_optimizer_save_reserve(optimizer(), nullptr, nullptr) == MUONRT_OK);
+    REQUIRE(muonrt_optimizer_save_reserve(nullptr, optimizer(), nullptr) == MUONRT_OK);
   }
   ~Saver() {
     matrix_.destroy();
