@@ -17,13 +17,14 @@ struct Allocator {
   /// not aligned to kMemoryAlignment (it is released then).
   void* take(int64_t bytes, int32_t device, void* stream) const {
     void* const memory = allocate(state, bytes, device, stream);
-    MUONRT_REQUIRE(memory, Status::kOutOfMemory, "the caller's allocator refused ",
-                   human_bytes(bytes));
-    const auto beside = reinterpret_cast<uintptr_t>(memory) % kMemoryAlignment;
-    if (beside != 0) release(state, memory, bytes, device, stream);
-    MUONRT_REQUIRE(beside == 0, Status::kInvalidArgument, "options: allocator: allocate gave ",
-                   memory, " for ", bytes, " bytes (not a multiple of ", kMemoryAlignment,
-                   "); align what it gives");
+    MUONRT_REQUIRE(memory, Status::kOutOfMemory, "options: allocator: allocate returned NULL for ",
+                   human_bytes(bytes), "; reduce chunk_bytes or window, or use more ranks");
+    const auto remainder = reinterpret_cast<uintptr_t>(memory) % kMemoryAlignment;
+    if (remainder != 0) release(state, memory, bytes, device, stream);
+    MUONRT_REQUIRE(remainder == 0, Status::kInvalidArgument,
+                   "options: allocator: allocate returned ", memory, " for ", bytes,
+                   " bytes, which is not a multiple of ", kMemoryAlignment,
+                   "; return aligned memory");
     return memory;
   }
 };

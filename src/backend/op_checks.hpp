@@ -13,9 +13,10 @@ namespace muonrt {
 inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
                             const Normalization& how) {
   MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
-                 "normalization: safety is ", how.safety, " (must be a finite number above 0)");
+                 "normalization: safety is ", how.safety, ", but must be a finite number above 0");
   MUONRT_REQUIRE(how.added >= 0.0f && how.least >= 0.0f, Status::kInvalidArgument,
-                 "normalization: eps is ", how.added, " or ", how.least, " (must be 0 or more)");
+                 "normalization: eps is ", how.added, " or ", how.least,
+                 ", but must be at least 0");
   MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
                         "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
                         out.count, " of ", out.rows, " x ", out.cols);

@@ -10,7 +10,7 @@ template <class Body>
 auto with_dtype(DType dtype, Body body) {
   if (dtype == DType::kF32) return body(float{});
   MUONRT_REQUIRE(dtype == DType::kBF16, Status::kNotSupported, "dtype ", name_of(dtype),
-                 " (the host computes f32 and bf16 only); convert it");
+                 " is not supported on the host; convert the data to f32 or bf16");
   return body(bf16{});
 }
 

@@ -95,14 +95,14 @@ struct Workspace {
 
 void check_matrix(const ConstMatrixRef& m, const char* name, int64_t rows, int64_t cols) {
   MUONRT_REQUIRE(m.rows == rows && m.cols == cols, Status::kInvalidArgument,
-                 "matrix product: ", name, " is ", m.rows, " x ", m.cols, " (must be ", rows, " x ",
-                 cols, ")");
+                 "matrix product: ", name, " is ", m.rows, " x ", m.cols, ", but must be ", rows,
+                 " x ", cols);
   MUONRT_REQUIRE(m.ld >= m.cols, Status::kInvalidArgument, "matrix product: ", name, " has ld ",
-                 m.ld, " (must be at least its ", m.cols, " columns)");
+                 m.ld, ", but must be at least its number of columns, ", m.cols);
   MUONRT_REQUIRE(m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16,
                  Status::kNotSupported, "matrix product: ", name, " has dtype ",
                  static_cast<int32_t>(m.dtype),
-                 " (the host computes f32, bf16 and f16); convert it");
+                 ", which is not supported on the host; convert the data to f32, bf16 or f16");
 }
 
 bool reads_d(const GemmArgs& args) { return args.d.data != nullptr && args.beta != 0.0f; }
@@ -110,13 +110,14 @@ bool reads_d(const GemmArgs& args) { return args.d.data != nullptr && args.beta 
 void check(const GemmArgs& args) {
   const int64_t m = args.c.rows, n = args.c.cols, k = args.a.cols;
   MUONRT_REQUIRE(m >= 0 && n >= 0 && k >= 0, Status::kInvalidArgument,
-                 "matrix product of negative size (", m, " x ", n, " x ", k, ")");
+                 "matrix product: the size is ", m, " x ", n, " x ", k,
+                 ", but must not be negative");
   check_matrix(args.a, "A", m, k);
   check_matrix(args.b, "B", args.transpose_b ? n : k, args.transpose_b ? k : n);
   check_matrix(args.c, "C", m, n);
   if (reads_d(args)) check_matrix(args.d, "D", m, n);
   MUONRT_REQUIRE(!args.symmetric || m == n, Status::kInvalidArgument, "matrix product of ", m,
-                 " x ", n, " declared symmetric (it is not square)");
+                 " x ", n, ": symmetric is set, but the result is not square");
 }
 
 /// C must not be written while an input that shares its memory is still read.
@@ -303,8 +304,8 @@ void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch) {
   const Workspace workspace(args, operands, prepared, pool.threads(), scratch.packed_bytes_);
   MUONRT_REQUIRE(scratch.memory_ != nullptr && scratch.bytes_ >= workspace.bytes,
                  Status::kInvalidState, "matrix product of ", args.c.rows, " x ", args.c.cols,
-                 " x ", args.a.cols, " has ", scratch.bytes_, " bytes of scratch (it needs ",
-                 workspace.bytes, "); lend what bytes_for says");
+                 " x ", args.a.cols, ": the workspace has ", scratch.bytes_, " bytes, but needs ",
+                 workspace.bytes, "; call bytes_for and set_workspace first");
   void* memory = scratch.memory_;
   size_t room = static_cast<size_t>(scratch.bytes_);
   std::align(kAlignment, static_cast<size_t>(workspace.bytes - kAlignment), memory, room);

@@ -41,14 +41,15 @@ std::string HostDevice::describe() const {
 void* HostDevice::take(int64_t bytes) const {
   void* block = nullptr;
   MUONRT_REQUIRE(posix_memalign(&block, kMemoryAlignment, static_cast<size_t>(bytes)) == 0,
-                 Status::kOutOfMemory, "the system refused ", human_bytes(bytes), " (",
+                 Status::kOutOfMemory, "cannot allocate ", human_bytes(bytes), " in addition to ",
                  human_bytes(allocated_bytes_),
-                 " are taken); lower the chunk bytes or the window, or use more ranks");
+                 "; reduce chunk_bytes or window, or use more ranks");
   return block;
 }
 
 void* HostDevice::allocate(int64_t bytes) {
-  MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
+  MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "cannot allocate ", bytes,
+                 " bytes; pass 0 or more");
   if (bytes == 0) return nullptr;
   // The size of each block is stored before it, in kMemoryAlignment bytes to keep it aligned.
   const int64_t whole = checked_add(bytes, kMemoryAlignment);

@@ -42,8 +42,9 @@ To& cast_or_throw(From& from) {
 }
 
 Error thread_was_ended() {
-  return make_error(Status::kAborted,
-                    "a task's thread was ended inside a function of the caller's");
+  return make_error(
+      Status::kAborted,
+      "a task's thread was ended inside a callback; return from the callback instead");
 }
 
 /// Returns the error that a task throws. The unwinding of pthread_exit and thread cancellation is
@@ -133,11 +134,11 @@ void StreamScheduler::synchronize(const Event& event, Deadline deadline) {
         continue;
       }
     }
-    MUONRT_REQUIRE(!late, Status::kTimeout, "an event of the ", name_of(queue->kind),
-                   " stream did not complete before the deadline (", queue->finished, " of ",
-                   position,
-                   " tasks done; a peer may be gone, or the machine slow); look at the other ranks "
-                   "or raise the timeout");
+    MUONRT_REQUIRE(
+        !late, Status::kTimeout, "an event of the ", name_of(queue->kind),
+        " stream did not complete before the timeout (", queue->finished, " of ", position,
+        " tasks are complete); check whether the other ranks are still running, or raise "
+        "the timeout");
     changed_.wait_until(lock, deadline.at());
   }
 }
@@ -256,7 +257,7 @@ void StreamScheduler::drop_pending(StreamQueue& queue) {
   if (tasks == 0) return;
   if (queue.lost_thread) return latch(thread_was_ended());
   latch(make_error(Status::kAborted, "a ", name_of(queue.kind), " stream was destroyed with ",
-                   tasks, " tasks pending; synchronize with it before"));
+                   tasks, " tasks pending; synchronize the stream before you destroy it"));
 }
 
 void StreamScheduler::retire(StreamQueue& queue) {
