@@ -74,9 +74,9 @@ void StateSources::open_next() {
 StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) {
   const auto found = tensors_.find({param, kind});
   if (found != tensors_.end()) return found->second;
-  const auto found = params_.find(param);
-  const bool known = kind != kNeurons && found != params_.end();
-  return tensors_[{param, kind}] = Tensor{known ? product(found->second->shape) : 0};
+  const auto saved = params_.find(param);
+  const bool known = kind != kNeurons && saved != params_.end();
+  return tensors_[{param, kind}] = Tensor{known ? product(saved->second->shape) : 0};
 }
 
 const StateSources::Tensor* StateSources::find(const std::string& param, int32_t kind) const {

@@ -21,7 +21,7 @@ std::string length_of(size_t bytes) {
   return out;
 }
 
-/// A file of this header and data.
+/// Writes a file with this header and data.
 std::string file_of(const std::string& header, const std::string& data) {
   return length_of(header.size()) + header + data;
 }
@@ -51,8 +51,8 @@ std::string text_of(std::span<const unsigned char> bytes) {
 
 }  // namespace
 
-TEST_CASE("safetensors: every dtype of the format is as long as its bits", "[unit][state]") {
-  // From the format's own list: bits of eight elements are the bytes.
+TEST_CASE("safetensors: every dtype of the format has its number of bits", "[unit][state]") {
+  // From the list of the format. With eight elements, the bytes equal the bits of an element.
   const std::vector<std::pair<const char*, int64_t>> bits = {
       {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
       {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
@@ -72,7 +72,8 @@ TEST_CASE("safetensors: every dtype of the format is as long as its bits", "[uni
   CHECK_THAT(refusal("{" + entry("a", "F5", "[8]", 0, 5) + "}", 5), Contains("'F5' is unknown"));
 }
 
-TEST_CASE("safetensors: a header is one object, without NUL, mark or repetition", "[unit][state]") {
+TEST_CASE("safetensors: a header is one object, without NUL, byte order mark or repeated names",
+          "[unit][state]") {
   const std::string a = entry("a", "U8", "[1]", 0, 1);
   CHECK(refusal("{" + a + "}   ", 1) == "no error");
   CHECK(refusal("{\"__metadata__\":null," + a + "}", 1) == "no error");
@@ -86,8 +87,7 @@ TEST_CASE("safetensors: a header is one object, without NUL, mark or repetition"
              Contains("'x' is not a string"));
 }
 
-TEST_CASE("safetensors: a header reads back as it was written, or is not written",
-          "[unit][state]") {
+TEST_CASE("safetensors: a header is read back unchanged, or is not written", "[unit][state]") {
   const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"q\"", "\n\xc3\xa4"}};
   std::vector<TensorEntry> entries = {
       {"w/\"1\"", "F32", {2, 3}, 0, 24}, {"e", "F4", {0, 7}, 0, 0}, {"s", "I64", {}, 0, 8}};
@@ -117,7 +117,7 @@ TEST_CASE("safetensors: a header reads back as it was written, or is not written
   CHECK_THAT(refused({}, {{"k", "\xff"}}), Contains("metadata"));
 }
 
-TEST_CASE("safetensors: a folder, an index or a file is one model", "[unit][state]") {
+TEST_CASE("safetensors: a folder, an index or a file is read as one model", "[unit][state]") {
   const Folder folder;
   const auto put = [&](const std::string& name, const std::string& text) {
     std::ofstream(folder.path() + "/" + name, std::ios::binary) << text;
@@ -159,7 +159,8 @@ TEST_CASE("safetensors: a folder, an index or a file is one model", "[unit][stat
   CHECK_THAT(problem("notes.txt"), Contains("fewer than") || Contains("header should have"));
 }
 
-TEST_CASE("safetensors: more files are read than may be open at once", "[unit][state][nosan]") {
+TEST_CASE("safetensors: a model may have more files than a process may open",
+          "[unit][state][nosan]") {
   const Folder folder;
   constexpr int kFiles = 60;
   for (int i = 0; i < kFiles; ++i) {
