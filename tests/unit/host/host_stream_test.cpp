@@ -239,7 +239,7 @@ TEST_CASE("host stream: destroying a stream drops pending work, even if it waits
   const auto device = host::make_host_device({});
   for (const StreamKind kind : kKinds) {
     const auto stuck = device->create_stream(StreamKind::kCompute);
-    const auto behind = device->create_stream(StreamKind::kComm);
+    const auto after = device->create_stream(StreamKind::kComm);
     auto dropped = device->create_stream(kind);
     const auto event = device->create_event();
     Gate gate;
@@ -251,10 +251,10 @@ TEST_CASE("host stream: destroying a stream drops pending work, even if it waits
     device->wait(*dropped, *event);
     enqueue(*dropped, [=] { *r += 1; });
     device->record(*event, *dropped);
-    device->wait(*behind, *event);
-    enqueue(*behind, [=] { *r += 10; });  // skipped, because its input was dropped
+    device->wait(*after, *event);
+    enqueue(*after, [=] { *r += 10; });  // skipped, because its input was dropped
     dropped.reset();
-    synchronize(*device, *behind);
+    synchronize(*device, *after);
     device->synchronize(*event, Deadline::in_ms(0));
     gate.open();
     synchronize(*device, *stuck);

@@ -45,7 +45,7 @@ TEST_CASE("checkpoint: a load that fails while it writes ends the optimizer on e
           "[unit][state]") {
   world::Case c = world::on_mesh({2});
   c.params.push_back(world::matrix("w", {6, 5}, {{PlacementKind::kShard, 0, 1}}));
-  int64_t refused = 0, ended = 0, late = 0;
+  int64_t rejected = 0, ended = 0, late = 0;
   for (int64_t nth = 1; late == 0 && nth < 40; ++nth) {
     const test_support::Folder folder;
     resumed::save(c, 2, folder.path());
@@ -85,14 +85,14 @@ TEST_CASE("checkpoint: a load that fails while it writes ends the optimizer on e
     } else {
       CHECK_THAT(loads[0], Catch::Contains("CORRUPT") && Catch::Contains("1.safetensors"));
       const bool partly = loads[0].find("state is partly written") != std::string::npos;
-      (partly ? ended : refused) += 1;
+      (partly ? ended : rejected) += 1;
       for (const std::string& step : steps) {
         if (partly) CHECK_THAT(step, Catch::Contains("INVALID_STATE"));
         if (!partly) CHECK(step == "no error");
       }
     }
   }
-  CHECK(refused > 0);
+  CHECK(rejected > 0);
   CHECK(ended > 0);
   CHECK(late == 1);
 }
@@ -204,21 +204,21 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
   const test_support::Folder folder;
   resumed::save(c, 2, folder.path());
   const int64_t most = int64_t{1} << 53;
-  const auto refused = [&](const world::Case& by, const std::function<void(Manifest&)>& change,
-                           const std::string& words) {
+  const auto rejected = [&](const world::Case& by, const std::function<void(Manifest&)>& change,
+                            const std::string& words) {
     const test_support::Folder other;
     std::filesystem::copy(folder.path(), other.path());
     change_manifest(other.path(), change);
     const std::string problem = problem_of_load(by, other.path());
     CHECK_THAT(problem, Catch::Contains(words) && !Catch::Contains("partly"));
   };
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.save = kMaxSaves + 1; }, "save is 10000000000");
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.step = most + 1; }, "step is 9007199254740993");
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.params[0].updates = most + 1; }, "updates is 9007199254740993");
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.params[0].state["master"] = "U16"; }, "'master' in 'U16'");
   // The other form of the weights is read by its own dtype.
   for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {

@@ -59,7 +59,7 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
     for (const Stretch& s : a.stretches()) {
       CHECK(s.count > 0);
       CHECK(s.element > last);
-      last = s.element + s.count;  // neighbours are one
+      last = s.element + s.count;  // adjacent elements form one stretch
       for (int64_t k = 0; k < s.count; ++k) seen[s.element + k] = s.local + k;
     }
     CHECK(seen == in_a);

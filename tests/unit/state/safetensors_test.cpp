@@ -35,7 +35,7 @@ std::string message_of(const std::function<void()>& work) {
   return "no error";
 }
 
-std::string refusal(const std::string& header, int64_t data_bytes) {
+std::string rejection(const std::string& header, int64_t data_bytes) {
   return message_of([&] { parse_tensor_table(header, data_bytes, "f"); });
 }
 
@@ -64,26 +64,27 @@ TEST_CASE("safetensors: every dtype of the format has its number of bits", "[uni
     const TensorTable table =
         parse_tensor_table("{" + entry("a", dtype, "[2,4]", 0, size) + "}", size, "f");
     CHECK(table.entries.at(0).elements() == 8);
-    CHECK_THAT(refusal("{" + entry("a", dtype, "[2,4]", 0, size + 1) + "}", size + 1),
+    CHECK_THAT(rejection("{" + entry("a", dtype, "[2,4]", 0, size + 1) + "}", size + 1),
                Contains("span"));
   }
-  CHECK_THAT(refusal("{" + entry("a", "F4", "[3]", 0, 1) + "}", 1), Contains("whole number of"));
-  CHECK_THAT(refusal("{" + entry("a", "F6_E2M3", "[2]", 0, 1) + "}", 1), Contains("whole number"));
-  CHECK_THAT(refusal("{" + entry("a", "F5", "[8]", 0, 5) + "}", 5), Contains("'F5' is unknown"));
+  CHECK_THAT(rejection("{" + entry("a", "F4", "[3]", 0, 1) + "}", 1), Contains("whole number of"));
+  CHECK_THAT(rejection("{" + entry("a", "F6_E2M3", "[2]", 0, 1) + "}", 1),
+             Contains("whole number"));
+  CHECK_THAT(rejection("{" + entry("a", "F5", "[8]", 0, 5) + "}", 5), Contains("'F5' is unknown"));
 }
 
 TEST_CASE("safetensors: a header is one object, without NUL, byte order mark or repeated names",
           "[unit][state]") {
   const std::string a = entry("a", "U8", "[1]", 0, 1);
-  CHECK(refusal("{" + a + "}   ", 1) == "no error");
-  CHECK(refusal("{\"__metadata__\":null," + a + "}", 1) == "no error");
-  CHECK_THAT(refusal("\xef\xbb\xbf{" + a + "}", 1), Contains("byte order mark"));
-  CHECK_THAT(refusal("{" + a + "}" + std::string(2, '\0'), 1), Contains("NUL"));
-  CHECK_THAT(refusal(" {" + a + "}", 1), Contains("first byte"));
-  CHECK_THAT(refusal("{" + entry("a\\u0000b", "U8", "[1]", 0, 1) + "}", 1),
+  CHECK(rejection("{" + a + "}   ", 1) == "no error");
+  CHECK(rejection("{\"__metadata__\":null," + a + "}", 1) == "no error");
+  CHECK_THAT(rejection("\xef\xbb\xbf{" + a + "}", 1), Contains("byte order mark"));
+  CHECK_THAT(rejection("{" + a + "}" + std::string(2, '\0'), 1), Contains("NUL"));
+  CHECK_THAT(rejection(" {" + a + "}", 1), Contains("first byte"));
+  CHECK_THAT(rejection("{" + entry("a\\u0000b", "U8", "[1]", 0, 1) + "}", 1),
              Contains("'a\\x00b'") && Contains("NUL"));
-  CHECK_THAT(refusal("{" + a + "," + a + "}", 1), Contains("'a' occurs twice"));
-  CHECK_THAT(refusal("{\"__metadata__\":{\"x\":null}," + a + "}", 1),
+  CHECK_THAT(rejection("{" + a + "," + a + "}", 1), Contains("'a' occurs twice"));
+  CHECK_THAT(rejection("{\"__metadata__\":{\"x\":null}," + a + "}", 1),
              Contains("'x' is not a string"));
 }
 
@@ -104,17 +105,17 @@ TEST_CASE("safetensors: a header is read back unchanged, or is not written", "[u
     CHECK(found->shape == e.shape);
     CHECK(found->begin == e.begin);
   }
-  const auto refused = [](std::vector<TensorEntry> list,
-                          const std::map<std::string, std::string>& more = {}) {
+  const auto rejected = [](std::vector<TensorEntry> list,
+                           const std::map<std::string, std::string>& more = {}) {
     return message_of([&] { tensor_header(list, more, "f"); });
   };
-  CHECK_THAT(refused({{"a", "U8", {1}, 0, 1}, {"a", "U8", {1}, 0, 1}}), Contains("twice"));
-  CHECK_THAT(refused({{"\xff", "U8", {1}, 0, 1}}), Contains("not UTF-8"));
-  CHECK_THAT(refused({{std::string("a\0b", 3), "U8", {1}, 0, 1}}), Contains("NUL"));
-  CHECK_THAT(refused({{"__metadata__", "U8", {1}, 0, 1}}), Contains("__metadata__"));
-  CHECK_THAT(refused({{"a", "U8", {2}, 0, 1}}), Contains("span 1"));
-  CHECK_THAT(refused({{"a", "F5", {1}, 0, 1}}), Contains("unknown"));
-  CHECK_THAT(refused({}, {{"k", "\xff"}}), Contains("metadata"));
+  CHECK_THAT(rejected({{"a", "U8", {1}, 0, 1}, {"a", "U8", {1}, 0, 1}}), Contains("twice"));
+  CHECK_THAT(rejected({{"\xff", "U8", {1}, 0, 1}}), Contains("not UTF-8"));
+  CHECK_THAT(rejected({{std::string("a\0b", 3), "U8", {1}, 0, 1}}), Contains("NUL"));
+  CHECK_THAT(rejected({{"__metadata__", "U8", {1}, 0, 1}}), Contains("__metadata__"));
+  CHECK_THAT(rejected({{"a", "U8", {2}, 0, 1}}), Contains("span 1"));
+  CHECK_THAT(rejected({{"a", "F5", {1}, 0, 1}}), Contains("unknown"));
+  CHECK_THAT(rejected({}, {{"k", "\xff"}}), Contains("metadata"));
 }
 
 TEST_CASE("safetensors: a folder, an index or a file is read as one model", "[unit][state]") {
