@@ -77,8 +77,7 @@ std::vector<Stretch> Extent::stretches() const {
     return out;
   }
   const size_t dim = last - 1;
-  const int64_t rows =
-      length(runs[dim]) * block;  // elements for each index of the outer dimensions
+  const int64_t rows = length(runs[dim]) * block;  // elements for each outer index
   const int64_t width = shape[dim] * block;
   // Counts through the outer dimensions, from `begin` on: for each the current run and index.
   std::vector<size_t> run(dim, 0);

@@ -175,7 +175,7 @@ class Loader {
                  bad_moment(t.kind, t.dtype, saved_.step, scaled(bytes, t.dtype, factor));
              MUONRT_REQUIRE(!large, Status::kInvalidArgument, what, ": element ",
                             element + large->index, " ", large->problem, " as ",
-                            mine_of(shard).momentum, "; use momentum_kind of the save");
+                            mine_of(shard).momentum, "; use the momentum_kind of the save");
            });
     }
   }

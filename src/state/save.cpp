@@ -8,7 +8,6 @@
 #include <optional>
 #include <random>
 #include <system_error>
-#include <utility>
 
 #include "optimizer/agreement.hpp"
 #include "state/digits.hpp"
