@@ -1,5 +1,5 @@
 // NorMuon on whole matrices as they are stored: sums of squares of their lines (rows or columns),
-// then the lines' factors from the second moments or by another LineRule, then the product.
+// then the lines' factors from the second moments or by another NeuronRule, then the product.
 // Formulas and the order of sums: backend/normuon.hpp. Three launches for up to kStates matrices of
 // a batch. Nothing happens where a parameter sits out.
 
@@ -25,7 +25,7 @@ struct NormuonArguments {
 
   __device__ bool active(int64_t i) const {
     const NormuonState& s = states[i];
-    return s.neurons > 0 && (s.rule != LineRule::kNormuon || tables.params[s.param].active != 0);
+    return s.neurons > 0 && (s.rule != NeuronRule::kNormuon || tables.params[s.param].active != 0);
   }
 };
 static_assert(sizeof(NormuonArguments) <= 4096);
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   const NormuonState& s = a.states[blockIdx.x];
   if (!a.active(blockIdx.x)) return;
   const int thread = static_cast<int>(threadIdx.x);
-  const bool moments = s.rule == LineRule::kNormuon;
+  const bool moments = s.rule == NeuronRule::kNormuon;
   const float beta2 = moments ? a.tables.groups[s.group].normuon_beta2 : 0.0f;
   double sum = 0.0;
   for (int64_t begin = 0; begin < s.neurons; begin += kWindow) {
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
     if (begin > 0) __syncthreads();  // the window before this is still read
     for (int i = thread; i < count; i += kFactorThreads) {
       const float mean = s.factors[begin + i];
-      const float factor = line_factor(s, begin + i, mean, beta2);
+      const float factor = neuron_factor(s, begin + i, mean, beta2);
       s.factors[begin + i] = factor;
       const double f = static_cast<double>(factor);
       means[i] = mean;

@@ -59,8 +59,8 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
     take(space.q, m, m, iterate);
     take(space.spare, m, m, iterate);
   }
-  if (settings.row_scaling == RowScaling::kAol || settings.scales_lines())
-    take(space.factors, 1, settings.scales_lines() ? n : m, DType::kF32);
+  if (settings.row_scaling == RowScaling::kAol || settings.scales_neurons())
+    take(space.factors, 1, settings.scales_neurons() ? n : m, DType::kF32);
   return space;
 }
 
@@ -299,7 +299,7 @@ void append_steps(Products& products, Space& space, const NewtonSchulz& settings
 
 /// Sets `rule` for the rows or columns of each matrix of `x`; stored_rows must be set.
 void fill(std::span<NormuonState> lines, const MatrixBatch& x, const MatrixBatch& factors,
-          LineRule rule, float target) {
+          NeuronRule rule, float target) {
   for (size_t i = 0; i < lines.size(); ++i) {
     NormuonState& s = lines[i];
     s.factors = static_cast<float*>(factors.data) + static_cast<int64_t>(i) * factors.stride;
@@ -327,7 +327,7 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
       const auto count = static_cast<size_t>(raw.count);
       if (batch.settings->row_scaling == RowScaling::kEquilibrate) {
         const auto lines = batch.lines.first(count);
-        fill(lines, space.x, space.factors, LineRule::kEqual,
+        fill(lines, space.x, space.factors, NeuronRule::kEqual,
              1.0f / lift_of(*batch.settings, batch.method->form));
         equilibrated_.push_back({space.x, lines});
       }
@@ -336,7 +336,7 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
       iterations.push_back(std::move(products.steps));
       if (batch.settings->renormalize) {
         const auto lines = batch.lines.subspan(count, count);
-        fill(lines, space.x, space.factors, LineRule::kNorm,
+        fill(lines, space.x, space.factors, NeuronRule::kNorm,
              std::sqrt(static_cast<float>(raw.rows)));
         renormalized_.push_back({space.x, lines});
       }

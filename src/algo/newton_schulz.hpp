@@ -38,7 +38,7 @@ struct NewtonSchulz {
   /// Results are scaled to the Frobenius norm sqrt(m). Source: Muon+, arXiv 2602.21545.
   bool renormalize = false;
 
-  bool scales_lines() const { return renormalize || row_scaling == RowScaling::kEquilibrate; }
+  bool scales_neurons() const { return renormalize || row_scaling == RowScaling::kEquilibrate; }
   const CoefficientList& list_of(Form form) const { return form == Form::kGram ? gram_list : list; }
   DType iteration_of(Form form) const { return form == Form::kGram ? gram_iteration : iteration; }
 };
@@ -84,7 +84,7 @@ struct OrthogonalizeArgs {
   MatrixBatch raw;            // m x n with m <= n, transport dtype; read only
   void* workspace = nullptr;  // newton_schulz_workspace bytes, 256-byte aligned; overwritten
   Tally* q = nullptr;         // null, or one per matrix, to which every Q of the Gram form is added
-  /// If settings->scales_lines(): two for each matrix, valid until the work has run. The caller
+  /// If settings->scales_neurons(): two for each matrix, valid until the work has run. The caller
   /// sets stored_rows of the first `count`: true if the outputs of the matrix are its rows.
   /// Orthogonalization sets the other fields.
   std::span<NormuonState> lines = {};

@@ -6,28 +6,27 @@
 
 #include "backend/scalars.hpp"
 
-// Factors on the gradient that lie in device memory, and the global norm; formulas shared by every
-// backend.
+// Gradient factors in device memory, and the global norm. All backends share these formulas.
 
 namespace muonrt {
 
-/// What multiplies every gradient of a step. Pointers are to one f32 where the device reads it, or
-/// null.
+/// The factors of every gradient of a step. Each pointer is null or points to one f32 that the
+/// device reads.
 struct GradientFactors {
   float host = 1.0f;
-  const float* inverse_scale = nullptr;  // of the loss
-  const float* multiplier = nullptr;     // the caller's, behind clipping
+  const float* inverse_scale = nullptr;  // of the loss scale
+  const float* multiplier = nullptr;     // the caller's factor, applied after clipping
   const float* found_inf = nullptr;      // not 0: the step is skipped
   bool on_device() const { return inverse_scale || multiplier || found_inf; }
 };
 
-/// Clipping of all gradients by their norm.
+/// Clipping of all gradients by their global norm.
 struct NormClip {
-  double norm = 0.0;              // at most; 0: no clipping
-  const int64_t* sums = nullptr;  // kNormWords of squares; not read without clipping
+  double norm = 0.0;              // maximum norm; 0: no clipping
+  const int64_t* sums = nullptr;  // kNormWords words of squares; not read without clipping
 };
 
-/// The tables in which a step's factor stands.
+/// The tables to which the gradient factor of a step is written.
 struct GradientTables {
   ParamView* params = nullptr;
   int64_t param_count = 0;
@@ -37,16 +36,16 @@ struct GradientTables {
   int64_t adam_count = 0;
 };
 
-/// Words of the exact sum of squares: for each exponent of f32 the lower 24 bits and what is above
-/// them, of the squares of the mantissas. Integers, so that no order of additions matters; 2^39
-/// elements fit.
+/// Words of the exact sum of squares. For each f32 exponent, one word sums the lower 24 bits of the
+/// squared mantissas, and one the upper bits. The words are integers, so the order of additions
+/// does not matter. 2^39 elements fit.
 constexpr int64_t kNormWords = 512;
 
 struct SquareTerm {
-  int32_t word;  // of the lower bits; the upper ones follow
+  int32_t word;  // index of the word for the lower bits; the next word has the upper bits
   int64_t low, high;
 };
-/// The square of a finite x; infinities and NaN give nothing.
+/// Returns the square of x, or 0 if x is infinite or NaN.
 MUONRT_HOST_DEVICE inline SquareTerm square_term(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), exponent = bits >> 23 & 0xffu;
   const uint64_t fraction = bits & 0x7fffffu;
@@ -57,7 +56,7 @@ MUONRT_HOST_DEVICE inline SquareTerm square_term(float x) {
           static_cast<int64_t>(square >> 24)};
 }
 
-/// The root of what the words sum.
+/// Returns the root of the sum that the words hold.
 MUONRT_HOST_DEVICE inline double norm_of(const int64_t* words) {
   double sum = 0.0;
   for (int exponent = 254; exponent >= 0; --exponent) {
@@ -71,8 +70,8 @@ MUONRT_HOST_DEVICE inline double norm_of(const int64_t* words) {
 
 struct GradientScale {
   float factor;
-  double norm;   // of the gradients after the inverse scale; 0 where nothing clips
-  bool well;     // no infinity was found, and the factor is finite
+  double norm;   // of the gradients after the inverse scale; 0 without clipping
+  bool well;     // found_inf is 0, and the factor is finite
   int64_t seen;  // Findings::factor
 };
 MUONRT_HOST_DEVICE inline GradientScale gradient_scale(const GradientFactors& in,

@@ -8,29 +8,30 @@
 
 namespace muonrt {
 
-/// The CUDA backend's door; defined in cuda/, or in no_cuda.cpp where that is not built.
+// The interface of the CUDA backend. It is defined in cuda/, or in no_cuda.cpp if the build has no
+// CUDA backend.
 
-/// Whether this build has the CUDA backend.
+/// Returns whether this build has the CUDA backend.
 bool cuda_is_built() noexcept;
 
-/// GPUs that this process sees; 0 without driver or GPU.
+/// Returns the number of GPUs that this process sees; 0 without a driver or a GPU.
 int cuda_device_count() noexcept;
 
-/// Makes GPU `index` the calling thread's current one, where there is such a GPU: a library that
-/// puts the thread's first one back (0) would leave a context there.
+/// Makes GPU `index` the calling thread's current device, if it exists. Otherwise a library that
+/// restores the thread's current device would create a context on GPU 0.
 void use_cuda_device(int index) noexcept;
 
 namespace cuda {
 class VendorProducts;
 }
 
-/// What computes symmetric products in half precision; all others are the vendor's, or naive.
-/// Public values.
+/// What computes symmetric products in half precision. All other products are the vendor's, or
+/// naive. The values are public.
 enum class SymmetricProvider : int32_t {
   kDefault = 0,  // cuda/README.md says which, and why
   kVendor = 1,   // the dense product and a mirror
   kSm80 = 2,     // muonrt's own, mma.sync: compute capability 8.0 and later
-  kSm90 = 3,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 alone
+  kSm90 = 3,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 only
 };
 
 constexpr const char* name_of(SymmetricProvider provider) {
@@ -47,28 +48,28 @@ constexpr const char* name_of(SymmetricProvider provider) {
   return "unknown";
 }
 
-/// How a rank's GPU works; `symmetric`, the two kinds of products and `sm90.slices` alone change
-/// bits.
+/// Settings of a rank's GPU. Only naive_products, make_products, symmetric and sm90.slices change
+/// the bits of results.
 struct CudaSettings {
-  bool naive_products = false;  // plain loops in place of the vendor's products: slow
-  /// For benchmarks alone: makes what is used in place of the vendor's products.
+  bool naive_products = false;  // portable loops instead of the vendor's products: slow
+  /// For benchmarks only: creates what replaces the vendor's products.
   std::unique_ptr<cuda::VendorProducts> (*make_products)(Device& device, int index) = nullptr;
-  /// With naive products kDefault and kVendor are naive too.
+  /// With naive_products, kDefault and kVendor are naive, too.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
-  /// Newton-Schulz is captured at its second run and replayed from then on; not the default, since
-  /// it saves the host time and the step none (cuda/MEASUREMENTS.md).
+  /// Captures Newton-Schulz as a graph in its second run and launches the graph from then on. Off
+  /// by default, because it saves host time but does not shorten the step (cuda/MEASUREMENTS.md).
   bool graphs = false;
-  /// SMs that persistent grids (kSm90) leave to a communicator's blocks, which would else wait for
-  /// the grid's end. At least two stay with the products.
+  /// SMs that persistent grids (kSm90) leave free for the communicator's thread blocks, which would
+  /// otherwise wait until the grid ends. The products keep at least two SMs.
   int reserved_sms = 0;
-  Sm90Tuning sm90 = {};      // of kSm90
+  Sm90Tuning sm90 = {};      // for kSm90
   Allocator allocator = {};  // no functions: cudaMalloc
 };
 
-/// Device `index` as a rank's device.
-/// Errors: NOT_SUPPORTED in a build without CUDA and where there is no GPU at all or no library for
-/// products, and for symmetric products that the GPU cannot run; DEVICE if there is no GPU of that
-/// index or it is too old.
+/// Creates a device for GPU `index`.
+/// Errors: NOT_SUPPORTED if the build has no CUDA backend, the machine has no GPU or no library for
+/// products, or the GPU cannot run the symmetric products; DEVICE if GPU `index` does not exist or
+/// is too old.
 std::unique_ptr<Device> make_cuda_device(int index, const CudaSettings& settings = {});
 
 }  // namespace muonrt

@@ -27,87 +27,91 @@ class Event {
 
 enum class StreamKind {
   kCompute,       // local passes and products
-  kComm,          // exchanges and reductions; high priority where the device has priorities
-  kCommOnCaller,  // the same, executed by the thread that synchronizes (host: transports that must
-                  // be driven by the caller's thread)
+  kComm,          // exchanges and reductions; high priority if the device has priorities
+  kCommOnCaller,  // exchanges and reductions that run on the thread that synchronizes, for
+                  // transports that only the caller's thread may drive (host only)
 };
 
-/// What memory of a device is aligned to, and its parts are; bytes.
+/// Alignment in bytes of device memory and of the parts into which it is divided.
 constexpr int64_t kMemoryAlignment = 256;
-/// Bytes of `count` elements that others follow. Errors: INVALID_ARGUMENT if they are no size.
+/// Returns the bytes of `count` elements, rounded up to kMemoryAlignment.
+/// Errors: INVALID_ARGUMENT if the size is negative or overflows.
 inline int64_t padded_bytes(int64_t count, int64_t element_bytes) {
   return round_up(checked_mul(count, element_bytes), kMemoryAlignment);
 }
 
 /// Memory, streams and events of one device as one rank sees it. Implemented by src/host and cuda.
-/// Errors of enqueued work are latched: later work of that stream is skipped, its events complete,
-/// and `error` tells the first one. Threads: one optimizer, one device, one enqueuing thread.
+/// The first error of enqueued work is latched: later work of that stream is skipped, its events
+/// complete, and `error` returns the error. Threads: each optimizer has its own device, and one
+/// thread enqueues.
 class Device {
  public:
   virtual ~Device() = default;
 
-  /// Kind, instruction set, versions of the product libraries: what must be equal for equal bits.
+  /// Kind, instruction set and versions of the product libraries. Devices with equal descriptions
+  /// compute bitwise identical results.
   virtual std::string describe() const = 0;
 
-  /// @return  memory aligned to kMemoryAlignment, or null for 0 bytes. Errors: OUT_OF_MEMORY.
+  /// Returns memory aligned to kMemoryAlignment, or null for 0 bytes. Errors: OUT_OF_MEMORY.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
-  /// @return  memory that host and device reach under one address, else as `allocate`. The host
-  /// sees what a stream wrote there once an event recorded after it is synchronized. Slow for the
-  /// device: for tables and results. Given back by `release`.
+  /// As `allocate`, but host and device access the memory under the same address. The host can read
+  /// what a stream wrote after it has synchronized an event recorded later. The device accesses
+  /// this memory slowly, so use it for tables and results. Free it with `release`.
   virtual void* allocate_shared(int64_t bytes) { return allocate(bytes); }
-  /// Whether the host reaches what `allocate` gives.
+  /// Returns whether the host can access memory from `allocate`.
   virtual bool host_reaches_memory() const { return true; }
-  /// Whether the device reaches a caller's buffer.
+  /// Returns whether the device can access a caller's buffer.
   virtual bool reaches(const void*) const { return true; }
   virtual int64_t allocations() const = 0;  // calls of `allocate` so far
   virtual int64_t allocated_bytes() const = 0;
-  /// Streams, events and blocks of queues made so far; constant in steady state.
+  /// Number of streams, events and queue blocks created so far; constant in steady state.
   virtual int64_t objects() const = 0;
 
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
 
-  /// The event completes when all work enqueued on `stream` so far has.
+  /// Records `event`: it completes when all work enqueued on `stream` so far has completed.
   virtual void record(Event& event, Stream& stream) = 0;
-  /// Work enqueued on `stream` from now on starts after the last recording of `event`.
+  /// Makes work that is enqueued on `stream` from now on wait for the last recording of `event`.
   virtual void wait(Stream& stream, const Event& event) = 0;
-  /// Work enqueued on `stream` from now on starts after what the caller has enqueued so far on a
-  /// stream of its own (CUDA: a cudaStream_t; null is the default stream, with all that it waits
-  /// for). Errors, which begin with `what` this is for: NOT_SUPPORTED while that stream, or one
-  /// that it waits for, is being captured.
+  /// Makes work that is enqueued on `stream` from now on wait for the work that is now on the
+  /// caller's stream (CUDA: a cudaStream_t; null is the default stream, including the streams it
+  /// waits for). Errors, whose text begins with `what`: NOT_SUPPORTED if the caller's stream, or a
+  /// stream that it waits for, is being captured.
   virtual void wait_caller_stream(Stream&, void*, const char* /*what*/) {}
-  /// Blocks until what the last `join` waits for has ended. Errors: TIMEOUT after the deadline.
+  /// Blocks until the work that the last `wait_caller_stream` waits for has ended. Errors: TIMEOUT
+  /// after the deadline.
   virtual void synchronize_caller_stream(Deadline) {}
-  /// Runs `function(argument, native)` in the order of the stream: on the host when the stream gets
-  /// there, with a null `native`; on CUDA at once, and it enqueues its work on `native`, the
-  /// cudaStream_t. *failed (device memory) becomes 1 where it returns anything but 0.
+  /// Runs `function(argument, native)` in stream order. On the host it runs when the stream reaches
+  /// it, and `native` is null. On CUDA it runs immediately and must enqueue its work on `native`,
+  /// the cudaStream_t. If it returns a value other than 0, *failed (device memory) becomes 1.
   virtual void call(Stream& stream, int (*function)(void* argument, void* native), void* argument,
                     int64_t* failed) = 0;
-  /// Writes the device's clock, in nanoseconds, when the stream gets there. `where` is shared
-  /// memory.
+  /// Writes the device's clock, in nanoseconds, to `where` (shared memory) when the stream reaches
+  /// this operation.
   virtual void timestamp(Stream& stream, int64_t* where) = 0;
   /// Blocks the calling thread. Errors: TIMEOUT after the deadline.
   virtual void synchronize(const Event& event, Deadline deadline) = 0;
 
-  /// First error of enqueued work, if any.
+  /// Returns the first error of enqueued work, if any.
   virtual std::optional<Error> error() const = 0;
-  /// Forgets it; only while no work is pending.
+  /// Clears this error. Call it only while no work is pending.
   virtual void clear_error() = 0;
 
   virtual Ops& ops() = 0;
-  /// Whether work that is met for the first time makes what it needs there (kernels, tables,
-  /// algorithms), which may hold up other ranks of the process, and wait for exchanges under way:
-  /// then a step is rehearsed before the ranks meet in one.
+  /// Returns whether the first run of an op creates what it needs (kernels, tables, algorithms).
+  /// Creating it may block other ranks of the process and may wait for exchanges in flight, so a
+  /// warm-up step runs before the first real one.
   virtual bool needs_warm_up() const { return false; }
 
-  /// A range of the enqueuing thread's time as profilers show it: `name`, or `name number` where
-  /// that is not negative. Ranges nest.
+  /// Begins a profiler range of the enqueuing thread, called `name`, or `name number` if the number
+  /// is not negative. Ranges nest.
   virtual void begin_range(const char*, int64_t) {}
   virtual void end_range() noexcept {}
 };
 
-/// begin_range and end_range as a scope.
+/// Calls begin_range in its constructor and end_range in its destructor.
 class ProfilerRange {
  public:
   ProfilerRange(Device& device, const char* name, int64_t number = -1) : device_(device) {
@@ -121,13 +125,13 @@ class ProfilerRange {
   Device& device_;
 };
 
-/// Owner of device memory.
+/// Owns device memory.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(Device& device, int64_t bytes)
       : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
-  /// Of allocate_shared's memory.
+  /// Allocates with allocate_shared.
   static Buffer shared(Device& device, int64_t bytes) {
     Buffer out;
     out.data_ = device.allocate_shared(bytes);

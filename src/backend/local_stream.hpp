@@ -7,24 +7,24 @@
 
 namespace muonrt {
 
-/// Waits until everything that was enqueued on `stream` so far has ended, then reports the first
-/// error of the device. Local passes end by themselves, so there is no deadline: to give up on them
-/// would free buffers that they still use.
-/// @param mark  is recorded.
+/// Waits until all work enqueued on `stream` so far has ended, then throws the device's first
+/// error, if any. There is no timeout: local passes always end, and an early return would free
+/// buffers that they still use.
+/// @param mark  used for the wait.
 void drain(Device& device, Stream& stream, Event& mark);
 
-/// A stream for local work outside of a step, such as taking master weights or copying state.
+/// A stream for local work outside of a step, such as copying master weights or state.
 class LocalStream {
  public:
   explicit LocalStream(Device& device);
 
-  /// Work from now on starts after what the caller has enqueued on the default stream, for which
-  /// this waits. Errors, beginning with `what`: NOT_SUPPORTED (that stream is being captured),
+  /// Waits for the work that the caller has enqueued on the default stream. Later work starts after
+  /// it. Errors, whose text begins with `what`: NOT_SUPPORTED if that stream is being captured;
   /// TIMEOUT.
   void join_callers(const char* what, int64_t timeout_ms);
 
-  /// Runs `work(stream)`, which enqueues, and returns once all of it has ended, also if `work`
-  /// throws: what it has used can be freed then. Errors: those of `work` and of the device.
+  /// Calls `work(stream)`, which enqueues work, and waits until this work has ended, even if `work`
+  /// throws. Its buffers can be freed afterwards. Errors: those of `work` and of the device.
   void run(FunctionRef<void(Stream&)> work);
 
  private:

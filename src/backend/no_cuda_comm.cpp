@@ -4,23 +4,23 @@ namespace muonrt {
 
 namespace {
 
-[[noreturn]] void refuse(const char* what) {
+[[noreturn]] void reject(const char* what) {
   throw Error(Status::kNotSupported,
               cat(what,
-                  ": there is no CUDA device (this build has no CUDA backend); configure with "
-                  "-DMUONRT_CUDA=ON, or use a communicator of host memory"));
+                  ": there is no CUDA device, because this build has no CUDA backend; configure "
+                  "with -DMUONRT_CUDA=ON, or use a communicator of host memory"));
 }
 
 }  // namespace
 
-int nccl_version() { refuse("NCCL"); }
+int nccl_version() { reject("NCCL"); }
 
 std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap>, const NcclOptions&) {
-  refuse("NCCL communicator");
+  reject("NCCL communicator");
 }
 
 std::unique_ptr<Comm> make_staged_comm(std::unique_ptr<Bootstrap>, int) {
-  refuse("staged communicator");
+  reject("staged communicator");
 }
 
 }  // namespace muonrt

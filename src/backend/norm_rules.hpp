@@ -5,12 +5,12 @@
 #include "backend/ops.hpp"
 #include "backend/update_rules.hpp"
 
-// How the input of Newton-Schulz is scaled; shared by every backend, as update_rules.hpp is.
+// How the input of Newton-Schulz is scaled. All backends share these formulas.
 
 namespace muonrt {
 
-/// What the entries of a matrix, multiplied by up x up2, are divided by.
-/// @param norm  of the matrix so multiplied.
+/// Returns the divisor for the entries of a matrix that were multiplied by up x up2.
+/// @param norm  the norm of the multiplied matrix.
 MUONRT_HOST_DEVICE inline float norm_divisor(float norm, const Normalization& how, float up,
                                              float up2) {
   const float divisor = how.safety * norm + how.added * up * up2;
@@ -18,8 +18,8 @@ MUONRT_HOST_DEVICE inline float norm_divisor(float norm, const Normalization& ho
   return divisor < least ? least : divisor;
 }
 
-/// The factor of a row. Source: Turbo-Muon, arXiv 2512.04632 (AOL).
-/// @param sum  of the absolute values of its row of X X^T.
+/// Returns the factor of a row. Source: Turbo-Muon, arXiv 2512.04632 (AOL).
+/// @param sum  the sum of the absolute values of its row of X X^T.
 MUONRT_HOST_DEVICE inline float row_factor(float sum, const AolRule& rule) {
   return 1.0f / (rule.safety * sqrtf(sum < rule.least ? rule.least : sum));
 }

@@ -6,34 +6,37 @@
 #include "backend/scalars.hpp"
 #include "backend/update_rules.hpp"
 
-// NorMuon on a whole matrix; formulas and the order of sums, shared by every backend. A line is a
-// row or a column of the matrix as it is stored. Source: Li et al. 2025 (arXiv 2510.05491) as in
-// zichongli5/NorMuon.
+// NorMuon on a whole matrix: the formulas and the order of sums, shared by all backends. A neuron
+// is a row or a column of the stored matrix. Source: Li et al. 2025 (arXiv 2510.05491), as
+// implemented in zichongli5/NorMuon.
 
 namespace muonrt {
 
-/// What the lines of a matrix are multiplied by.
-enum class LineRule : int32_t {
-  kNormuon,  // 1 / root of the line's second moment, and one factor that keeps the matrix's norm
-  kEqual,    // the same with the line's own mean square: afterwards all lines have one norm (row
-             // equilibration, arXiv 2603.28254); the matrix's norm times `target`
-  kNorm,     // one factor for all: the matrix's norm becomes `target` (arXiv 2602.21545)
+/// How the factors of a matrix's neurons are computed.
+enum class NeuronRule : int32_t {
+  kNormuon,  // 1 / root of the neuron's second moment, then one factor that restores the norm of
+             // the matrix
+  kEqual,    // as kNormuon with the neuron's mean square instead of the moment, so all neurons get
+             // the same norm (row equilibration, arXiv 2603.28254), and the norm of the matrix is
+             // multiplied by `target`
+  kNorm,     // one factor for all neurons: the norm of the matrix becomes `target` (arXiv
+             // 2602.21545)
 };
 
-/// The lines of one matrix, and where their second moments are. `lines` f32 each.
+/// The neurons of one matrix and their second moments. Each array has `neurons` f32 elements.
 struct NormuonState {
   float* moments = nullptr;  // committed; kNormuon only
-  float* staged = nullptr;   // of this step; kNormuon only
-  float* factors = nullptr;  // what each line is multiplied by
+  float* staged = nullptr;   // new moments of this step; kNormuon only
+  float* factors = nullptr;  // the factor of each neuron
   int64_t neurons = 0;
-  bool stored_rows = true;       // lines are rows of what is stored, else its columns
+  bool stored_rows = true;       // true: neurons are rows of the stored matrix; false: columns
   int32_t param = 0, group = 0;  // kNormuon only
-  LineRule rule = LineRule::kNormuon;
+  NeuronRule rule = NeuronRule::kNormuon;
   float target = 1.0f;
 };
 
-/// Element i of a sum belongs to chain i mod kNeuronChains; the chains are halved down to one
-/// value.
+/// Number of chains of a sum: element i belongs to chain i mod kNeuronChains, and the chains are
+/// added in halves until one value is left.
 constexpr int kNeuronChains = 32;
 template <class T>
 MUONRT_HOST_DEVICE inline T fold_chains(T* chains) {
@@ -47,34 +50,37 @@ constexpr float kNormuonEps = 1e-10f;
 MUONRT_HOST_DEVICE inline float normuon_moment(float moment, float mean_square, float beta2) {
   return at_rest(beta2 * moment + (1.0f - beta2) * mean_square, mean_square);
 }
-/// A line's own factor; the sums below bring the matrix's norm back.
+/// Returns the factor of one neuron, before normuon_restore.
 MUONRT_HOST_DEVICE inline float normuon_neuron_factor(float moment) {
   return 1.0f / (sqrtf(moment) + kNormuonEps);
 }
-/// @param squares  sum of the lines' mean squares, and @param scaled  of those times the squares of
-///     the lines' factors; `length` elements a line.
+/// Returns the factor for all neurons that restores the norm of the matrix.
+/// @param squares  sum of the neurons' mean squares.
+/// @param scaled   sum of the neurons' mean squares times their squared factors.
+/// @param length   elements of a neuron.
 MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, int64_t length) {
   const double n = static_cast<double>(length);
   return static_cast<float>(sqrt(n * squares) /
                             (sqrt(n * scaled) + static_cast<double>(kNormuonEps)));
 }
 
-/// The least norm that a matrix is divided by under LineRule::kNorm; as nanochat.
+/// NeuronRule::kNorm divides by at least this norm, like nanochat.
 constexpr float kLeastNorm = 1e-6f;
 
-/// A line's own factor by the rule of its matrix; a new second moment is staged.
-MUONRT_HOST_DEVICE inline float line_factor(const NormuonState& s, int64_t line, float mean_square,
-                                            float beta2) {
-  if (s.rule == LineRule::kNorm) return 1.0f;
-  if (s.rule == LineRule::kEqual) return normuon_neuron_factor(mean_square);
-  const float moment = normuon_moment(s.moments[line], mean_square, beta2);
-  s.staged[line] = moment;
+/// Returns the factor of one neuron by the rule of its matrix, before matrix_factor. kNormuon also
+/// stages the new second moment.
+MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t neuron,
+                                              float mean_square, float beta2) {
+  if (s.rule == NeuronRule::kNorm) return 1.0f;
+  if (s.rule == NeuronRule::kEqual) return normuon_neuron_factor(mean_square);
+  const float moment = normuon_moment(s.moments[neuron], mean_square, beta2);
+  s.staged[neuron] = moment;
   return normuon_neuron_factor(moment);
 }
-/// What all lines are multiplied by besides; arguments as of normuon_restore.
+/// Returns the additional factor of all neurons of a matrix. Arguments: as normuon_restore.
 MUONRT_HOST_DEVICE inline float matrix_factor(const NormuonState& s, double squares, double scaled,
                                               int64_t length) {
-  if (s.rule != LineRule::kNorm) return s.target * normuon_restore(squares, scaled, length);
+  if (s.rule != NeuronRule::kNorm) return s.target * normuon_restore(squares, scaled, length);
   const float norm = static_cast<float>(sqrt(static_cast<double>(length) * squares));
   return s.target / (norm < kLeastNorm ? kLeastNorm : norm);
 }

@@ -7,15 +7,16 @@
 
 namespace muonrt {
 
-/// What every backend asks of the arguments of its ops (ops.hpp), before anything is enqueued.
+// Checks of op arguments (ops.hpp) that all backends make before they enqueue work.
 
-/// Errors: INVALID_ARGUMENT for factors that are not finite or negative; INTERNAL for shapes.
+/// Errors: INVALID_ARGUMENT if a factor is negative or not finite; INTERNAL if shapes differ.
 inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
                             const Normalization& how) {
   MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
-                 "normalization: safety is ", how.safety, " (must be a finite number above 0)");
+                 "normalization: safety is ", how.safety, ", but must be a finite number above 0");
   MUONRT_REQUIRE(how.added >= 0.0f && how.least >= 0.0f, Status::kInvalidArgument,
-                 "normalization: eps is ", how.added, " or ", how.least, " (must be 0 or more)");
+                 "normalization: eps is ", how.added, " or ", how.least,
+                 ", but must be at least 0");
   MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
                         "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
                         out.count, " of ", out.rows, " x ", out.cols);

@@ -5,8 +5,8 @@
 
 #include "backend/scalars.hpp"
 
-// QK-clip: rows of query and key weights shrink where a head's largest logit went beyond a
-// threshold; formulas shared by every backend. Source: Kimi K2 (arXiv 2507.20534), algorithm 1.
+// QK-clip: scales down the rows of query and key weights of heads whose largest logit exceeds a
+// threshold. All backends share these formulas. Source: Kimi K2 (arXiv 2507.20534), algorithm 1.
 
 namespace muonrt {
 
@@ -22,14 +22,14 @@ enum class QkKind : int32_t {
 /// One weight of an attention layer.
 struct QkClip {
   QkKind kind = QkKind::kNone;
-  int32_t heads = 0, kv_heads = 0;        // of the layer; kv_heads divides heads
+  int32_t heads = 0, kv_heads = 0;        // of the layer; heads is a multiple of kv_heads
   int32_t head_dim = 0;                   // kQuery, kKey, kQkv
   int32_t nope = 0, rope = 0, v_dim = 0;  // kMlaQuery, kMlaKeyValue
   float threshold = 100.0f, exponent = 0.5f;
   int64_t rows = 0;                   // of the whole weight
-  const float* logits = nullptr;      // largest of each query head
-  const int32_t* selected = nullptr;  // by query head, 0: never clipped; null: all may be
-  float* factors = nullptr;           // by row of the whole weight
+  const float* logits = nullptr;      // largest logit of each query head
+  const int32_t* selected = nullptr;  // per query head, 0: never clipped; null: clip all heads
+  float* factors = nullptr;           // per row of the whole weight
 };
 
 MUONRT_HOST_DEVICE inline float qk_gamma(const QkClip& c, int64_t head) {
@@ -38,7 +38,7 @@ MUONRT_HOST_DEVICE inline float qk_gamma(const QkClip& c, int64_t head) {
   return logit > c.threshold ? c.threshold / logit : 1.0f;
 }
 
-/// The smallest gamma of the query heads that share a key head.
+/// Returns the smallest gamma of the query heads that share a key head.
 MUONRT_HOST_DEVICE inline float qk_group_gamma(const QkClip& c, int64_t group) {
   const int64_t each = c.heads / c.kv_heads;
   float smallest = 1.0f;
@@ -55,7 +55,7 @@ MUONRT_HOST_DEVICE inline float qk_power(float gamma, float exponent) {
   return static_cast<float>(pow(static_cast<double>(gamma), static_cast<double>(exponent)));
 }
 
-/// What row `row` of the whole weight is multiplied by.
+/// Returns the factor of row `row` of the whole weight.
 MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
   const int64_t each = c.heads / c.kv_heads;
   switch (c.kind) {
@@ -64,7 +64,8 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
     case QkKind::kKey:
       return qk_power(qk_group_gamma(c, row / c.head_dim), 1.0f - c.exponent);
     case QkKind::kMlaQuery: {
-      // The group's gamma: with a key head's own, the two parts of a logit would shrink apart.
+      // With different gammas for queries and keys, the two parts of a logit would shrink by
+      // different factors. Therefore the group's gamma is used.
       const int64_t stride = c.nope + c.rope;
       const float gamma = qk_group_gamma(c, row / stride / each);
       return row % stride < c.nope ? qk_power(gamma, c.exponent) : gamma;
@@ -86,7 +87,8 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
   return 1.0f;
 }
 
-/// A logit that votes the step down: infinite or NaN, but for the -inf of a head that no rank has.
+/// Returns whether a logit rejects the step: it is NaN or +inf. -inf is the value of a head that no
+/// rank has.
 MUONRT_HOST_DEVICE inline bool qk_bad_logit(float logit) {
   return !(logit < 0.0f) && !(logit - logit == 0.0f);
 }

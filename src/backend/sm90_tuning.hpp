@@ -5,26 +5,25 @@
 
 namespace muonrt {
 
-/// Families of tiles of the symmetric products for compute capability 9.0.
+/// Families of tiles for symmetric products on compute capability 9.0.
 enum class Tiles {
-  kLarge,      // the mixed list, a persistent grid
-  kMedium,     // 128 x 192, on such a grid
+  kLarge,      // a mixed list of tile sizes, in a persistent grid
+  kMedium,     // 128 x 192, in a persistent grid
   kSmall,      // 64 x 64
-  kSmallWide,  // 64 x 128, and 64 x 64 where that is all that is left of a row; 64 x 64 alone with
-               // slices
+  kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; with slices only 64 x 64
 };
 
-/// How those products are launched where something is not to follow from the shapes: to find the
-/// part of a kernel that is at fault, or slow. Results are right under every choice; `slices` alone
+/// Overrides of the launch parameters, which otherwise follow from the shapes. They help to find
+/// the part of a kernel that is wrong or slow. Results are correct for every choice; only `slices`
 /// changes bits.
 struct Sm90Tuning {
-  std::optional<Tiles> tiles = {};  // medium ones become large where a depth is cut
-  // Clusters of two blocks that copy half of B into both; unset: where a result is wider than
-  // 1,280.
+  std::optional<Tiles> tiles = {};  // kMedium becomes kLarge if the depth is cut into slices
+  // Clusters of two thread blocks, each of which copies half of B into both. Unset: if a result has
+  // more than 1,280 columns.
   std::optional<bool> pairs = {};
-  bool early = true;   // programmatic launches, which begin before the one in front ends
-  int slices = 0;      // that a depth is cut into, of one stage at least: 1, 2, 4; 0: by shape
-  int64_t raster = 0;  // rows of tiles in a band, which is taken by columns; 0: by the family
+  bool early = true;   // programmatic launches, which begin before the previous kernel ends
+  int slices = 0;      // slices of the depth, at least one stage each: 1, 2 or 4; 0: by shape
+  int64_t raster = 0;  // rows of tiles in a band, which is computed column by column; 0: by family
 };
 
 }  // namespace muonrt

@@ -2,27 +2,25 @@
 
 #include "backend/scalars.hpp"
 
-// What the ops of a step share.
-
 namespace muonrt {
 
-/// The tables that a step reads, where the device reads them.
+/// The tables that a step reads, in memory that the device reads.
 struct StepTables {
   const ParamView* params = nullptr;    // by parameter
   const MuonScalars* groups = nullptr;  // by group
   const AdamScalars* adam = nullptr;    // by ParamView::scalars
 };
 
-/// The vote that a commit waits for: nothing is written unless it passes.
+/// The vote sum that a commit waits for, and what it must equal. A commit writes only if `passes`.
 struct CommitCondition {
-  const Vote* sum = nullptr;  // of all ranks, where the device reads it
+  const Vote* sum = nullptr;  // of all ranks, in memory that the device reads
   int64_t world = 0, fingerprint = 0;
-  /// Where a commit notes that it wrote a value that is not finite as it is stored; null: nowhere.
+  /// A commit notes here that it wrote a value that is not finite as stored. May be null.
   Findings* findings = nullptr;
   MUONRT_HOST_DEVICE bool passes() const { return muonrt::vote_passes(*sum, world, fingerprint); }
 };
 
-/// A message and the dtype that it has on the wire.
+/// A message and the dtype of its elements.
 struct TypedBuffer {
   void* data = nullptr;
   DType dtype = DType::kF32;

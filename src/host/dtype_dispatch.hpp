@@ -5,17 +5,16 @@
 
 namespace muonrt::host {
 
-/// body(float{}) or body(bf16{}): the storage type as an argument.
-/// Errors: NOT_SUPPORTED for other dtypes.
+/// Calls body(float{}) or body(bf16{}). Errors: NOT_SUPPORTED for other dtypes.
 template <class Body>
 auto with_dtype(DType dtype, Body body) {
   if (dtype == DType::kF32) return body(float{});
   MUONRT_REQUIRE(dtype == DType::kBF16, Status::kNotSupported, "dtype ", name_of(dtype),
-                 " (the host computes f32 and bf16 only); convert it");
+                 " is not supported on the host; convert the data to f32 or bf16");
   return body(bf16{});
 }
 
-/// The same for what Newton-Schulz iterates on: f16 as well.
+/// As with_dtype, but also for f16, for matrices that Newton-Schulz iterates on.
 template <class Body>
 auto with_iterate(DType dtype, Body body) {
   if (dtype == DType::kF16) return body(f16{});

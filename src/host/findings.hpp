@@ -6,7 +6,7 @@
 
 namespace muonrt::host {
 
-// Findings are written by many threads at once, and possibly from two streams.
+// Several threads, and possibly two streams, write the findings concurrently.
 
 inline void note_nonfinite(Findings& findings) {
   std::atomic_ref(findings.nonfinite).store(1, std::memory_order_relaxed);
@@ -19,14 +19,15 @@ inline void lower(int64_t& first_param, int64_t param) {
   }
 }
 
-/// @param in_f32  not the message's dtype alone made it so.
+/// @param in_f32  whether the value was not finite in f32 already, before the conversion to the
+///     message's dtype.
 inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
   note_nonfinite(findings);
   lower(findings.first_param, param);
   if (in_f32) lower(findings.first_in_f32, param);
 }
 
-/// Of a commit. @param findings  may be null.
+/// Notes that a commit wrote a value that is not finite. @param findings  may be null.
 inline void note_written(Findings* findings) {
   if (findings) std::atomic_ref(findings->wrote_nonfinite).store(1, std::memory_order_relaxed);
 }

@@ -4,11 +4,11 @@
 
 namespace muonrt::host {
 
-/// Default floating-point environment (round to nearest, denormals kept, no traps) from
-/// construction to destruction; then the caller's comes back as it was, its exception flags
-/// included. New threads inherit their creator's environment, so each of ours makes one of these
-/// first. Only calls through a pointer or into another file are sure to stay inside its scope: a
-/// compiler may move plain arithmetic across the change.
+/// Sets the default floating-point environment (round to nearest, no flush to zero, no traps) until
+/// its destruction, which restores the caller's environment including the exception flags. New
+/// threads inherit the environment of their creator, so each of our threads creates one of these
+/// first. A compiler may move arithmetic across the change of the environment, so use it around
+/// calls through a pointer or into another file.
 class FpEnvironment {
  public:
   FpEnvironment() {

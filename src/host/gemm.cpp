@@ -11,7 +11,7 @@ namespace muonrt::host {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-/// Elements copied by one turn of a loop over rows.
+/// Elements that one iteration of a loop over rows copies.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
 
 }  // namespace
@@ -35,9 +35,9 @@ struct PreparedGemm {
 
 namespace {
 
-/// Tiles as equal as possible, each side a multiple of 16. Small ones waste less on the diagonal of
-/// a symmetric product and leave small products to many threads; large ones read their operands
-/// less often.
+/// Divides an extent into tiles of nearly equal size, a multiple of 16. Small tiles waste less work
+/// on the diagonal of a symmetric product and use more threads for small products. Large tiles read
+/// their operands less often.
 PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
   const int64_t largest = symmetric || extent <= 512 ? 128 : 256;
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
@@ -49,7 +49,7 @@ PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
 struct Operands {
   DType dtype;
   bool copy_a, copy_b;  // to dense storage of `dtype`
-  bool share;           // B is A's storage, so that A's copy serves both
+  bool share;           // A and B have the same storage, so one copy is used for both
   int64_t b_ld;
 };
 
@@ -70,8 +70,8 @@ int64_t dense_bytes(const ConstMatrixRef& m, DType dtype) {
   return round_up(checked_mul(checked_mul(m.rows, m.cols), size_of(dtype)), kAlignment);
 }
 
-/// Where everything lies in the memory lent: A's copy, B's copy, a group of packed panels, then for
-/// each thread a tile and the library's scratch.
+/// Offsets inside the workspace: the copy of A, the copy of B, a group of packed panels, then for
+/// each thread a tile and the library's scratch memory.
 struct Workspace {
   int64_t a, b, packed, threads, bytes;  // offsets, and the whole
   int64_t per_thread;
@@ -82,27 +82,27 @@ struct Workspace {
     a = 0;
     b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
     packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
-    // Enough tiles in a group that no thread waits long for the others.
+    // A group has enough tiles to balance the load between threads.
     const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
     group = std::max(enough, packed_bytes / std::max<int64_t>(prepared.packed_bytes, 1));
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
-    // One unit more than the parts, to align the memory lent.
+    // kAlignment more bytes than the parts, to align the workspace.
     bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
   }
 };
 
 void check_matrix(const ConstMatrixRef& m, const char* name, int64_t rows, int64_t cols) {
   MUONRT_REQUIRE(m.rows == rows && m.cols == cols, Status::kInvalidArgument,
-                 "matrix product: ", name, " is ", m.rows, " x ", m.cols, " (must be ", rows, " x ",
-                 cols, ")");
+                 "matrix product: ", name, " is ", m.rows, " x ", m.cols, ", but must be ", rows,
+                 " x ", cols);
   MUONRT_REQUIRE(m.ld >= m.cols, Status::kInvalidArgument, "matrix product: ", name, " has ld ",
-                 m.ld, " (must be at least its ", m.cols, " columns)");
+                 m.ld, ", but must be at least its number of columns, ", m.cols);
   MUONRT_REQUIRE(m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16,
                  Status::kNotSupported, "matrix product: ", name, " has dtype ",
                  static_cast<int32_t>(m.dtype),
-                 " (the host computes f32, bf16 and f16); convert it");
+                 ", which is not supported on the host; convert the data to f32, bf16 or f16");
 }
 
 bool reads_d(const GemmArgs& args) { return args.d.data != nullptr && args.beta != 0.0f; }
@@ -110,13 +110,14 @@ bool reads_d(const GemmArgs& args) { return args.d.data != nullptr && args.beta 
 void check(const GemmArgs& args) {
   const int64_t m = args.c.rows, n = args.c.cols, k = args.a.cols;
   MUONRT_REQUIRE(m >= 0 && n >= 0 && k >= 0, Status::kInvalidArgument,
-                 "matrix product of negative size (", m, " x ", n, " x ", k, ")");
+                 "matrix product: the size is ", m, " x ", n, " x ", k,
+                 ", but must not be negative");
   check_matrix(args.a, "A", m, k);
   check_matrix(args.b, "B", args.transpose_b ? n : k, args.transpose_b ? k : n);
   check_matrix(args.c, "C", m, n);
   if (reads_d(args)) check_matrix(args.d, "D", m, n);
   MUONRT_REQUIRE(!args.symmetric || m == n, Status::kInvalidArgument, "matrix product of ", m,
-                 " x ", n, " declared symmetric (it is not square)");
+                 " x ", n, ": symmetric is set, but the result is not square");
 }
 
 /// C must not be written while an input that shares its memory is still read.
@@ -131,7 +132,7 @@ void check_overlap(const GemmArgs& args, const ConstMatrixRef& input, const char
                  "matrix product: C overlaps ", name, "; give C its own memory");
 }
 
-/// One tile product and its store, for each tile of a group of column panels.
+/// Computes and stores each tile of a group of column panels.
 class Group {
  public:
   Group(const GemmArgs& args, const PreparedGemm& prepared, int64_t first, int64_t end)
@@ -143,7 +144,7 @@ class Group {
     return count;
   }
 
-  /// Tiles of one column follow each other, so that its packed panel stays in the cache.
+  /// Tiles of one column are consecutive, so that its packed panel stays in the cache.
   std::pair<int64_t, int64_t> tile(int64_t index) const {
     int64_t col = first_;
     for (; index >= column_tiles(col); ++col) index -= column_tiles(col);
@@ -303,8 +304,8 @@ void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch) {
   const Workspace workspace(args, operands, prepared, pool.threads(), scratch.packed_bytes_);
   MUONRT_REQUIRE(scratch.memory_ != nullptr && scratch.bytes_ >= workspace.bytes,
                  Status::kInvalidState, "matrix product of ", args.c.rows, " x ", args.c.cols,
-                 " x ", args.a.cols, " has ", scratch.bytes_, " bytes of scratch (it needs ",
-                 workspace.bytes, "); lend what bytes_for says");
+                 " x ", args.a.cols, ": the workspace has ", scratch.bytes_, " bytes, but needs ",
+                 workspace.bytes, "; call bytes_for and set_workspace first");
   void* memory = scratch.memory_;
   size_t room = static_cast<size_t>(scratch.bytes_);
   std::align(kAlignment, static_cast<size_t>(workspace.bytes - kAlignment), memory, room);

@@ -23,7 +23,7 @@ struct MatrixRef {
   int64_t ld = 0;
 };
 
-/// The same, to be read only.
+/// As MatrixRef, but read-only.
 struct ConstMatrixRef {
   ConstMatrixRef() = default;
   ConstMatrixRef(const void* data_in, DType dtype_in, int64_t rows_in, int64_t cols_in,
@@ -45,9 +45,8 @@ struct GemmArgs {
   ConstMatrixRef d;  // m x n; not read if data is null or beta is 0; may be A or B
   MatrixRef c;       // m x n, overwritten; shares no memory with A, B and D
   bool transpose_b = false;
-  /// The caller knows that the result is symmetric (A A^T, polynomials of one symmetric matrix):
-  /// only what is on and above the diagonal is computed (and read from D), the rest mirrored,
-  /// so that C is symmetric to the bit.
+  /// Set it if the result is symmetric (A A^T, polynomials of one symmetric matrix). Only the upper
+  /// triangle is computed (and read from D) and then mirrored, so C is exactly symmetric.
   bool symmetric = false;
   float alpha = 1.0f;
   float beta = 0.0f;
@@ -56,11 +55,11 @@ struct GemmArgs {
 
 struct PreparedGemm;
 
-/// What products reuse from call to call: the library's objects for each shape met so far, and
-/// borrowed memory. One for each thread pool; one thread at a time.
+/// What products reuse from call to call: the library's objects for each shape so far, and the
+/// workspace. Create one for each thread pool. Threads: one at a time.
 class GemmScratch {
  public:
-  /// Panels of B are re-laid out for the kernel in groups of about this size, to bound the memory.
+  /// Panels of B are packed for the kernel in groups of about this size, to limit the memory.
   static constexpr int64_t kPackedBytes = int64_t{64} << 20;
 
   explicit GemmScratch(const TileKernel& kernel = default_kernel(),
@@ -69,13 +68,13 @@ class GemmScratch {
   GemmScratch(const GemmScratch&) = delete;
   GemmScratch& operator=(const GemmScratch&) = delete;
 
-  /// Bytes of memory that `gemm` needs for these shapes, dtypes and leading dimensions (pointers
-  /// are not looked at, but for whether B is A and D null), and prepares them: no call of `gemm`
-  /// with such shapes makes an object of ours after that.
-  /// @param threads  of the pool.
+  /// Returns the bytes of workspace that `gemm` needs for these shapes, dtypes and leading
+  /// dimensions, and creates the objects for them, so that later calls of `gemm` with these shapes
+  /// create none. Of the pointers it only checks whether B is A and whether D is null.
+  /// @param threads  number of threads of the pool.
   int64_t bytes_for(const GemmArgs& args, int threads);
 
-  /// Lends memory to the products that follow; its content is free to change between calls.
+  /// Sets the memory that later products use. Its content may change between calls.
   void set_workspace(void* memory, int64_t bytes) {
     memory_ = memory;
     bytes_ = bytes;
@@ -96,12 +95,11 @@ class GemmScratch {
   int64_t bytes_ = 0;
 };
 
-/// Computes `args` on a grid of tiles that follows from the shape alone, each tile one
-/// single-threaded product over the full depth.
-/// Bits: a function of shapes, dtypes, `symmetric`, factors and values; not of threads, alignment,
-/// leading dimensions, memory lent or the caller's floating-point environment.
-/// Errors: INVALID_ARGUMENT if shapes disagree or C overlaps an input; NOT_SUPPORTED for other
-/// dtypes; INVALID_STATE if the memory lent is smaller than bytes_for.
+/// Computes `args` on a grid of tiles that depends only on the shape. Each tile is a
+/// single-threaded product over the full depth. Bits: depend on shapes, dtypes, `symmetric`,
+/// factors and values; not on threads, alignment, leading dimensions, workspace or the caller's
+/// floating-point environment. Errors: INVALID_ARGUMENT if shapes do not match or C overlaps an
+/// input; NOT_SUPPORTED for other dtypes; INVALID_STATE if the workspace is smaller than bytes_for.
 void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);
 
 }  // namespace muonrt::host

@@ -40,8 +40,9 @@ MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n, C
   for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(values[i]);
 }
 
-/// Rows finished at a time, and side of the blocks they are mirrored in: the rows stay in the first
-/// cache until both places are written, and a mirrored row of f32 fills a cache line.
+/// Rows that are finished at a time, and side of the blocks in which they are mirrored. The rows
+/// stay in the L1 cache until both halves are written, and a mirrored row of f32 fills a cache
+/// line.
 constexpr int64_t kSide = 16;
 
 using Four = float __attribute__((vector_size(16)));
@@ -78,7 +79,7 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
     }
     return;
   }
-  // By way of a dense block: rows of C that lie a power of two apart share one set of the cache.
+  // Through a dense block, because rows of C whose distance is a power of two share a cache set.
   float block[kSide * kSide];
   for (int64_t i = 0; i < kSide; i += 4) {
     for (int64_t j = 0; j < kSide; j += 4) {
@@ -88,7 +89,7 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
   for (int64_t j = 0; j < kSide; ++j) round_row(block + j * kSide, kSide, to + j * to_ld);
 }
 
-/// Stores rows [begin, end) of a tile, at most kSide of them, and what mirrors them.
+/// Stores rows [begin, end) of a tile, at most kSide of them, and mirrors them.
 template <class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
                                      float* tile, int64_t begin, int64_t end) {

@@ -2,7 +2,7 @@
 
 namespace muonrt::host {
 
-// Linked in place of gemm_onednn.cpp where the library is absent.
+// Linked instead of gemm_onednn.cpp if oneDNN is not installed.
 const TileKernel* onednn_kernel() { return nullptr; }
 
 }  // namespace muonrt::host

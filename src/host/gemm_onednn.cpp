@@ -5,8 +5,8 @@
 #include "base/error.hpp"
 #include "host/gemm_tile.hpp"
 
-// Of libgomp, which oneDNN runs on. Declared here because the header comes with the compiler, not
-// with the library, and may belong to another runtime.
+// Functions of libgomp, which oneDNN uses. They are declared here because omp.h comes with the
+// compiler, not with the library, and may belong to another OpenMP runtime.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
 
@@ -17,8 +17,8 @@ namespace {
 using Matmul = dnnl::matmul;
 using dnnl::memory;
 
-/// Makes oneDNN see one OpenMP thread on this thread; the setting is per thread, and is restored.
-/// Needed where primitives are made too: their blocking follows from the number of threads.
+/// Limits OpenMP to one thread for the calling thread, and restores the setting. Creating
+/// primitives needs it, too, because their blocking depends on the number of threads.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {
@@ -34,7 +34,7 @@ class OneThread {
   int before_;
 };
 
-/// Runs `body` and turns the library's exception into ours.
+/// Runs `body` and converts an exception of the library to an Error.
 template <class F>
 auto with_reason(const char* what, const PanelShape& shape, F&& body) {
   try {
@@ -48,7 +48,7 @@ auto with_reason(const char* what, const PanelShape& shape, F&& body) {
   }
 }
 
-/// Scratch comes from us, and no setting of the process may loosen the arithmetic.
+/// The caller provides scratch memory, and no setting of the process may relax the arithmetic.
 template <class Attributes = dnnl::primitive_attr>
 Attributes attributes() {
   Attributes made;
@@ -58,7 +58,7 @@ Attributes attributes() {
   return made;
 }
 
-/// The library's 2.x interface goes through an operation descriptor, 3.x has none.
+/// oneDNN 2.x uses an operation descriptor, 3.x does not.
 template <class Product>
 auto describe(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b,
               const memory::desc& c) {
@@ -78,7 +78,7 @@ class OnednnPanel final : public PanelProduct {
  public:
   OnednnPanel(const dnnl::engine& engine, const PanelShape& shape)
       : engine_(engine), shape_(shape) {
-    // The first height chooses how panels are packed, the second takes them as they are.
+    // The first height selects the packed format, and the second uses the same format.
     packed_ =
         memory::desc({shape.depth, shape.cols}, library_type(shape.dtype), memory::format_tag::any);
     heights_[0] = make_height(shape.rows[0]);
@@ -140,8 +140,8 @@ class OnednnPanel final : public PanelProduct {
     return made;
   }
 
-  /// Where two bf16 that follow each other in the depth lie side by side both in B as stored and as
-  /// packed, lets packing move them as one f32: the same bytes, three times as fast.
+  /// If pairs of bf16 that are consecutive in the depth are adjacent both in the stored and in the
+  /// packed B, packing moves each pair as one f32, which is three times as fast.
   void move_pairs() {
     using Tag = memory::format_tag;
     if (shape_.dtype != DType::kBF16 || !shape_.transpose_b) return;
@@ -157,7 +157,7 @@ class OnednnPanel final : public PanelProduct {
     }
   }
 
-  /// The library takes what it only reads by the same non-const pointer.
+  /// The library takes non-const pointers also for memory that it only reads.
   memory view(const memory::desc& desc, const void* data) const {
     return memory(desc, engine_, const_cast<void*>(data));
   }
@@ -179,7 +179,7 @@ class OnednnKernel final : public TileKernel {
     const dnnl_version_t* version = dnnl_version();
     std::string text = cat("onednn ", version->major, ".", version->minor, ".", version->patch,
                            " isa ", static_cast<int>(dnnl::get_effective_cpu_isa()));
-    // Of the environment: shorter vectors than the set has.
+    // Environment variables can select shorter vectors than the instruction set has.
     const int hints = static_cast<int>(dnnl::get_cpu_isa_hints());
     if (hints != 0) text += cat(" hints ", hints);
     return text;
@@ -192,12 +192,12 @@ class OnednnKernel final : public TileKernel {
                        [&] { return std::make_unique<const OnednnPanel>(engine_, shape); });
   }
 
-  /// True if f32 products can be made; finds out about bf16.
+  /// Returns whether f32 products work, and detects support for bf16.
   bool probe() {
-    // A library built for another threading runtime would not be held to one thread.
+    // A library that was built for another threading runtime cannot be limited to one thread.
     const unsigned runtime = dnnl_version()->cpu_runtime;
     if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) return false;
-    // Below this instruction set bf16 products are refused or emulated.
+    // With lesser instruction sets, bf16 products are emulated or not supported.
     const int native = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
     const int isa = static_cast<int>(dnnl::get_effective_cpu_isa());
     bf16_ = (isa & native) == native && makes(DType::kBF16);
@@ -228,7 +228,7 @@ std::unique_ptr<OnednnKernel> make_kernel() {
     auto kernel = std::make_unique<OnednnKernel>();
     if (kernel->probe()) return kernel;
   } catch (const dnnl::error&) {
-    // No CPU engine: the portable kernel takes its place.
+    // No CPU engine: the portable kernel is used instead.
   }
   return nullptr;
 }
@@ -236,7 +236,7 @@ std::unique_ptr<OnednnKernel> make_kernel() {
 }  // namespace
 
 const TileKernel* onednn_kernel() {
-  // Never destroyed: worker threads may outlive the static objects at the end of the process.
+  // Never destroyed, because worker threads may outlive static objects when the process exits.
   static const OnednnKernel* const kernel = make_kernel().release();
   return kernel;
 }

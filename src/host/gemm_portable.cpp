@@ -9,12 +9,13 @@ namespace muonrt::host {
 
 namespace {
 
-// Every element of a tile is summed over the depth from first to last, by one product and one sum
-// at a time: the same bits on every machine, whatever the blocking below.
+// Every element of a tile is summed over the depth from first to last, one product and one sum at a
+// time, so the result is bitwise identical on every machine and does not depend on the blocking
+// below.
 
 constexpr int64_t kStrip = 8;    // columns summed together, in one vector or two
 constexpr int64_t kRows = 6;     // rows summed together: 12 of the baseline's 16 vector registers
-constexpr int64_t kDepth = 256;  // so many rows of a strip stay in the first cache
+constexpr int64_t kDepth = 256;  // rows of a strip that stay in the L1 cache
 
 using Vector = float __attribute__((vector_size(kVectorBytes)));
 constexpr int64_t kVectors = kStrip * int64_t{sizeof(float)} / kVectorBytes;
@@ -23,8 +24,8 @@ struct Strip {
   Vector part[kVectors];
 };
 
-/// The first `bytes` of a strip, the others zero. By value: what has its address taken stays out of
-/// the registers.
+/// Returns the first `bytes` of a strip, padded with zeros. It returns by value, because a variable
+/// whose address is taken is not kept in a register.
 MUONRT_ALWAYS_INLINE Strip load(const float* from, size_t bytes) {
   Strip strip = {};
   std::memcpy(&strip, from, bytes);
@@ -55,7 +56,7 @@ MUONRT_ALWAYS_INLINE void multiply_rows(const float* __restrict a, int64_t lda,
   }
 }
 
-/// One strip against `rows` rows of A.
+/// Multiplies `rows` rows of A by one strip.
 struct MultiplyStrip {
   static MUONRT_ALWAYS_INLINE void run(int64_t rows, const float* a, int64_t lda,
                                        const float* strip, int64_t depth, float* c, int64_t ldc,
@@ -76,7 +77,7 @@ class PortablePanel final : public PanelProduct {
   }
   int64_t scratch_bytes() const override { return 0; }
 
-  /// Strips of kStrip columns, each depth x kStrip; the last one is filled up with zeros.
+  /// Strips of kStrip columns, each depth x kStrip; the last one is padded with zeros.
   void pack(const void* b, void* packed, void*) const override {
     const float* from = static_cast<const float*>(b);
     float* to = static_cast<float*>(packed);

@@ -8,9 +8,10 @@
 
 namespace muonrt::host {
 
-// The seam between the grid of tiles (gemm.cpp) and what computes one tile: oneDNN or plain loops.
+// The interface between the grid of tiles (gemm.cpp) and the code that computes one tile: oneDNN or
+// portable loops.
 
-/// A column panel of op(B) and the heights of the tiles that meet it.
+/// The shape of a column panel of op(B) and of the tiles that use it.
 struct PanelShape {
   int64_t depth;     // k: rows of op(B), > 0
   int64_t cols;      // columns of this panel, > 0
@@ -20,18 +21,17 @@ struct PanelShape {
   bool transpose_b;  // B is stored cols x depth, else depth x cols
 };
 
-/// Everything that one column panel needs, made once for its shape.
-/// Threads: pack and run may be called from many threads at once, each with its own scratch.
-/// Bits: of a tile, a function of `PanelShape` without b_ld and transpose_b, and of the values
-/// alone.
+/// Packs and multiplies one column panel; created once for its shape.
+/// Threads: several threads may call pack and run concurrently, each with its own scratch.
+/// Bits: a tile depends only on the values and on `PanelShape` without b_ld and transpose_b.
 class PanelProduct {
  public:
   virtual ~PanelProduct() = default;
   /// Bytes of one packed panel.
   virtual int64_t packed_bytes() const = 0;
-  /// Bytes of scratch that one call of pack or run needs.
+  /// Bytes of scratch memory that one call of pack or run needs.
   virtual int64_t scratch_bytes() const = 0;
-  /// Re-lays out the panel of B that begins at `b` into `packed` (64-byte aligned).
+  /// Packs the panel of B that begins at `b` into `packed` (64-byte aligned).
   virtual void pack(const void* b, void* packed, void* scratch) const = 0;
   /// c = a * panel, in f32, over the full depth; one thread.
   /// @param rows  one of PanelShape::rows.
@@ -41,27 +41,28 @@ class PanelProduct {
                    void* scratch) const = 0;
 };
 
-/// A way to compute tiles.
+/// An implementation of tile products.
 class TileKernel {
  public:
   virtual ~TileKernel() = default;
   /// Short, for a table: "onednn", "portable".
   virtual const char* name() const = 0;
-  /// Name, version and instruction set: two processes with equal text compute equal bits.
+  /// Name, version and instruction set. Two processes with equal identities give bitwise identical
+  /// results.
   virtual std::string identity() const = 0;
   /// True if bf16 x bf16 products with f32 sums are native to this machine.
   virtual bool supports_bf16() const = 0;
-  /// Errors: INTERNAL if the library refuses the shape.
+  /// Errors: INTERNAL if the library does not support the shape.
   virtual std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const = 0;
 };
 
-/// oneDNN; null if it was not built in or does not run on this machine as needed.
+/// Returns oneDNN, or null if it is not built in or cannot be used on this machine.
 const TileKernel* onednn_kernel();
 
-/// Plain loops; always there, same bits on every machine.
+/// Returns the portable kernel: always available, bitwise identical on every machine.
 const TileKernel& portable_kernel();
 
-/// The fastest of the above.
+/// Returns the fastest available kernel.
 const TileKernel& default_kernel();
 
 }  // namespace muonrt::host

@@ -12,7 +12,7 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int32_t kHostIndex = -1;  // to the caller's allocator
+constexpr int32_t kHostIndex = -1;  // the device index that the caller's allocator receives
 
 std::unique_ptr<HostOps> make_ops(HostDevice& device, const HostDeviceOptions& options) {
   const SignalMask mask;
@@ -29,7 +29,7 @@ std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options) {
 
 HostDevice::HostDevice(const HostDeviceOptions& options)
     : allocator_(options.allocator),
-      hub_(std::make_shared<StreamScheduler>()),
+      scheduler_(std::make_shared<StreamScheduler>()),
       ops_(make_ops(*this, options)) {}
 
 HostDevice::~HostDevice() = default;
@@ -41,16 +41,17 @@ std::string HostDevice::describe() const {
 void* HostDevice::take(int64_t bytes) const {
   void* block = nullptr;
   MUONRT_REQUIRE(posix_memalign(&block, kMemoryAlignment, static_cast<size_t>(bytes)) == 0,
-                 Status::kOutOfMemory, "the system refused ", human_bytes(bytes), " (",
+                 Status::kOutOfMemory, "cannot allocate ", human_bytes(bytes), " in addition to ",
                  human_bytes(allocated_bytes_),
-                 " are taken); lower the chunk bytes or the window, or use more ranks");
+                 "; reduce chunk_bytes or window, or use more ranks");
   return block;
 }
 
 void* HostDevice::allocate(int64_t bytes) {
-  MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
+  MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "cannot allocate ", bytes,
+                 " bytes; pass 0 or more");
   if (bytes == 0) return nullptr;
-  // Before each block its size, in as much as keeps the block aligned.
+  // The size of each block is stored before it, in kMemoryAlignment bytes to keep it aligned.
   const int64_t whole = checked_add(bytes, kMemoryAlignment);
   void* const block =
       allocator_.allocate ? allocator_.take(whole, kHostIndex, nullptr) : take(whole);
@@ -74,14 +75,14 @@ void HostDevice::release(void* memory) noexcept {
 
 std::unique_ptr<Stream> HostDevice::create_stream(StreamKind kind) {
   ++objects_;
-  return hub_->create_stream(kind);
+  return scheduler_->create_stream(kind);
 }
 std::unique_ptr<Event> HostDevice::create_event() {
   ++objects_;
-  return hub_->create_event();
+  return scheduler_->create_event();
 }
-void HostDevice::record(Event& event, Stream& stream) { hub_->record(event, stream); }
-void HostDevice::wait(Stream& stream, const Event& event) { hub_->wait(stream, event); }
+void HostDevice::record(Event& event, Stream& stream) { scheduler_->record(event, stream); }
+void HostDevice::wait(Stream& stream, const Event& event) { scheduler_->wait(stream, event); }
 void HostDevice::call(Stream& stream, int (*function)(void*, void*), void* argument,
                       int64_t* failed) {
   host_stream(stream).enqueue(Task([=] {
@@ -96,11 +97,11 @@ void HostDevice::timestamp(Stream& stream, int64_t* where) {
   }));
 }
 void HostDevice::synchronize(const Event& event, Deadline deadline) {
-  hub_->synchronize(event, deadline);
+  scheduler_->synchronize(event, deadline);
 }
-std::optional<Error> HostDevice::error() const { return hub_->error(); }
-void HostDevice::clear_error() { hub_->clear_error(); }
+std::optional<Error> HostDevice::error() const { return scheduler_->error(); }
+void HostDevice::clear_error() { scheduler_->clear_error(); }
 Ops& HostDevice::ops() { return *ops_; }
-int64_t HostDevice::queue_growths() const { return hub_->growths(); }
+int64_t HostDevice::queue_growths() const { return scheduler_->growths(); }
 
 }  // namespace muonrt::host

@@ -10,14 +10,14 @@
 namespace muonrt::host {
 
 struct HostDeviceOptions {
-  int threads = 1;             // that work on one op, the stream's own included; >= 1
-  bool portable_gemm = false;  // plain loops for products: slow, same bits on every machine
+  int threads = 1;             // threads that work on one op, including the stream's thread; >= 1
+  bool portable_gemm = false;  // portable products: slow, bitwise identical on every machine
   Allocator allocator = {};    // the caller's functions, or none
 };
 
-/// The host as a device: memory of the process, streams with threads of their own.
-/// Its threads block signals and run with the default floating-point environment.
-/// Errors: INVALID_ARGUMENT for a bad option; OUT_OF_MEMORY if the system refuses threads.
+/// Creates the host device: memory of the process, and streams that are threads. Its threads block
+/// signals and use the default floating-point environment.
+/// Errors: INVALID_ARGUMENT for an invalid option; OUT_OF_MEMORY if a thread cannot be started.
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
 
 class HostOps;
@@ -42,9 +42,9 @@ class HostDevice final : public Device {
   void wait(Stream& stream, const Event& event) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
-  /// Nanoseconds of the steady clock.
+  /// Writes nanoseconds of the steady clock.
   void timestamp(Stream& stream, int64_t* where) override;
-  /// Runs what is enqueued on streams of kind kCommOnCaller while it waits, each in order.
+  /// Runs the work on streams of kind kCommOnCaller, in order, while it waits.
   void synchronize(const Event& event, Deadline deadline) override;
 
   std::optional<Error> error() const override;
@@ -52,16 +52,16 @@ class HostDevice final : public Device {
 
   Ops& ops() override;
 
-  /// How often a stream's queue had to grow so far; constant in steady state.
+  /// Returns how often the queue of a stream has grown so far; constant in steady state.
   int64_t queue_growths() const;
 
  private:
   void* take(int64_t bytes) const;
 
   const Allocator allocator_;
-  std::shared_ptr<StreamScheduler> hub_;
+  std::shared_ptr<StreamScheduler> scheduler_;
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
-  std::unique_ptr<HostOps> ops_;  // last: it returns memory
+  std::unique_ptr<HostOps> ops_;  // last, because its destructor releases memory
 };
 
 }  // namespace muonrt::host

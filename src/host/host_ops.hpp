@@ -12,15 +12,15 @@
 
 namespace muonrt::host {
 
-/// The verbs of a step on the host. Each op enqueues one task; a task spreads its loop over the
-/// pool's threads in ways that leave the bits alone.
-/// dtypes f32 and bf16, f16 for iterates; others end a task with NOT_SUPPORTED.
+/// The ops on the host. Each op enqueues tasks; a task splits its loop among the threads of the
+/// pool without changing any bit of the result. Supported dtypes are f32 and bf16, and f16 for
+/// iterates. With other dtypes a task fails with NOT_SUPPORTED.
 class HostOps final : public Ops {
  public:
-  /// @param device  lends the memory of `reserve`; outlives this.
+  /// @param device  allocates the memory of `reserve`; it must outlive this object.
   HostOps(Device& device, int threads, const TileKernel& kernel, Isa isa);
 
-  /// What computes products: name, version, instruction set.
+  /// Returns name, version and instruction set of the library that computes products.
   std::string kernel_identity() const { return shared_.scratch.kernel().identity(); }
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
@@ -55,20 +55,20 @@ class HostOps final : public Ops {
   void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                  int64_t orthogonalized, bool local_ok) override;
   void commit_muon(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-                   ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+                   ConstTypedBuffer message, const CommitCondition& condition) override;
   void commit_update(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-                     ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+                     ConstTypedBuffer message, const CommitCondition& condition) override;
   void commit_momentum(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-                       const CommitCondition& vote_sum) override;
+                       const CommitCondition& condition) override;
   void commit_values(Stream& stream, std::span<const ShardBlock> blocks, const ParamView* params,
-                     ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+                     ConstTypedBuffer message, const CommitCondition& condition) override;
   void commit_adamw(Stream& stream, std::span<const int32_t> list,
                     std::span<const ShardBlock> blocks, const StepTables& tables,
-                    const CommitCondition& vote_sum) override;
+                    const CommitCondition& condition) override;
   void normuon(Stream& stream, const MatrixBatch& matrices, std::span<const NormuonState> states,
                const StepTables& tables) override;
   void commit_normuon(Stream& stream, std::span<const NormuonState> states, const ParamView* params,
-                      const CommitCondition& vote_sum) override;
+                      const CommitCondition& condition) override;
   void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                    int64_t* sums) override;
   void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
@@ -83,29 +83,29 @@ class HostOps final : public Ops {
   using Body = FunctionRef<void(int64_t, int)>;
   using Range = FunctionRef<void(int64_t, int64_t)>;
 
-  /// body(index, thread) for each index, on the pool, or on this thread alone while another stream
-  /// has the pool.
+  /// Calls body(index, thread) for each index in [0, count), on the pool, or on this thread if
+  /// another stream is using the pool.
   void spread(int64_t count, Body body);
-  /// body(begin, end) over [0, elements) cut into parts that are worth a thread each.
+  /// Calls body(begin, end) for parts of [0, elements) that are large enough for a thread.
   void spread_range(int64_t elements, Range body);
   void normuon_of(const MatrixBatch& matrix, const NormuonState& state, float beta2);
-  /// Of addends, or of directions.
+  /// Packs partial gradients (kPartialGrad) or directions.
   template <bool kPartialGrad>
   void pack_gradients(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
                       TypedBuffer message, Findings* findings);
-  /// Muon's commit: of the momentum, the weights, or both.
+  /// Muon's commit of the momentum, the weights, or both.
   template <bool kMomentum, bool kWeights>
   void commit(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-              ConstTypedBuffer message, const CommitCondition& vote_sum);
+              ConstTypedBuffer message, const CommitCondition& condition);
 
-  /// What products reuse, with the memory they work in.
+  /// What products reuse, and their workspace.
   struct Products {
     explicit Products(const TileKernel& kernel) : scratch(kernel) {}
     void reserve(Device& device, int threads, int64_t m, int64_t n, int64_t k, DType dtype);
     GemmScratch scratch;
     Buffer memory;
   };
-  /// One thread's own, for batches of small products.
+  /// Objects of one thread, for batches of small products.
   struct Worker {
     explicit Worker(const TileKernel& kernel) : products(kernel) {}
     ThreadPool pool{1};
@@ -116,10 +116,10 @@ class HostOps final : public Ops {
 
   const Isa isa_;
   Device& device_;
-  std::mutex pool_mutex_;  // the pool and what products reuse serve one task at a time
+  std::mutex pool_mutex_;  // for pool_, shared_ and workers_, which one task at a time uses
   ThreadPool pool_;
   Products shared_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // one for each thread, made where needed
+  std::vector<std::unique_ptr<Worker>> workers_;  // one per thread, created by `reserve` if needed
 };
 
 }  // namespace muonrt::host

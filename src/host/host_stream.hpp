@@ -10,7 +10,7 @@
 
 namespace muonrt::host {
 
-/// A closure in a fixed block of memory: enqueuing work allocates nothing.
+/// A closure of fixed size, so that enqueuing work does not allocate.
 class Task {
  public:
   static constexpr size_t kCapacity = 256;
@@ -30,21 +30,22 @@ class Task {
   void (*call_)(void*) = nullptr;
 };
 
-/// The host's streams: work is a Task, run in order by the stream's own thread (or by the thread
-/// that synchronizes, for StreamKind::kCommOnCaller), always with the default floating-point
-/// environment. What a task throws is latched in the device; the stream then skips its later tasks
-/// until Device::clear_error.
-/// Lifetime: destroying a stream drops what has not begun (the device reports ABORTED, and work
-/// that waits for what was dropped is skipped too), waits for the task that runs, and never hangs
-/// on a wait for another stream. A device outlives its streams and events.
+/// A stream of the host. The stream's thread runs its tasks in order; for StreamKind::kCommOnCaller
+/// the thread that synchronizes runs them. Tasks run with the default floating-point environment.
+/// If a task throws, the device latches the error, and the stream skips its later tasks until
+/// Device::clear_error.
+/// Lifetime: the destructor waits for the running task and drops the tasks that have not begun. If
+/// there are any, the device reports ABORTED, and other streams skip work that waits for dropped
+/// tasks. The destructor never blocks on a wait for another stream. Streams and events must be
+/// destroyed before their device.
 class HostStream : public Stream {
  public:
-  /// Threads: any, but for the streams' own. Allocates only if more work is pending than ever
-  /// before; where there is no memory for that, waits until some of it is done.
+  /// Enqueues a task. Threads: any, except the threads of streams. Allocates only if more work is
+  /// pending than ever before; if the allocation fails, waits until some work is done.
   virtual void enqueue(Task task) = 0;
 };
 
-/// `stream` as one of the host's. Errors: INTERNAL if it belongs to another kind of device.
+/// Returns `stream` as a HostStream. Errors: INTERNAL if it belongs to another kind of device.
 HostStream& host_stream(Stream& stream);
 
 }  // namespace muonrt::host

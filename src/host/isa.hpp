@@ -1,8 +1,8 @@
 #pragma once
 
-// Instruction sets of the elementwise passes, chosen at run time. A pass is one always_inline text
-// (`static run`), compiled once for each set; contraction is off in every build, so that all of
-// them compute the same bits and the choice is one of speed alone.
+// Instruction sets of the elementwise passes, chosen at run time. A pass is an always_inline
+// function (`static run`) that is compiled once for each instruction set. Contraction is off in
+// every build, so all instruction sets give bitwise identical results and differ only in speed.
 
 #include <cstdint>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace muonrt::host {
 
-/// Bytes of a vector that loops are written with by hand: g++ keeps those that are longer than
-/// NEON's in memory, not in registers.
+/// Bytes of a vector in manually vectorized loops. On arm64 g++ keeps vectors longer than NEON's in
+/// memory instead of registers.
 #if defined(__aarch64__)
 inline constexpr int64_t kVectorBytes = 16;
 #else
@@ -21,14 +21,14 @@ inline constexpr int64_t kVectorBytes = 32;
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-/// The widest set of this machine (and operating system) that the passes are compiled for.
+/// Returns the widest instruction set that this machine and its operating system support.
 Isa best_isa();
 
-/// "x86-64", "avx2", "avx512"; "arm64" there, which has NEON; "generic" on other machines.
+/// Returns "x86-64", "avx2" or "avx512" on x86-64, "arm64" (with NEON) on arm64, else "generic".
 const char* name_of(Isa isa);
 
-/// The best set as ranks compare it: on arm64 with the length of SVE's vectors, after which oneDNN
-/// chooses and of which it says nothing.
+/// Returns the name of the best instruction set for the comparison between ranks. On arm64 it
+/// includes the length of SVE vectors, because oneDNN depends on it but does not report it.
 std::string isa_identity();
 
 #if defined(__x86_64__)

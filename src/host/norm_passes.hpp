@@ -9,7 +9,7 @@
 
 namespace muonrt::host {
 
-/// Pairwise sum of a stream of values: a tree that follows from their number alone.
+/// Pairwise sum of a sequence of values. The order of additions depends only on their number.
 class PairwiseSum {
  public:
   void add(float value) {
@@ -26,11 +26,12 @@ class PairwiseSum {
   }
 
  private:
-  float partial_[63];  // partial_[l] sums 2^l values where bit l of count_ is set
+  float partial_[63];  // partial_[l] is the sum of 2^l values if bit l of count_ is set
   int64_t count_ = 0;
 };
 
-/// The largest |x|, as the bits of a float: 0 for zeros, at or above 0x7f800000 if not finite.
+/// Returns the largest |x| as the bits of an f32: 0 for zeros, at least 0x7f800000 if a value is
+/// not finite.
 template <class T>
 struct LargestPass {
   static MUONRT_ALWAYS_INLINE int32_t run(const T* __restrict row, int64_t n) {
@@ -43,10 +44,10 @@ struct LargestPass {
   }
 };
 
-/// Sum of squares of a row scaled by up * up2. The tree follows from n alone: blocks of 2048
-/// elements, in each 256 chains (element i in chain i mod 256), the chains halved down to one
-/// value, the blocks added pairwise. So many chains since a GPU's warp reads 256 neighbours at
-/// once.
+/// Returns the sum of squares of a row scaled by up * up2. The order of additions depends only on
+/// n: blocks of 2048 elements are summed in 256 chains (element i in chain i mod 256), the chains
+/// are added in halves, and the blocks pairwise. There are 256 chains because a warp of a GPU reads
+/// 256 consecutive elements at a time.
 template <class T>
 struct SquaresPass {
   static constexpr int64_t kChains = 256, kBlock = 2048, kEight = 8, kSums = kChains / kEight;
@@ -61,8 +62,7 @@ struct SquaresPass {
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
     float chains[kChains] = {};
-    // One bound that varies: of two fixed ones gcc exchanges the loops, and memory is read in
-    // strides.
+    // The variable bound keeps GCC from exchanging the loops, which would read memory in strides.
     for (int64_t i = 0; i < n; i += kChains) {
       const int64_t count = n - i < kChains ? n - i : kChains;
       for (int64_t c = 0; c < count; ++c) chains[c] += square(x[i + c], up, up2);
@@ -70,7 +70,7 @@ struct SquaresPass {
     return halved(chains, n < kChains ? ceil_div(n, kEight) : kSums);
   }
 
-  /// @param eights  that any element has come to; the others are zeros.
+  /// @param eights  groups of eight chains that have elements; the other chains are zero.
   static MUONRT_ALWAYS_INLINE float halved(const float* __restrict chains, int64_t eights) {
     float sum[kSums] = {};
     for (int64_t i = 0; i < eights; ++i) {
@@ -88,7 +88,7 @@ struct SquaresPass {
   }
 };
 
-/// Sum of |x|: 32 chains (element i in chain i mod 32), halved down to one value.
+/// Returns the sum of |x|, in 32 chains (element i in chain i mod 32) that are added in halves.
 template <class T>
 struct AbsoluteSumPass {
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
@@ -109,7 +109,7 @@ struct AbsoluteSumPass {
   }
 };
 
-/// Sum of x[i] y[i]: 32 chains, as AbsoluteSumPass. The arrays may be one.
+/// Returns the sum of x[i] y[i] in 32 chains, as AbsoluteSumPass. The arrays may be the same.
 template <class T>
 struct DotPass {
   static MUONRT_ALWAYS_INLINE float run(const T* x, const float* y, int64_t n) {
@@ -133,7 +133,8 @@ struct FactorPass {
   }
 };
 
-/// row[i] <- row[i] * (factors[i] * factor): the same product from either side of the diagonal.
+/// row[i] <- row[i] * (factors[i] * factor). The order of the product keeps a symmetric matrix
+/// exactly symmetric.
 template <class T>
 struct FactorsPass {
   static MUONRT_ALWAYS_INLINE void run(T* __restrict row, const float* __restrict factors,

@@ -9,8 +9,9 @@ namespace muonrt::host {
 
 namespace {
 
-/// Rows [first, end) of a piece in runs of neighbours, in blocks: body(local offset, packed offset,
-/// index in the whole tensor, count). `apart`: rows that are apart in the tensor are so here.
+/// Calls body(local offset, packed offset, index in the whole tensor, count) for parts of at most
+/// kBlock consecutive elements of rows [first, end).
+/// @param apart  false: a part may span several rows if they are contiguous in the local buffer.
 template <class Body>
 void for_blocks(const ShardBlock& block, int64_t first, int64_t end, bool apart, Body body) {
   const bool dense = block.cols == block.local_ld && !apart;
@@ -24,7 +25,7 @@ void for_blocks(const ShardBlock& block, int64_t first, int64_t end, bool apart,
   }
 }
 
-/// The momentum of rows [first, last), their weights, or both in one pass.
+/// Writes the momentum of rows [first, last), their weights, or both in one pass.
 template <bool kMomentum, bool kWeights>
 void commit_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
                  const ParamView& view, const MuonScalars& scalars, ConstTypedBuffer message,
@@ -38,8 +39,7 @@ void commit_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
         float* momentum = nullptr;
         if constexpr (kMomentum) {
           grad = read_block(isa, view.grad, view.grad_dtype, local, n, grads);
-          momentum = const_cast<float*>(
-              read_block(isa, view.momentum, view.momentum_dtype, local, n, momenta));
+          momentum = writable_block(isa, view.momentum, view.momentum_dtype, local, n, momenta);
         }
         if constexpr (kWeights) {
           WeightBlock weights(isa, view, local, n);
@@ -64,7 +64,7 @@ void commit_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
       });
 }
 
-/// @param element  index in the whole tensor of the first.
+/// @param element  index of the first element in the whole tensor.
 void adam_range(Isa isa, const ParamView& view, int64_t begin, int64_t count, int64_t element,
                 const AdamScalars& scalars, Findings* findings) {
   for (int64_t done = 0; done < count; done += kBlock) {
@@ -82,61 +82,61 @@ void adam_range(Isa isa, const ParamView& view, int64_t begin, int64_t count, in
 
 template <bool kMomentum, bool kWeights>
 void HostOps::commit(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-                     ConstTypedBuffer message, const CommitCondition& vote_sum) {
+                     ConstTypedBuffer message, const CommitCondition& condition) {
   if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!vote_sum.passes()) return;
-    const auto commit_piece = [&](const ShardBlock& block, int64_t first, int64_t last) {
+    if (!condition.passes()) return;
+    const auto commit_block = [&](const ShardBlock& block, int64_t first, int64_t last) {
       const ParamView& view = tables.params[block.param];
       if (view.active)
         commit_rows<kMomentum, kWeights>(isa_, block, first, last, view, tables.groups[view.group],
-                                         message, vote_sum.findings);
+                                         message, condition.findings);
     };
     spread_range(count_elements(blocks),
-                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, commit_piece); });
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, commit_block); });
   }));
 }
 
 void HostOps::commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                           const StepTables& tables, ConstTypedBuffer message,
-                          const CommitCondition& vote_sum) {
-  commit<true, true>(stream, blocks, tables, message, vote_sum);
+                          const CommitCondition& condition) {
+  commit<true, true>(stream, blocks, tables, message, condition);
 }
 
 void HostOps::commit_update(Stream& stream, std::span<const ShardBlock> blocks,
                             const StepTables& tables, ConstTypedBuffer message,
-                            const CommitCondition& vote_sum) {
-  commit<false, true>(stream, blocks, tables, message, vote_sum);
+                            const CommitCondition& condition) {
+  commit<false, true>(stream, blocks, tables, message, condition);
 }
 
 void HostOps::commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
-                              const StepTables& tables, const CommitCondition& vote_sum) {
-  commit<true, false>(stream, blocks, tables, {}, vote_sum);
+                              const StepTables& tables, const CommitCondition& condition) {
+  commit<true, false>(stream, blocks, tables, {}, condition);
 }
 
 void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
                            std::span<const ShardBlock> blocks, const StepTables& tables,
-                           const CommitCondition& vote_sum) {
+                           const CommitCondition& condition) {
   if (list.empty() && blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!vote_sum.passes()) return;
+    if (!condition.passes()) return;
     for (const int32_t index : list) {
       const ParamView& view = tables.params[index];
       if (!view.active) continue;
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
         adam_range(isa_, view, begin, end - begin, begin, tables.adam[view.scalars],
-                   vote_sum.findings);
+                   condition.findings);
       });
     }
-    const auto commit_piece = [&](const ShardBlock& block, int64_t first, int64_t last) {
+    const auto commit_block = [&](const ShardBlock& block, int64_t first, int64_t last) {
       const ParamView& view = tables.params[block.param];
       if (!view.active) return;
       for_blocks(block, first, last, true, [&](int64_t local, int64_t, int64_t element, int64_t n) {
-        adam_range(isa_, view, local, n, element, tables.adam[view.scalars], vote_sum.findings);
+        adam_range(isa_, view, local, n, element, tables.adam[view.scalars], condition.findings);
       });
     };
     spread_range(count_elements(blocks),
-                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, commit_piece); });
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, commit_block); });
   }));
 }
 

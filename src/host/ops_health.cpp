@@ -12,7 +12,7 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int64_t kMaxColumns = 512;  // that a thread takes of a product, on its stack
+constexpr int64_t kMaxColumns = 512;  // columns of a product that a thread computes on its stack
 
 void add(int64_t& to, int64_t value) {
   if (value) std::atomic_ref(to).fetch_add(value, std::memory_order_relaxed);
@@ -55,7 +55,7 @@ struct SubtractScaledPass {
   }
 };
 
-/// One matrix on its way through Lanczos's method; see Ops::lanczos.
+/// Lanczos's method on one matrix; see Ops::lanczos.
 template <class T>
 struct LanczosRun {
   Isa isa;
@@ -99,11 +99,11 @@ struct LanczosRun {
       for (int64_t k = 0; k <= step; ++k) run_pass<SubtractScaledPass>(isa, w, basis(k), m, all[k]);
       diagonal += all[step];
     }
-    const float beside = sqrtf(run_pass<DotPass<float>>(isa, w, w, m));
+    const float off_diagonal = sqrtf(run_pass<DotPass<float>>(isa, w, w, m));
     out.diagonal[step] = diagonal;
-    out.off_diagonal[step] = beside;
+    out.off_diagonal[step] = off_diagonal;
     float* const next = basis(step + 1);
-    for (int64_t i = 0; i < m; ++i) next[i] = beside > 0.0f ? w[i] / beside : 0.0f;
+    for (int64_t i = 0; i < m; ++i) next[i] = off_diagonal > 0.0f ? w[i] / off_diagonal : 0.0f;
   }
 };
 

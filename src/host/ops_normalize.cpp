@@ -14,16 +14,17 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int64_t kBands = 128;              // a matrix is summed in at most so many bands of rows
-constexpr int64_t kSplitElements = 1 << 17;  // matrices below this are given whole to a thread
+constexpr int64_t kBands = 128;              // maximum number of bands of rows in the sum
+constexpr int64_t kSplitElements = 1 << 17;  // one thread normalizes a whole matrix below this size
 constexpr int32_t kInfinityBits = 0x7f800000;
 
 struct Scale {
-  float up, up2;  // powers of two, to be applied one after the other
+  float up, up2;  // powers of two, applied one after the other
 };
 
-/// Brings a largest entry with these bits into [1, 2). Exact: where one factor is too large for a
-/// float, both steps only enlarge; a factor too small for a normal float is an exact subnormal.
+/// Returns the scale that brings a largest entry with these bits into [1, 2). Scaling is exact: if
+/// the factor is too large for one float, both factors are at least 1; a factor that is too small
+/// for a normal float is an exact subnormal.
 Scale scale_for(int32_t largest_bits) {
   int exponent = 0;
   std::frexp(std::bit_cast<float>(largest_bits), &exponent);
@@ -32,7 +33,7 @@ Scale scale_for(int32_t largest_bits) {
   return {std::ldexp(1.0f, first), std::ldexp(1.0f, up - first)};
 }
 
-/// One matrix; `run(count, body)` calls body for each band of rows.
+/// Normalizes one matrix. `run(count, body)` calls `body` for each band of rows.
 template <class From, class To>
 class Normalizer {
  public:
@@ -57,7 +58,7 @@ class Normalizer {
       return run(bands_, [&](int64_t band) { fill(band, 0.0f); });
     }
     if (largest_bits >= kInfinityBits) {
-      // Whatever the pattern of the input: the pack that follows finds it in every piece.
+      // The whole output becomes NaN, so `pack` finds it in every block.
       return run(bands_,
                  [&](int64_t band) { fill(band, std::numeric_limits<float>::quiet_NaN()); });
     }

@@ -11,7 +11,7 @@ namespace muonrt::host {
 
 namespace {
 
-/// Columns whose sums are made at once; their chains stay in the first cache.
+/// Columns that are summed at a time; their chains stay in the L1 cache.
 constexpr int64_t kColumns = 64;
 
 template <class T>
@@ -33,7 +33,7 @@ struct RowSquaresPass {
   }
 };
 
-/// Adds the squares of a row's columns to their chains.
+/// Adds the squares of a row to the chains of its columns.
 template <class T>
 struct AddSquaresPass {
   static MUONRT_ALWAYS_INLINE void run(const T* __restrict row, float* __restrict sums, int64_t n) {
@@ -74,19 +74,19 @@ void column_squares(Isa isa, const T* data, const MatrixBatch& m, int64_t begin,
   }
 }
 
-/// From mean squares in `factors`: staged moments, and what each line is multiplied by.
+/// Replaces the mean squares in `state.factors` by the factors of the neurons, and stages moments.
 void finish_factors(const NormuonState& state, int64_t length, float beta2) {
   double squares[kNeuronChains] = {}, scaled[kNeuronChains] = {};
-  for (int64_t line = 0; line < state.neurons; ++line) {
-    const float mean = state.factors[line];
-    const float factor = line_factor(state, line, mean, beta2);
-    state.factors[line] = factor;
+  for (int64_t neuron = 0; neuron < state.neurons; ++neuron) {
+    const float mean = state.factors[neuron];
+    const float factor = neuron_factor(state, neuron, mean, beta2);
+    state.factors[neuron] = factor;
     const double v = static_cast<double>(mean), f = static_cast<double>(factor);
-    squares[line % kNeuronChains] += v;
-    scaled[line % kNeuronChains] += v * f * f;
+    squares[neuron % kNeuronChains] += v;
+    scaled[neuron % kNeuronChains] += v * f * f;
   }
   const float restore = matrix_factor(state, fold_chains(squares), fold_chains(scaled), length);
-  for (int64_t line = 0; line < state.neurons; ++line) state.factors[line] *= restore;
+  for (int64_t neuron = 0; neuron < state.neurons; ++neuron) state.factors[neuron] *= restore;
 }
 
 }  // namespace
@@ -104,8 +104,8 @@ void HostOps::normuon_of(const MatrixBatch& matrix, const NormuonState& state, f
       } else {
         column_squares<T>(isa_, data, matrix, begin, end, state.factors);
       }
-      for (int64_t line = begin; line < end; ++line)
-        state.factors[line] /= static_cast<float>(length);
+      for (int64_t neuron = begin; neuron < end; ++neuron)
+        state.factors[neuron] /= static_cast<float>(length);
     });
     finish_factors(state, length, beta2);
     spread_range(matrix.rows, [&](int64_t begin, int64_t end) {
@@ -127,7 +127,7 @@ void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
   host_stream(stream).enqueue(Task([=, this] {
     MatrixBatch one = matrices;
     for (const NormuonState& state : states) {
-      const bool moments = state.rule == LineRule::kNormuon;
+      const bool moments = state.rule == NeuronRule::kNormuon;
       if (state.neurons > 0 && (!moments || tables.params[state.param].active))
         normuon_of(one, state, moments ? tables.groups[state.group].normuon_beta2 : 0.0f);
       one.data = static_cast<char*>(one.data) + one.stride * size_of(one.dtype);
@@ -136,9 +136,9 @@ void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
 }
 
 void HostOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                             const ParamView* params, const CommitCondition& vote_sum) {
+                             const ParamView* params, const CommitCondition& condition) {
   host_stream(stream).enqueue(Task([=] {
-    if (!vote_sum.passes()) return;
+    if (!condition.passes()) return;
     for (const NormuonState& state : states)
       if (params[state.param].active) std::copy_n(state.staged, state.neurons, state.moments);
   }));

@@ -12,8 +12,8 @@ namespace muonrt::host {
 namespace {
 
 template <class Grad, class Sent>
-uint32_t addend_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
-                     const ParamView& view, Sent* message) {
+uint32_t partial_grad_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
+                           const ParamView& view, Sent* message) {
   const auto* grad = static_cast<const Grad*>(view.grad);
   uint32_t bad = 0;
   for_local_rows(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {
@@ -42,7 +42,7 @@ void HostOps::pack_gradients(Stream& stream, std::span<const ShardBlock> blocks,
                              const StepTables& tables, TypedBuffer message, Findings* findings) {
   if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    const auto pack_piece = [&](const ShardBlock& block, int64_t first, int64_t last) {
+    const auto pack_block = [&](const ShardBlock& block, int64_t first, int64_t last) {
       const ParamView& view = tables.params[block.param];
       with_dtype(message.dtype, [&](auto sent) {
         using Sent = decltype(sent);
@@ -55,7 +55,7 @@ void HostOps::pack_gradients(Stream& stream, std::span<const ShardBlock> blocks,
         const uint32_t bad = with_dtype(view.grad_dtype, [&](auto grad) {
           using Grad = decltype(grad);
           if constexpr (kPartialGrad) {
-            return addend_rows<Grad>(isa_, block, first, last, view, out);
+            return partial_grad_rows<Grad>(isa_, block, first, last, view, out);
           } else {
             return with_dtype(view.momentum_dtype, [&](auto momentum) {
               return direction_rows<Grad, decltype(momentum)>(isa_, block, first, last, view,
@@ -67,7 +67,7 @@ void HostOps::pack_gradients(Stream& stream, std::span<const ShardBlock> blocks,
       });
     };
     spread_range(count_elements(blocks),
-                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, pack_piece); });
+                 [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, pack_block); });
   }));
 }
 

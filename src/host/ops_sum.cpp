@@ -9,7 +9,7 @@
 #include "host/row_split.hpp"
 #include "host/weight_block.hpp"
 
-// Gradients that arrive as addends: their sum, and AdamW of a slice at the rank that owns it.
+// The sum of partial gradients, and AdamW of a slice on the rank that owns it.
 
 namespace muonrt::host {
 
@@ -27,7 +27,8 @@ void accumulate_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t la
   });
 }
 
-/// Rows [first, last) of a piece in blocks: body(local offset, packed offset, count).
+/// Calls body(local offset, packed offset, count) for parts of at most kBlock consecutive elements
+/// of rows [first, last).
 template <class Body>
 void for_blocks(const ShardBlock& block, int64_t first, int64_t last, Body body) {
   for_local_rows(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {
@@ -106,14 +107,14 @@ void HostOps::pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
 
 void HostOps::commit_values(Stream& stream, std::span<const ShardBlock> blocks,
                             const ParamView* params, ConstTypedBuffer message,
-                            const CommitCondition& vote_sum) {
+                            const CommitCondition& condition) {
   if (blocks.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!vote_sum.passes()) return;
+    if (!condition.passes()) return;
     const auto take = [&](const ShardBlock& block, int64_t first, int64_t last) {
       const ParamView& view = params[block.param];
       if (!view.active) return;
-      take_rows(isa_, block, first, last, view, message, vote_sum.findings);
+      take_rows(isa_, block, first, last, view, message, condition.findings);
     };
     spread_range(count_elements(blocks),
                  [&](int64_t begin, int64_t end) { for_rows(blocks, begin, end, take); });

@@ -11,7 +11,7 @@ namespace muonrt::host {
 
 namespace {
 
-/// Where element (row, col) of the whole matrix is stored.
+/// Returns the address of element (row, col) of the whole matrix.
 template <class T>
 T* stored_at(const MatrixBatch& matrix, const OwnedMatrix& owned, int64_t row, int64_t col) {
   auto* data = static_cast<T*>(matrix.data);
@@ -38,7 +38,7 @@ void unpack_rows(Isa isa, const MatrixBlock& block, int64_t first, int64_t last,
     std::memcpy(static_cast<void*>(to), from, sizeof(T) * static_cast<size_t>(block.cols));
 }
 
-/// @return 1 if a packed value is not finite.
+/// Returns 1 if a packed value is not finite.
 template <class From, class To>
 uint32_t pack_rows(Isa isa, const MatrixBlock& block, int64_t first, int64_t last,
                    const OwnedMatrix& owned, const MatrixBatch& matrix, To* message) {

@@ -9,45 +9,47 @@
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
 
-// The inner loops over n neighbouring elements. Each element's result follows from that element
-// alone, so a row may be cut anywhere. Arrays of one call do not overlap.
+// The inner loops over n consecutive elements. The result of an element does not depend on the
+// other elements, so a row may be split anywhere. The arrays of one call do not overlap.
 
 namespace muonrt::host {
 
-/// Bits of the smallest |x| in f32 that is not finite once stored as T: for bf16 that is half-way
-/// from its largest value to the next power of two.
+/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 it is half-way
+/// between the largest value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>
 inline constexpr int32_t kEndOfFinite<bf16> = 0x7f7f8000;
 
-/// 1 if x, stored as T, is infinite or NaN.
+/// Returns 1 if x is infinite or NaN when stored as T.
 template <class T>
 MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
   return (std::bit_cast<int32_t>(x) & 0x7fffffff) >= kEndOfFinite<T>;
 }
 
-/// out <- cast(direction); the momentum is read, not written. @return bit 0: what was written is
-/// not finite, which any gradient or momentum that is not brings about; bit 1: it was so in f32.
-template <class Grad, class Momentum, class TypedBuffer>
+/// out <- cast(direction). The momentum is not written.
+/// @return  bit 0: a value in `out` is not finite, which is the case for every gradient or momentum
+///     that is not finite; bit 1: a value was not finite in f32.
+template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
                                            const Momentum* __restrict momentum,
-                                           TypedBuffer* __restrict out, int64_t n,
+                                           Element* __restrict out, int64_t n,
                                            const MuonScalars* scalars) {
     const MuonScalars s = *scalars;
     uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {
       const float g = to_f32(grad[i]) * s.grad_scale;
       const float u = direction(next_momentum(to_f32(momentum[i]), g, s), g, s);
-      bad |= not_finite_as<TypedBuffer>(u) | not_finite_as<float>(u) << 1;
-      out[i] = from_f32<TypedBuffer>(u);
+      bad |= not_finite_as<Element>(u) | not_finite_as<float>(u) << 1;
+      out[i] = from_f32<Element>(u);
     }
     return bad;
   }
 };
 
-/// Momentum, decay and update of n weights, all in f32. `factor` multiplies the new weight.
+/// Updates momentum and weights with decay and update, all in f32. `factor` multiplies the new
+/// weight.
 struct MuonPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, float* __restrict momentum,
                                        const float* __restrict grad, const float* __restrict update,
@@ -61,7 +63,7 @@ struct MuonPass {
   }
 };
 
-/// The momentum alone, at the rank that keeps it.
+/// Updates only the momentum, on the rank that keeps it.
 struct MomentumPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict momentum, const float* __restrict grad,
                                        int64_t n, const MuonScalars* scalars) {
@@ -71,7 +73,7 @@ struct MomentumPass {
   }
 };
 
-/// The weights alone, where the momentum is kept elsewhere.
+/// Updates only the weights; another rank keeps the momentum.
 struct UpdatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
                                        int64_t n, float scale, float decay_scale, float factor,
@@ -83,31 +85,31 @@ struct UpdatePass {
 };
 
 /// sums <- message (kFirst), or sums + message.
-template <class TypedBuffer, bool kFirst>
+template <class Element, bool kFirst>
 struct AccumulatePass {
-  static MUONRT_ALWAYS_INLINE void run(float* __restrict sums,
-                                       const TypedBuffer* __restrict message, int64_t n) {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict sums, const Element* __restrict message,
+                                       int64_t n) {
     for (int64_t i = 0; i < n; ++i)
       sums[i] = kFirst ? to_f32(message[i]) : sums[i] + to_f32(message[i]);
   }
 };
 
-/// out <- cast(weight after AdamW); nothing else is written. @return as ScanPass, squared.
-template <class TypedBuffer>
+/// out <- cast(weight after AdamW); nothing else is written. Returns 1 if the square of a scaled
+/// gradient is not finite.
+template <class Element>
 struct AdamValuePass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict weight,
                                            const float* __restrict first,
                                            const float* __restrict second,
-                                           const float* __restrict grad,
-                                           TypedBuffer* __restrict out, int64_t n,
-                                           const AdamScalars* scalars) {
+                                           const float* __restrict grad, Element* __restrict out,
+                                           int64_t n, const AdamScalars* scalars) {
     const AdamScalars s = *scalars;
     uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {
       float m = first[i], v = second[i];
       const float g = grad[i] * s.grad_scale;
       bad |= not_finite_as<float>(g * g);
-      out[i] = from_f32<TypedBuffer>(adamw_update(weight[i], g, m, v, s));
+      out[i] = from_f32<Element>(adamw_update(weight[i], g, m, v, s));
     }
     return bad;
   }
@@ -127,7 +129,7 @@ struct AdamPass {
   }
 };
 
-/// out <- the f32 weights whose halves these are.
+/// out <- the f32 weights with these upper and lower halves.
 struct JoinPass {
   static MUONRT_ALWAYS_INLINE void run(const bf16* __restrict high, const uint16_t* __restrict low,
                                        float* __restrict out, int64_t n) {
@@ -150,7 +152,8 @@ struct SplitPass {
   }
 };
 
-/// @param element  index in the whole tensor of the first; the others follow it there.
+/// out <- in, rounded stochastically.
+/// @param element  index of the first element in the whole tensor; the others follow it.
 struct StochasticPass {
   static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict out, int64_t n,
                                        uint64_t seed, uint64_t step, uint32_t param,
@@ -166,7 +169,7 @@ struct StochasticPass {
   }
 };
 
-/// @return 1 if a value times `scale` is not finite, or if its square is not (kSquare).
+/// Returns 1 if a value times `scale` is not finite, or with kSquare if its square is not finite.
 template <class T, bool kSquare>
 struct ScanPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict values, float scale, int64_t n) {
@@ -179,7 +182,7 @@ struct ScanPass {
   }
 };
 
-/// out <- cast(in). @return 1 if what was written is not finite.
+/// out <- cast(in). Returns 1 if a value in `out` is not finite.
 template <class From, class To>
 struct CastPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const From* __restrict in, To* __restrict out,
@@ -188,14 +191,14 @@ struct CastPass {
     for (int64_t i = 0; i < n; ++i) {
       const float x = to_f32(in[i]);
       out[i] = from_f32<To>(x);
-      bad |= not_finite_as<To>(x);  // last, or GCC 14 makes no vectors of it
+      bad |= not_finite_as<To>(x);  // must be last, or GCC 14 does not vectorize the loop
     }
     return bad;
   }
 };
 
-/// out (cols x rows) <- cast(in (rows x cols) transposed), in tiles that stay in the first cache.
-/// @return 1 if what was written is not finite.
+/// out (cols x rows) <- cast(in (rows x cols) transposed), in tiles that stay in the L1 cache.
+/// Returns 1 if a value in `out` is not finite.
 template <class From, class To>
 struct TransposePass {
   static constexpr int64_t kTile = 32;

@@ -9,22 +9,22 @@
 
 namespace muonrt::host {
 
-// A list of rectangles (Piece, MatrixBlock: anything with rows and cols) seen as one run of
-// elements, cut into ranges for threads.
+// Splits a list of blocks (ShardBlock, MatrixBlock) into ranges of elements for threads. The list
+// counts as one sequence of elements.
 
-template <class Rectangle>
-int64_t count_elements(std::span<const Rectangle> list) {
+template <class Block>
+int64_t count_elements(std::span<const Block> list) {
   int64_t sum = 0;
-  for (const Rectangle& each : list) sum += each.rows * each.cols;
+  for (const Block& each : list) sum += each.rows * each.cols;
   return sum;
 }
 
-/// body(rectangle, first row, end row) for the rows whose first element lies in [begin, end) of the
-/// run: over all ranges of a partition each row comes once.
-template <class Rectangle, class Body>
-void for_rows(std::span<const Rectangle> list, int64_t begin, int64_t end, Body body) {
+/// Calls body(block, first row, end row) for the rows whose first element is in [begin, end) of the
+/// sequence. Over all ranges of a partition each row is visited once.
+template <class Block, class Body>
+void for_rows(std::span<const Block> list, int64_t begin, int64_t end, Body body) {
   int64_t base = 0;
-  for (const Rectangle& each : list) {
+  for (const Block& each : list) {
     const int64_t elements = each.rows * each.cols;
     if (elements > 0 && base < end && begin < base + elements) {
       const int64_t first = begin > base ? ceil_div(begin - base, each.cols) : 0;
@@ -35,8 +35,8 @@ void for_rows(std::span<const Rectangle> list, int64_t begin, int64_t end, Body 
   }
 }
 
-/// body(local offset, packed offset, count) for rows [first, end) of a piece, in runs of
-/// neighbours.
+/// Calls body(local offset, packed offset, count) for rows [first, end) of a block: once if they
+/// are contiguous in the local buffer, else once per row.
 template <class Body>
 void for_local_rows(const ShardBlock& block, int64_t first, int64_t end, Body body) {
   if (block.cols == block.local_ld) {

@@ -27,7 +27,7 @@ const char* name_of(StreamKind kind) {
   return "unknown";
 }
 
-/// A place in a queue; guarded by the hub's mutex.
+/// A position in a queue; guarded by the scheduler's mutex.
 class HostEvent final : public Event {
  public:
   std::shared_ptr<StreamQueue> queue;  // null: never recorded
@@ -42,11 +42,13 @@ To& cast_or_throw(From& from) {
 }
 
 Error thread_was_ended() {
-  return make_error(Status::kAborted,
-                    "a task's thread was ended inside a function of the caller's");
+  return make_error(
+      Status::kAborted,
+      "a task's thread was ended inside a callback; return from the callback instead");
 }
 
-/// What a task threw, as an Error. What ends its thread (pthread_exit, cancellation) passes.
+/// Returns the error that a task throws. The unwinding of pthread_exit and thread cancellation is
+/// not caught.
 MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
   try {
     task();
@@ -60,25 +62,25 @@ MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
 
 }  // namespace
 
-/// Handle of a queue: its thread, where it has one.
+/// Handle of a queue, with its thread if it has one.
 class QueueStream final : public HostStream {
  public:
-  QueueStream(std::shared_ptr<StreamScheduler> hub, StreamKind kind)
-      : hub_(std::move(hub)), queue_(std::make_shared<StreamQueue>(kind)) {
+  QueueStream(std::shared_ptr<StreamScheduler> scheduler, StreamKind kind)
+      : scheduler_(std::move(scheduler)), queue_(std::make_shared<StreamQueue>(kind)) {
     if (kind == StreamKind::kCommOnCaller) return;
-    thread_ = start_thread("a stream", [this] { hub_->work(*queue_); });
+    thread_ = start_thread("a stream", [this] { scheduler_->work(*queue_); });
   }
   ~QueueStream() override {
-    hub_->retire(*queue_);
+    scheduler_->retire(*queue_);
     if (thread_.joinable()) thread_.join();
   }
-  void enqueue(Task task) override { hub_->enqueue(*queue_, {std::move(task), nullptr, 0}); }
+  void enqueue(Task task) override { scheduler_->enqueue(*queue_, {std::move(task), nullptr, 0}); }
 
   const std::shared_ptr<StreamQueue>& queue() const { return queue_; }
-  const StreamScheduler* hub() const { return hub_.get(); }
+  const StreamScheduler* scheduler() const { return scheduler_.get(); }
 
  private:
-  std::shared_ptr<StreamScheduler> hub_;
+  std::shared_ptr<StreamScheduler> scheduler_;
   std::shared_ptr<StreamQueue> queue_;
   std::thread thread_;
 };
@@ -97,7 +99,7 @@ std::unique_ptr<Event> StreamScheduler::create_event() { return std::make_unique
 void StreamScheduler::record(Event& event, Stream& stream) {
   auto& mark = cast_or_throw<HostEvent>(event);
   auto& queue = cast_or_throw<QueueStream>(stream);
-  MUONRT_CHECK_INTERNAL(queue.hub() == this, "stream of another device");
+  MUONRT_CHECK_INTERNAL(queue.scheduler() == this, "stream of another device");
   const Lock lock(mutex_);
   mark.queue = queue.queue();
   mark.position = mark.queue->enqueued;
@@ -106,11 +108,11 @@ void StreamScheduler::record(Event& event, Stream& stream) {
 void StreamScheduler::wait(Stream& stream, const Event& event) {
   const auto& mark = cast_or_throw<const HostEvent>(event);
   auto& queue = cast_or_throw<QueueStream>(stream);
-  MUONRT_CHECK_INTERNAL(queue.hub() == this, "stream of another device");
+  MUONRT_CHECK_INTERNAL(queue.scheduler() == this, "stream of another device");
   StreamQueue::Item item;
   {
     const Lock lock(mutex_);
-    // A stream's own past is over by the order of the queue.
+    // The queue's order already guarantees that a stream's earlier work is complete.
     if (!mark.queue || mark.queue == queue.queue()) return;
     item.after = mark.queue;
     item.position = mark.position;
@@ -132,11 +134,11 @@ void StreamScheduler::synchronize(const Event& event, Deadline deadline) {
         continue;
       }
     }
-    MUONRT_REQUIRE(!late, Status::kTimeout, "an event of the ", name_of(queue->kind),
-                   " stream did not complete before the deadline (", queue->finished, " of ",
-                   position,
-                   " tasks done; a peer may be gone, or the machine slow); look at the other ranks "
-                   "or raise the timeout");
+    MUONRT_REQUIRE(
+        !late, Status::kTimeout, "an event of the ", name_of(queue->kind),
+        " stream did not complete before the timeout (", queue->finished, " of ", position,
+        " tasks are complete); check whether the other ranks are still running, or raise "
+        "the timeout");
     changed_.wait_until(lock, deadline.at());
   }
 }
@@ -182,7 +184,8 @@ void StreamScheduler::grow(StreamQueue& queue) {
   ++growths_;
 }
 
-// What is enqueued waits for nothing that is not: it ends without the item that finds no room.
+// The work that is already enqueued does not depend on the item for which there is no room, so it
+// completes.
 void StreamScheduler::wait_for_room(StreamQueue& queue, Lock& lock) {
   while (queue.full()) {
     if (StreamQueue* own = runnable_on_caller()) {
@@ -203,14 +206,14 @@ void StreamScheduler::work(StreamQueue& queue) {
   }
 }
 
-/// Runs or skips the front item; the lock is open while a task runs.
+/// Runs or skips the front item. The lock is released while a task runs.
 MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, Lock& lock) {
   StreamQueue::Item& front = queue.front();
   if (front.after) {
     if (front.position > front.after->dropped_from) queue.failed = true;
     front.after.reset();
   } else if (!queue.failed) {
-    Task task = front.task;  // the ring may move meanwhile
+    Task task = front.task;  // the ring may be reallocated while the task runs
     queue.running = true;
     lock.unlock();
     std::optional<Error> error;
@@ -254,7 +257,7 @@ void StreamScheduler::drop_pending(StreamQueue& queue) {
   if (tasks == 0) return;
   if (queue.lost_thread) return latch(thread_was_ended());
   latch(make_error(Status::kAborted, "a ", name_of(queue.kind), " stream was destroyed with ",
-                   tasks, " tasks pending; synchronize with it before"));
+                   tasks, " tasks pending; synchronize the stream before you destroy it"));
 }
 
 void StreamScheduler::retire(StreamQueue& queue) {

@@ -13,8 +13,8 @@
 
 namespace muonrt::host {
 
-/// The queue behind one stream. An event is a place in it: `position` items enqueued so far; it is
-/// complete once as many are finished. All fields are guarded by the hub's mutex.
+/// The queue of one stream. An event stores the number of items enqueued so far as its `position`,
+/// and is complete when this many items are finished. The scheduler's mutex guards all fields.
 struct StreamQueue {
   struct Item {
     Task task;
@@ -34,15 +34,15 @@ struct StreamQueue {
   const StreamKind kind;
   std::vector<Item> ring;  // size is a power of two
   uint64_t finished = 0, enqueued = 0;
-  uint64_t dropped_from = kNever;  // items from this one on were thrown away unrun
-  bool running = false;            // the front task runs now
-  bool failed = false;             // a task threw: later ones are skipped
+  uint64_t dropped_from = kNever;  // items from this one on were dropped
+  bool running = false;            // the front task is running
+  bool failed = false;             // a task threw, so later ones are skipped
   bool stopping = false;
-  bool lost_thread = false;  // it was ended inside a task: nothing more will run
+  bool lost_thread = false;  // the thread ended inside a task, so no later task will run
 };
 
-/// What the streams and events of one host device share: the order of work, and the first error.
-/// One mutex and one condition variable: tasks are long beside the cost of a wake-up.
+/// Orders the work of all streams and events of one host device, and keeps the first error. It has
+/// one mutex and one condition variable, because a task takes long compared with a wake-up.
 /// Threads: every function may be called from any thread.
 class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
  public:
@@ -51,13 +51,13 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
 
   void record(Event& event, Stream& stream);
   void wait(Stream& stream, const Event& event);
-  /// Runs the work of caller-driven streams while it waits.
+  /// Runs the work of kCommOnCaller streams while it waits.
   void synchronize(const Event& event, Deadline deadline);
 
   std::optional<Error> error() const;
   void clear_error();
 
-  /// How often a queue had to grow so far (constant in steady state).
+  /// Returns how often a queue has grown so far; constant in steady state.
   int64_t growths() const;
 
  private:
@@ -76,7 +76,7 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<StreamQueue>> queues_;  // of the streams alive, in order of creation
+  std::vector<std::shared_ptr<StreamQueue>> queues_;  // of existing streams, in order of creation
   std::optional<Error> error_;
   int64_t growths_ = 0;
 };

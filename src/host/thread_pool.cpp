@@ -37,8 +37,8 @@ struct ThreadPool::Loop {
 };
 
 ThreadPool::ThreadPool(int threads) {
-  MUONRT_REQUIRE(threads >= 1, Status::kInvalidArgument, "thread pool of ", threads,
-                 " threads (the caller counts as one); ask for 1 or more");
+  MUONRT_REQUIRE(threads >= 1, Status::kInvalidArgument, "thread pool: threads is ", threads,
+                 ", but must be at least 1");
   workers_.reserve(static_cast<size_t>(threads - 1));
   const SignalMask signal_mask;
   try {
@@ -49,8 +49,8 @@ ThreadPool::ThreadPool(int threads) {
     const size_t started = workers_.size();
     stop();
     throw Error(Status::kOutOfMemory,
-                cat("the system started only ", started, " of ", threads - 1, " compute threads (",
-                    error.what(), "); ask for fewer threads"));
+                cat("only ", started, " of ", threads - 1, " compute threads could be started (",
+                    error.what(), "); use fewer threads"));
   } catch (const std::bad_alloc&) {
     stop();
     throw;
@@ -101,7 +101,7 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t, int)> bod
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
   loop.run(0);
   {
-    // Late wakers must not join: `loop` dies with this frame.
+    // A thread that wakes up late must not join, because `loop` is on this stack frame.
     std::unique_lock lock(mutex_);
     loop_ = nullptr;
     idle_.wait(lock, [&] { return running_ == 0; });

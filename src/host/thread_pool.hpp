@@ -11,12 +11,12 @@
 
 namespace muonrt::host {
 
-/// A fixed set of threads that share loops; the thread that asks works too.
-/// Threads: one owner at a time calls parallel_for; it must not be called from inside a body.
+/// A fixed set of threads that run parallel loops. The calling thread takes part.
+/// Threads: one thread at a time calls parallel_for, and not from inside a body.
 class ThreadPool {
  public:
-  /// @param threads  how many work on a loop, the caller included; >= 1.
-  /// Errors: INVALID_ARGUMENT if threads < 1; OUT_OF_MEMORY if the system refuses a thread.
+  /// @param threads  number of threads that work on a loop, including the caller; >= 1.
+  /// Errors: INVALID_ARGUMENT if threads < 1; OUT_OF_MEMORY if a thread cannot be started.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -24,10 +24,11 @@ class ThreadPool {
 
   int threads() const noexcept { return static_cast<int>(workers_.size()) + 1; }
 
-  /// body(index, thread) has run once for every index in [0, count), in no fixed order, thread in
-  /// [0, threads()) naming who ran it (0 is the caller). What the bodies wrote is visible after.
-  /// The first exception of a body ends the loop early and is thrown to the caller, once no body
-  /// runs any more. Allocates nothing.
+  /// Calls body(index, thread) once for every index in [0, count), in no fixed order. `thread` is
+  /// the number of the thread that runs it, in [0, threads()); the caller is 0. When parallel_for
+  /// returns, all memory that the bodies wrote is visible to the caller. If a body throws, the loop
+  /// ends early and parallel_for throws the first exception after all bodies have ended. Does not
+  /// allocate.
   void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body);
 
  private:

@@ -8,11 +8,12 @@
 
 namespace muonrt::host {
 
-/// Elements that a commit works on at once: what is not f32 in memory is widened into blocks of
-/// this many, which stay in the first cache.
+/// Elements that a commit processes at a time. Arrays that are not f32 are widened in blocks of
+/// this size, which stay in the L1 cache.
 constexpr int64_t kBlock = 512;
 
-/// Array elements as f32: where they lie if they are f32, else a widened copy.
+/// Returns elements [at, at + n) as f32: the array itself if it is f32, else `copy`, into which
+/// they are widened.
 inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t at, int64_t n,
                                float* copy) {
   if (dtype == DType::kF32) return static_cast<const float*>(data) + at;
@@ -20,7 +21,15 @@ inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t a
   return copy;
 }
 
-/// The f32 weights [at, at + n) of a parameter, to be changed in place and then written.
+/// As read_block, for elements that the caller changes. If the result is `copy`, the caller must
+/// write it back.
+inline float* writable_block(Isa isa, void* data, DType dtype, int64_t at, int64_t n, float* copy) {
+  if (dtype == DType::kF32) return static_cast<float*>(data) + at;
+  run_pass<CastPass<bf16, float>>(isa, static_cast<const bf16*>(data) + at, copy, n);
+  return copy;
+}
+
+/// The f32 weights [at, at + n) of a parameter. Change values() and then call write().
 class WeightBlock {
  public:
   WeightBlock(Isa isa, const ParamView& view, int64_t at, int64_t n)
@@ -40,8 +49,9 @@ class WeightBlock {
 
   float* values() { return values_; }
 
-  /// @param element  the first's index in the whole tensor: what random bits follow from.
-  /// @param findings  where a parameter that is not finite as it is stored is noted, or null.
+  /// Stores the values in the parameter's WeightForm.
+  /// @param element   index of the first element in the whole tensor, which selects random bits.
+  /// @param findings  receives a note if a value is not finite as stored; may be null.
   void write(int64_t element, Findings* findings) const {
     const ParamView& v = *view_;
     uint32_t bad = 0;

@@ -72,7 +72,7 @@ void Chunk::bind(Batch& batch, void* scratch) {
   }
   batch.result_each.resize(batch.raw_each.size());
   batch.normuon = normuon_of(batch.owned);
-  if (!batch.settings->scales_lines()) return;
+  if (!batch.settings->scales_neurons()) return;
   batch.lines.resize(2 * batch.owned.size());
   for (size_t i = 0; i < batch.owned.size(); ++i)
     batch.lines[i].stored_rows = batch.owned[i].inputs_first == batch.owned[i].transposed();

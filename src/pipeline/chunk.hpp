@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "algo/newton_schulz.hpp"
+#include "backend/graph_capture.hpp"
 #include "backend/normuon.hpp"
-#include "backend/recorder.hpp"
 #include "pipeline/batches.hpp"
 #include "pipeline/exchange_callbacks.hpp"
 #include "pipeline/health.hpp"

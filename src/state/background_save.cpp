@@ -19,7 +19,8 @@ int64_t bytes_written(const std::vector<StateShard>& shards) {
   return out;
 }
 
-/// Copies what of the pieces is written, which then lies in `memory`.
+/// Copies the part of each shard that this rank writes to `memory`, and makes the shards refer to
+/// it.
 void stage(std::vector<StateShard>& shards, std::vector<unsigned char>& memory, DeviceCopy& copy) {
   unsigned char* to = memory.data();
   for (StateShard& shard : shards) {
@@ -52,14 +53,16 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
   bool staged = false;
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
-    error_.emplace(Status::kOutOfMemory, "save: there was no memory to write it");
-    pieces_ = local_state_shards(optimizer, settings.with_params);
+    // The error of this save until its file is written.
+    error_.emplace(Status::kOutOfMemory,
+                   "save: out of memory while the file was written; save to the folder again");
+    shards_ = local_state_shards(optimizer, settings.with_params);
     DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-    staged = bytes_written(pieces_) <= std::ssize(memory_);
+    staged = bytes_written(shards_) <= std::ssize(memory_);
     if (staged) {
-      stage(pieces_, memory_, copy);
+      stage(shards_, memory_, copy);
     } else {
-      save_->write(pieces_, copy);
+      save_->write(shards_, copy);
       error_.reset();
     }
   };
@@ -74,14 +77,14 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
     const SignalMask mask;
     thread_ = std::thread([this] { write(); });
   } catch (const std::exception&) {
-    write();  // there is no thread left, or no memory for one
+    write();  // no thread could be started
   }
 }
 
 void BackgroundSave::write() {
   error_ = capture_error([&] {
     DeviceCopy copy;
-    save_->write(pieces_, copy);
+    save_->write(shards_, copy);
   });
 }
 

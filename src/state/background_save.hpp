@@ -8,23 +8,26 @@
 
 namespace muonrt {
 
-/// Saves while steps go on: state is copied, and a thread that uses no communicator writes it.
+/// Saves while steps continue: `begin` copies the state, and a thread writes it without using the
+/// communicator.
 class BackgroundSave {
  public:
   explicit BackgroundSave(std::unique_ptr<Files> files = std::make_unique<Files>())
       : files_(std::move(files)) {}
-  /// What was not published leaves no file.
+  /// Waits for the thread. If the save was not published, removes its file.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// Takes memory for what this rank writes. @return  its bytes. Errors: OUT_OF_MEMORY.
+  /// Allocates memory for the state that this rank writes, and returns its bytes.
+  /// Errors: OUT_OF_MEMORY.
   int64_t reserve(const Optimizer& optimizer, bool with_params);
-  /// Collective. Where less memory is there than this rank writes, it writes now.
-  /// Errors: as save_state, INVALID_STATE where one is under way.
+  /// Begins a save. If the reserved memory is too small for the state that this rank writes, it
+  /// writes the file before it returns. Must not be called while a save is in progress. Collective.
+  /// Errors: as save_state.
   void begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
-  /// Waits for the thread and publishes. Collective. Errors: as save_state, INVALID_STATE where
-  /// none is under way.
+  /// Waits for the thread and publishes the save, which must be in progress. Collective.
+  /// Errors: as save_state.
   void wait();
   bool in_progress() const { return save_.has_value(); }
 
@@ -34,9 +37,9 @@ class BackgroundSave {
   std::unique_ptr<Files> files_;
   std::vector<unsigned char> memory_;
   std::optional<Save> save_;
-  std::vector<StateShard> pieces_;  // that the thread writes
+  std::vector<StateShard> shards_;  // the shards that the thread writes
   std::thread thread_;
-  std::optional<Error> error_;  // unless this rank's file is written
+  std::optional<Error> error_;  // empty if this rank's file is written
 };
 
 }  // namespace muonrt

@@ -11,22 +11,24 @@ namespace muonrt {
 
 struct SaveSettings {
   bool with_params = false;
-  int64_t keep = 1;  // checkpoints that stay in the folder, this one among them
+  int64_t keep = 1;  // number of checkpoints to keep in the folder, including this one
 };
 
 struct LoadSettings {
-  std::string manifest = {};  // its name in the folder; "": the newest
-  bool with_params = true;    // where the checkpoint has them; else those that are there must match
-  bool partial = false;       // what is absent starts anew, what is surplus is left
+  std::string manifest = {};  // its name in the folder; "": that of the newest checkpoint
+  bool with_params = true;  // load parameters if the checkpoint has them; otherwise the optimizer's
+                            // parameters must have the same values as at the save
+  bool partial = false;     // initialize missing state, and ignore state that is not needed
 };
 
-/// Writes the state into `folder`, which is made where there is none: the newest checkpoint there
-/// is the old one until it is this one. Collective. Errors: as muonrt_optimizer_save.
+/// Writes the state as the newest checkpoint into `folder`, which it creates if needed. The
+/// previous checkpoint remains the newest one until the save is complete. Collective. Errors: as
+/// muonrt_optimizer_save.
 void save_state(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,
                 Files& files);
 
-/// Goes on from the state in `folder`. Collective.
-/// @return  what is worth knowing, lines that end, the same on every rank.
+/// Loads the state in `folder`. Collective.
+/// @return  notes on differences, one per line, equal on all ranks.
 /// Errors: as muonrt_optimizer_load.
 std::string load_state(Optimizer& optimizer, const std::string& folder,
                        const LoadSettings& settings);

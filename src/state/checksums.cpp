@@ -13,12 +13,12 @@ namespace {
 
 constexpr size_t kDigits = 8;  // of a checksum
 
-/// The checksums in the metadata of a file.
+/// Returns the checksums in the metadata of a file.
 const std::string& sums_of(const TensorFile& file, size_t count) {
   const auto found = file.table().metadata.find("crc32c");
   MUONRT_REQUIRE(found != file.table().metadata.end() && found->second.size() == count * kDigits,
-                 Status::kCorrupt, file.path(), ": its metadata have no crc32c of ",
-                 count * kDigits, " digits; it is damaged, load another");
+                 Status::kCorrupt, file.path(), ": the metadata has no crc32c of ", count * kDigits,
+                 " digits; load another checkpoint");
   return found->second;
 }
 
@@ -60,10 +60,10 @@ std::string CheckedBlocks::problem_of(int64_t number) {
   const int64_t at = number * kBlockBytes;
   const int64_t bytes = std::min(kBlockBytes, std::ssize(file_.data()) - at);
   const std::string found = sum_of(file_.data().data() + at, static_cast<size_t>(bytes));
-  const std::string said = sums_of(file_, checked_.size()).substr(block * kDigits, kDigits);
-  if (found != said)
+  const std::string stored = sums_of(file_, checked_.size()).substr(block * kDigits, kDigits);
+  if (found != stored)
     return cat("bytes ", at, " to ", at + bytes, " of the data have the checksum ", found,
-               " (the header says ", said, ")");
+               ", but the header has ", stored);
   checked_[block] = true;
   return "";
 }
@@ -72,7 +72,7 @@ void CheckedBlocks::check(int64_t begin, int64_t end, const std::string& tensor)
   for (int64_t b = begin / kBlockBytes; b * kBlockBytes < end; ++b) {
     const std::string problem = problem_of(b);
     MUONRT_REQUIRE(problem.empty(), Status::kCorrupt, file_.path(), ": tensor ", in_quotes(tensor),
-                   ": ", problem, "; it is damaged, load another");
+                   ": ", problem, "; load another checkpoint");
   }
 }
 

@@ -9,18 +9,18 @@
 
 namespace muonrt {
 
-/// An element as a number. @param dtype  "F32" or "BF16".
+/// Returns the value of an element. @param dtype  "F32" or "BF16".
 float value_at(const std::string& dtype, const unsigned char* at);
 
-/// Elements times a factor, in double, rounded once.
+/// Multiplies elements by a factor in double, with one rounding.
 std::vector<unsigned char> scaled(std::span<const unsigned char> values, const std::string& dtype,
                                   double factor);
 
-/// What this kind of state can be made from, with a bf16 parameter, where it was not saved: master
-/// weights and remainders; -2: nothing.
+/// Returns the kind of state from which this kind can be computed, together with a bf16 parameter:
+/// remainders for master weights and vice versa. -2: none.
 int32_t other_form(int32_t kind);
 
-/// f32 weights as the parameter's bits and the remainders.
+/// f32 weights as the bits of bf16 parameters and remainders.
 struct SplitWeights {
   std::vector<unsigned char> params, remainders;
 };

@@ -7,12 +7,12 @@
 
 namespace muonrt {
 
-/// Copies between a device's memory and the host's, one after the other, while no step runs.
+/// Copies between device and host memory, one after the other, while no step runs.
 class DeviceCopy {
  public:
-  /// Of the host's own memory.
+  /// Copies within host memory.
   DeviceCopy() = default;
-  /// @param timeout_ms  how long to wait for what the caller has enqueued on the default stream.
+  /// @param timeout_ms  limit of the wait for the caller's work on the default stream.
   /// Errors: those of LocalStream::join_callers.
   DeviceCopy(Device& device, int64_t timeout_ms);
 
@@ -24,7 +24,7 @@ class DeviceCopy {
   void run(void* to, const void* from, int64_t bytes);
 
   Device* device_ = nullptr;
-  // Where the host does not reach the device's memory:
+  // Used if the host cannot access the device's memory:
   Buffer staging_;
   std::optional<LocalStream> stream_;
 };

@@ -10,10 +10,10 @@
 
 namespace muonrt {
 
-/// What elements add to the hash of their parameter: the sum, which wraps, of
-/// scrambled(scrambled(n + i) ^ b) over elements i with bits b, where n is the FNV-1a hash of the
-/// name. So shares of it may be added in any order.
-/// @param first  the index of the first. @param bytes  of an element: 4, else 2.
+/// Returns what these elements add to the hash of their parameter: the sum, which wraps, of
+/// splitmix64(splitmix64(n + i) ^ b) over elements i with bits b, where n is the FNV-1a hash of the
+/// name. The terms may be added in any order.
+/// @param first  index of the first element. @param bytes  of an element: 4 or 2.
 inline uint64_t hash_elements(std::string_view name, int64_t first,
                               std::span<const unsigned char> values, int64_t bytes) {
   Hash hash;

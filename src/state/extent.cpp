@@ -10,7 +10,8 @@ bool is_whole(const Runs& runs, int64_t size) {
   return size == 0 || (runs.size() == 1 && runs[0] == Run{0, size});
 }
 
-/// Adds [element, element + count) at place `local` of the product, where it lies in [begin, end).
+/// Adds the part of [element, element + count) that is in the extent. Its first element is number
+/// `local` of the product.
 void add(std::vector<Stretch>& out, const Extent& extent, int64_t element, int64_t local,
          int64_t count) {
   const int64_t low = std::max(local, extent.begin), high = std::min(local + count, extent.end);
@@ -66,7 +67,8 @@ Extent Extent::between(int64_t low, int64_t high) const {
 std::vector<Stretch> Extent::stretches() const {
   std::vector<Stretch> out;
   if (begin >= end) return out;
-  // Trailing dims that are whole make blocks; the dim in front of them makes the stretches.
+  // Trailing dimensions that are whole form blocks. The runs of the dimension before them form the
+  // stretches.
   size_t last = shape.size();
   int64_t block = 1;
   while (last > 0 && is_whole(runs[last - 1], shape[last - 1])) block *= shape[--last];
@@ -75,21 +77,21 @@ std::vector<Stretch> Extent::stretches() const {
     return out;
   }
   const size_t dim = last - 1;
-  const int64_t rows = length(runs[dim]) * block;  // of the product, for each index before
+  const int64_t rows = length(runs[dim]) * block;  // elements for each outer index
   const int64_t width = shape[dim] * block;
-  // An odometer over the dims before: which run, and where in it. It starts at `begin`.
+  // Counts through the outer dimensions, from `begin` on: for each the current run and index.
   std::vector<size_t> run(dim, 0);
   std::vector<int64_t> index(dim);
   int64_t local = begin / rows * rows, number = begin / rows;
   for (size_t d = dim; d-- > 0;) {
     const int64_t count = length(runs[d]);
-    int64_t place = number % count;
+    int64_t position = number % count;
     number /= count;
-    while (place >= runs[d][run[d]].end - runs[d][run[d]].begin) {
-      place -= runs[d][run[d]].end - runs[d][run[d]].begin;
+    while (position >= runs[d][run[d]].end - runs[d][run[d]].begin) {
+      position -= runs[d][run[d]].end - runs[d][run[d]].begin;
       ++run[d];
     }
-    index[d] = runs[d][run[d]].begin + place;
+    index[d] = runs[d][run[d]].begin + position;
   }
   for (; local < end; local += rows) {
     int64_t base = 0, at = local;
@@ -110,8 +112,8 @@ std::vector<Stretch> Extent::stretches() const {
   return out;
 }
 
-int64_t Extent::element_at(int64_t place) const {
-  return part(place, place + 1).stretches().front().element;
+int64_t Extent::element_at(int64_t local) const {
+  return part(local, local + 1).stretches().front().element;
 }
 
 Extent whole_extent(int64_t numel) { return {{numel}, {whole(numel)}, 0, numel}; }
@@ -131,7 +133,8 @@ std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
     for (size_t d = 0; d < a.shape.size(); ++d)
       if (intersect(a.runs[d], b.runs[d]).empty()) return out;
   }
-  // Only where both have elements, so that many small extents beside a large one take no time.
+  // Compare only the range in which both have elements, so that small extents are fast to compare
+  // with a large one.
   const int64_t first = std::max(a.element_at(0), b.element_at(0));
   const int64_t last = std::min(a.element_at(a.numel() - 1), b.element_at(b.numel() - 1));
   if (first > last) return out;
@@ -151,22 +154,22 @@ std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
 
 const char* problem_of(const Extent& extent, int64_t numel) {
   if (extent.shape.size() != extent.runs.size() || extent.shape.size() > 8)
-    return "its piece has no list of runs for each dimension";
+    return "its shard does not have one list of runs for each dimension";
   int64_t all = 1;
   for (size_t d = 0; d < extent.shape.size(); ++d) {
     if (extent.shape[d] <= 0 || __builtin_mul_overflow(all, extent.shape[d], &all))
-      return "the shape of its piece is none";
+      return "the shape of its shard is invalid";
     int64_t at = -1;
     for (const Run& run : extent.runs[d]) {
       if (run.begin <= at || run.begin >= run.end || run.end > extent.shape[d])
-        return "the runs of its piece are not ascending, or outside of its shape";
+        return "the runs of its shard are not ascending, or not inside the shape";
       at = run.end;
     }
-    if (at <= 0) return "its piece has no runs";
+    if (at <= 0) return "its shard has no runs";
   }
-  if (all != numel) return "the shape of its piece is another tensor's";
+  if (all != numel) return "the shape of its shard does not match the tensor";
   if (extent.begin < 0 || extent.begin >= extent.end || extent.end > extent.product())
-    return "the range of its piece is outside of it";
+    return "the range of its shard is invalid";
   return nullptr;
 }
 

@@ -18,7 +18,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr mode_t kFolderMode = 0777, kFileMode = 0666;  // less the process' mask
+constexpr mode_t kFolderMode = 0777, kFileMode = 0666;  // reduced by the umask of the process
 
 [[noreturn]] void fail(const std::string& path, const char* what, int reason) {
   throw Error(Status::kIo,
@@ -34,14 +34,15 @@ Descriptor open_file(const std::string& path, int flags) {
   return Descriptor([&] { return open(path.c_str(), flags | O_CLOEXEC, kFileMode); });
 }
 
-/// @return  false if there is no such file.
+/// Returns false if the file does not exist.
 bool examine(const std::string& path, struct stat& out) {
   if (stat(path.c_str(), &out) == 0) return true;
   if (errno != ENOENT) fail(path, "examined", errno);
   return false;
 }
 
-/// Takes the permission to read from those who may not write: whoever opens a file can lock it.
+/// Removes the permission to read for users who may not write, because a user who can open the file
+/// can lock it.
 void hide_from_readers(int file) {
   struct stat info;
   if (fstat(file, &info) != 0) return;
@@ -72,8 +73,8 @@ FileLock Files::lock(const std::string& path) {
   hide_from_readers(file.fd());
   if (flock(file.fd(), LOCK_EX | LOCK_NB) == 0) return FileLock(std::move(file));
   MUONRT_REQUIRE(errno != EWOULDBLOCK, Status::kIo, path,
-                 ": it is locked (another save into this folder is under way); wait for it, or "
-                 "save into a folder of your own");
+                 ": the file is locked, because another save into this folder is in progress; wait "
+                 "until it ends, or save into another folder");
   return FileLock();  // the file system has none
 }
 
@@ -85,7 +86,7 @@ bool Files::exists(const std::string& path) {
 
 std::vector<std::string> Files::list(const std::string& folder) {
   before("list", folder);
-  // Not std::filesystem, whose iterator ends the process where there is no memory.
+  // Not std::filesystem, because its iterator ends the process if an allocation fails.
   const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(folder.c_str()), closedir);
   if (!open) fail(folder, "read", errno);
   std::vector<std::string> out;
@@ -113,7 +114,7 @@ void Files::rename(const std::string& from, const std::string& to) {
 void Files::sync_folder(const std::string& path) {
   before("sync_folder", path);
   Descriptor file = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (!file && errno == EACCES) return;  // it may be written, but not read
+  if (!file && errno == EACCES) return;  // a folder that may be written but not read
   if (!file) fail(path, "opened", errno);
   if (const int reason = sync_and_close(std::move(file))) fail(path, "written", reason);
 }

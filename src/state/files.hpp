@@ -10,8 +10,8 @@
 
 namespace muonrt {
 
-/// Holds a file locked, or nothing. The lock ends with this object or with the process, whatever
-/// children the process has forked meanwhile.
+/// Holds the lock of a file, or nothing. The lock ends with this object or with the process, even
+/// if the process has forked children.
 class FileLock {
  public:
   FileLock() = default;
@@ -24,37 +24,38 @@ class FileLock {
   Descriptor file_;
 };
 
-/// What saving asks of a file system. Errors of all: IO, naming the file and the reason.
+/// File system operations of a save. Errors of all functions: IO, with the file and the reason.
 class Files {
  public:
   virtual ~Files() = default;
 
-  /// It may be there. One that is made is on disk.
+  /// Creates a folder if it does not exist, and syncs its parent.
   void make_folder(const std::string& path);
-  /// Until the lock goes, nobody else gets it. Where the file system has no locks everybody does.
-  /// Only users who may write the file can open it, and so lock it.
+  /// Locks the file until the returned object is destroyed, and creates it if needed. Throws IO if
+  /// another process holds the lock; on a file system without locks it always succeeds. Users who
+  /// may not write the file cannot open it either, so they cannot lock it.
   FileLock lock(const std::string& path);
-  /// Errors: a file that cannot be examined is not absent.
+  /// Returns whether a file exists. Throws if the file cannot be examined.
   bool exists(const std::string& path);
-  /// Names in a folder.
+  /// Returns the names in a folder.
   std::vector<std::string> list(const std::string& folder);
-  /// Of a file; -1 where there is none.
+  /// Returns the size of a file in bytes, or -1 if it does not exist.
   int64_t size(const std::string& path);
   void rename(const std::string& from, const std::string& to);
   void sync_folder(const std::string& path);
-  /// It need not be there, and what goes wrong is not told.
+  /// Removes a file if it exists. Errors are ignored.
   void remove(const std::string& path) noexcept;
 
  protected:
-  /// Called before each of them, and before each write and sync of a file; what it throws is what
-  /// went wrong there. For tests.
+  /// Called before each of these operations, and before each write and sync of a file. Tests
+  /// override it; if it throws, the operation fails with that error.
   virtual void before(const char* /*operation*/, const std::string& /*path*/) {}
 
  private:
   friend class OutFile;
 };
 
-/// A new file, removed again unless it is kept. A forked child never removes it.
+/// A new file. The destructor removes it unless it was published. A forked child never removes it.
 class OutFile {
  public:
   OutFile(Files& files, std::string path);
@@ -63,9 +64,9 @@ class OutFile {
   OutFile& operator=(const OutFile&) = delete;
 
   void write(const void* data, int64_t bytes, int64_t at);
-  /// On disk, and closed.
+  /// Syncs the file to disk and closes it.
   void finish();
-  /// It takes another name; after `finish`. It is removed no longer.
+  /// Renames the file; call it after `finish`. The destructor does not remove it any more.
   void publish(const std::string& path);
 
  private:

@@ -18,10 +18,10 @@ namespace {
 
 constexpr size_t kMaxShown = 20;  // differences in an error
 
-/// Names come from outside.
+/// Quotes the name, because it may come from a file.
 std::string name_of(const ManifestParam& param) { return cat("param ", in_quotes(param.name)); }
 
-/// Of what a manifest says and the optimizer has.
+/// Compares a saved manifest with the optimizer's.
 class Comparison {
  public:
   Comparison(const Manifest& saved, const Manifest& mine, const LoadSettings& settings)
@@ -33,31 +33,32 @@ class Comparison {
       known.insert(p.name);
       const auto found = by_name_.find(p.name);
       if (found == by_name_.end()) {
-        missing(cat(name_of(p), " is not in it"), "it starts anew");
+        missing(cat(name_of(p), " is not in the checkpoint"), "its state is initialized");
       } else {
         compare(*found->second, p);
       }
     }
     for (const ManifestParam& p : saved.params)
-      if (!known.contains(p.name)) missing(cat(name_of(p), " is no parameter here"), "it is left");
+      if (!known.contains(p.name))
+        missing(cat(name_of(p), " is not in the optimizer"), "it is ignored");
   }
 
-  /// Errors: INVALID_ARGUMENT with the list of what differs.
+  /// Errors: INVALID_ARGUMENT with a list of the differences, if there are any.
   void require_equal(const std::string& what) const {
     if (problems_.empty()) return;
     std::string text;
     for (size_t i = 0; i < std::min(kMaxShown, problems_.size()); ++i)
       text += (i ? "; " : "") + problems_[i];
     if (problems_.size() > kMaxShown) text += cat("; and ", problems_.size() - kMaxShown, " more");
-    throw Error(kInvalidArg, cat(what, ": it is another model's state: ", text));
+    throw Error(kInvalidArg, cat(what, ": the checkpoint belongs to another model: ", text));
   }
-  /// What is worth knowing, a line each.
+  /// Returns the notes of the load, one per line.
   std::string notes() const {
     std::string out;
     for (const std::string& note : notes_) out += note + "\n";
     return out;
   }
-  /// Null where there is none.
+  /// Returns the saved parameter of this name, or null.
   const ManifestParam* saved(const std::string& name) const {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : found->second;
@@ -74,7 +75,8 @@ class Comparison {
   void compare(const ManifestParam& saved, const ManifestParam& mine) {
     const auto differ = [&](const char* what, const auto& there, const auto& here) {
       if (there != here)
-        problems_.push_back(cat(name_of(mine), ": its ", what, " is ", here, ", there ", there));
+        problems_.push_back(
+            cat(name_of(mine), ": its ", what, " is ", here, ", but was ", there, " when saved"));
     };
     differ("shape", saved.shape, mine.shape);
     differ("dtype", saved.dtype, mine.dtype);
@@ -87,7 +89,8 @@ class Comparison {
                kind_from_name(other) == static_cast<int32_t>(StateKind::kMaster) ? "F32" : "U16");
         notes_.push_back(cat(name_of(mine), ": its ", other, " becomes ", kind));
       } else if (found == saved.state.end()) {
-        missing(cat(name_of(mine), ": its ", kind, " is not in it"), "it starts anew");
+        missing(cat(name_of(mine), ": its ", kind, " is not in the checkpoint"),
+                "it is initialized");
       } else {
         differ(cat("dtype of ", kind).c_str(), found->second, dtype);
       }
@@ -95,9 +98,10 @@ class Comparison {
     for (const auto& [kind, dtype] : saved.state)
       if (!mine.state.contains(kind) && kind != kind_name(StateTensor::kParam) &&
           !mine.state.contains(kind_name(other_form(kind_from_name(kind)))))
-        missing(cat(name_of(mine), ": it keeps no ", kind), "it is left");
+        missing(cat(name_of(mine), ": it has no ", kind, " in the optimizer"), "it is ignored");
     if (!saved.neurons.empty() && !mine.neurons.empty() && saved.neurons != mine.neurons)
-      problems_.push_back(cat(name_of(mine), ": NorMuon's lines are others (axis, parts)"));
+      problems_.push_back(
+          cat(name_of(mine), ": its NorMuon neurons differ, because normuon_axis or parts differ"));
     if (saved.momentum != mine.momentum)
       notes_.push_back(cat(name_of(mine), ": its momentum was ", saved.momentum, " and becomes ",
                            mine.momentum));
@@ -134,8 +138,8 @@ std::shared_ptr<const SharedManifest> read_same(Comm& comm, const std::string& p
   return out;
 }
 
-/// What momentum is multiplied by to become that of the other convention: heavy ball sums what an
-/// average takes the share 1 - constant of.
+/// Returns the factor that converts saved momentum to the optimizer's kind of momentum. Heavy ball
+/// adds the whole gradient, and EMA adds 1 - constant times the gradient.
 double conversion(const ManifestParam& saved, const ManifestParam& mine) {
   if (saved.momentum == mine.momentum) return 1.0;
   return saved.momentum == "ema" ? 1.0 / (1.0 - saved.momentum_constant)
@@ -153,15 +157,15 @@ class Loader {
         comparison_(comparison),
         copy_(optimizer.device(), optimizer.settings().timeout_ms),
         sources_(folder, saved, optimizer.rank(), optimizer.comm().size()),
-        pieces_(local_state_shards(optimizer, mine.with_params)) {}
+        shards_(local_state_shards(optimizer, mine.with_params)) {}
 
   void verify() {
-    for (const StateShard& shard : pieces_) {
+    for (const StateShard& shard : shards_) {
       const std::string what = what_of(shard);
       read(shard, kind_read(shard),
            [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
              const StateTensor& t = shard.tensor;
-             // A bad one would end in weights unseen.
+             // An invalid moment would change weights without an error.
              const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
              MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
                             bad->problem, "; load another checkpoint");
@@ -171,21 +175,21 @@ class Loader {
                  bad_moment(t.kind, t.dtype, saved_.step, scaled(bytes, t.dtype, factor));
              MUONRT_REQUIRE(!large, Status::kInvalidArgument, what, ": element ",
                             element + large->index, " ", large->problem, " as ",
-                            mine_of(shard).momentum, "; keep the momentum's convention");
+                            mine_of(shard).momentum, "; use the momentum_kind of the save");
            });
     }
   }
 
   void write() {
     sources_.forget_checks();
-    for (const StateShard& shard : pieces_) {
+    for (const StateShard& shard : shards_) {
       const int32_t kind = kind_read(shard);
       if (kind == shard.tensor.kind) {
         write_saved(shard);
       } else if (kind != kNone) {
         write_other_form(shard, kind);
       } else if (shard.tensor.kind != StateTensor::kParam) {
-        write_anew(shard);
+        initialize(shard);
       }
     }
     resume();
@@ -198,7 +202,8 @@ class Loader {
   const ManifestParam& saved_of(const StateShard& shard) const {
     return *comparison_.saved(mine_of(shard).name);
   }
-  /// The kind of state that a piece is read from; kNone: it is absent.
+  /// Returns the saved kind of state from which a shard is read, or kNone if the checkpoint has
+  /// none.
   static constexpr int32_t kNone = -2;
   int32_t kind_read(const StateShard& shard) const {
     const ManifestParam* const saved = comparison_.saved(mine_of(shard).name);
@@ -209,7 +214,7 @@ class Loader {
   std::string what_of(const StateShard& shard) const {
     return cat("load: ", name_of(mine_of(shard)), ": ", kind_name(shard.tensor.kind));
   }
-  /// What its elements are multiplied by.
+  /// Returns the factor of the shard's elements.
   double factor_of(const StateShard& shard) const {
     const bool momentum = shard.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
     return momentum ? conversion(saved_of(shard), mine_of(shard)) : 1.0;
@@ -235,8 +240,8 @@ class Loader {
          });
   }
 
-  /// The f32 weights stay what they are. A parameter beside a remainder is theirs, too: it rounds
-  /// ties otherwise than one beside master weights.
+  /// Converts master weights to remainders or vice versa; the f32 weights do not change. Remainders
+  /// also set the parameter, because with a remainder ties are rounded differently.
   void write_other_form(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     char* const param = param_of(shard);
@@ -253,8 +258,8 @@ class Loader {
       }
     });
   }
-  /// Zeros; master weights from the parameter.
-  void write_anew(const StateShard& shard) {
+  /// Sets the shard to zero, or master weights to the values of the parameter.
+  void initialize(const StateShard& shard) {
     constexpr int64_t kAtOnce = 1 << 18;
     const int64_t size = bytes_of(shard.tensor);
     const bool master = shard.tensor.kind == static_cast<int32_t>(StateKind::kMaster);
@@ -272,7 +277,7 @@ class Loader {
 
   void resume() {
     RandomKeys keys = {saved_.seed, {}};
-    uint32_t unused = 0;  // keys from here on are nobody's
+    uint32_t unused = 0;  // no saved parameter has this key or a larger one
     for (const ManifestParam& p : saved_.params) unused = std::max(unused, p.key + 1);
     std::vector<int64_t> updates;
     for (const ManifestParam& p : mine_.params) {
@@ -288,18 +293,18 @@ class Loader {
   const Comparison& comparison_;
   DeviceCopy copy_;
   StateSources sources_;
-  std::vector<StateShard> pieces_;
+  std::vector<StateShard> shards_;
 };
 
-/// State goes with the parameters that it was made with.
+/// Checks that the parameters have the values of the save.
 void check_params(const std::vector<uint64_t>& hashes, const Manifest& mine,
                   const Comparison& comparison, const std::string& path) {
   for (size_t i = 0; i < hashes.size(); ++i) {
     const ManifestParam* const saved = comparison.saved(mine.params[i].name);
-    MUONRT_REQUIRE(!saved || saved->hash == hashes[i], kInvalidArg, path, ": ",
+    MUONRT_REQUIRE(!saved || saved->hash == hashes[i], kInvalidArg, path, ": the values of ",
                    name_of(mine.params[i]),
-                   " has other values than when its state was saved; load the parameters that "
-                   "were saved with it first");
+                   " differ from those at the time of the save; first restore the parameters that "
+                   "belong to this checkpoint");
   }
 }
 

@@ -14,17 +14,18 @@ namespace muonrt {
 
 namespace {
 
-/// Any that can be saved: a parameter has up to 50 values, a group of settings 80.
+/// Limits that allow every manifest that can be saved: a parameter has up to 50 values, a group of
+/// settings 80.
 constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
-constexpr size_t kMaxMembers = 50;  // of the whole
+constexpr size_t kMaxMembers = 50;  // of the manifest
 constexpr size_t kFewGroups = 100, kGroupBytes = 100;
 
-/// The first line; it holds the checksum of all that follows.
+/// Returns the first line, with the checksum of the following text.
 std::string first_line(std::string_view rest) {
   return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
 }
 
-/// Settings of a group by name, those of its role.
+/// Returns the settings of a group that belong to its role, by name.
 std::map<std::string, std::string> listed_settings(const GroupSettings& group) {
   std::map<std::string, std::string> out;
   const unsigned other = group.role == Role::kMuon ? kAdamWOnly : kMuonOnly;
@@ -38,7 +39,7 @@ std::map<std::string, std::string> listed_settings(const GroupSettings& group) {
   return out;
 }
 
-/// Members of one object.
+/// Reads the members of one object.
 class Reader {
  public:
   Reader(const JsonValue& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -48,13 +49,13 @@ class Reader {
     const JsonValue* const found = json_.find(key);
     const T* const value = found ? found->as<T>() : nullptr;
     MUONRT_REQUIRE(value, Status::kCorrupt, where_, ": ", key,
-                   " is missing, or of another kind; the checkpoint is damaged, load another");
+                   " is missing or has the wrong type; load another checkpoint");
     return *value;
   }
   int64_t count(const char* key, int64_t most = std::numeric_limits<int64_t>::max()) const {
     const int64_t value = at<int64_t>(key);
     MUONRT_REQUIRE(value >= 0 && value <= most, Status::kCorrupt, where_, ": ", key, " is ", value,
-                   " (0 to ", most, ")");
+                   ", but must be between 0 and ", most, "; load another checkpoint");
     return value;
   }
   uint64_t hex(const char* key, size_t digits = 16) const {
@@ -62,7 +63,8 @@ class Reader {
     uint64_t out = 0;
     const auto end = std::from_chars(text.data(), text.data() + text.size(), out, 16);
     MUONRT_REQUIRE(text.size() == digits && end.ptr == text.data() + text.size(), Status::kCorrupt,
-                   where_, ": ", key, " is no number of ", digits, " hexadecimal digits");
+                   where_, ": ", key, " is not a number of ", digits,
+                   " hexadecimal digits; load another checkpoint");
     return out;
   }
   double number(const char* key) const {
@@ -71,17 +73,19 @@ class Reader {
       return static_cast<double>(*whole);
     return at<double>(key);
   }
-  /// All of them.
+  /// Returns all members, which must be strings.
   std::map<std::string, std::string> texts() const {
     const auto* const object = json_.as<JsonValue::Object>();
-    MUONRT_REQUIRE(object, Status::kCorrupt, where_, ": it is no object");
+    MUONRT_REQUIRE(object, Status::kCorrupt, where_,
+                   ": the value is not an object; load another checkpoint");
     std::map<std::string, std::string> out;
     for (const auto& [name, unused] : *object) out[name] = at<std::string>(name.c_str());
     return out;
   }
   Reader inner(const char* key) const {
     const JsonValue* const found = json_.find(key);
-    MUONRT_REQUIRE(found, Status::kCorrupt, where_, ": ", key, " is missing");
+    MUONRT_REQUIRE(found, Status::kCorrupt, where_, ": ", key,
+                   " is missing; load another checkpoint");
     return Reader(*found, cat(where_, ": ", key));
   }
   std::vector<int64_t> counts(const char* key) const {
@@ -89,7 +93,7 @@ class Reader {
     for (const JsonValue& value : at<JsonValue::List>(key)) {
       const auto* number = value.as<int64_t>();
       MUONRT_REQUIRE(number && *number >= 0, Status::kCorrupt, where_, ": ", key,
-                     " holds what is no size");
+                     " has a value that is not a size; load another checkpoint");
       out.push_back(*number);
     }
     return out;
@@ -125,14 +129,17 @@ ManifestParam read_param(const Reader& json) {
   const bool good = (p.momentum == "ema" || p.momentum == "heavy_ball") &&
                     p.momentum_constant >= 0 && p.momentum_constant < 1;
   MUONRT_REQUIRE(good, Status::kCorrupt, "manifest: param ", in_quotes(p.name),
-                 ": its momentum is ", in_quotes(p.momentum), " of ", p.momentum_constant,
-                 " (ema or heavy_ball of 0 to below 1)");
+                 ": its momentum is ", in_quotes(p.momentum), " with constant ",
+                 p.momentum_constant,
+                 ", but must be ema or heavy_ball with a constant from 0 to below 1; load another "
+                 "checkpoint");
   for (const auto& [word, dtype] : p.state) {
     const bool remainder = word == kind_name(static_cast<int32_t>(StateKind::kRemainder));
     const bool known = kind_from_name(word) != kind_from_name("") &&
                        (remainder ? dtype == "U16" : dtype == "F32" || dtype == "BF16");
     MUONRT_REQUIRE(known, Status::kCorrupt, "manifest: param ", in_quotes(p.name), ": its state ",
-                   in_quotes(word), " in ", in_quotes(dtype), " is unknown");
+                   in_quotes(word), " in ", in_quotes(dtype),
+                   " is unknown; load another checkpoint");
   }
   return p;
 }
@@ -142,15 +149,15 @@ ManifestFile read_file(const Reader& json) {
                       static_cast<uint32_t>(json.hex("header_crc32c", 8))};
   MUONRT_REQUIRE(!out.name.empty() && out.name.find('/') == out.name.npos, Status::kCorrupt,
                  "manifest: files: ", in_quotes(out.name),
-                 " is no name of a file beside the manifest");
+                 " is not the name of a file in the manifest's folder; load another checkpoint");
   return out;
 }
 
 void require_format(const Reader& json) {
   const std::string& format = json.at<std::string>("format");
   MUONRT_REQUIRE(format == kCheckpointFormat, Status::kNotSupported, json.where(),
-                 ": its format is ", in_quotes(format), " (this library has ", kCheckpointFormat,
-                 ")");
+                 ": the format is ", in_quotes(format), ", but this library reads ",
+                 kCheckpointFormat, "; use the version of muonrt that wrote it");
 }
 
 }  // namespace
@@ -242,9 +249,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
   const size_t end = text.find('\n');
   const std::string_view rest = end == text.npos ? "" : text.substr(end + 1);
   MUONRT_REQUIRE(end != text.npos && text.substr(0, end + 1) == first_line(rest), Status::kCorrupt,
-                 what, ": it does not begin with the checksum of what follows (",
-                 digits_of(crc32c(rest.data(), rest.size()), 8),
-                 "); the checkpoint is damaged, load another");
+                 what, ": the first line does not have the checksum of the following text (",
+                 digits_of(crc32c(rest.data(), rest.size()), 8), "); load another checkpoint");
   Manifest out;
   JsonValue members = {JsonValue::Object()};
   const Reader json(members, what);
@@ -253,15 +259,15 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
   parts.member = [&](const std::string& key, JsonValue member) {
     auto& all = std::get<JsonValue::Object>(members.value);
     MUONRT_REQUIRE(all.size() < kMaxMembers, Status::kCorrupt, what, ": it has more than ",
-                   kMaxMembers, " members; the checkpoint is damaged, load another");
+                   kMaxMembers, " members; load another checkpoint");
     all[key] = std::move(member);
     if (key == "format") require_format(json);
   };
   parts.items["groups"] = [&](const JsonValue& item) {
-    // One with its settings is longer; an import writes two without.
+    // A group with its settings has more bytes; an import writes two groups without settings.
     const size_t most = kFewGroups + text.size() / kGroupBytes;
     MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
-                   " groups; the checkpoint is damaged, load another");
+                   " groups; load another checkpoint");
     out.groups.push_back(Reader(item, where("groups", out.groups.size())).texts());
   };
   parts.items["params"] = [&](const JsonValue& item) {
@@ -279,7 +285,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
   for (const char* list : {"groups", "params", "files"}) json.at<JsonValue::List>(list);
   for (const ManifestParam& p : out.params)
     MUONRT_REQUIRE(p.group < std::ssize(out.groups), Status::kCorrupt, what, ": param ",
-                   in_quotes(p.name), " is in group ", p.group, " (of ", out.groups.size(), ")");
+                   in_quotes(p.name), " is in group ", p.group, ", but there are ",
+                   out.groups.size(), " groups; load another checkpoint");
   return out;
 }
 

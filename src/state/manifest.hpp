@@ -11,29 +11,29 @@
 
 namespace muonrt {
 
-/// What a manifest says of a parameter.
+/// One parameter in a manifest.
 struct ManifestParam {
   std::string name;
   std::vector<int64_t> shape;
   std::string dtype;             // "f32"
   std::string role;              // "muon", "adamw"
-  std::string momentum;          // how its momentum is formed: "ema", "heavy_ball"
-  double momentum_constant = 0;  // and with which constant
+  std::string momentum;          // kind of momentum: "ema", "heavy_ball"
+  double momentum_constant = 0;  // constant of the momentum
   int64_t updates = 0;
-  uint32_t key = 0;     // of its random rounding
-  std::string neurons;  // NorMuon: a digest of what has a moment; else ""
+  uint32_t key = 0;     // selects the random bits of stochastic rounding
+  std::string neurons;  // NorMuon: a digest of the neurons that have moments; else ""
   int64_t group = 0;
   uint64_t hash = 0;                         // of its elements, see param_hashes
-  std::map<std::string, std::string> state;  // dtype, by the word of its kind
+  std::map<std::string, std::string> state;  // dtype of each kind of state, by kind_name
 };
 
-/// A checkpoint, but for the data.
+/// A checkpoint without the data.
 struct Manifest {
-  int64_t save = 0;  // counts those into one folder, however step goes
+  int64_t save = 0;  // number of the save into this folder; independent of `step`
   int64_t step = 0;
-  uint64_t seed = 0;  // of random rounding
+  uint64_t seed = 0;  // of stochastic rounding
   bool with_params = false;
-  std::vector<std::map<std::string, std::string>> groups;  // settings by name, as they are listed
+  std::vector<std::map<std::string, std::string>> groups;  // settings by name
   std::vector<ManifestParam> params;
   std::vector<ManifestFile> files;
 };
@@ -42,25 +42,26 @@ constexpr int64_t kMaxSaves = 9999999999;
 constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 
-/// @param name  of one that was kept; "": the newest.
+/// @param name  of a kept manifest; "": the newest.
 std::string manifest_path(const std::string& folder, const std::string& name);
 
-/// What the optimizer's would say, but for hashes and files.
+/// Returns the manifest of the optimizer, without hashes and files.
 Manifest manifest_of(const Optimizer& optimizer, bool with_params);
 
 std::string to_text(const Manifest& manifest);
-/// @param what  names it in errors. Errors: CORRUPT.
+/// @param what  the name of the manifest for errors. Errors: CORRUPT.
 Manifest parse_manifest(std::string_view text, const std::string& what);
 /// Errors: as parse_manifest; IO.
 Manifest read_manifest(const std::string& path);
 
-/// A manifest and its text. Ranks that are threads of one process share it.
+/// A manifest and its text, which ranks in one process share.
 struct SharedManifest {
   explicit SharedManifest(const std::string& path) : file(path) {}
   MappedFile file;
   Manifest manifest;
 };
-/// The file's, as others have it who read the same text meanwhile. Errors: as read_manifest.
+/// Reads a manifest, or returns the one that another rank of this process still holds if its text
+/// is the same. Errors: as read_manifest.
 std::shared_ptr<const SharedManifest> share_manifest(const std::string& path);
 
 }  // namespace muonrt

@@ -16,9 +16,10 @@ std::optional<BadMoment> bad_moment(int32_t kind, const std::string& dtype, int6
     const float value = value_at(dtype, values.data() + i * size);
     const auto index = static_cast<int64_t>(i);
     if (!std::isfinite(value) || (second && value < 0))
-      return BadMoment{index, cat("is ", value, " (a finite number", second ? " >= 0" : "", ")")};
+      return BadMoment{index,
+                       cat("is ", value, ", but must be a finite number", second ? " >= 0" : "")};
     if (step == 0 && value != 0)
-      return BadMoment{index, cat("is ", value, ", but the checkpoint is of step 0")};
+      return BadMoment{index, cat("is ", value, ", but must be 0 at step 0")};
   }
   return std::nullopt;
 }

@@ -9,8 +9,8 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kElements = 1 << 18;  // copied at once
-constexpr int64_t kParams = 4096;       // exchanged at once
+constexpr int64_t kElements = 1 << 18;  // copied at a time
+constexpr int64_t kParams = 4096;       // exchanged at a time
 
 /// @param values  room for kElements of four bytes.
 uint64_t share_of_hash(const StateShard& shard, DeviceCopy& copy,

@@ -8,7 +8,8 @@
 
 namespace muonrt {
 
-/// Of each parameter a hash of all its elements, whatever the mesh: see hash_elements. Collective.
+/// Returns the hash of all elements of each parameter, which does not depend on the mesh; see
+/// hash_elements. Collective.
 std::vector<uint64_t> param_hashes(Optimizer& optimizer);
 
 }  // namespace muonrt

@@ -12,7 +12,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr const char* kOlder = "manifest-";  // of checkpoints that are kept behind the newest
+constexpr const char* kOlder = "manifest-";  // begin of the names of older manifests
 constexpr const char* kJson = ".json";
 constexpr size_t kSaveDigits = 10, kStepDigits = 16;
 
@@ -20,7 +20,7 @@ bool is_number(std::string_view text, std::string_view digits) {
   return text.find_first_not_of(digits) == text.npos;
 }
 
-/// manifest-SAVE-STEP.json, so that names sort as saves do.
+/// Returns manifest-SAVE-STEP.json. Names sort in the order of saves.
 std::string older_name(const Manifest& manifest) {
   return cat(kOlder, digits_of(static_cast<uint64_t>(manifest.save), kSaveDigits, 10), "-",
              digits_of(static_cast<uint64_t>(manifest.step), kStepDigits, 10), kJson);
@@ -37,7 +37,7 @@ bool is_older(std::string_view name) {
 constexpr std::string_view kPrefix = "muonrt-";
 constexpr size_t kIdDigits = 16, kRankDigits = 5;
 
-/// Of a save, whoever made it: nothing else is removed.
+/// Returns whether `name` is a file that a save has created. No other files are removed.
 bool is_of_a_save(std::string_view name) {
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + kIdDigits) return false;
   if (!is_number(name.substr(kPrefix.size(), kIdDigits), "0123456789abcdef")) return false;
@@ -63,11 +63,11 @@ void Publisher::publish(Manifest& manifest, int64_t keep, bool& published) {
   for (const ManifestFile& file : manifest.files) {
     const int64_t bytes = files_.size(folder_ + "/" + file.name);
     MUONRT_REQUIRE(bytes == file.bytes, Status::kIo, folder_, "/", file.name, ": it has ", bytes,
-                   " bytes (its rank has written ", file.bytes,
-                   "); is the folder shared by all ranks?");
+                   " bytes, but its rank has written ", file.bytes,
+                   "; use a folder on a file system that all ranks mount");
   }
   manifest.save = std::min(keep_newest(keep) + 1, kMaxSaves);
-  // Files are there before the manifest that names them.
+  // The files must be on disk before the manifest that names them.
   files_.sync_folder(folder_);
   write(to_text(manifest), kManifestName);
   published = true;
@@ -82,7 +82,8 @@ void Publisher::write(std::string_view text, const std::string& name) {
   file.publish(folder_ + "/" + name);
 }
 
-/// The newest so far gets a name that stays. @return  the number of the last save.
+/// Writes the newest manifest so far under its permanent name if `keep` > 1. Returns the number of
+/// the last save.
 int64_t Publisher::keep_newest(int64_t keep) {
   int64_t last = 0;
   for (const std::string& name : files_.list(folder_))
@@ -95,7 +96,8 @@ int64_t Publisher::keep_newest(int64_t keep) {
   try {
     old = parse_manifest(file.text(), path);
   } catch (const Error& e) {
-    // What is damaged can be loaded by nobody; what another library has written stays.
+    // A damaged manifest may be replaced, because no rank can load it. A manifest of another format
+    // must stay.
     if (e.status() == Status::kCorrupt) return last;
     throw;
   }
@@ -103,8 +105,8 @@ int64_t Publisher::keep_newest(int64_t keep) {
   return std::max(last, old.save);
 }
 
-/// Files that no checkpoint of the last `keep` names, and what failed saves have left. What goes
-/// wrong here is no error: the checkpoint is there.
+/// Removes the files of saves that none of the last `keep` checkpoints names, including those of
+/// failed saves. Errors are ignored, because the checkpoint is already complete.
 void Publisher::clean(const Manifest& newest, int64_t keep) {
   static_cast<void>(capture_error([&] {
     std::set<std::string> named, older;
@@ -112,23 +114,23 @@ void Publisher::clean(const Manifest& newest, int64_t keep) {
     for (const ManifestFile& file : newest.files) named.insert(file.name);
     for (const std::string& name : names)
       if (is_older(name)) older.insert(name);
-    std::vector<std::string> gone;
+    std::vector<std::string> unused;
     int64_t left = keep - 1;
     for (auto name = older.rbegin(); name != older.rend(); ++name) {
       const std::string path = folder_ + "/" + *name;
       if (left-- <= 0) {
-        gone.push_back(*name);
+        unused.push_back(*name);
         continue;
       }
       Manifest kept;
       const std::optional<Error> damaged = capture_error([&] { kept = read_manifest(path); });
       if (damaged && damaged->status() != Status::kCorrupt) throw *damaged;
-      if (damaged) gone.push_back(*name);
+      if (damaged) unused.push_back(*name);
       for (const ManifestFile& file : kept.files) named.insert(file.name);
     }
     for (const std::string& name : names)
-      if (is_of_a_save(name) && !named.contains(name)) gone.push_back(name);
-    for (const std::string& name : gone) files_.remove(folder_ + "/" + name);
+      if (is_of_a_save(name) && !named.contains(name)) unused.push_back(name);
+    for (const std::string& name : unused) files_.remove(folder_ + "/" + name);
   }));
 }
 

@@ -8,23 +8,24 @@
 
 namespace muonrt {
 
-/// Whoever saves into a folder holds this file in it locked.
+/// Name of the file in the folder that a save locks.
 constexpr const char* kLockName = ".muonrt-lock";
 
-// Names of what belongs to the checkpoint `id`.
+// Names of files of the checkpoint `id`.
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);
 
-/// Rank 0's part of a save, while it holds the lock: the manifest, which makes a checkpoint of
-/// files that are there, and what of older ones goes then.
+/// Rank 0's part of a save, while it holds the lock: writes the manifest, which makes the ranks'
+/// files a checkpoint, and removes files of older checkpoints.
 class Publisher {
  public:
-  /// @param id  of this checkpoint, in the names of its files.
+  /// @param id  the ID in the names of this checkpoint's files.
   Publisher(Files& files, std::string folder, std::string id)
       : files_(files), folder_(std::move(folder)), id_(std::move(id)) {}
 
-  /// Numbers it, and writes it. Errors: IO, NOT_SUPPORTED (the newest there is of another format).
-  /// @param published  true as soon as it is there, whatever fails then.
+  /// Sets the number of the save in the manifest and writes it. Errors: IO; NOT_SUPPORTED if the
+  /// folder's newest manifest has another format.
+  /// @param published  becomes true as soon as the manifest is written, also if a later step fails.
   void publish(Manifest& manifest, int64_t keep, bool& published);
 
  private:

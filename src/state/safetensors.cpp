@@ -24,21 +24,23 @@ constexpr TypeSize kTypes[] = {
 constexpr size_t kMaxDims = 64;
 constexpr const char* kMetadata = "__metadata__";
 
-[[noreturn]] void refuse(const std::string& where, const std::string& problem) {
+[[noreturn]] void reject(const std::string& where, const std::string& problem) {
   throw Error(Status::kCorrupt, cat(where, ": ", problem));
 }
 
-/// @param where  says it for an error: of 70,000 tensors it is not worded in advance.
+/// @param where  returns the place for an error message. It is a function, so that the text is only
+///     made for an error.
 template <class Where>
 std::vector<int64_t> whole_numbers(const JsonValue& value, const Where& where, const char* what) {
   const auto* list = value.as<JsonValue::List>();
   if (!list || list->size() > kMaxDims)
-    refuse(where(), cat(what, " is no list of at most ", kMaxDims, " whole numbers"));
+    reject(where(), cat(what, " is not a list of at most ", kMaxDims, " integers"));
   std::vector<int64_t> out;
   for (const JsonValue& item : *list) {
     const int64_t* number = item.as<int64_t>();
     if (!number || *number < 0)
-      refuse(where(), cat(what, " holds no whole number from 0 to 2^63 - 1 at place ", out.size()));
+      reject(where(),
+             cat("element ", out.size(), " of ", what, " is not an integer from 0 to 2^63 - 1"));
     out.push_back(*number);
   }
   return out;
@@ -49,7 +51,7 @@ int64_t elements_of(const std::vector<int64_t>& shape, const Where& where) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t out = 1;
   for (const int64_t n : shape)
-    if (__builtin_mul_overflow(out, n, &out)) refuse(where(), "its shape overflows 63 bits");
+    if (__builtin_mul_overflow(out, n, &out)) reject(where(), "its shape overflows 63 bits");
   return out;
 }
 
@@ -59,41 +61,41 @@ int64_t bytes_of(const TensorEntry& e, const Where& where) {
   const int64_t rest = elements % 8 * bits;
   int64_t out = 0;
   if (__builtin_mul_overflow(elements / 8, bits, &out))
-    refuse(where(), "its shape overflows 63 bits");
+    reject(where(), "its shape overflows 63 bits");
   if (rest % 8 != 0)
-    refuse(where(), cat(elements, " elements of ", e.dtype, " make no whole number of bytes"));
-  if (__builtin_add_overflow(out, rest / 8, &out)) refuse(where(), "its shape overflows 63 bits");
+    reject(where(), cat(elements, " elements of ", e.dtype, " are not a whole number of bytes"));
+  if (__builtin_add_overflow(out, rest / 8, &out)) reject(where(), "its shape overflows 63 bits");
   return out;
 }
 
 template <class Where>
 TensorEntry read_entry(const std::string& name, const JsonValue& value, const Where& where) {
   const auto* object = value.as<JsonValue::Object>();
-  if (!object) refuse(where(), "its entry is no object");
-  if (name.find('\0') != name.npos) refuse(where(), "its name holds NUL");
+  if (!object) reject(where(), "its entry is not an object");
+  if (name.find('\0') != name.npos) reject(where(), "its name contains NUL");
   for (const auto& [key, unused] : *object) {
     if (key != "dtype" && key != "shape" && key != "data_offsets")
-      refuse(where(),
-             cat("unknown key ", in_quotes(key), " (dtype, shape and data_offsets belong there)"));
+      reject(where(),
+             cat("the key ", in_quotes(key), " is unknown; use dtype, shape and data_offsets"));
   }
   for (const char* key : {"dtype", "shape", "data_offsets"})
-    if (!value.find(key)) refuse(where(), cat(key, " is missing"));
+    if (!value.find(key)) reject(where(), cat(key, " is missing"));
   TensorEntry out;
   out.name = name;
   const auto* dtype = value.find("dtype")->as<std::string>();
-  if (!dtype) refuse(where(), "dtype is no text");
+  if (!dtype) reject(where(), "dtype is not a string");
   out.dtype = *dtype;
   if (element_bits(out.dtype) == 0)
-    refuse(where(), cat("dtype ", in_quotes(*dtype), " is unknown"));
+    reject(where(), cat("dtype ", in_quotes(*dtype), " is unknown"));
   out.shape = whole_numbers(*value.find("shape"), where, "shape");
   const auto offsets = whole_numbers(*value.find("data_offsets"), where, "data_offsets");
-  if (offsets.size() != 2) refuse(where(), "data_offsets are no pair of begin and end");
+  if (offsets.size() != 2) reject(where(), "data_offsets is not a pair of begin and end");
   out.begin = offsets[0];
   out.end = offsets[1];
-  if (out.begin > out.end) refuse(where(), "data_offsets end before they begin");
+  if (out.begin > out.end) reject(where(), "data_offsets end before they begin");
   const int64_t bytes = bytes_of(out, where);
   if (out.bytes() != bytes)
-    refuse(where(),
+    reject(where(),
            cat("data_offsets span ", out.bytes(), " bytes, but dtype and shape make ", bytes));
   return out;
 }
@@ -102,10 +104,10 @@ void read_metadata(TensorTable& table, const JsonValue& value, const std::string
   if (value.is_null()) return;
   const std::string where = cat(file, ": ", kMetadata);
   const auto* object = value.as<JsonValue::Object>();
-  if (!object) refuse(where, "it is no object");
+  if (!object) reject(where, "the value is not an object");
   for (const auto& [key, item] : *object) {
     const auto* text = item.as<std::string>();
-    if (!text) refuse(where, cat("the value of ", in_quotes(key), " is no text"));
+    if (!text) reject(where, cat("the value of ", in_quotes(key), " is not a string"));
     table.metadata[key] = *text;
   }
 }
@@ -116,19 +118,19 @@ void check_cover(const TensorTable& table, int64_t data_bytes, const std::string
   for (const TensorEntry& e : table.entries) {
     const auto where = [&] { return cat(file, ": tensor ", in_quotes(e.name)); };
     if (e.end > data_bytes)
-      refuse(where(), cat("its data ends at byte ", e.end, ", but the file holds ", data_bytes,
-                          " bytes of data (it is truncated)"));
+      reject(where(), cat("its data ends at byte ", e.end, ", but the file is truncated to ",
+                          data_bytes, " bytes of data"));
     if (e.begin < at)
-      refuse(where(), cat("its data overlaps that of tensor ", in_quotes(before->name)));
+      reject(where(), cat("its data overlaps that of tensor ", in_quotes(before->name)));
     if (e.begin > at)
-      refuse(where(), cat("no tensor covers the bytes ", at, " to ", e.begin, " before its data"));
+      reject(where(), cat("no tensor covers the bytes ", at, " to ", e.begin, " before its data"));
     at = e.end;
     before = &e;
   }
-  if (at != data_bytes) refuse(file, cat("no tensor covers the last ", data_bytes - at, " bytes"));
+  if (at != data_bytes) reject(file, cat("no tensor covers the last ", data_bytes - at, " bytes"));
 }
 
-/// As a JSON string.
+/// Returns the entry as JSON.
 std::string json_text(std::string_view text) {
   JsonWriter json;
   json.value(text);
@@ -149,16 +151,15 @@ void check_reads_back(const std::string& header, const std::vector<TensorEntry>&
     for (const TensorEntry& e : entries) {
       const TensorEntry* found = table.find(e.name);
       if (!found || found->begin != e.begin || found->end != e.end)
-        refuse(cat(file, ": tensor ", in_quotes(e.name)), "its name is there twice, or no UTF-8");
+        reject(cat(file, ": tensor ", in_quotes(e.name)), "its name occurs twice or is not UTF-8");
     }
-    if (table.metadata != metadata) refuse(file, "its metadata are no UTF-8");
+    if (table.metadata != metadata) reject(file, "the metadata is not UTF-8");
   } catch (const Error& e) {
-    throw Error(Status::kInvalidArgument,
-                cat(e.message(), " (a file is written only if it can be read)"));
+    throw Error(Status::kInvalidArgument, cat(e.message(), ", so the file would be unreadable"));
   }
   const auto bytes = static_cast<int64_t>(header.size()) - 8;
   MUONRT_REQUIRE(bytes <= kMaxHeaderBytes, kInvalidArg, file, ": its header would have ", bytes,
-                 " bytes (at most ", kMaxHeaderBytes, "); write fewer tensors");
+                 " bytes, but at most ", kMaxHeaderBytes, " are allowed; write fewer tensors");
 }
 
 }  // namespace
@@ -193,20 +194,22 @@ const TensorEntry* TensorTable::find(const std::string& name) const {
 }
 
 int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std::string& file) {
-  if (file_bytes < 8) refuse(file, "is no safetensors file (shorter than 8 bytes)");
+  if (file_bytes < 8)
+    reject(file, "the file has fewer than 8 bytes, so it is not a safetensors file");
   uint64_t out = 0;
   for (size_t i = 8; i-- > 0;) out = out << 8 | length[i];
   if (out > static_cast<uint64_t>(file_bytes - 8))
-    refuse(file, cat("its header claims ", out, " bytes of a file of ", file_bytes,
-                     " (truncated, or no safetensors file)"));
+    reject(file, cat("the header should have ", out, " bytes, but the file only has ", file_bytes,
+                     "; it is truncated or not a safetensors file"));
   if (out > static_cast<uint64_t>(kMaxHeaderBytes))
-    refuse(file, cat("its header has ", out, " bytes (at most ", kMaxHeaderBytes, ")"));
+    reject(file,
+           cat("the header has ", out, " bytes, but at most ", kMaxHeaderBytes, " are allowed"));
   return static_cast<int64_t>(out);
 }
 
 TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                                const std::string& file) {
-  // Tensor by tensor: a value takes many times its text in a JsonValue.
+  // Parse tensor by tensor, because a JsonValue needs many times the memory of its text.
   constexpr JsonLimits kLimits{3, 20000000, 1 << 22};
   TensorTable table;
   parse_json_parts(header, file + ": header", kLimits,
@@ -218,7 +221,8 @@ TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                        table.entries.push_back(read_entry(name, value, where));
                      }
                    }});
-  if (header[0] != '{') refuse(file, "its header is no JSON object from its first byte");
+  if (header[0] != '{')
+    reject(file, "the header is not a JSON object that begins with its first byte");
   std::sort(table.entries.begin(), table.entries.end(),
             [](const TensorEntry& a, const TensorEntry& b) {
               return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

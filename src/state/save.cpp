@@ -8,7 +8,6 @@
 #include <optional>
 #include <random>
 #include <system_error>
-#include <utility>
 
 #include "optimizer/agreement.hpp"
 #include "state/digits.hpp"
@@ -20,23 +19,25 @@ namespace muonrt {
 
 namespace {
 
-/// A load would refuse it.
-void require_good(int64_t step, const StateTensor& tensor, int64_t first,
-                  std::span<const unsigned char> bytes) {
+/// Throws INVALID_STATE if a load would reject one of these elements.
+void require_loadable(int64_t step, const StateTensor& tensor, int64_t first,
+                      std::span<const unsigned char> bytes) {
   const auto bad = bad_moment(tensor.kind, tensor.dtype, step, bytes);
   MUONRT_REQUIRE(!bad, Status::kInvalidState, "save: param '", tensor.name, "': its ",
-                 kind_name(tensor.kind), ": element ", first + bad->index, " of the local piece ",
-                 bad->problem, step == 0 ? "; set the step that it belongs to" : "",
-                 "; no load would take it");
+                 kind_name(tensor.kind), ": element ", first + bad->index, " of the local shard ",
+                 bad->problem, ", so no rank could load the checkpoint",
+                 step == 0 ? "; set the step number of this state with muonrt_optimizer_set_step()"
+                           : "; correct the state");
 }
 
-/// `folder` however the process changes its directory later; empty stays empty.
+/// Returns `folder` as an absolute path, which stays valid if the process changes its working
+/// directory. An empty string stays empty.
 std::string absolute(const std::string& folder) {
   if (folder.empty() || folder.front() == '/') return folder;
   char here[PATH_MAX];
   MUONRT_REQUIRE(getcwd(here, sizeof here), Status::kIo, "save: folder ", folder,
-                 " is relative, and this process has no working directory (",
-                 std::generic_category().message(errno), "); give an absolute path");
+                 " is relative, but the working directory cannot be read: ",
+                 std::generic_category().message(errno), "; pass an absolute path");
   return cat(here, "/", folder);
 }
 
@@ -65,20 +66,21 @@ Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& 
   for (size_t i = 0; i < manifest_.params.size(); ++i) manifest_.params[i].hash = hashes[i];
 }
 
+// The only place that deletes this rank's file; the class comment states the rule.
 Save::~Save() {
-  if (process_ == getpid()) remove_own_file();
+  if (process_ == getpid() && own_file_.bytes > 0 && !may_be_named_) files_.remove(path_);
 }
 
-/// In the names of all files of this checkpoint: drawn by rank 0.
+/// Draws the ID in the names of all files of this checkpoint. Rank 0 chooses it.
 void Save::draw_id() {
-  int64_t mine = 0;
+  int64_t drawn = 0;
   run_collectively(comm_, [&] {
     if (comm_.rank() != 0) return;
     std::random_device random;
-    mine = static_cast<int64_t>(uint64_t{random()} << 32 | random());
+    drawn = static_cast<int64_t>(uint64_t{random()} << 32 | random());
   });
-  const RankFile told = {mine, 0};
-  comm_.allgather(&told, rank_files_.data(), sizeof told);
+  const RankFile own = {drawn, 0};
+  comm_.allgather(&own, rank_files_.data(), sizeof own);
   run_collectively(comm_, [&] {
     id_ = digits_of(static_cast<uint64_t>(rank_files_[0].bytes), 16);
     name_ = rank_file(id_, comm_.rank());
@@ -86,13 +88,13 @@ void Save::draw_id() {
   });
 }
 
-/// A folder that every rank sees, and no other job saves into.
+/// Creates and locks the folder, and checks that all ranks see it.
 void Save::make_shared_folder() {
   std::string path;
   std::optional<OutFile> probe;
   run_collectively(comm_, [&] {
     MUONRT_REQUIRE(!folder_.empty(), kInvalidArg,
-                   "save: folder is empty; give the name of a folder");
+                   "save: folder is an empty string; pass the name of a folder");
     path = probe_path(folder_, id_);
     if (comm_.rank() != 0) return;
     files_.make_folder(folder_);
@@ -102,46 +104,40 @@ void Save::make_shared_folder() {
   });
   run_collectively(comm_, [&] {
     MUONRT_REQUIRE(files_.exists(path), Status::kIo, folder_,
-                   ": this rank does not see what rank 0 has written there (the folder is not "
-                   "shared); give one on a file system that all ranks have");
+                   ": this rank cannot see the file that rank 0 wrote there, so the folder is not "
+                   "shared; use a folder on a file system that all ranks mount");
   });
-}
-
-void Save::remove_own_file() {
-  if (own_file_.bytes > 0) files_.remove(path_);
-  own_file_ = {};
 }
 
 void Save::write(const std::vector<StateShard>& shards, DeviceCopy& copy) {
   own_file_ = write_shard_file(
       files_, folder_, name_, shards, copy,
       [&](const StateShard& shard, int64_t first, std::span<const unsigned char> bytes) {
-        require_good(step_, shard.tensor, first, bytes);
+        require_loadable(step_, shard.tensor, first, bytes);
       });
 }
 
 void Save::publish(const std::optional<Error>& error) {
   throw_common_error(comm_, error);
-  // From here on a rank that does not hear of rank 0 leaves its file: a manifest may name it.
-  const ManifestFile mine = std::exchange(own_file_, {});
-  const RankFile told = {mine.bytes, mine.header_crc32c};
-  comm_.allgather(&told, rank_files_.data(), sizeof told);
+  may_be_named_ = true;
+  const RankFile own = {own_file_.bytes, own_file_.header_crc32c};
+  comm_.allgather(&own, rank_files_.data(), sizeof own);
   std::optional<Error> problem;
   bool published = false;
   if (comm_.rank() == 0) {
     problem = capture_error([&] {
       for (int r = 0; r < comm_.size(); ++r) {
-        const RankFile& t = rank_files_[static_cast<size_t>(r)];
-        if (t.bytes > 0)
+        const RankFile& file = rank_files_[static_cast<size_t>(r)];
+        if (file.bytes > 0)
           manifest_.files.push_back(
-              {rank_file(id_, r), t.bytes, static_cast<uint32_t>(t.header_crc32c)});
+              {rank_file(id_, r), file.bytes, static_cast<uint32_t>(file.header_crc32c)});
       }
       Publisher(files_, folder_, id_).publish(manifest_, settings_.keep, published);
     });
   }
   const RankFile outcome = {published, 0};
   comm_.allgather(&outcome, rank_files_.data(), sizeof outcome);
-  if (!rank_files_[0].bytes) own_file_ = mine;  // and goes with this object
+  may_be_named_ = rank_files_[0].bytes != 0;
   throw_common_error(comm_, problem);
 }
 

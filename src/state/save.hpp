@@ -12,30 +12,32 @@
 
 namespace muonrt {
 
-/// A save on its way. What it has written goes with it unless it was published; a forked child
-/// removes nothing.
+/// One save into a folder. The destructor deletes this rank's file unless a manifest may name it. A
+/// manifest may name it from the moment at which `publish` sends the size of the file to rank 0,
+/// unless rank 0 then reports that it has not written the manifest. A forked child deletes nothing.
 class Save {
  public:
-  /// Agrees on everything, and hashes the parameters. Collective. Errors: as muonrt_optimizer_save.
-  /// No rank fails for want of memory before all are told.
+  /// Checks that all ranks pass the same arguments, creates and locks the folder, and hashes the
+  /// parameters. Collective. Errors: as muonrt_optimizer_save; all ranks return the same error,
+  /// also if an allocation fails on one rank.
   Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings, Files& files);
   ~Save();
   Save(const Save&) = delete;
   Save& operator=(const Save&) = delete;
 
-  /// This rank's file. No other rank is asked, and not the optimizer.
+  /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
-  /// Makes it the newest checkpoint, unless a rank brings an error of its `write`. Collective.
+  /// Makes this save the newest checkpoint, unless a rank passes an error of its `write`.
+  /// Collective. Errors: those of any rank's `write`, and IO; equal on all ranks.
   void publish(const std::optional<Error>& error);
 
  private:
-  /// What a rank tells the others.
+  /// What each rank sends to all others.
   struct RankFile {
     int64_t bytes, header_crc32c;
   };
   void draw_id();
   void make_shared_folder();
-  void remove_own_file();
 
   Comm& comm_;
   std::string folder_;
@@ -43,10 +45,12 @@ class Save {
   Files& files_;
   const int64_t step_;
   const pid_t process_;
-  std::string id_, name_;  // of the checkpoint, and of this rank's file
-  std::string path_;       // of that
-  Manifest manifest_;      // rank 0: what is to be published
+  std::string id_;     // in the names of all files of this checkpoint
+  std::string name_;   // of this rank's file
+  std::string path_;   // of this rank's file
+  Manifest manifest_;  // rank 0: the manifest that `publish` writes
   ManifestFile own_file_;
+  bool may_be_named_ = false;         // a manifest may name own_file_
   std::vector<RankFile> rank_files_;  // by rank
   FileLock lock_;                     // rank 0: of the folder
 };

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kShardFileFormat = "muonrt state 1";
 constexpr size_t kSumDigits = 8;  // of a checksum
 
-/// One tensor of the file: the share of a piece.
+/// One tensor of the file: the part of a shard that this rank writes.
 struct Share {
   const StateShard* shard;
   Extent extent;
@@ -26,14 +26,15 @@ std::vector<Share> shares_of(const std::vector<StateShard>& shards) {
   for (const StateShard& shard : shards)
     if (shard.write_begin < shard.write_end)
       out.push_back({&shard, shard.extent.part(shard.write_begin, shard.write_end)});
-  // So that each begins at a multiple of its element's size.
+  // Larger elements first, so that each tensor begins at a multiple of its element's size.
   std::stable_sort(out.begin(), out.end(), [](const Share& a, const Share& b) {
     return bytes_of(a.shard->tensor) > bytes_of(b.shard->tensor);
   });
   return out;
 }
 
-/// As the tensor's shape says it: a box by its sides, else so many elements.
+/// Returns the shape of the tensor in the file: the sides if the extent is a box, else one
+/// dimension.
 std::vector<int64_t> shape_of(const Extent& extent) {
   if (extent.numel() != extent.product()) return {extent.numel()};
   std::vector<int64_t> out;
@@ -59,16 +60,16 @@ void write_extent(JsonWriter& json, const Extent& extent) {
   });
 }
 
-/// @param where  says it for an error.
+/// @param where  returns the place for an error message.
 template <class Where>
 std::vector<int64_t> numbers(const JsonValue* value, const Where& where) {
   const auto* list = value ? value->as<JsonValue::List>() : nullptr;
-  MUONRT_REQUIRE(list, Status::kCorrupt, where(), ": its piece has no list of numbers");
+  MUONRT_REQUIRE(list, Status::kCorrupt, where(), ": its shard has no list of numbers");
   std::vector<int64_t> out;
   for (const JsonValue& item : *list) {
     const auto* number = item.as<int64_t>();
     MUONRT_REQUIRE(number && *number >= 0, Status::kCorrupt, where(),
-                   ": its piece holds what is no whole number from 0 to 2^63 - 1");
+                   ": its shard has a value that is not an integer from 0 to 2^63 - 1");
     out.push_back(*number);
   }
   return out;
@@ -80,7 +81,7 @@ Extent read_extent(const JsonValue& json, const Where& where) {
   out.shape = numbers(json.find("shape"), where);
   const JsonValue* const runs = json.find("runs");
   const auto* const lists = runs ? runs->as<JsonValue::List>() : nullptr;
-  MUONRT_REQUIRE(lists, Status::kCorrupt, where(), ": its piece has no runs");
+  MUONRT_REQUIRE(lists, Status::kCorrupt, where(), ": its shard has no runs");
   for (const JsonValue& list : *lists) {
     const auto bounds = numbers(&list, where);
     MUONRT_REQUIRE(bounds.size() % 2 == 0, Status::kCorrupt, where(), ": a run has no end");
@@ -88,17 +89,17 @@ Extent read_extent(const JsonValue& json, const Where& where) {
     for (size_t i = 0; i < bounds.size(); i += 2) to.push_back({bounds[i], bounds[i + 1]});
   }
   const auto range = numbers(json.find("range"), where);
-  MUONRT_REQUIRE(range.size() == 2, Status::kCorrupt, where(), ": its piece has no range");
+  MUONRT_REQUIRE(range.size() == 2, Status::kCorrupt, where(), ": its shard has no range");
   out.begin = range[0];
   out.end = range[1];
   return out;
 }
 
-/// Data on its way into the file, block by block.
+/// Writes data to the file in blocks.
 class BlockWriter {
  public:
   BlockWriter(OutFile& file, int64_t at) : file_(file), at_(at), block_(kBlockBytes) {}
-  /// Room for more of the block.
+  /// Returns the free part of the current block.
   std::span<unsigned char> room() { return std::span(block_).subspan(used_); }
   void take(size_t bytes) {
     used_ += bytes;
@@ -177,41 +178,42 @@ ShardFile::ShardFile(const std::string& folder, const ManifestFile& record)
     : file_(folder + "/" + record.name) {
   const std::string& path = file_.path();
   const auto require = [&](bool good, const auto&... problem) {
-    MUONRT_REQUIRE(good, Status::kCorrupt, path, ": ", problem...,
-                   "; the checkpoint is damaged, load another");
+    MUONRT_REQUIRE(good, Status::kCorrupt, path, ": ", problem..., "; load another checkpoint");
   };
   const int64_t bytes = std::ssize(file_.header()) + std::ssize(file_.data());
-  require(bytes == record.bytes, "it has ", bytes, " bytes (the manifest says ", record.bytes, ")");
+  require(bytes == record.bytes, "the file has ", bytes, " bytes, but the manifest has ",
+          record.bytes);
   const uint32_t sum = crc32c(file_.header().data(), file_.header().size());
-  require(sum == record.header_crc32c, "its header has the checksum ", digits_of(sum, kSumDigits),
-          " (the manifest says ", digits_of(record.header_crc32c, kSumDigits), ")");
+  require(sum == record.header_crc32c, "the checksum of the header is ", digits_of(sum, kSumDigits),
+          ", but the manifest has ", digits_of(record.header_crc32c, kSumDigits));
   const auto& metadata = file_.table().metadata;
   const auto text = [&](const char* key) {
     const auto found = metadata.find(key);
-    require(found != metadata.end(), "its metadata have no ", key);
+    require(found != metadata.end(), "the metadata has no ", key);
     return found->second;
   };
   require(text("format") == kShardFileFormat, "its format is ", in_quotes(text("format")), ", not ",
           kShardFileFormat);
   blocks_.emplace(file_);
-  // Piece by piece: a number takes 28 times its text in a JsonValue.
+  // Parse shard by shard, because a number in a JsonValue needs 28 times the memory of its text.
   constexpr JsonLimits kLimits{5, 20000000, 1 << 22};
   std::map<std::string, Extent> extents;
   parse_json_parts(text("pieces"), path + ": pieces", kLimits,
                    {.member = [&](const std::string& key, JsonValue value) {
                      extents[key] =
-                         read_extent(value, [&] { return path + ": piece " + in_quotes(key); });
+                         read_extent(value, [&] { return path + ": shard " + in_quotes(key); });
                    }});
   for (const TensorEntry& entry : file_.table().entries) {
     const size_t word = entry.name.find('/');
     const size_t number = word == entry.name.npos ? word : entry.name.find('/', word + 1);
-    require(number != entry.name.npos, "tensor ", in_quotes(entry.name), " is no KIND/NUMBER/NAME");
+    require(number != entry.name.npos, "the name of tensor ", in_quotes(entry.name),
+            " is not KIND/NUMBER/NAME");
     auto extent = extents.extract(entry.name.substr(0, number));
-    require(!extent.empty(), "tensor ", in_quotes(entry.name), " has no piece");
-    pieces_.push_back({entry.name.substr(number + 1), kind_from_name(entry.name.substr(0, word)),
+    require(!extent.empty(), "tensor ", in_quotes(entry.name), " has no shard");
+    shards_.push_back({entry.name.substr(number + 1), kind_from_name(entry.name.substr(0, word)),
                        std::move(extent.mapped()), &entry});
-    require(pieces_.back().extent.numel() == entry.elements(), "tensor ", in_quotes(entry.name),
-            " is not as long as its piece");
+    require(shards_.back().extent.numel() == entry.elements(), "tensor ", in_quotes(entry.name),
+            " does not have the size of its shard");
   }
 }
 

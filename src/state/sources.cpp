@@ -9,9 +9,9 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kGivenOut = 1 << 18;  // elements at once
+constexpr int64_t kGivenOut = 1 << 18;  // elements of one call of `take`
 constexpr int64_t kResident = 1 << 25;  // bytes of files that may stay in memory
-constexpr auto kLines = static_cast<int32_t>(StateKind::kNormuon);
+constexpr auto kNeurons = static_cast<int32_t>(StateKind::kNormuon);
 
 int64_t product(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, checked_mul);
@@ -27,10 +27,11 @@ StateSources::StateSources(const Manifest& manifest) {
 StateSources::StateSources(std::string folder, const Manifest& manifest, int rank, int world)
     : StateSources(manifest) {
   folder_ = std::move(folder);
-  // Ranks that lie as those that saved find all in one file, others mostly in those around it.
-  const int64_t like = std::ssize(manifest.files) * rank / world;
+  // If the mesh is that of the save, one file has all that a rank needs. Otherwise files with
+  // nearby numbers have most of it.
+  const int64_t own = std::ssize(manifest.files) * rank / world;
   const auto distance = [&](const ManifestFile& record) {
-    const int64_t from = &record - manifest.files.data() - like;
+    const int64_t from = &record - manifest.files.data() - own;
     return from >= 0 ? 2 * from : -2 * from + 1;
   };
   for (const ManifestFile& record : manifest.files) unopened_.push_back(&record);
@@ -52,13 +53,14 @@ void StateSources::add(std::unique_ptr<ShardFile> opened) {
     const auto* const state = param == params_.end() ? nullptr : &param->second->state;
     const auto dtype = state ? state->find(kind_name(shard.kind)) : decltype(state->end()){};
     MUONRT_REQUIRE(state && dtype != state->end() && dtype->second == shard.entry->dtype,
-                   Status::kCorrupt, where(), ": the manifest has no such state, or in another ",
-                   "dtype; the checkpoint is damaged, load another");
+                   Status::kCorrupt, where(),
+                   ": the manifest does not have this state with this dtype; load another "
+                   "checkpoint");
     Tensor& tensor = at(shard.param, shard.kind);
-    // How many lines there are, the first piece says for all.
-    if (shard.kind == kLines && tensor.numel == 0) tensor.numel = product(shard.extent.shape);
+    // The first shard gives the number of neurons.
+    if (shard.kind == kNeurons && tensor.numel == 0) tensor.numel = product(shard.extent.shape);
     const char* const problem = problem_of(shard.extent, tensor.numel);
-    MUONRT_REQUIRE(!problem, Status::kCorrupt, where(), ": ", problem);
+    MUONRT_REQUIRE(!problem, Status::kCorrupt, where(), ": ", problem, "; load another checkpoint");
     tensor.sources.push_back({&file, &shard});
   }
 }
@@ -72,9 +74,9 @@ void StateSources::open_next() {
 StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) {
   const auto found = tensors_.find({param, kind});
   if (found != tensors_.end()) return found->second;
-  const auto said = params_.find(param);
-  const bool known = kind != kLines && said != params_.end();
-  return tensors_[{param, kind}] = Tensor{known ? product(said->second->shape) : 0};
+  const auto saved = params_.find(param);
+  const bool known = kind != kNeurons && saved != params_.end();
+  return tensors_[{param, kind}] = Tensor{known ? product(saved->second->shape) : 0};
 }
 
 const StateSources::Tensor* StateSources::find(const std::string& param, int32_t kind) const {
@@ -84,22 +86,22 @@ const StateSources::Tensor* StateSources::find(const std::string& param, int32_t
 
 int64_t StateSources::numel(const std::string& param, int32_t kind) {
   const Tensor& tensor = at(param, kind);
-  while (kind == kLines && tensor.numel == 0 && !unopened_.empty()) open_next();
+  while (kind == kNeurons && tensor.numel == 0 && !unopened_.empty()) open_next();
   return tensor.numel;
 }
 
 int64_t StateSources::numel_in_files(const std::string& param, int32_t kind,
                                      const std::string& what) {
-  const int64_t wanted = numel(param, kind);
+  const int64_t needed = numel(param, kind);
   int64_t found = 0;
-  for (size_t i = 0; found < wanted; ++i) {
+  for (size_t i = 0; found < needed; ++i) {
     while (i == at(param, kind).sources.size() && !unopened_.empty()) open_next();
     const std::vector<Source>& sources = at(param, kind).sources;
-    MUONRT_REQUIRE(i < sources.size(), Status::kCorrupt, what, ": its files hold ", found, " of ",
-                   wanted, " elements; the checkpoint is damaged, load another");
+    MUONRT_REQUIRE(i < sources.size(), Status::kCorrupt, what, ": the files have only ", found,
+                   " of ", needed, " elements; load another checkpoint");
     found += sources[i].shard->extent.numel();  // at most 2^63 bytes of files
   }
-  return wanted;
+  return needed;
 }
 
 std::string StateSources::where(const std::string& param, int32_t kind, int64_t element) const {
@@ -146,20 +148,19 @@ void StateSources::read(const std::string& param, int32_t kind, const Extent& ex
     take_from(sources[i], extent, take, taken);
   }
   std::sort(taken.stretches.begin(), taken.stretches.end());
-  int64_t at_place = 0;
-  const auto require = [&](bool good, int64_t place, const char* problem) {
+  int64_t next = 0;
+  const auto require = [&](bool good, int64_t local, const char* problem) {
     if (good) return;
-    const int64_t element = extent.element_at(place);
-    throw Error(Status::kCorrupt,
-                cat(what, ": element ", element, problem, " (it is in ",
-                    where(param, kind, element), "); the checkpoint is damaged, load another"));
+    const int64_t element = extent.element_at(local);
+    throw Error(Status::kCorrupt, cat(what, ": element ", element, problem, " (it is in ",
+                                      where(param, kind, element), "); load another checkpoint"));
   };
   for (const auto& [first, end] : taken.stretches) {
-    require(first >= at_place, first, " is there twice");
-    require(first <= at_place, at_place, " is missing");
-    at_place = end;
+    require(first >= next, first, " is stored twice");
+    require(first <= next, next, " is missing");
+    next = end;
   }
-  require(at_place == extent.numel(), at_place, " is missing");
+  require(next == extent.numel(), next, " is missing");
 }
 
 }  // namespace muonrt

@@ -7,7 +7,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kShare = 1 << 18;  // elements: fewer are not worth a second file
+constexpr int64_t kShare = 1 << 18;  // minimum elements that a rank writes of a shared shard
 
 constexpr struct {
   int32_t kind;
@@ -25,12 +25,12 @@ const char* safetensors_name(DType dtype) {
 
 StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry) {
   const ParamSettings& p = settings.params[static_cast<size_t>(entry.param)];
-  const bool lines = entry.location == StateLocation::kOwnedNeurons;
+  const bool neurons = entry.location == StateLocation::kOwnedNeurons;
   return {entry.param,
           p.name,
           static_cast<int32_t>(entry.kind),
           entry.kind == StateKind::kRemainder ? "U16" : safetensors_name(entry.dtype),
-          lines ? normuon_neurons(settings, entry.param) : p.layout.numel(),
+          neurons ? normuon_neurons(settings, entry.param) : p.layout.numel(),
           entry.location};
 }
 
@@ -39,8 +39,8 @@ StateTensor tensor_of_param(const OptimizerSettings& settings, int64_t param) {
   return {param, p.name, StateTensor::kParam, safetensors_name(p.dtype), p.layout.numel()};
 }
 
-/// Of what `count` ranks hold alike, the share of rank number `index` among them: stretches of it,
-/// or, where it is short, all of it or nothing. Another tensor begins with another rank.
+/// Sets the part of a shard that rank number `index` of the `count` ranks that hold it writes. A
+/// short shard is written by one rank. Different tensors begin with different ranks.
 void share(StateShard& shard, int64_t index, int64_t count) {
   const int64_t numel = shard.extent.numel();
   const int64_t each = round_up(ceil_div(numel, count), kShare);
@@ -49,7 +49,7 @@ void share(StateShard& shard, int64_t index, int64_t count) {
   shard.write_end = std::min(numel, shard.write_begin + each);
 }
 
-/// Ranks that keep one matrix of a parameter: one, or one in every replica.
+/// The owners of each matrix: one rank, or one in every replica.
 class MatrixOwners {
  public:
   explicit MatrixOwners(const Plan& plan) {

@@ -11,38 +11,39 @@ namespace muonrt {
 
 /// One tensor of state: a kind of state of a parameter, or the parameter itself.
 struct StateTensor {
-  /// As StateKind, and besides those
+  /// The `kind` of a parameter itself; other kinds are those of StateKind.
   static constexpr int32_t kParam = -1;
 
   int64_t param;
   std::string name;  // of the parameter
   int32_t kind;
   std::string dtype;  // as safetensors names it
-  int64_t numel;      // of the whole tensor; NorMuon: lines
+  int64_t numel;      // of the whole tensor; NorMuon: number of neurons
   StateLocation location = StateLocation::kShard;
 };
 
-/// "momentum"; "" for a kind that is none.
+/// Returns the name of a kind, such as "momentum", or "" if there is no such kind.
 const char* kind_name(int32_t kind);
-/// The kind called so; -2 where there is none.
-int32_t kind_from_name(std::string_view word);
+/// Returns the kind with this name, or -2 if there is none.
+int32_t kind_from_name(std::string_view name);
 int64_t bytes_of(const StateTensor& tensor);  // of an element
-/// Momentum, AdamW's variance, NorMuon's moments: zero at the start.
+/// Returns whether a kind is momentum, AdamW's variance or NorMuon's moments, which start at zero.
 bool is_moment(int32_t kind);
 
-/// A piece of such a tensor on this rank, and where it lies.
+/// The part of a state tensor that this rank holds.
 struct StateShard {
   StateTensor tensor;
   Extent extent;
   void* data;
-  /// Whether this rank is to write it: of [first, last) it alone.
+  /// The part that this rank writes to a checkpoint, in elements of the shard.
   int64_t write_begin = 0, write_end = 0;
 };
 
-/// The tensors of state of all parameters, whoever holds them, parameter by parameter.
+/// Returns the state tensors of all parameters, on whichever rank they are, parameter by parameter.
 std::vector<StateTensor> state_tensors(const OptimizerSettings& settings, bool with_params);
 
-/// What this rank holds, none empty. What several ranks hold they share to write.
+/// Returns the shards that this rank holds, without empty ones. Ranks that hold the same elements
+/// divide the work of writing them.
 std::vector<StateShard> local_state_shards(const Optimizer& optimizer, bool with_params);
 
 }  // namespace muonrt

@@ -22,12 +22,12 @@ namespace {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) {
-  // Without waiting for a writer, where it is a pipe.
+  // O_NONBLOCK, because opening a pipe would wait for a writer.
   const Descriptor file([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
   if (!file) fail_to_map(path, "cannot be opened", errno);
   struct stat info;
   if (fstat(file.fd(), &info) != 0) fail_to_map(path, "cannot be read", errno);
-  MUONRT_REQUIRE(S_ISREG(info.st_mode), Status::kIo, path, ": is no regular file");
+  MUONRT_REQUIRE(S_ISREG(info.st_mode), Status::kIo, path, ": is not a regular file; pass a file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   void* const data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd(), 0);

@@ -11,11 +11,12 @@
 
 namespace muonrt {
 
-/// A file in memory, as it was when it was opened; the file itself is closed again. Where somebody
-/// cuts it short meanwhile, or the disk fails, a read of it ends the process (SIGBUS).
+/// A file that is mapped into memory. If the file is truncated later, or the disk fails, reading
+/// the memory ends the process with SIGBUS.
 class MappedFile {
  public:
-  /// Errors: IO, naming the file: none, no regular one, not readable.
+  /// Errors: IO, with the name of the file, if it does not exist, is not a regular file, or cannot
+  /// be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -25,7 +26,7 @@ class MappedFile {
     return {static_cast<const unsigned char*>(data_), size_};
   }
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
-  /// What was read need not stay in memory; the next reader takes it from the file again.
+  /// Allows the system to drop the file's pages from memory; later reads load them again.
   void release_pages() const;
 
  private:
@@ -33,7 +34,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// A safetensors file. Calls from several threads are fine.
+/// A safetensors file. Threads: any.
 class TensorFile {
  public:
   /// Errors: as MappedFile, header_bytes, parse_tensor_table.
@@ -42,7 +43,7 @@ class TensorFile {
   const std::string& path() const { return path_; }
   const TensorTable& table() const { return table_; }
   std::span<const unsigned char> header() const { return map_.bytes().first(data_at_); }
-  /// What follows the header.
+  /// Returns the bytes after the header.
   std::span<const unsigned char> data() const { return map_.bytes().subspan(data_at_); }
   void release_pages() const { map_.release_pages(); }
 
@@ -53,19 +54,22 @@ class TensorFile {
   TensorTable table_;
 };
 
-/// The tensors of one file, or of several as one.
+/// The tensors of one file, or of several files.
 class TensorModel {
  public:
-  /// @param path  a safetensors file; an index (*.json, whose "weight_map" names the file of each
-  ///     tensor); or a folder: by its model.safetensors.index.json, else all *.safetensors in it.
-  /// Errors: as TensorFile; CORRUPT for an index that is none, or does not fit its files;
-  /// INVALID_ARGUMENT where two files have a tensor of one name, or a folder has none.
+  /// @param path  a safetensors file; an index (*.json whose "weight_map" has the file of each
+  ///     tensor); or a folder, which is read through its model.safetensors.index.json, or without
+  ///     one as all *.safetensors in it.
+  /// Errors: as TensorFile; CORRUPT if the index is invalid or does not match its files;
+  /// INVALID_ARGUMENT if two files have a tensor with the same name, or a folder has no tensor
+  /// file.
   explicit TensorModel(std::string path);
 
   const std::string& path() const { return path_; }
-  /// File by file, in each in the order of its data. The metadata are what all files agree on.
+  /// Returns all tensors, file by file, in the order of the data, and the metadata that is equal in
+  /// all files.
   const TensorTable& table() const { return table_; }
-  /// Errors: INVALID_ARGUMENT where there is none.
+  /// Errors: INVALID_ARGUMENT if there is no such tensor.
   const TensorEntry& at(const std::string& name) const;
   std::span<const unsigned char> bytes(const TensorEntry& entry) const;
   const std::vector<std::unique_ptr<TensorFile>>& files() const { return files_; }

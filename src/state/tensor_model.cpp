@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-/// The file of each tensor.
+/// Returns the file of each tensor.
 std::map<std::string, std::string> weight_map(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
@@ -23,14 +23,14 @@ std::map<std::string, std::string> weight_map(const std::string& path) {
   const JsonValue* const found = json.find("weight_map");
   const auto* const object = found ? found->as<JsonValue::Object>() : nullptr;
   MUONRT_REQUIRE(object, Status::kCorrupt, path,
-                 ": it has no object 'weight_map'; give the index "
-                 "of a model, or one of its files");
+                 ": the index has no object 'weight_map'; pass the index of a model, or one of its "
+                 "files");
   std::map<std::string, std::string> out;
   for (const auto& [name, value] : *object) {
     const auto* const text = value.as<std::string>();
     MUONRT_REQUIRE(text && !text->empty() && text->find('/') == text->npos && *text != "..",
                    Status::kCorrupt, path, ": weight_map: ", in_quotes(name),
-                   " is in no file beside the index (a name without '/' belongs there)");
+                   ": the file must be in the folder of the index; use a name without '/'");
     out[name] = *text;
   }
   return out;
@@ -60,8 +60,9 @@ void TensorModel::add_folder() {
   } catch (const fs::filesystem_error& e) {
     throw Error(Status::kIo, cat(path_, ": cannot be read: ", e.code().message()));
   }
-  MUONRT_REQUIRE(!paths.empty(), kInvalidArg, path_,
-                 ": the folder holds no *.safetensors; give a file, an index, or a folder of them");
+  MUONRT_REQUIRE(
+      !paths.empty(), kInvalidArg, path_,
+      ": the folder has no *.safetensors; pass a file, an index, or a folder with files");
   std::sort(paths.begin(), paths.end());
   add_files(paths);
 }

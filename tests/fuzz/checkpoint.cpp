@@ -1,5 +1,5 @@
-// Manifests and piece files of checkpoints whose checksums are right: whatever else they say, what
-// adds up or an error.
+// Manifests and shard files of checkpoints with right checksums: they are consistent, or parsing
+// throws an error.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,12 +16,12 @@ void require(bool good) {
   if (!good) __builtin_trap();
 }
 
-/// @param rest  what follows the line of the checksum.
+/// @param rest  the text after the line with the checksum.
 void try_manifest(const std::string& rest) {
   const std::string sum = digits_of(crc32c(rest.data(), rest.size()), 8);
   const std::string text = cat("{\"crc32c\": \"", sum, "\",\n", rest);
   const std::string again = to_text(parse_manifest(text, "manifest"));
-  // What is accepted is written as it is read.
+  // An accepted manifest is written back unchanged.
   require(to_text(parse_manifest(again, "manifest")) == again);
 }
 
@@ -40,8 +40,8 @@ class MemoryFile {
   int file_;
 };
 
-/// @param data  bytes of zeros behind the header.
-void try_pieces(const std::string& header, size_t data) {
+/// @param data  number of zero bytes after the header.
+void try_shards(const std::string& header, size_t data) {
   std::string front(8, '\0');
   for (size_t i = 0; i < 8; ++i) front[i] = static_cast<char>(header.size() >> (8 * i));
   front += header;
@@ -52,14 +52,14 @@ void try_pieces(const std::string& header, size_t data) {
   files.push_back(std::make_unique<ShardFile>("/proc/self/fd", record));
   Manifest manifest;
   std::vector<std::pair<std::string, int32_t>> tensors;
-  for (const StoredShard& piece : files[0]->shards()) {
-    if (kind_from_name(kind_name(piece.kind)) != piece.kind || *kind_name(piece.kind) == '\0')
+  for (const StoredShard& shard : files[0]->shards()) {
+    if (kind_from_name(kind_name(shard.kind)) != shard.kind || *kind_name(shard.kind) == '\0')
       return;
     ManifestParam& p = manifest.params.emplace_back();
-    p.name = piece.param;
-    p.shape = piece.extent.shape;
-    p.state[kind_name(piece.kind)] = piece.entry->dtype;
-    tensors.emplace_back(piece.param, piece.kind);
+    p.name = shard.param;
+    p.shape = shard.extent.shape;
+    p.state[kind_name(shard.kind)] = shard.entry->dtype;
+    tensors.emplace_back(shard.param, shard.kind);
   }
   StateSources sources(std::move(files), manifest);
   for (const auto& [param, kind] : tensors) {
@@ -70,7 +70,7 @@ void try_pieces(const std::string& header, size_t data) {
                    require(first >= 0 && first == element && element < numel && !bytes.empty());
                    for (const unsigned char byte : bytes) taken += byte == 0;
                  });
-    // All of it was there once: zeros.
+    // Each element must have been read once, as zeros.
     require(taken >= numel / 2 && taken <= static_cast<int64_t>(data));
   }
 }
@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
     if (data[0] == 'M') {
       try_manifest(text);
     } else {
-      try_pieces(text, data[1]);
+      try_shards(text, data[1]);
     }
   } catch (const Error&) {
   }

@@ -1,4 +1,5 @@
-// Layouts in words, line by line: shape, mesh, placements, reading, cuts, row bounds, owner, flat.
+// Layouts as text, one field per line: shape, mesh, placements, reading, cuts, row bounds, owner,
+// flat.
 #include <algorithm>
 #include <string>
 

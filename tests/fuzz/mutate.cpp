@@ -1,5 +1,5 @@
-// A plain fuzzer for compilers without libFuzzer: inputs made from seeds by random edits, always
-// the same ones.   NAME RUNS SEED_FOLDER
+// A simple fuzzer for compilers without libFuzzer. It makes inputs from seeds by pseudorandom edits
+// that are equal in every run. Usage: NAME RUNS SEED_FOLDER
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,7 +29,7 @@ std::vector<std::string> read_seeds(const char* folder) {
   return out;
 }
 
-/// What parsers of JSON, numbers and layouts may stumble over.
+/// Returns words that are difficult for parsers of JSON, numbers and layouts.
 std::vector<std::string> make_words() {
   std::istringstream in(R"words(-1 0 18446744073709551615 9223372036854775807 1e999 1.5 true null
       { } [ ] , : " [[[[[[[[ "": {"a": * S(0) SS(0,2) = ( ) - \u0000 \ud800)words");

@@ -1,4 +1,4 @@
-// opt.json: whatever the bytes, a configuration or an error.
+// opt.json: any bytes give a configuration or an error.
 #include <stdexcept>
 
 #include "command/step/parts.hpp"

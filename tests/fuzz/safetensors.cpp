@@ -1,4 +1,4 @@
-// Headers of safetensors files: whatever the bytes, a table or an error.
+// Headers of safetensors files: any bytes give a table or an error.
 #include "state/safetensors.hpp"
 
 #include "base/error.hpp"
@@ -8,11 +8,11 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
   if (size < 1) return 0;
   const std::string_view header(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
-    // The first byte says how much data follows the header, so that some of it fits.
+    // The first byte is the number of data bytes after the header, so that some headers match.
     const auto table = muonrt::parse_tensor_table(header, data[0], "file");
     int64_t bytes = 0;
     for (const auto& entry : table.entries) bytes += entry.bytes();
-    // What is accepted covers the data.
+    // The tensors of an accepted header cover the data.
     if (bytes != data[0]) __builtin_trap();
   } catch (const muonrt::Error&) {
   }

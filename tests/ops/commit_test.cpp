@@ -3,7 +3,7 @@
 
 #include "ops/fixture.hpp"
 
-// What a step writes once the vote has passed, and the vote.
+// The commits of a step, and the vote.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -12,8 +12,9 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
 
-/// kHalves: momentum and update, one after the other. kUpdate: views without momentum. kMomentum:
-/// views without weights. kAdamW: every second parameter whole, the others by pieces.
+/// kHalves: commits momentum and update one after the other. kUpdate: views without momentum.
+/// kMomentum: views without weights. kAdamW: every second parameter as a whole, the others by
+/// blocks.
 enum class Verb { kMuon, kHalves, kUpdate, kMomentum, kAdamW, kValues };
 constexpr Verb kVerbs[] = {Verb::kMuon,     Verb::kHalves, Verb::kUpdate,
                            Verb::kMomentum, Verb::kAdamW,  Verb::kValues};
@@ -28,18 +29,18 @@ Fixture fixture_for(Verb verb, bool forms, uint64_t seed) {
 }
 
 void commit_adamw(Machine& machine, const OnMachine& on, const StepTables& tables,
-                  const CommitCondition& vote_sum) {
+                  const CommitCondition& condition) {
   std::vector<int32_t> list;
   std::vector<ShardBlock> blocks;
   for (const int32_t p : all_params(on.fixture))
     if (p % 2) list.push_back(p);
   for (const ShardBlock& block : on.fixture.blocks)
     if (block.param % 2 == 0) blocks.push_back(block);
-  machine.ops().commit_adamw(machine.on(), list, blocks, tables, vote_sum);
+  machine.ops().commit_adamw(machine.on(), list, blocks, tables, condition);
   machine.finish();
 }
 
-/// Everything that the parameters own after a commit, and what it noted.
+/// Returns all arrays of the parameters after a commit, and the findings.
 Results committed(Machine& machine, const Fixture& fixture, Verb verb, DType wire,
                   const Vote& sum) {
   OnMachine on(machine, fixture);
@@ -50,26 +51,26 @@ Results committed(Machine& machine, const Fixture& fixture, Verb verb, DType wir
   const ConstTypedBuffer message{.data = machine.put(values(77, wire, fixture.message_elements)),
                                  .dtype = wire};
   auto* findings = machine.put_one(Findings{});
-  const CommitCondition vote_sum{.sum = machine.put_one(sum),
-                                 .world = kWorld,
-                                 .fingerprint = kFingerprint,
-                                 .findings = findings};
+  const CommitCondition condition{.sum = machine.put_one(sum),
+                                  .world = kWorld,
+                                  .fingerprint = kFingerprint,
+                                  .findings = findings};
   if (verb == Verb::kMuon)
-    machine.ops().commit_muon(machine.on(), blocks, tables, message, vote_sum);
+    machine.ops().commit_muon(machine.on(), blocks, tables, message, condition);
   if (verb == Verb::kHalves || verb == Verb::kMomentum)
-    machine.ops().commit_momentum(machine.on(), blocks, tables, vote_sum);
+    machine.ops().commit_momentum(machine.on(), blocks, tables, condition);
   if (verb == Verb::kHalves || verb == Verb::kUpdate)
-    machine.ops().commit_update(machine.on(), blocks, tables, message, vote_sum);
-  if (verb == Verb::kAdamW) commit_adamw(machine, on, tables, vote_sum);
+    machine.ops().commit_update(machine.on(), blocks, tables, message, condition);
+  if (verb == Verb::kAdamW) commit_adamw(machine, on, tables, condition);
   if (verb == Verb::kValues)
-    machine.ops().commit_values(machine.on(), blocks, on.views, message, vote_sum);
+    machine.ops().commit_values(machine.on(), blocks, on.views, message, condition);
   machine.finish();
   Results out = on.state();
   out.push_back(bytes_of(machine, findings));
   return out;
 }
 
-/// The parameter's array `which` among the results of `committed`.
+/// Returns the array `which` of a parameter from the results of `committed`.
 enum Array { kParam, kGrad, kMaster, kMomentum, kRemainder, kVariance, kArrays };
 const Bytes& array(const Results& results, size_t param, Array which) {
   return results[param * kArrays + which];
@@ -82,7 +83,7 @@ TEST_CASE("commit: weights of all forms and state have the bits of the formulas"
     for (const Verb verb : kVerbs) {
       const Fixture fixture = fixture_for(verb, forms, 4);
       for (const DType wire : kDTypes) {
-        if (verb == Verb::kAdamW && wire != DType::kF32) continue;  // there is no message
+        if (verb == Verb::kAdamW && wire != DType::kF32) continue;  // it has no message
         CAPTURE(forms, static_cast<int>(verb), name_of(wire));
         const Run run = [&](Machine& machine) {
           return committed(machine, fixture, verb, wire, consent());
@@ -170,7 +171,7 @@ TEST_CASE("commit: AdamW's moments and weights are float64's, eps outside the ro
 }
 
 TEST_CASE("commit: momentum and AdamW's weights are the packed ones", "[ops]") {
-  // Without Nesterov the direction in f32 is the new momentum itself.
+  // Without Nesterov, the direction in f32 is the new momentum.
   Fixture fixture = make_small_fixture(6);
   for (MuonScalars& s : fixture.groups) s.nesterov = 0;
   for (const Verb verb : {Verb::kMomentum, Verb::kAdamW}) {
@@ -228,7 +229,7 @@ TEST_CASE("commit: AdamW updates every element of a long list once", "[ops]") {
   }
 }
 
-TEST_CASE("commit: nothing is written unless every rank consents to the same stamp", "[ops]") {
+TEST_CASE("commit: nothing is written unless all ranks accept the same fingerprint", "[ops]") {
   std::vector<Vote> rejected(7, consent());
   rejected[0] = rejecting_vote_sum();
   rejected[1] = Vote{};
@@ -250,7 +251,7 @@ TEST_CASE("commit: nothing is written unless every rank consents to the same sta
   }
 }
 
-TEST_CASE("ballot: reports what the findings and the rank report", "[ops]") {
+TEST_CASE("vote: contains the findings and the state of the rank", "[ops]") {
   const Run run = [](Machine& machine) {
     Results out;
     for (const bool local_ok : {false, true}) {

@@ -4,7 +4,7 @@
 
 #include "ops/fixture.hpp"
 
-// What commits note of what they write, verb by verb, on every backend.
+// Commits note values that are not finite, for every commit op on every backend.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -18,11 +18,11 @@ struct Written {
   WeightForm form;
   DType dtype;
   float value;
-  bool finite;  // once stored
+  bool finite;  // as stored
 };
 
-/// The ends of what is finite once stored: a bf16 is rounded, to infinity from half-way between its
-/// largest value and 2^128 on; at random it is not.
+/// Values at the limit of what is finite as stored. bf16 rounds to infinity from half-way between
+/// its largest value and 2^128 on; stochastic rounding does not.
 std::vector<Written> ends() {
   const float largest = std::numeric_limits<float>::max();
   const float half = 0x1.ffp127f, below = std::nextafter(half, 0.0f);
@@ -48,13 +48,13 @@ enum class Verb { kMuon, kUpdate, kValues, kAdamW, kAdamWPieces };
 
 bool is_adamw(Verb verb) { return verb == Verb::kAdamW || verb == Verb::kAdamWPieces; }
 
-/// What the verb notes if it writes `w.value` as element `at` of `n`, and zeros elsewhere.
+/// Returns what the op notes if it writes `w.value` as element `at` of `n`, and zeros elsewhere.
 int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t at) {
   const std::vector<float> zeros(static_cast<size_t>(n));
   std::vector<float> grad = zeros, values = zeros;
   AdamScalars adam;
   MuonScalars muon;
-  if (is_adamw(verb)) {  // a step of one against the gradient's sign
+  if (is_adamw(verb)) {  // an update of size 1 against the sign of the gradient
     adam.beta1 = adam.beta2 = adam.eps = 0.0f;
     adam.rate = std::fabs(w.value);
     grad[static_cast<size_t>(at)] = std::signbit(w.value) ? 1.0f : -1.0f;
@@ -82,15 +82,16 @@ int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t 
   auto* findings = machine.put_one(Findings{});
   const StepTables tables{machine.put_one(view), machine.put_one(muon), machine.put_one(adam)};
   const ConstTypedBuffer wire{.data = machine.put(values), .dtype = DType::kF32};
-  const CommitCondition vote_sum{.sum = machine.put_one(consent()),
-                                 .world = kWorld,
-                                 .fingerprint = kFingerprint,
-                                 .findings = findings};
+  const CommitCondition condition{.sum = machine.put_one(consent()),
+                                  .world = kWorld,
+                                  .fingerprint = kFingerprint,
+                                  .findings = findings};
   Ops& ops = machine.ops();
-  if (verb == Verb::kMuon) ops.commit_muon(machine.on(), blocks, tables, wire, vote_sum);
-  if (verb == Verb::kUpdate) ops.commit_update(machine.on(), blocks, tables, wire, vote_sum);
-  if (verb == Verb::kValues) ops.commit_values(machine.on(), blocks, tables.params, wire, vote_sum);
-  if (is_adamw(verb)) ops.commit_adamw(machine.on(), list, blocks, tables, vote_sum);
+  if (verb == Verb::kMuon) ops.commit_muon(machine.on(), blocks, tables, wire, condition);
+  if (verb == Verb::kUpdate) ops.commit_update(machine.on(), blocks, tables, wire, condition);
+  if (verb == Verb::kValues)
+    ops.commit_values(machine.on(), blocks, tables.params, wire, condition);
+  if (is_adamw(verb)) ops.commit_adamw(machine.on(), list, blocks, tables, condition);
   machine.finish();
   const Findings found = machine.get_one(findings);
   CHECK(found.nonfinite == 0);
@@ -99,7 +100,7 @@ int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t 
 
 }  // namespace
 
-TEST_CASE("commit: a weight that is not finite as stored is noted by every verb", "[ops]") {
+TEST_CASE("commit: every commit op notes a weight that is not finite as stored", "[ops]") {
   for (const Subject& subject : subjects()) {
     for (const Verb verb :
          {Verb::kMuon, Verb::kUpdate, Verb::kValues, Verb::kAdamW, Verb::kAdamWPieces}) {
@@ -109,7 +110,7 @@ TEST_CASE("commit: a weight that is not finite as stored is noted by every verb"
         CAPTURE(subject.name, static_cast<int>(verb), static_cast<int>(w.form), name_of(w.dtype),
                 w.value);
         Machine machine(subject.make());
-        // By vectors of 8 and one by one; the first, one within, the last.
+        // Sizes for vectors of 8 and for single elements; the first, a middle and the last element.
         for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
                                     {1040, 0},
                                     {1040, 517},

@@ -6,8 +6,8 @@ using namespace muonrt;
 
 namespace {
 
-/// Cuts a parameter into rectangles at the given rows and columns, each after a gap in the message.
-void add_pieces(Fixture& fixture, int32_t param, const std::vector<int64_t>& rows,
+/// Cuts a parameter into blocks at the given rows and columns, each after a gap in the message.
+void add_blocks(Fixture& fixture, int32_t param, const std::vector<int64_t>& rows,
                 const std::vector<int64_t>& cols, int64_t gap) {
   const int64_t ld = fixture.params[static_cast<size_t>(param)].cols;
   for (size_t r = 0; r + 1 < rows.size(); ++r) {
@@ -30,7 +30,7 @@ void add_pieces(Fixture& fixture, int32_t param, const std::vector<int64_t>& row
   }
 }
 
-/// Groups, scalars and arrays that follow from the seed.
+/// Fills groups, scalars and arrays from the seed.
 void fill(Fixture& fixture, uint64_t seed) {
   for (int i = 0; i < 4; ++i) {
     MuonScalars s;
@@ -84,27 +84,28 @@ Fixture make_fixture(uint64_t seed) {
                     {5, 9000, f, h, false, true, 1},
                     {1, 1, f, f, true, true, 2},
                     {96, 136, h, h, true, true, 3, 8},
-                    // One array alone at an odd place, or with rows that are no vectors apart.
+                    // One array at an unaligned address, or with an unaligned row stride.
                     {8, 32, f, f, false, true, 0, 0, 1},
                     {10, 12, f, h, false, true, 1},
                     {10, 12, h, f, true, true, 2},
-                    // Whole rows that are no vectors long, in one go: a vector has parts of two.
+                    // Contiguous rows with a length that is no multiple of a vector, so a vector
+                    // spans two rows.
                     {10, 12, h, f, false, true, 1},
                     {10, 12, h, h, false, true, 2},
                     {10, 12, h, f, true, true, 3}};
-  add_pieces(fixture, 0, {0, 64}, {0, 300}, 0);
-  add_pieces(fixture, 1, {0, 16, 40}, {0, 24, 64}, 0);
-  add_pieces(fixture, 2, {0, 33}, {0, 5, 17}, 1);
-  add_pieces(fixture, 3, {0, 1}, {0, 20001}, 2);
-  add_pieces(fixture, 4, {0, 24}, {0, 16, 48}, 0);
-  add_pieces(fixture, 5, {0, 2, 5}, {0, 8995, 9000}, 3);
-  add_pieces(fixture, 6, {0, 1}, {0, 1}, 0);
-  add_pieces(fixture, 7, {0, 96}, {0, 8, 136}, 7);
+  add_blocks(fixture, 0, {0, 64}, {0, 300}, 0);
+  add_blocks(fixture, 1, {0, 16, 40}, {0, 24, 64}, 0);
+  add_blocks(fixture, 2, {0, 33}, {0, 5, 17}, 1);
+  add_blocks(fixture, 3, {0, 1}, {0, 20001}, 2);
+  add_blocks(fixture, 4, {0, 24}, {0, 16, 48}, 0);
+  add_blocks(fixture, 5, {0, 2, 5}, {0, 8995, 9000}, 3);
+  add_blocks(fixture, 6, {0, 1}, {0, 1}, 0);
+  add_blocks(fixture, 7, {0, 96}, {0, 8, 136}, 7);
   fixture.message_elements = (fixture.message_elements + 7) / 8 * 8;
-  add_pieces(fixture, 8, {0, 8}, {0, 32}, 0);
-  add_pieces(fixture, 9, {0, 10}, {0, 8, 12}, 0);
-  add_pieces(fixture, 10, {0, 10}, {0, 8, 12}, 0);
-  for (int p = 11; p < 14; ++p) add_pieces(fixture, p, {0, 10}, {0, 12}, 0);
+  add_blocks(fixture, 8, {0, 8}, {0, 32}, 0);
+  add_blocks(fixture, 9, {0, 10}, {0, 8, 12}, 0);
+  add_blocks(fixture, 10, {0, 10}, {0, 8, 12}, 0);
+  for (int p = 11; p < 14; ++p) add_blocks(fixture, p, {0, 10}, {0, 12}, 0);
   fill(fixture, seed);
   return fixture;
 }
@@ -133,9 +134,9 @@ Fixture make_fixture_of_forms(uint64_t seed) {
 Fixture make_small_fixture(uint64_t seed) {
   Fixture fixture;
   fixture.params = {{5, 7}, {5, 7}, {5, 7}};
-  add_pieces(fixture, 2, {0, 5}, {0, 7}, 0);
-  add_pieces(fixture, 1, {0, 5}, {1, 7}, 0);
-  add_pieces(fixture, 0, {0, 5}, {0, 7}, 0);
+  add_blocks(fixture, 2, {0, 5}, {0, 7}, 0);
+  add_blocks(fixture, 1, {0, 5}, {1, 7}, 0);
+  add_blocks(fixture, 0, {0, 5}, {0, 7}, 0);
   fill(fixture, seed);
   return fixture;
 }

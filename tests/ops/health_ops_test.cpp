@@ -66,13 +66,12 @@ double deviation_of(const std::vector<double>& sigmas) {
 
 }  // namespace
 
-TEST_CASE("tally: squares add up exactly, whatever the dtype and the size of the values",
-          "[ops][health]") {
+TEST_CASE("tally: the sum of squares is exact for every dtype and magnitude", "[ops][health]") {
   for (auto& b : backends::all()) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       std::vector<reference::Matrix> of(2, reference::Matrix(7, 41));
       for (int64_t i = 0; i < 7 * 41; ++i) {
-        // Squares of integers in float64: exact sums.
+        // Sums of squared integers are exact in float64.
         of[0].v[static_cast<size_t>(i)] = static_cast<double>(i % 128) - 64;
         of[1].v[static_cast<size_t>(i)] = std::ldexp(static_cast<double>(i % 2 + 1), -12);
       }
@@ -90,7 +89,7 @@ TEST_CASE("tally: squares add up exactly, whatever the dtype and the size of the
       CHECK(std::bit_cast<float>(static_cast<uint32_t>(tallies[0].largest)) == 64.0f);
       CHECK(std::bit_cast<float>(static_cast<uint32_t>(tallies[1].largest)) == 0x1p-11f);
       CHECK(tallies[0].nonfinite == 0);
-      // What is there already is added to.
+      // A tally adds to its previous value.
       b.ops->tally(*b.stream, x.batch, nullptr, tallies);
       b.wait();
       CHECK(sum_of_squares(tallies[0].limbs) == 2 * sums[0]);
@@ -98,9 +97,9 @@ TEST_CASE("tally: squares add up exactly, whatever the dtype and the size of the
   }
 }
 
-TEST_CASE("tally: the smallest and the largest floats of all exponents are counted to the bit",
+TEST_CASE("tally: the smallest and the largest floats of all exponents are summed exactly",
           "[ops][health]") {
-  // 2^e and its neighbours: sums of squares of one value each, which float64 holds.
+  // 2^e and its adjacent values, one at a time, because float64 holds the square of one value.
   for (int e = -149; e < 128; ++e) {
     const auto power = std::ldexp(1.0f, e);
     for (const float x : {power, -std::nextafter(power, HUGE_VALF)}) {
@@ -137,7 +136,7 @@ TEST_CASE("tally: infinities and NaN are counted and add nothing", "[ops][health
   }
 }
 
-TEST_CASE("hash: changes with every bit and every place, and not with the threads",
+TEST_CASE("hash: depends on every bit and its position, but not on the number of threads",
           "[ops][health]") {
   for (const int64_t bytes : {1, 2, 3, 4, 6, 4099}) {
     std::vector<uint64_t> of_backend;
@@ -187,7 +186,7 @@ TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is with
   }
 }
 
-TEST_CASE("lanczos: ends of known spectra of a thousand rows, those that run to zero too",
+TEST_CASE("lanczos: finds the ends of known spectra of 1000 rows, including spectra down to zero",
           "[ops][health][nosan]") {
   auto b = backends::host(2);
   const int64_t m = 1024;
@@ -217,7 +216,7 @@ TEST_CASE("lanczos: ends of known spectra of a thousand rows, those that run to 
   }
 }
 
-TEST_CASE("lanczos: exact where the matrix is small, zero, or orthogonal, and NaN where it has one",
+TEST_CASE("lanczos: is exact for small, zero and orthogonal matrices, and NaN if an element is NaN",
           "[ops][health]") {
   for (auto& b : backends::all()) {
     INFO(b.name);
@@ -252,8 +251,8 @@ TEST_CASE("lanczos: bits do not depend on the batch", "[ops][health]") {
 
 namespace {
 
-/// Tallies, hashes and tridiagonal matrices of three matrices; of tallies also with something that
-/// is not finite, and with remainders.
+/// Returns tallies, hashes and tridiagonal matrices of three matrices. Tallies also cover values
+/// that are not finite, and remainders.
 ops_test::Results health_of(ops_test::Machine& machine, DType dtype, int64_t m, int64_t n) {
   using namespace ops_test;
   constexpr int64_t kCount = 3;

@@ -8,8 +8,8 @@
 #include "reference/reference.hpp"
 #include "support/backends.hpp"
 
-// How momentum and moments decay on a backend: to exactly zero without gradients, and without bias
-// when they are stored as bf16.
+// The decay of momentum and moments on every backend: they reach exactly zero without gradients,
+// and bf16 storage has no bias.
 
 using namespace muonrt;
 
@@ -18,7 +18,7 @@ namespace {
 constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, of f32 and of bf16
 constexpr int64_t kFingerprint = 5;
 
-/// A matrix of rows x cols in two pieces, which lie apart in a tensor that is wider.
+/// A matrix of rows x cols in two blocks, whose rows are not contiguous in a wider tensor.
 class Param {
  public:
   static constexpr int64_t kRows = 3, kCols = 37, kApart = 5, kN = kRows * kCols;
@@ -43,7 +43,7 @@ class Param {
       block.tensor_index = element_of(row * kCols);
       block.tensor_ld = kCols + kApart;
       block.update_scale = 1.0f;
-      pieces_.push_back(block);
+      blocks_.push_back(block);
     }
   }
 
@@ -69,24 +69,24 @@ class Param {
       static_cast<bf16*>(t_->view.momentum)[i] = to_bf16(x);
   }
 
-  /// The direction that would be sent, in f32.
+  /// Returns the direction that a step would send, in f32.
   const float* direction() {
-    backend_.ops->pack_direction(*backend_.stream, pieces_, tables(),
+    backend_.ops->pack_direction(*backend_.stream, blocks_, tables(),
                                  {.data = message_, .dtype = DType::kF32}, &t_->findings);
     backend_.wait();
     return message_;
   }
   void commit_momentum() {
-    backend_.ops->commit_momentum(*backend_.stream, pieces_, tables(), vote_sum());
+    backend_.ops->commit_momentum(*backend_.stream, blocks_, tables(), condition());
     backend_.wait();
     ++t_->view.step;
   }
-  /// @param by_pieces  else by the whole list.
-  void commit_adamw(bool by_pieces) {
+  /// @param by_blocks  true: pass blocks; false: pass the parameter in the list.
+  void commit_adamw(bool by_blocks) {
     const std::vector<int32_t> all = {0};
-    const std::span<const int32_t> list(all.data(), by_pieces ? 0 : 1);
-    const std::span<const ShardBlock> blocks(pieces_.data(), by_pieces ? pieces_.size() : 0);
-    backend_.ops->commit_adamw(*backend_.stream, list, blocks, tables(), vote_sum());
+    const std::span<const int32_t> list(all.data(), by_blocks ? 0 : 1);
+    const std::span<const ShardBlock> blocks(blocks_.data(), by_blocks ? blocks_.size() : 0);
+    backend_.ops->commit_adamw(*backend_.stream, list, blocks, tables(), condition());
     backend_.wait();
   }
 
@@ -106,7 +106,7 @@ class Param {
     return static_cast<float*>(kept_.back().get());
   }
   StepTables tables() const { return {&t_->view, &t_->muon, &t_->adam}; }
-  CommitCondition vote_sum() const {
+  CommitCondition condition() const {
     return {.sum = &t_->sum, .world = 1, .fingerprint = kFingerprint, .findings = &t_->findings};
   }
 
@@ -115,10 +115,10 @@ class Param {
   std::vector<std::shared_ptr<void>> kept_;
   Tables* t_;
   float* message_;
-  std::vector<ShardBlock> pieces_;
+  std::vector<ShardBlock> blocks_;
 };
 
-/// The kinds of momentum, in both dtypes: check(param, dtype).
+/// Calls check(param, dtype) for all kinds of momentum in both dtypes.
 template <class Check>
 void for_each_kind(backends::Backend& backend, const Check& check) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -132,7 +132,7 @@ void for_each_kind(backends::Backend& backend, const Check& check) {
   }
 }
 
-/// Both gradients that are zero, and a sign and a magnitude for every element.
+/// Sets gradients of +0 and -0, and momentum with various signs and magnitudes.
 void start_small(Param& param) {
   for (int64_t i = 0; i < Param::kN; ++i) {
     param.set_momentum(
@@ -141,8 +141,8 @@ void start_small(Param& param) {
   }
 }
 
-/// From below 2^-119 an element that shrinks to `rate` of itself, rounded up by `up` at most, is
-/// below 2^-126 after so many steps.
+/// Returns the number of steps after which an element below 2^-119 is below 2^-126, if each step
+/// multiplies it by `rate` and rounds up by at most `up`.
 int steps_to_rest(double rate, double up) {
   return static_cast<int>(std::ceil(7 * std::log(2.0) / -std::log(rate * (1 + up))));
 }
@@ -165,9 +165,9 @@ void momentum_comes_to_rest(backends::Backend& backend) {
       param.commit_momentum();
       moving = 0;
       for (int64_t i = 0; i < Param::kN; ++i) {
-        const float m = param.momentum(i), wanted = next[static_cast<size_t>(i)];
-        if (dtype == DType::kF32) REQUIRE(m == wanted);
-        REQUIRE((m == 0.0f) == (wanted == 0.0f));
+        const float m = param.momentum(i), expected = next[static_cast<size_t>(i)];
+        if (dtype == DType::kF32) REQUIRE(m == expected);
+        REQUIRE((m == 0.0f) == (expected == 0.0f));
         REQUIRE((m == 0.0f || std::fabs(m) >= kLeastNormal));
         moving += m != 0.0f;
       }
@@ -177,7 +177,7 @@ void momentum_comes_to_rest(backends::Backend& backend) {
   });
 }
 
-/// What a gradient holds is no rest: subnormal momentum stays while there is one.
+/// Subnormal momentum is not set to zero while there is a gradient.
 void small_gradients_move(backends::Backend& backend) {
   for (const float g : {1e-36f, 1e-40f, -1e-40f, 0x1p-149f}) {
     for_each_kind(backend, [&](Param& param, DType dtype) {
@@ -194,7 +194,7 @@ void small_gradients_move(backends::Backend& backend) {
         }
         param.commit_momentum();
         for (int64_t i = 0; i < Param::kN; ++i) {
-          // One bf16 below or above, in each step.
+          // Each step may be off by one bf16 value.
           const float off =
               dtype == DType::kF32 ? 0.0f : 4 * std::max(0x1p-133f, std::fabs(m) / 128);
           REQUIRE(std::fabs(param.momentum(i) - m) <= off);
@@ -205,9 +205,9 @@ void small_gradients_move(backends::Backend& backend) {
 }
 
 void moments_come_to_rest(backends::Backend& backend) {
-  for (const bool by_pieces : {false, true}) {
+  for (const bool by_blocks : {false, true}) {
     for (const float g : {0.0f, 1e-25f}) {
-      INFO(backend.name << (by_pieces ? ", pieces" : ", whole") << ", gradient " << g);
+      INFO(backend.name << (by_blocks ? ", blocks" : ", whole") << ", gradient " << g);
       Param param(backend, DType::kF32, true);
       start_small(param);
       param.adam() = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 0.0f, .rate = 0.5f};
@@ -225,7 +225,7 @@ void moments_come_to_rest(backends::Backend& backend) {
           if (g == 0.0f && std::fabs(m[at]) < kLeastNormal) m[at] = 0.0f;
           if (g == 0.0f && v[at] < kLeastNormal) v[at] = 0.0f;
         }
-        param.commit_adamw(by_pieces);
+        param.commit_adamw(by_blocks);
         for (int64_t i = 0; i < Param::kN; ++i) {
           REQUIRE(param.momentum(i) == m[static_cast<size_t>(i)]);
           REQUIRE(param.variance()[i] == v[static_cast<size_t>(i)]);
@@ -236,15 +236,15 @@ void moments_come_to_rest(backends::Backend& backend) {
         REQUIRE(param.momentum(i) == 0.0f);
         REQUIRE(param.variance()[i] == 0.0f);
       }
-      param.commit_adamw(by_pieces);
+      param.commit_adamw(by_blocks);
       for (size_t i = 0; i < before.size(); ++i)
         REQUIRE((param.weight()[i] == before[i]) == (g == 0.0f));
     }
   }
 }
 
-/// What is stored is the f32 value, rounded by bits that follow from the seed, the step, the
-/// parameter's key and the element in the tensor, and that are not those of a weight there.
+/// The stored value is the f32 value, rounded with bits that depend on the seed, the step, the
+/// parameter's key and the index in the tensor, and that differ from the bits for weights.
 void momentum_is_rounded_by_place(backends::Backend& backend) {
   for_each_kind(backend, [&](Param& param, DType dtype) {
     if (dtype == DType::kF32) return;
@@ -274,10 +274,10 @@ void momentum_is_rounded_by_place(backends::Backend& backend) {
   });
 }
 
-/// Momentum that has settled on gradients of 1 turns to gradients of -1. The exact value after k
-/// steps is 2 mu^k - 1. Each rounding errs by less than a step of bf16 below 1 (2^-8), on average
-/// by nothing, with a variance of a quarter of its square at most; errors decay by mu. So the mean
-/// over n elements has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
+/// Momentum starts at 1, the limit for gradients of 1, and then gets gradients of -1. The exact
+/// value after k steps is 2 mu^k - 1. A rounding error is less than 2^-8 (a step of bf16 below 1),
+/// has mean zero and a variance of at most a quarter of 2^-16, and decays by mu. So the mean over n
+/// elements has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
 void turning_momentum_has_no_bias(backends::Backend& backend) {
   for (const float mu : {0.99f, 0.998f}) {
     INFO(backend.name << ", momentum " << mu);
@@ -316,12 +316,12 @@ TEST_CASE("momentum: gradients below the normal numbers move momentum", "[ops][m
   for (auto& backend : backends::all()) small_gradients_move(backend);
 }
 
-TEST_CASE("momentum: bf16 momentum is rounded at random by its place in the tensor",
+TEST_CASE("momentum: stochastic rounding of bf16 momentum depends on the index in the tensor",
           "[ops][momentum]") {
   for (auto& backend : backends::all()) momentum_is_rounded_by_place(backend);
 }
 
-TEST_CASE("momentum: bf16 momentum has no bias after its gradients have turned",
+TEST_CASE("momentum: bf16 momentum has no bias after its gradients have changed sign",
           "[ops][momentum]") {
   for (auto& backend : backends::all()) turning_momentum_has_no_bias(backend);
 }

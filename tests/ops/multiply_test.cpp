@@ -20,9 +20,9 @@ double at(const Bytes& bytes, const MatrixBatch& m, int64_t matrix, int64_t row,
   return static_cast<double>(value_in(bytes, m.dtype, matrix * m.stride + row * m.ld + col));
 }
 
-/// Operands on a machine, their rows as wide as the backend needs them. A product with a symmetric
-/// result is A A^T, with a symmetric D. What must not be read is NaN: padding, A and B if alpha is
-/// 0, D if beta is 0.
+/// Operands on a machine, with the leading dimension of the backend. A product with a symmetric
+/// result is A A^T, with a symmetric D. Memory that must not be read is NaN: padding, A and B if
+/// alpha is 0, and D if beta is 0.
 struct Operands {
   Operands(Machine& machine, const Case& c, DType dtype, DType result) : machine_(machine), c_(c) {
     p.a = make(c.m, c.k, dtype, 1, in_a, c.alpha != 0.0f);
@@ -34,7 +34,7 @@ struct Operands {
                  c.alpha != 0.0f);
     }
     p.c = make(c.m, c.n, result, 3, in_c, true);
-    // D's rows and matrices are further apart than C's.
+    // D has a larger leading dimension and stride than C.
     if (c.with_d) p.d = make(c.m, c.n, dtype, 4, in_d, c.beta != 0.0f, 128);
     p.transpose_b = c.transpose_b;
     p.symmetric = c.symmetric;
@@ -71,9 +71,9 @@ struct Operands {
     return machine_.get(static_cast<const unsigned char*>(p.c.data), std::ssize(in_c));
   }
 
-  /// Elements that are off by more than one rounding and the sums' own; any rounding but the last
-  /// is wrong if alpha is 0. Of padding, those that changed; of symmetric results, those that are
-  /// not equal to their mirror image.
+  /// Returns the number of wrong elements: those whose error exceeds the rounding of the sum and
+  /// one final rounding (only the final one if alpha is 0), padding that changed, and elements of a
+  /// symmetric result that differ from their mirror image.
   int64_t wrong(const Bytes& got) const {
     int64_t count = 0;
     for (int64_t i = 0; i < c_.count; ++i) {
@@ -155,7 +155,7 @@ constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 }  // namespace
 
-TEST_CASE("multiply: equals float64 up to the roundings of f32 sums, symmetric to the bit",
+TEST_CASE("multiply: equals float64 up to the roundings of f32 sums, and is exactly symmetric",
           "[ops][tsan]") {
   for (const Subject& subject : product_subjects()) {
     const std::vector<Case> all = cases();
@@ -175,7 +175,7 @@ TEST_CASE("multiply: equals float64 up to the roundings of f32 sums, symmetric t
   }
 }
 
-TEST_CASE("multiply: a matrix in a batch has the bits it has alone, and with more threads",
+TEST_CASE("multiply: the bits of a matrix do not depend on the batch or the number of threads",
           "[ops][tsan]") {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Case& c :
@@ -230,7 +230,7 @@ TEST_CASE("multiply: after reserve a product allocates nothing", "[ops]") {
       const Operands o(machine, c, DType::kF32, DType::kF32);
       const int64_t calls = machine.device->allocations();
       CHECK(calls > 0);
-      machine.ops().reserve(c.m, c.n, c.k, DType::kF32);  // has it already
+      machine.ops().reserve(c.m, c.n, c.k, DType::kF32);  // allocates nothing again
       machine.ops().multiply(machine.on(), o.p);
       machine.finish();
       CHECK(machine.device->allocations() == calls);
@@ -294,7 +294,7 @@ TEST_CASE("add_identity: the diagonals are rounded once, everything else is unch
   }
 }
 
-TEST_CASE("multiply: a row of NaN is one in the result, and its mirror image a column", "[ops]") {
+TEST_CASE("multiply: a row of NaN gives a row and, mirrored, a column of NaN", "[ops]") {
   for (const Subject& subject : product_subjects()) {
     const Case c{130, 130, 20, 1, true, true};
     Machine machine(subject.make());

@@ -6,7 +6,7 @@
 #include "ops/subjects.hpp"
 #include "support/tolerances.hpp"
 
-// What the tests of `normalize` share.
+// Helpers of the tests of `normalize`.
 namespace normalize_cases {
 
 using namespace muonrt;
@@ -28,7 +28,7 @@ inline Bytes content_of(const Case& c, DType dtype) {
   return values(static_cast<uint64_t>(c.rows * 1000 + c.cols), dtype, c.elements(), c.size);
 }
 
-/// The output with its padding, and the findings.
+/// Returns the output with its padding, and the findings.
 inline Results normalized(Machine& machine, const Case& c, DType from, DType to,
                           const Bytes& content, const Normalization& how) {
   auto* in = machine.put(content, c.offset * size_of(from));
@@ -41,13 +41,14 @@ inline Results normalized(Machine& machine, const Case& c, DType from, DType to,
   return {machine.get(out, c.elements() * size_of(to)), bytes_of(machine, findings)};
 }
 
-/// Half the distance between the values of a dtype that are nearest to zero.
+/// Returns half of the smallest positive value of a dtype.
 inline double smallest_half(DType dtype) {
   return dtype == DType::kF32 ? 0x1p-150 : dtype == DType::kBF16 ? 0x1p-134 : 0x1p-25;
 }
 
-/// Elements of a matrix that are further from float64 than: half of what a sum of squares has (21
-/// roundings deep at most), its root, the product with safety, the division, one rounding to `to`.
+/// Returns the number of elements whose distance to float64 exceeds the sum of: half the rounding
+/// of the sum of squares (at most 21 roundings), the root, the product with safety, the division,
+/// and one rounding to `to`.
 inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& in,
                               const Bytes& out, const Normalization& how) {
   int64_t wrong = 0;
@@ -75,8 +76,8 @@ inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& 
   return wrong;
 }
 
-/// Whether every backend has the host's bits and these are right, for content that is made by
-/// `make(dtype)` and every pair of dtypes; returns what was found of zero matrices.
+/// Checks for every pair of dtypes that all backends have the bits of the host and that these are
+/// right, for the content `make(dtype)`. Returns the number of zero matrices found.
 template <class Make>
 void check(const Case& c, const Make& make) {
   const Normalization ways[] = {{1.02f}, {1.0f, 1e-7f}, {1.0f, 0.0f, 1e-7f}};

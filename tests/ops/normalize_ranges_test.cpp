@@ -6,7 +6,7 @@
 
 #include "ops/normalize_cases.hpp"
 
-// Values whose squares are summed scaled, and values around the bounds at which that begins.
+// Values whose squares are scaled before the sum, and values around the bounds of that range.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -14,13 +14,13 @@ using namespace normalize_cases;
 
 namespace {
 
-/// The next number of a dtype towards zero.
+/// Returns the next value of a dtype towards zero.
 float below(DType dtype, float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) - (dtype == DType::kF32 ? 1u : 0x10000u));
 }
 
-/// Magnitudes whose exponents go from one's to the other's, both of which are there, in an order
-/// that follows from the seed; now and then a zero.
+/// Returns magnitudes whose exponents range from one value's to the other's (both occur), in an
+/// order that depends on the seed, with some zeros.
 void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, float largest) {
   int low = 0, high = 0;
   const float least_digits = std::frexp(least, &low), largest_digits = std::frexp(largest, &high);
@@ -39,7 +39,7 @@ void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, floa
   set_value(bytes, dtype, first + n - 1, -least);
 }
 
-/// Ranges on both sides of each bound of sums_unscaled, some far beyond.
+/// Ranges on both sides of each bound of sums_unscaled, some of them far away.
 std::vector<std::pair<float, float>> ranges(DType dtype) {
   const auto under = [&](float x) { return below(dtype, x); };
   return {{0x1p-63f, 1.5f},           {under(0x1p-63f), 1.5f},
@@ -93,7 +93,7 @@ TEST_CASE("normalize: one subnormal in a large matrix, wherever it is", "[ops]")
     });
 }
 
-TEST_CASE("normalize: matrices of a batch go each their own way", "[ops]") {
+TEST_CASE("normalize: each matrix of a batch is scaled independently", "[ops]") {
   const Case c{130, 40, 18};
   check(c, [&](DType from) {
     const int64_t n = c.rows * c.cols;
@@ -110,7 +110,7 @@ TEST_CASE("normalize: matrices of a batch go each their own way", "[ops]") {
   });
 }
 
-TEST_CASE("normalize: a block that sums scaled squares takes several bands of a large batch",
+TEST_CASE("normalize: a thread block that sums scaled squares computes several bands of a batch",
           "[ops]") {
   const Case c{128, 5, 100};
   Bytes content = content_of(c, DType::kF32);
@@ -120,9 +120,10 @@ TEST_CASE("normalize: a block that sums scaled squares takes several bands of a 
   check(c, [&](DType from) { return from == DType::kF32 ? content : content_of(c, from); });
 }
 
-TEST_CASE("normalize: of scaled squares that are subnormal the roundings are kept", "[ops]") {
-  // One chain, smallest first. Each square is half of the last digit of the next one, and only the
-  // last digits of the first, which it loses when scaled, would decide all that follows.
+TEST_CASE("normalize: the roundings of subnormal scaled squares are kept", "[ops]") {
+  // One chain, smallest first. Each square is half of the last digit of the next one, so every
+  // later rounding depends on the last digits of the first square, which it loses when it is
+  // scaled.
   float first = 0.0f, squared = 0.0f, next = 0.0f;
   for (uint32_t bits = 0x3f800000u; first == 0.0f; ++bits) {
     const float x = std::bit_cast<float>(bits);

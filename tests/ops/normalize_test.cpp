@@ -12,7 +12,7 @@ using namespace normalize_cases;
 
 namespace {
 
-/// The sum of a list, halved where the largest power of two below its length lies.
+/// Returns the pairwise sum of a list, which is split at the largest power of two below its length.
 float pairwise(const std::vector<float>& x, size_t first, size_t count) {
   if (count == 0) return 0.0f;
   if (count == 1) return x[first];
@@ -20,7 +20,7 @@ float pairwise(const std::vector<float>& x, size_t first, size_t count) {
   return pairwise(x, first, half) + pairwise(x, first + half, count - half);
 }
 
-/// Adds the upper half of what is left to the lower, until one value is.
+/// Adds the upper half to the lower half until one value is left.
 float halved(const float* x, int count) {
   std::vector<float> left(x, x + count);
   for (int half = count / 2; half > 0; half /= 2)
@@ -29,8 +29,8 @@ float halved(const float* x, int count) {
   return left[0];
 }
 
-/// Sum of the squares of a row: blocks of 2048 elements in 256 chains, which are halved eight by
-/// eight.
+/// Returns the sum of the squares of a row: blocks of 2048 elements in 256 chains, which are added
+/// in groups of eight.
 float squares_of_row(const float* x, int64_t n) {
   std::vector<float> blocks;
   for (int64_t begin = 0; begin < n; begin += 2048) {
@@ -43,7 +43,7 @@ float squares_of_row(const float* x, int64_t n) {
   return pairwise(blocks, 0, blocks.size());
 }
 
-/// The norm of a matrix whose largest entry lies in [1, 2), in the tree that all backends share.
+/// Returns the norm of a matrix whose largest entry is in [1, 2), in the order of all backends.
 float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
   const int64_t of_band = (rows + 127) / 128;
   std::vector<float> bands;
@@ -60,8 +60,8 @@ float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
 
 TEST_CASE("normalize: divides by the norm, rounded once, with the same bits on every backend",
           "[ops][tsan]") {
-  // Bands of one row and of many, a batch; rounds of the sum of several rows, of one, of a part of
-  // a row; bands and rows longer than a round.
+  // Bands of one row and of many rows, and a batch. One round of the sum covers several rows, one
+  // row, or a part of a row; bands and rows may be longer than a round.
   for (const Case& c :
        {Case{1, 1}, Case{1, 37}, Case{7, 7, 3, 9}, Case{64, 1024}, Case{65, 1025}, Case{129, 33, 2},
         Case{200, 1031, 1, 5}, Case{300, 3000}, Case{700, 40}, Case{64, 64, 1, 0, 1e-40f},
@@ -76,7 +76,7 @@ TEST_CASE("normalize: the same for very many and for very long rows", "[ops][eve
     check(c);
 }
 
-TEST_CASE("normalize: the norm's bits are those of 256 chains in blocks of 2048, at any place",
+TEST_CASE("normalize: the norm's bits are those of 256 chains in blocks of 2048, at any alignment",
           "[ops]") {
   for (const int64_t cols : {1, 7, 8, 9, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049, 5000}) {
     for (const Case& c :
@@ -114,7 +114,7 @@ TEST_CASE("normalize: the norm's bits are those of 256 chains in blocks of 2048,
 
 TEST_CASE("normalize: scaling the input by a power of two changes no bit of the output", "[ops]") {
   const Case c{31, 333};
-  // Entries from 2^-23 to 1 in size: scaled by 2^-103 to 2^127 all stay normal.
+  // Magnitudes from 2^-23 to 1, which stay normal when scaled by 2^-103 to 2^127.
   const auto scaled = [&](int k) {
     Bytes content = content_of(c, DType::kF32);
     for (int64_t i = 0; i < c.elements(); ++i) {
@@ -135,7 +135,7 @@ TEST_CASE("normalize: scaling the input by a power of two changes no bit of the 
 
 TEST_CASE("normalize: zero matrices are zero afterwards and counted, also of a large batch",
           "[ops][tsan]") {
-  // More matrices than a launch takes.
+  // More matrices than one launch can process.
   const Case c{2, 3, 2500, 1};
   Bytes content = content_of(c, DType::kF32);
   for (const int64_t zero : {0, 1023, 1024, 2499})
@@ -178,7 +178,7 @@ TEST_CASE("normalize: a value that is not finite makes its whole matrix NaN", "[
   }
 }
 
-// For tests/cuda/traffic, which counts what the passes read.
+// For tests/cuda/traffic, which counts the bytes that the passes read.
 TEST_CASE("normalize: a matrix whose squares are summed scaled", "[.traffic]") {
   const Case c{128, 2048};
   Bytes content = content_of(c, DType::kBF16);

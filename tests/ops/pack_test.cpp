@@ -4,7 +4,7 @@
 
 #include "ops/fixture.hpp"
 
-// Messages: directions, partial gradients and AdamW's values that are sent, and the sums of partial
+// Messages with directions, partial gradients and AdamW's values, and the sums of partial
 // gradients.
 
 using namespace muonrt;
@@ -31,7 +31,7 @@ void pack(Machine& machine, OnMachine& on, Verb verb, TypedBuffer message, Findi
   machine.finish();
 }
 
-/// The findings, the message with the gaps between its pieces, and everything that was read.
+/// Returns the findings, the message including its gaps, and all input arrays.
 Results packed(Machine& machine, const Fixture& fixture, Verb verb, DType wire, int64_t offset) {
   OnMachine on(machine, fixture);
   const int64_t bytes = fixture.message_elements * size_of(wire);
@@ -49,8 +49,9 @@ Findings found(const Results& results) { return value_of<Findings>(results[0]); 
 
 }  // namespace
 
-TEST_CASE("pack: every element of a message has its bits at all places, and nothing else changes",
-          "[ops][tsan]") {
+TEST_CASE(
+    "pack: every element of a message is correct at every alignment, and nothing else changes",
+    "[ops][tsan]") {
   for (const bool forms : {false, true}) {
     for (const Verb verb : kVerbs) {
       Fixture fixture = forms ? make_fixture_of_forms(1) : make_fixture(1);
@@ -98,7 +99,7 @@ TEST_CASE("pack: a direction is within five roundings of float64", "[ops]") {
 TEST_CASE("pack: a value that is not finite is noted with its parameter, wherever it is", "[ops]") {
   struct Poisoned {
     Verb verb;
-    bool momentum;  // else the gradient
+    bool momentum;  // false: the gradient
     float value;
   };
   const float nan = std::nanf("");
@@ -135,7 +136,7 @@ TEST_CASE("pack: a value that is not finite is noted with its parameter, whereve
       Machine reference(make_reference());
       const auto expected = noted(reference, param);
       for (int64_t i = 0; i < 35; ++i) {
-        const bool read = param == 2 || i % 7 != 0;  // column 0 of parameter 1 is in no piece
+        const bool read = param == 2 || i % 7 != 0;  // column 0 of parameter 1 is in no block
         CHECK(expected[static_cast<size_t>(i)].nonfinite == read);
         CHECK(expected[static_cast<size_t>(i)].first_param ==
               (read ? static_cast<int64_t>(param) : -1));
@@ -145,8 +146,7 @@ TEST_CASE("pack: a value that is not finite is noted with its parameter, whereve
   }
 }
 
-TEST_CASE("pack: of values that are not finite the lowest parameter is noted, unless inactive",
-          "[ops]") {
+TEST_CASE("pack: the lowest active parameter with a value that is not finite is noted", "[ops]") {
   for (const auto& [param, element, lowest] :
        {std::tuple<size_t, int64_t, int64_t>(0, 19199, 0), {3, 20000, 3}, {6, 0, 6}, {4, 5, -1}}) {
     Fixture fixture = make_fixture(4);
@@ -208,7 +208,7 @@ TEST_CASE("pack: an unknown dtype is an error", "[ops]") {
   CHECK(machine.device->error()->status() == Status::kNotSupported);
 }
 
-TEST_CASE("accumulate: partial gradients are added in f32, one after the other, at any place",
+TEST_CASE("accumulate: partial gradients are added in f32, one after the other, at any alignment",
           "[ops][tsan]") {
   const Fixture fixture = make_fixture(7);
   constexpr int64_t kParam = 7, kNumel = 96 * 136;

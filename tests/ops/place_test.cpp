@@ -12,9 +12,9 @@ namespace {
 
 /// A whole matrix, cut in four at (cut_row, cut_col).
 struct Shape {
-  int64_t rows, cols, pad;  // elements between its stored rows
+  int64_t rows, cols, pad;  // pad: elements between its stored rows
   int64_t cut_row, cut_col;
-  int64_t gap;  // elements of the message in front of each part
+  int64_t gap;  // elements of the message before each part
 };
 
 struct Placing {
@@ -42,7 +42,7 @@ Placing placing(const std::vector<Shape>& shapes) {
   return out;
 }
 
-/// Wide, tall and square, few addresses at multiples of anything. Here and below a row contains
+/// Wide, tall and square shapes with mostly unaligned addresses. Here and below a row contains
 /// rows, cols, pad, cut_row, cut_col, gap.
 std::vector<Shape> odd_shapes() {
   return {{70, 200, 0, 23, 200, 0},  {200, 70, 8, 66, 35, 1},   {64, 64, 0, 21, 64, 2},
@@ -51,7 +51,8 @@ std::vector<Shape> odd_shapes() {
           {2, 20000, 0, 0, 10000, 1}};
 }
 
-/// Tall ones of whole tiles and of multiples of 8, then what misses one address by a little.
+/// Tall shapes of whole tiles and of multiples of 8, then shapes with one slightly unaligned
+/// address.
 std::vector<Shape> tiled_shapes() {
   return {{192, 128, 0, 64, 64, 8}, {136, 72, 8, 128, 64, 8}, {144, 24, 0, 16, 8, 16},
           {104, 96, 64, 40, 56, 0}, {130, 64, 6, 64, 64, 0},  {128, 64, 4, 64, 64, 4},
@@ -78,14 +79,14 @@ Content contents(const Placing& p, DType stored, DType transport) {
   return out;
 }
 
-/// What moves where, and as what.
+/// The direction and the dtypes of a pack or unpack.
 struct Move {
   DType stored, transport;
-  bool unpack;         // else packed
-  int64_t offset = 0;  // of the memory, elements
+  bool unpack;         // false: pack
+  int64_t offset = 0;  // of the memory, in elements
 };
 
-/// The findings, the message with its gaps, and every matrix with its padding.
+/// Returns the findings, the message with its gaps, and every matrix with its padding.
 Results placed(Machine& machine, const Placing& p, const Content& content, const Move& move) {
   std::vector<MatrixBatch> matrices;
   for (size_t i = 0; i < p.owned.size(); ++i) {
@@ -111,7 +112,7 @@ Results placed(Machine& machine, const Placing& p, const Content& content, const
   return out;
 }
 
-/// Elements of two arrays of a dtype that differ in more than which NaN they are.
+/// Returns the number of elements that differ between two arrays. All NaN count as equal.
 int64_t different_values(const Bytes& a, const Bytes& b, DType dtype) {
   int64_t count = 0;
   for (int64_t i = 0; i < std::ssize(a) / size_of(dtype); ++i) {
@@ -122,8 +123,8 @@ int64_t different_values(const Bytes& a, const Bytes& b, DType dtype) {
   return count;
 }
 
-/// Whether every backend leaves the same bytes everywhere, with the values of the reference, and
-/// what it notes: 0 or 1.
+/// Checks that all backends write the same bytes, and the values of the reference. Returns whether
+/// a value that is not finite was noted: 0 or 1.
 int64_t noted_everywhere(const Placing& p, const Content& content, const Move& move) {
   CAPTURE(name_of(move.stored), name_of(move.transport), move.unpack, move.offset);
   const Run run = [&](Machine& machine) { return placed(machine, p, content, move); };
@@ -134,11 +135,11 @@ int64_t noted_everywhere(const Placing& p, const Content& content, const Move& m
     CHECK(different_values(expected[i], values[i], move.stored) == 0);
   check_everywhere(expected, run);
   const auto found = value_of<Findings>(expected[0]);
-  CHECK(found.first_param == -1);  // only the ranks that hold it can tell which parameter it is
+  CHECK(found.first_param == -1);  // only the holders of the parameter know its index
   return found.nonfinite;
 }
 
-/// Every pair of dtypes of a matrix and of a message that a pipeline packs.
+/// Returns every pair of dtypes of a matrix and a message that a pipeline packs.
 std::vector<Move> packs() {
   std::vector<Move> out;
   for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16})
@@ -152,7 +153,7 @@ void set_bits(Bytes& bytes, DType dtype, int64_t i, uint32_t bits) {
   std::memcpy(bytes.data() + static_cast<size_t>(i) * size, &bits, size);
 }
 
-/// The bits of values that are infinite or NaN in `to` where they come from `from`, at the borders.
+/// Returns the bits of values in `from` that are infinite or NaN in `to`, at the limits.
 std::vector<uint32_t> not_finite_in(DType from, DType to) {
   if (from == DType::kBF16) return {0x7f80, 0xff80, 0x7f81, 0xffff};
   if (from == DType::kF16) return {0x7c00, 0xfc00, 0x7c01, 0xffff};
@@ -166,7 +167,8 @@ uint32_t largest_finite_in(DType from, DType to) {
 
 }  // namespace
 
-TEST_CASE("unpack: every element arrives at its place, padding is untouched", "[ops][tsan]") {
+TEST_CASE("unpack: every element is stored at its position, and padding is unchanged",
+          "[ops][tsan]") {
   for (const auto& shapes : {odd_shapes(), tiled_shapes()}) {
     const Placing p = placing(shapes);
     for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -175,8 +177,7 @@ TEST_CASE("unpack: every element arrives at its place, padding is untouched", "[
   }
 }
 
-TEST_CASE("pack matrices: every element is rounded once into its place, gaps are untouched",
-          "[ops][tsan]") {
+TEST_CASE("pack matrices: every element is rounded once, and gaps are unchanged", "[ops][tsan]") {
   for (const auto& shapes : {odd_shapes(), tiled_shapes()}) {
     const Placing p = placing(shapes);
     for (Move move : packs()) {
@@ -188,7 +189,8 @@ TEST_CASE("pack matrices: every element is rounded once into its place, gaps are
   }
 }
 
-TEST_CASE("pack matrices: no place in a tile hides a value that is not finite", "[ops]") {
+TEST_CASE("pack matrices: a value that is not finite is noted at every position of a tile",
+          "[ops]") {
   constexpr int64_t kSide = 64, kLd = 2 * kSide;
   const Placing tall = placing({{kLd, kSide, 0, kSide, kSide, 0}});
   const Placing wide = placing({{kSide, kLd, 0, kSide, kLd, 0}});
@@ -225,7 +227,8 @@ TEST_CASE("pack and unpack: all values of 16 bits and NaN of all kinds have the 
       Content content = contents(p, move.stored, move.transport);
       Bytes& read = move.unpack ? content.message : content.matrices[0];
       for (int64_t i = 0; i < p.message_elements; ++i) {
-        const auto bits = static_cast<uint32_t>(i * 40503 & 0xffff);  // neighbours differ in kind
+        const auto bits =
+            static_cast<uint32_t>(i * 40503 & 0xffff);  // consecutive values differ in kind
         set_bits(read, move.stored, i,
                  move.stored == DType::kF32 ? bits << 16 | static_cast<uint32_t>(i) >> 8 : bits);
       }
@@ -234,7 +237,7 @@ TEST_CASE("pack and unpack: all values of 16 bits and NaN of all kinds have the 
   }
 }
 
-TEST_CASE("pack and unpack: an empty list is no work", "[ops]") {
+TEST_CASE("pack and unpack: an empty list enqueues no work", "[ops]") {
   for (const bool unpack : {true, false})
     CHECK(noted_everywhere({}, {}, {DType::kBF16, DType::kBF16, unpack}) == 0);
 }

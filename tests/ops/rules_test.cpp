@@ -12,28 +12,28 @@ using namespace ops_test;
 
 namespace {
 
-/// The layout of a batch, and the kind of each matrix: 'r' and 'c' by rows and columns, 'i' of an
-/// inactive parameter, '-' without moments.
+/// The layout of a batch, and the kind of each matrix: 'r': neurons are rows, 'c': columns, 'i':
+/// its parameter is inactive, '-': without moments.
 struct NormedCase {
   int64_t rows, cols, ld;
   DType dtype;
   std::string kinds;
 };
 
-NormuonState put_state(Machine& machine, uint64_t seed, int64_t lines) {
-  Bytes moments = values(seed, DType::kF32, lines);
-  for (int64_t i = 0; i < lines; ++i)
+NormuonState put_state(Machine& machine, uint64_t seed, int64_t neurons) {
+  Bytes moments = values(seed, DType::kF32, neurons);
+  for (int64_t i = 0; i < neurons; ++i)
     set_value(moments, DType::kF32, i, std::abs(value_in(moments, DType::kF32, i)));
-  const Bytes none(static_cast<size_t>(lines * 4));
+  const Bytes none(static_cast<size_t>(neurons * 4));
   NormuonState state;
   state.moments = reinterpret_cast<float*>(machine.put(moments));
   state.staged = reinterpret_cast<float*>(machine.put(none));
   state.factors = reinterpret_cast<float*>(machine.put(none));
-  state.neurons = lines;
+  state.neurons = neurons;
   return state;
 }
 
-/// The matrices; factors, staged and committed moments of each.
+/// Returns the matrices, and factors, staged and committed moments of each.
 Results normed(Machine& machine, const NormedCase& c) {
   const int64_t count = std::ssize(c.kinds), stride = c.rows * c.ld;
   auto* data = machine.put(values(5, c.dtype, count * stride));
@@ -71,7 +71,7 @@ void check_normed(const NormedCase& c) {
   check_everywhere(of_host(run), run);
 }
 
-/// The factor in every table, the exact sum of squares, the norm and what was noted.
+/// Returns the factor in every table, the exact sum of squares, the norm and the findings.
 Results clipped(Machine& machine, const Fixture& fixture, float found_inf, double limit) {
   OnMachine on(machine, fixture);
   auto* sums = machine.put(std::vector<int64_t>(kNormWords));
@@ -113,7 +113,7 @@ TEST_CASE("normuon: moments, factors and matrices have the same bits on every ba
       for (const char* const kinds : {"r", "c", "i", "r-cir"})
         check_normed({rows, cols, ld, dtype, kinds});
   }
-  // More lines than a block has at once, more matrices than a launch takes.
+  // More neurons than a thread block processes at a time, and more matrices than one launch.
   check_normed({2100, 8, 8, DType::kBF16, "r"});
   check_normed({4, 2100, 2104, DType::kBF16, "c"});
   check_normed({3, 16, 16, DType::kBF16, std::string(130, 'r')});
@@ -198,7 +198,7 @@ TEST_CASE("clipping: the exact sum of squares and the factor in every table", "[
       const Results expected = of_host(run);
       CHECK(value_of<Findings>(expected[3]).nonfinite == found_inf);
       const double factor = static_cast<double>(value_of<float>(expected[0]));
-      // The multiplier of 3 acts on clipped gradients, and the norm is taken before it.
+      // The multiplier of 3 applies to clipped gradients; the norm does not include it.
       CHECK(value_of<double>(expected[2]) == Approx(limit > 0 ? 0.125 * norm : 0.0));
       CHECK(factor == Approx(3 * (limit > 0 ? limit / norm : 0.125)));
       check_everywhere(expected, run);
@@ -206,7 +206,7 @@ TEST_CASE("clipping: the exact sum of squares and the factor in every table", "[
   }
 }
 
-TEST_CASE("qk-clip: row factors, and a bad logit is noted", "[ops][tsan]") {
+TEST_CASE("qk-clip: row factors, and a logit that is not finite is noted", "[ops][tsan]") {
   const auto factors = [](Machine& machine, QkKind kind, float bad) {
     QkClip clip;
     clip.kind = kind;

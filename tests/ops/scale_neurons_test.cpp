@@ -1,4 +1,4 @@
-// The line rules of the NorMuon op that keep no moments: row equilibration and renormalization.
+// The neuron rules of the NorMuon op without moments: row equilibration and renormalization.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -15,33 +15,34 @@ using reference::Matrix;
 
 namespace {
 
-/// What a rule makes of `x`, whose lines are its rows.
-Matrix expected(LineRule rule, double target, Matrix x) {
+/// Returns the result of a rule for `x`, whose neurons are its rows.
+Matrix expected(NeuronRule rule, double target, Matrix x) {
   const double norm = reference::frobenius(x);
-  if (rule == LineRule::kNorm) return reference::scale(target / std::fmax(norm, 1e-6), x);
-  double left = 0;  // rows that are not zero share the norm
+  if (rule == NeuronRule::kNorm) return reference::scale(target / std::fmax(norm, 1e-6), x);
+  double nonzero = 0;  // rows that are not zero, which share the norm
   std::vector<double> norms;
   for (int64_t i = 0; i < x.rows; ++i) {
     double squares = 0;
     for (int64_t j = 0; j < x.cols; ++j) squares += x(i, j) * x(i, j);
     norms.push_back(std::sqrt(squares));
-    left += squares > 0;
+    nonzero += squares > 0;
   }
   for (int64_t i = 0; i < x.rows; ++i)
     for (int64_t j = 0; j < x.cols; ++j)
       if (norms[static_cast<size_t>(i)] > 0)
-        x(i, j) *= target * norm / std::sqrt(left) / norms[static_cast<size_t>(i)];
+        x(i, j) *= target * norm / std::sqrt(nonzero) / norms[static_cast<size_t>(i)];
   return x;
 }
 
 }  // namespace
 
 TEST_CASE(
-    "scale lines: lines get one norm, or the matrix gets a norm, with the same bits everywhere",
+    "scale neurons: neurons get equal norms, or the matrix gets a norm, bitwise identical "
+    "everywhere",
     "[ops]") {
   constexpr int64_t kCount = 3;
   auto all = backends::all();
-  for (const LineRule rule : {LineRule::kEqual, LineRule::kNorm}) {
+  for (const NeuronRule rule : {NeuronRule::kEqual, NeuronRule::kNorm}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 9}, {7, 40}, {33, 64}, {65, 131}}) {
         std::vector<unsigned char> bits;
@@ -78,17 +79,17 @@ TEST_CASE(
           double worst = 0;
           for (int64_t k = 0; k < kCount; ++k) {
             const Matrix& x = in[static_cast<size_t>(k)];
-            const Matrix want =
+            const Matrix right =
                 k == 1 ? reference::transpose(expected(rule, 0.75, reference::transpose(x)))
                        : expected(rule, 0.75, x);
             for (int64_t i = 0; i < m; ++i) {
               for (int64_t j = 0; j < n; ++j) {
                 const double got = static_cast<double>(
                     reference_ops::load(batch.data, dtype, k * stride + i * ld + j));
-                const double size = std::fabs(want(i, j));
-                // The distance of f16 numbers below its normal ones.
+                const double size = std::fabs(right(i, j));
+                // The distance between subnormal f16 values.
                 const double unit = dtype == DType::kF16 && size < 0x1p-14 ? 0x1p-24 : 0;
-                worst = std::fmax(worst, (std::fabs(got - want(i, j)) - unit) / (size + 1e-4));
+                worst = std::fmax(worst, (std::fabs(got - right(i, j)) - unit) / (size + 1e-4));
               }
             }
           }

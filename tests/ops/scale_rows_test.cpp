@@ -36,8 +36,8 @@ struct Stored {
   Bytes bytes;
 };
 
-/// Elements that are not the former ones times 1 / (safety x the root of the Gram matrix's row
-/// sum).
+/// Returns the number of elements that are not the original ones times 1 / (safety x the root of
+/// the Gram matrix's row sum).
 int64_t wrong_elements(const Stored& gram, const Stored& x, const Stored& new_gram,
                        const Stored& new_x) {
   int64_t wrong = 0;
@@ -51,7 +51,7 @@ int64_t wrong_elements(const Stored& gram, const Stored& x, const Stored& new_gr
       s.push_back(1 / (static_cast<double>(kSafety) * std::sqrt(std::fmax(sum, 1e-7))));
     }
     const auto near = [&](double got, double expected) {
-      // Halves below their smallest normal value are spaced by 2^-24.
+      // Subnormal f16 values have a distance of 2^-24.
       wrong += !(std::fabs(got - expected) <= unit * std::fabs(expected) + 0x1p-25);
     };
     for (int64_t i = 0; i < m; ++i) {
@@ -69,7 +69,7 @@ int64_t wrong_elements(const Stored& gram, const Stored& x, const Stored& new_gr
 
 }  // namespace
 
-TEST_CASE("scale rows: every row gets its factor, the Gram matrix both, symmetric to the bit",
+TEST_CASE("scale rows: rows and the Gram matrix get their factors, and it stays exactly symmetric",
           "[ops]") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const auto& [m, n] :

@@ -3,7 +3,7 @@
 
 #include "ops/subjects.hpp"
 
-// What is found in gradients that no message carries; copies and fills.
+// Scans of gradients that are in no message, copies and fills.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -20,8 +20,9 @@ Findings scanned(Machine& machine, const std::vector<ParamView>& views,
 
 }  // namespace
 
-TEST_CASE("scan: finds what a list of many parameters of all sizes holds", "[ops]") {
-  // More parameters than a block has threads, some empty, some longer than a part.
+TEST_CASE("scan: finds values that are not finite in a list of many parameters of all sizes",
+          "[ops]") {
+  // More parameters than a thread block has threads, some empty, some longer than a part.
   constexpr int64_t kCount = 600, kLongest = 21000;
   for (const Subject& subject : subjects()) {
     INFO(subject.name);
@@ -70,7 +71,7 @@ TEST_CASE("scan: finds what a list of many parameters of all sizes holds", "[ops
   }
 }
 
-TEST_CASE("scan: sees every element of a listed parameter that is active or watched",
+TEST_CASE("scan: checks every element of a listed parameter that is active or clip_only",
           "[ops][tsan]") {
   for (const Subject& subject : subjects()) {
     INFO(subject.name);
@@ -90,7 +91,7 @@ TEST_CASE("scan: sees every element of a listed parameter that is active or watc
   }
 }
 
-TEST_CASE("scan: sees gradients scaled, and squared if there is a second moment", "[ops]") {
+TEST_CASE("scan: checks scaled gradients, and their squares if there is a second moment", "[ops]") {
   for (const Subject& subject : subjects()) {
     INFO(subject.name);
     Machine machine(subject.make());

@@ -16,17 +16,20 @@ struct Subject {
   std::function<std::unique_ptr<muonrt::Device>()> make;
 };
 
-/// Every backend present: the host with one thread and with three, and CUDA if there is a GPU.
+/// Returns all available backends: the host with one thread and with three, and CUDA if there is a
+/// GPU.
 std::vector<Subject> subjects();
-/// The same with every implementation of products.
+/// As subjects(), with every implementation of products.
 std::vector<Subject> product_subjects();
 
 using Results = std::vector<Bytes>;
 using Run = std::function<Results(Machine&)>;
 
-/// The results of the elementwise ops' reference implementation: the bits of every backend.
+/// Returns the results of the reference implementation, whose bits all backends must have for
+/// elementwise ops.
 Results of_reference(const Run& run);
-/// The results of the host, whose sums have the bits of every backend (not those of products).
+/// Returns the results of the host, whose bits all backends must have for sums (but not for
+/// products).
 Results of_host(const Run& run);
 /// Checks that the results of every backend are `expected`, byte by byte.
 void check_everywhere(const Results& expected, const Run& run);
@@ -36,7 +39,7 @@ Bytes bytes_of(const std::vector<T>& values) {
   const auto* at = reinterpret_cast<const unsigned char*>(values.data());
   return Bytes(at, at + values.size() * sizeof(T));
 }
-/// `count` values of the machine's memory.
+/// Returns `count` values of the machine's memory.
 template <class T>
 Bytes bytes_of(Machine& machine, const T* from, int64_t count = 1) {
   return machine.get(reinterpret_cast<const unsigned char*>(from),

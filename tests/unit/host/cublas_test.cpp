@@ -1,5 +1,4 @@
-// What is said to cuBLASLt, read back from the library itself: no GPU is needed to describe a
-// product.
+// Descriptions of products, read back from cuBLASLt itself. This needs no GPU.
 
 #include <dlfcn.h>
 
@@ -14,7 +13,8 @@ using namespace muonrt::cuda;
 
 namespace {
 
-/// The real library, where the loader finds it or beside the toolkit. Null where there is none.
+/// Loads the real library from the loader's path or the toolkit's folder. Returns null if there is
+/// none.
 void* library() {
   const std::string name = cat("libcublasLt.so.", CUBLAS_VER_MAJOR);
   for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"})
@@ -35,7 +35,7 @@ T read(Get get, Object object, Which which) {
 
 }  // namespace
 
-TEST_CASE("cublas: every function is found in the real library, or its absence is told",
+TEST_CASE("cublas: all functions are found in the real library, or NOT_SUPPORTED is thrown",
           "[unit][cublas]") {
   if (library()) {
     CHECK(cublas_api().get_version() / 10000 == CUBLAS_VER_MAJOR);
@@ -54,8 +54,7 @@ TEST_CASE("cublas: every function is found in the real library, or its absence i
   }
 }
 
-TEST_CASE("cublas: the real library takes the words of a product as they are meant",
-          "[unit][cublas]") {
+TEST_CASE("cublas: the real library stores the description of a product", "[unit][cublas]") {
   void* const found = library();
   if (!found) return;
   const auto layout = FROM(found, cublasLtMatrixLayoutGetAttribute);
@@ -100,7 +99,7 @@ TEST_CASE("cublas: the real library takes the words of a product as they are mea
   }
 }
 
-TEST_CASE("cublas: the real library takes what algorithms have to keep to", "[unit][cublas]") {
+TEST_CASE("cublas: the real library stores the limits for algorithms", "[unit][cublas]") {
   void* const found = library();
   if (!found) return;
   const auto get = FROM(found, cublasLtMatmulPreferenceGetAttribute);

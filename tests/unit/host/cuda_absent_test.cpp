@@ -1,4 +1,5 @@
-// Without a GPU: settings, optimizers and communicators of one are refused by name.
+// Without a GPU, GPU settings, optimizers and communicators are rejected with an error that names
+// them.
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -20,15 +21,18 @@ using Catch::Contains;
 
 namespace {
 
-/// The status and message of a creation with these options, on one rank.
+/// Creates an optimizer on one rank with changed options, and returns the status and the message.
 template <class Change>
 std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& change) {
+  muonrt_tuning_options_t tuning;
+  muonrt_tuning_options_init(&tuning);
+  CHECK(tuning.graphs == 0);
+  CHECK(tuning.symmetric == MUONRT_SYMMETRIC_DEFAULT);
   muonrt_optimizer_options_t options;
   muonrt_optimizer_options_init(&options);
-  CHECK(options.graphs == 0);
-  CHECK(options.symmetric == MUONRT_SYMMETRIC_DEFAULT);
   options.device = device;
-  change(options);
+  options.tuning = &tuning;
+  change(options, tuning);
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
   OneMatrix trainer;
@@ -39,7 +43,7 @@ std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& cha
   return {status, message};
 }
 
-/// A communicator whose operations fill SMs.
+/// A communicator whose operations occupy SMs.
 class Filling final : public ForwardingComm {
  public:
   Filling() : ForwardingComm(std::make_unique<HostComm>(make_self_transport())) {}
@@ -48,17 +52,17 @@ class Filling final : public ForwardingComm {
 
 }  // namespace
 
-TEST_CASE("no GPU: a CUDA optimizer is refused with a status that says so", "[unit][cuda]") {
-  if (cuda_device_count() > 0) return;  // the tests called gpu.* look at such machines
+TEST_CASE("no GPU: creating a CUDA optimizer returns NOT_SUPPORTED", "[unit][cuda]") {
+  if (cuda_device_count() > 0) return;  // the tests gpu.* cover machines with a GPU
   for (const int32_t index : {0, 1, -1}) {
     const auto [status, message] =
-        create(MUONRT_DEVICE_CUDA, [&](auto& options) { options.device_index = index; });
+        create(MUONRT_DEVICE_CUDA, [&](auto& options, auto&) { options.device_index = index; });
     CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
     CHECK_THAT(message, Contains("no CUDA device") && Contains("MUONRT_DEVICE_HOST"));
   }
 }
 
-TEST_CASE("no GPU: communicators of GPU memory are refused by name", "[unit][cuda]") {
+TEST_CASE("no GPU: creating a communicator of GPU memory returns NOT_SUPPORTED", "[unit][cuda]") {
   if (cuda_device_count() > 0) return;
   muonrt_comm_t* host = nullptr;
   REQUIRE(muonrt_comm_create_self(&host) == MUONRT_OK);
@@ -75,10 +79,10 @@ TEST_CASE("no GPU: communicators of GPU memory are refused by name", "[unit][cud
   CHECK((status == MUONRT_ERROR_NOT_SUPPORTED || (cuda_is_built() && version >= 21900)));
 }
 
-TEST_CASE("no GPU: what is wrong with one rank's arguments is told on every rank", "[unit][cuda]") {
+TEST_CASE("no GPU: an invalid argument of one rank is an error on every rank", "[unit][cuda]") {
   struct Bad {
     const char* words;
-    void (*change)(muonrt_nccl_options_t&);  // null: a staged communicator, and no place for it
+    void (*change)(muonrt_nccl_options_t&);  // null: a staged communicator with comm NULL
   };
   for (const Bad& bad : {Bad{"max_ctas is 12", [](auto& o) { o.max_ctas = 12; }},
                          Bad{"max_ctas is 0", [](auto& o) { o.max_ctas = 0; }},
@@ -110,31 +114,31 @@ TEST_CASE("no GPU: what is wrong with one rank's arguments is told on every rank
   }
 }
 
-TEST_CASE("GPU settings: invalid values, and any on the host, are refused by name",
+TEST_CASE("GPU settings: invalid values, and GPU settings on the host, are rejected",
           "[unit][cuda][abi]") {
-  using Options = muonrt_optimizer_options_t;
+  using Options = muonrt_tuning_options_t;
   struct Bad {
-    int32_t device;
+    enum muonrt_device device;
     int32_t Options::*field;
     int32_t value;
     const char* words;
   };
   const auto host = MUONRT_DEVICE_HOST, cuda = MUONRT_DEVICE_CUDA;
-  CHECK(create(host, [](auto&) {}).first == MUONRT_OK);
+  CHECK(create(host, [](auto&, auto&) {}).first == MUONRT_OK);
   for (const Bad& bad : {Bad{cuda, &Options::graphs, 2, "graphs is 2"},
                          Bad{cuda, &Options::symmetric, 4, "symmetric is 4"},
                          Bad{cuda, &Options::symmetric, -1, "symmetric is -1"},
                          Bad{host, &Options::graphs, 1, "graphs is 1"},
                          Bad{host, &Options::symmetric, MUONRT_SYMMETRIC_SM90, "symmetric is 3"}}) {
     const auto [status, message] =
-        create(bad.device, [&](auto& options) { options.*bad.field = bad.value; });
+        create(bad.device, [&](auto&, auto& tuning) { tuning.*bad.field = bad.value; });
     INFO(message);
     CHECK(status == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(message, Contains(bad.words) && Contains(bad.device == host ? "host" : ""));
   }
 }
 
-TEST_CASE("GPU settings: as many SMs are reserved as the communicator fills", "[unit][pipeline]") {
+TEST_CASE("GPU settings: the SMs that the communicator occupies are reserved", "[unit][pipeline]") {
   const auto reserved = [](Comm& comm) {
     OptimizerSettings settings;
     settings.groups = {GroupSettings::defaults(Role::kMuon)};

@@ -44,7 +44,7 @@ TEST_CASE("host device: memory is aligned to 256 bytes and counted", "[unit][hos
   REQUIRE(device->allocated_bytes() == bytes);
 }
 
-TEST_CASE("host device: refused memory and bad options are errors with their status",
+TEST_CASE("host device: failed allocations and invalid options return their status",
           "[unit][host][nosan]") {
   const auto device = host::make_host_device({});
   const auto status_of = [](auto call) {
@@ -62,7 +62,7 @@ TEST_CASE("host device: refused memory and bad options are errors with their sta
   REQUIRE(status_of([] { host::make_host_device({.threads = 0}); }) == Status::kInvalidArgument);
 }
 
-TEST_CASE("host device: its threads leave signals to the program, but not faults", "[unit][host]") {
+TEST_CASE("host device: its threads block all signals except faults", "[unit][host]") {
   sigset_t before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
   OnHost host;
@@ -81,11 +81,11 @@ TEST_CASE("host device: its threads leave signals to the program, but not faults
 
 namespace {
 
-// Programs that embed muonrt bring their own floating-point environment and locale. Neither changes
-// a bit of ours, and both are as before after every call.
+// Programs that embed muonrt have their own floating-point environment and locale. Neither changes
+// a bit of the results, and every call leaves both unchanged.
 constexpr int64_t kRows = 24, kCols = 40;
 
-// Values with many denormal products: what flush-to-zero would change.
+// Values with many denormal products, which flush-to-zero would change.
 std::vector<float> filled(int64_t salt, float scale) {
   std::vector<float> out(kRows * kCols);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -104,7 +104,7 @@ void require(muonrt_status_t status) {
   if (status != MUONRT_OK) FAIL(muonrt_get_last_error());
 }
 
-/// Made before a test changes the environment: the test's own arithmetic follows it.
+/// Created before a test changes the environment, because the test's own arithmetic depends on it.
 struct Inputs {
   std::vector<float> matrix = filled(1, 1.0f), vector = filled(2, 1e-20f);
   std::vector<float> grad = filled(3, 1e-37f), small = filled(4, 1e-21f);
@@ -117,8 +117,8 @@ Result run(const Inputs& inputs) {
   muonrt_comm_t* comm = nullptr;
   require(muonrt_comm_create_self(&comm));
   muonrt_group_t groups[2];
-  muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
-  muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
+  muonrt_group_init_muon(&groups[0]);
+  muonrt_group_init_adamw(&groups[1]);
   muonrt_param_t params[2];
   for (int i = 0; i < 2; ++i) {
     muonrt_param_init(&params[i]);
@@ -129,28 +129,37 @@ Result run(const Inputs& inputs) {
     params[i].data = i == 0 ? out.matrix.data() : out.vector.data();
     params[i].grad = i == 0 ? grad.data() : small.data();
   }
+  muonrt_tuning_options_t tuning;
+  muonrt_tuning_options_init(&tuning);
+  tuning.transport_dtype = MUONRT_DTYPE_F32;
   muonrt_optimizer_options_t options;
   muonrt_optimizer_options_init(&options);
   options.threads = 2;
-  options.transport_dtype = MUONRT_DTYPE_F32;
+  options.tuning = &tuning;
   muonrt_optimizer_t* optimizer = nullptr;
   require(muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2));
   for (int step = 0; step < 3; ++step) {
     muonrt_step_args_t args;
     muonrt_step_args_init(&args);
     args.lr = 1e-3 / 3;
-    require(muonrt_optimizer_step(optimizer, &args, nullptr));
+    require(muonrt_optimizer_step(nullptr, optimizer, &args));
   }
-  muonrt_state_view_t view;
-  muonrt_state_view_init(&view);
-  require(muonrt_optimizer_state(optimizer, 0, MUONRT_STATE_MOMENTUM, &view));
-  const auto* values = static_cast<const float*>(view.data);
-  out.momentum.assign(values, values + view.numel);
+  int64_t n_shards = 0;
+  require(muonrt_optimizer_get_state_shards(nullptr, 0, &n_shards, optimizer));
+  muonrt_state_shard_t empty;
+  muonrt_state_shard_init(&empty);
+  std::vector<muonrt_state_shard_t> shards(static_cast<size_t>(n_shards), empty);
+  require(muonrt_optimizer_get_state_shards(shards.data(), n_shards, &n_shards, optimizer));
+  for (const muonrt_state_shard_t& shard : shards) {
+    if (shard.param != 0 || shard.kind != MUONRT_STATE_MOMENTUM) continue;
+    const auto* values = static_cast<const float*>(shard.data);
+    out.momentum.assign(values, values + (shard.end - shard.begin));
+  }
   int64_t needed = 0;
-  require(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_JSON, nullptr, 0, &needed));
+  require(muonrt_optimizer_describe_plan(nullptr, 0, &needed, optimizer, MUONRT_FORMAT_JSON));
   out.plan.resize(static_cast<size_t>(needed) + 1);
-  require(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_JSON, out.plan.data(), needed + 1,
-                                         nullptr));
+  require(muonrt_optimizer_describe_plan(out.plan.data(), needed + 1, nullptr, optimizer,
+                                         MUONRT_FORMAT_JSON));
   muonrt_optimizer_destroy(optimizer);
   muonrt_comm_destroy(comm);
   return out;
@@ -158,11 +167,11 @@ Result run(const Inputs& inputs) {
 
 }  // namespace
 
-TEST_CASE("environment: a caller's rounding and flushing change no bit and are as before",
+TEST_CASE("environment: a caller's rounding and flushing change no bit and are restored",
           "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  // The case is about denormals: without them it could not fail.
+  // Without denormals this test could not fail.
   CHECK(std::any_of(plain.momentum.begin(), plain.momentum.end(),
                     [](float m) { return std::fpclassify(m) == FP_SUBNORMAL; }));
   const std::function<void()> settings[] = {
@@ -182,10 +191,10 @@ TEST_CASE("environment: a caller's rounding and flushing change no bit and are a
   }
 }
 
-TEST_CASE("environment: a caller's locale changes no text and is as before", "[unit][abi]") {
+TEST_CASE("environment: a caller's locale changes no text and is restored", "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  /// Decimal commas and grouped digits, whatever locales the machine has.
+  /// Decimal commas and grouped digits, independent of the locales of the machine.
   struct Comma : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
     char do_thousands_sep() const override { return '.'; }
@@ -208,19 +217,19 @@ TEST_CASE("thread pool: every index runs exactly once, in loop after loop", "[un
     for (const int64_t count : {0, 1, 2, 3, 7, 1000}) {
       for (int repeat = 0; repeat < 50; ++repeat) {
         std::vector<int> runs(static_cast<size_t>(count), 0);
-        std::atomic<int> strangers{0};
+        std::atomic<int> wrong_threads{0};
         pool.parallel_for(count, [&](int64_t index, int thread) {
           ++runs[static_cast<size_t>(index)];
-          if (thread < 0 || thread >= threads) ++strangers;
+          if (thread < 0 || thread >= threads) ++wrong_threads;
         });
-        CHECK(strangers == 0);
+        CHECK(wrong_threads == 0);
         CHECK(runs == std::vector<int>(static_cast<size_t>(count), 1));
       }
     }
   }
 }
 
-TEST_CASE("thread pool: no two bodies run under one thread number at a time", "[unit][threads]") {
+TEST_CASE("thread pool: no two bodies run concurrently with one thread number", "[unit][threads]") {
   ThreadPool pool(4);
   std::atomic<int> inside[4] = {};
   std::atomic<int> clashes{0};
@@ -233,23 +242,23 @@ TEST_CASE("thread pool: no two bodies run under one thread number at a time", "[
   CHECK(clashes == 0);
 }
 
-TEST_CASE("thread pool: as many bodies run at the same time as there are threads",
-          "[unit][threads]") {
+TEST_CASE("thread pool: all threads run bodies concurrently", "[unit][threads]") {
   constexpr int kThreads = 3;
   ThreadPool pool(kThreads);
   for (int repeat = 0; repeat < 20; ++repeat) {
     std::mutex mutex;
-    std::condition_variable met;
+    std::condition_variable all_arrived;
     int arrived = 0;
-    std::atomic<int> alone{0};
+    std::atomic<int> timeouts{0};
     pool.parallel_for(kThreads, [&](int64_t, int) {
       std::unique_lock lock(mutex);
       ++arrived;
-      met.notify_all();
-      if (!met.wait_for(lock, std::chrono::seconds(60), [&] { return arrived == kThreads; }))
-        ++alone;
+      all_arrived.notify_all();
+      if (!all_arrived.wait_for(lock, std::chrono::seconds(60),
+                                [&] { return arrived == kThreads; }))
+        ++timeouts;
     });
-    REQUIRE(alone == 0);
+    REQUIRE(timeouts == 0);
   }
 }
 
@@ -278,15 +287,15 @@ TEST_CASE("thread pool: an exception ends the loop, reaches the caller and leave
   }
 }
 
-TEST_CASE("thread pool: a pool of no threads is refused", "[unit][threads]") {
+TEST_CASE("thread pool: fewer than 1 thread is rejected", "[unit][threads]") {
   CHECK_THROWS_AS(ThreadPool(0), muonrt::Error);
   CHECK_THROWS_AS(ThreadPool(-3), muonrt::Error);
 }
 
 namespace {
 
-/// Whether this thread rounds to nearest and keeps denormals.
-bool computes_plainly() {
+/// Returns whether this thread rounds to nearest and keeps denormals.
+bool has_default_environment() {
   const volatile float smallest = 0x1p-126f;
   const volatile float denormal = smallest * 0.5f;
   return std::fegetround() == FE_TONEAREST && denormal != 0.0f;
@@ -294,7 +303,7 @@ bool computes_plainly() {
 
 }  // namespace
 
-TEST_CASE("environment: threads of a pool and tasks of a stream inherit nothing from their creator",
+TEST_CASE("environment: pool threads and stream tasks do not inherit it from their creator",
           "[unit][threads]") {
   constexpr int kThreads = 3;
   const StreamKind kinds[] = {StreamKind::kCompute, StreamKind::kComm, StreamKind::kCommOnCaller};
@@ -309,15 +318,15 @@ TEST_CASE("environment: threads of a pool and tasks of a stream inherit nothing 
     const auto stream = device->create_stream(kind);
     const auto done = device->create_event();
     auto* const count = &plain;
-    host::host_stream(*stream).enqueue(host::Task([=] { *count += computes_plainly(); }));
+    host::host_stream(*stream).enqueue(host::Task([=] { *count += has_default_environment(); }));
     device->record(*done, *stream);
     device->synchronize(*done, Deadline::in_ms(60000));
   }
   std::fesetenv(&before);
   CHECK(plain == 3);
   pool.parallel_for(kThreads, [&](int64_t, int) {
-    if (computes_plainly()) ++plain;
-    ++arrived;  // each thread takes one index: it waits for the others
+    if (has_default_environment()) ++plain;
+    ++arrived;  // each thread runs one index, because it waits for the others
     const Deadline deadline = Deadline::in_ms(60000);
     while (arrived < kThreads && !deadline.passed()) std::this_thread::yield();
   });

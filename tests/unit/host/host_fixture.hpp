@@ -12,13 +12,13 @@
 #include "host/host_stream.hpp"
 #include "support/numerics/noise.hpp"
 
-// What the tests of src/host share.
+// Helpers of the tests of src/host.
 namespace host_test {
 
 using test_support::bits_at;
 using test_support::value_at;
 
-/// Tasks stop here until it is opened.
+/// Blocks the tasks that call `pass` until `open` is called.
 class Gate {
  public:
   void open() {
@@ -39,7 +39,7 @@ class Gate {
   bool open_ = false;
 };
 
-/// A device with one stream; `finish` ends with the first error of what was enqueued.
+/// A device with one stream. `finish` waits for the enqueued work and throws its first error.
 struct OnHost {
   explicit OnHost(int threads = 1, muonrt::StreamKind kind = muonrt::StreamKind::kCompute)
       : device(muonrt::host::make_host_device({.threads = threads, .portable_gemm = false})),
@@ -71,7 +71,7 @@ constexpr muonrt::DType dtype_of() {
   return sizeof(T) == 4 ? muonrt::DType::kF32 : muonrt::DType::kBF16;
 }
 
-/// Distance between neighbouring values of T at x.
+/// Returns the distance between adjacent values of T at x.
 template <class T>
 double ulp(double x) {
   const int digits = sizeof(T) == 4 ? 24 : 8;

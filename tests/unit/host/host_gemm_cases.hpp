@@ -12,7 +12,7 @@
 #include "reference/reference.hpp"
 #include "support/tolerances.hpp"
 
-/// What the tests of the host's matrix products share: storage between red zones, kernels, one
+/// Helpers of the tests of matrix products on the host: storage between red zones, kernels, one
 /// product.
 namespace gemm_cases {
 
@@ -26,8 +26,8 @@ using muonrt::host::PanelShape;
 using muonrt::host::ThreadPool;
 using muonrt::host::TileKernel;
 
-/// Bytes with red zones on both sides and a chosen offset from a 64-byte boundary. Every byte is
-/// 0xff at first: in f32 and in bf16 alike that is a NaN.
+/// Bytes with red zones on both sides, at a given offset from a 64-byte boundary. Every byte is
+/// initially 0xff, which is NaN in f32 and in bf16.
 class RedZoned {
  public:
   RedZoned(int64_t bytes, int64_t offset)
@@ -35,7 +35,7 @@ class RedZoned {
     const auto address = reinterpret_cast<uintptr_t>(storage_.data());
     data_ = storage_.data() + (kRedZone - address % kRedZone) + kRedZone + offset;
   }
-  RedZoned(RedZoned&&) = default;  // a vector moves its bytes along
+  RedZoned(RedZoned&&) = default;  // data_ stays valid, because moving a vector keeps its memory
   RedZoned& operator=(RedZoned&&) = default;
   unsigned char* data() { return data_; }
   bool red_zones_untouched() const {
@@ -88,7 +88,7 @@ class Matrix {
   bool same_bits(int64_t i, int64_t j, Matrix& other, int64_t p, int64_t q) {
     return std::memcmp(place(i, j), other.place(p, q), static_cast<size_t>(size_of(dtype_))) == 0;
   }
-  /// Elements alone; padding and place may differ.
+  /// Compares only elements; padding and alignment may differ.
   bool same_bits(Matrix& other) {
     for (int64_t i = 0; i < rows_; ++i) {
       const size_t bytes = static_cast<size_t>(cols_ * size_of(dtype_));
@@ -123,7 +123,7 @@ class Matrix {
   RedZoned memory_;
 };
 
-/// Uniform in [-0.5, 0.5), a function of the seed and the element alone.
+/// Uniform in [-0.5, 0.5); depends only on the seed and the index of the element.
 inline void fill_uniform(Matrix& m, uint32_t seed) {
   std::mt19937 random(seed);
   for (int64_t i = 0; i < m.rows(); ++i) {
@@ -140,7 +140,7 @@ inline void fill_symmetric(Matrix& m, uint32_t seed) {
   }
 }
 
-/// Another kernel without its native bf16 products; counts the panels made.
+/// Wraps a kernel without its native bf16 products, and counts the created panels.
 class Widened final : public TileKernel {
  public:
   explicit Widened(const TileKernel& kernel) : kernel_(kernel) {}
@@ -157,7 +157,7 @@ class Widened final : public TileKernel {
   const TileKernel& kernel_;
 };
 
-/// Every kernel present.
+/// Returns all available kernels.
 inline std::vector<const TileKernel*> kernels() {
   std::vector<const TileKernel*> list{&muonrt::host::portable_kernel()};
   if (const TileKernel* library = muonrt::host::onednn_kernel()) {
@@ -168,7 +168,7 @@ inline std::vector<const TileKernel*> kernels() {
   return list;
 }
 
-/// Computes `args` with memory of its own; false if it wrote outside of that memory.
+/// Computes `args` with a separate workspace. Returns false if it wrote outside of the workspace.
 inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads = 1,
                      int64_t scratch_offset = 0, int64_t packed = GemmScratch::kPackedBytes) {
   ThreadPool pool(threads);
@@ -180,7 +180,7 @@ inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads
   return memory.red_zones_untouched();
 }
 
-/// A matrix's values in float64, or their magnitudes.
+/// Returns the values of a matrix in float64, or their magnitudes.
 inline reference::Matrix exact(Matrix& m, bool magnitudes) {
   reference::Matrix out(m.rows(), m.cols());
   for (int64_t i = 0; i < m.rows(); ++i)
@@ -189,10 +189,10 @@ inline reference::Matrix exact(Matrix& m, bool magnitudes) {
   return out;
 }
 
-/// Elements of C that are further from alpha A op(B) + beta D + gamma I than the rounding of the
-/// sum (a NaN is).
-/// @param args  its factors and flags count.
-/// @param d     null: none.
+/// Returns the number of elements of C that differ from alpha A op(B) + beta D + gamma I by more
+/// than the rounding of the sum, or are NaN.
+/// @param args  only the factors and flags are used.
+/// @param d     null: no D.
 inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d, Matrix& c) {
   const auto product = [&](bool magnitudes) {
     const reference::Matrix right = exact(b, magnitudes);
@@ -202,7 +202,7 @@ inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d
   const reference::Matrix sums = product(false), sizes = product(true);
   const DType dtype = args.c.dtype;
   const double alpha = args.alpha, beta = args.beta, gamma = args.gamma;
-  // Half the smallest f16; denormals, which the bf16 instructions of x86 flush.
+  // Half the smallest f16, and denormals, which the bf16 instructions of x86 flush to zero.
   const double least = dtype == DType::kF16 ? 0x1p-25 : 0x1p-100;
   int64_t wrong = 0;
   for (int64_t i = 0; i < c.rows(); ++i) {

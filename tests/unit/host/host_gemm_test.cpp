@@ -27,8 +27,8 @@ struct Factors {
   float alpha, beta, gamma;
 };
 
-/// One product of the given sizes and dtypes; the number of wrong elements of C. A symmetric one is
-/// A A^T, and D's lower half is NaN: it must not be read.
+/// Computes one product of the given sizes and dtypes, and returns the number of wrong elements of
+/// C. A symmetric product is A A^T. The lower half of D is then NaN, because it must not be read.
 int64_t wrong_elements(const TileKernel& kernel, Size s, DType in, DType out, bool transpose_b,
                        const Factors& f, bool symmetric = false) {
   Matrix a(in, s.m, s.k), c(out, s.m, s.n), d(out, s.m, s.n), given(out, s.m, s.n);
@@ -75,7 +75,7 @@ TEST_CASE("host gemm: every shape is within the rounding of its sum, in every dt
   }
 }
 
-TEST_CASE("host gemm: preparing a shape leaves nothing to make when it runs", "[unit][gemm]") {
+TEST_CASE("host gemm: after bytes_for, gemm creates no objects for the shape", "[unit][gemm]") {
   const Widened counting(muonrt::host::default_kernel());
   ThreadPool pool(2);
   GemmScratch scratch(counting);
@@ -92,7 +92,7 @@ TEST_CASE("host gemm: preparing a shape leaves nothing to make when it runs", "[
   CHECK(counting.panels == made);
 }
 
-TEST_CASE("host gemm: bad arguments are refused and C is left alone", "[unit][gemm]") {
+TEST_CASE("host gemm: invalid arguments are rejected, and C is unchanged", "[unit][gemm]") {
   Matrix a(DType::kF32, 6, 4), b(DType::kF32, 4, 5), c(DType::kF32, 6, 5), wide(DType::kF32, 8, 8);
   const GemmArgs good{.a = a.ref(), .b = b.ref(), .d = {}, .c = c.ref()};
   const std::pair<Status, std::function<void(GemmArgs&)>> cases[] = {
@@ -131,7 +131,7 @@ namespace {
 struct Variant {
   const char* what;
   int threads = 1;
-  int64_t offset = 0;    // of every base, in elements
+  int64_t offset = 0;    // of every matrix, in elements
   int64_t widening = 0;  // added to every leading dimension
   int64_t scratch_offset = 0;
   int64_t packed = GemmScratch::kPackedBytes;
@@ -156,7 +156,7 @@ constexpr Case kCases[] = {{1, 77, 77, false, false},    {33, 64, 131, true, fal
                            {270, 270, 36, true, true},   {16, 16, 2100, true, true},
                            {530, 1030, 6, false, false}, {10, 270, 270, false, false}};
 
-/// The result of one case, its operands filled with the same values wherever they lie.
+/// Returns the result of one case. The values of the operands do not depend on the variant.
 Matrix result(const TileKernel& kernel, const Case& s, DType dtype, const Variant& v) {
   const auto matrix = [&](int64_t rows, int64_t cols) {
     return std::make_unique<Matrix>(dtype, rows, cols, muonrt::host_ld(cols) + v.widening,
@@ -197,18 +197,18 @@ void check_bits(DType dtype) {
 
 }  // namespace
 
-TEST_CASE("host gemm: bits follow from shape and values alone", "[unit][gemm][bits][nosan]") {
+TEST_CASE("host gemm: bits depend only on shape and values", "[unit][gemm][bits][nosan]") {
   check_bits(DType::kF32);
   check_bits(DType::kBF16);
 }
 
-TEST_CASE("host gemm: what a scratch served before changes no bit", "[unit][gemm][bits]") {
+TEST_CASE("host gemm: earlier products with the same scratch change no bit", "[unit][gemm][bits]") {
   struct Shape {
     int64_t m, n, k, widening;
     DType dtype;
     bool transpose_b, symmetric;
   };
-  // Each differs from an earlier one in little that a cache of shapes might overlook.
+  // Each shape differs slightly from an earlier one, so that a wrong cache key would be detected.
   const Shape shapes[] = {
       {140, 140, 140, 0, DType::kF32, false, false}, {140, 140, 140, 0, DType::kF32, true, false},
       {140, 140, 140, 0, DType::kF32, true, true},   {140, 140, 140, 8, DType::kF32, true, false},

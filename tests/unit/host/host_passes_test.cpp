@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kN = 131;  // no multiple of any vector
 
 /// Requires that body(isa, cut) returns the same bits for every instruction set of this machine and
-/// every cut of n elements in two. Which bits these are the tests of the ops check (tests/ops).
+/// every cut of n elements in two. The tests of the ops (tests/ops) check the values.
 template <class Body>
 void same_for_every_isa_and_cut(const Body& body) {
   const auto expected = body(Isa::kBaseline, 0);
@@ -121,7 +121,7 @@ TEST_CASE("host passes: AdamW's bits do not depend on cuts or instruction sets",
   });
 }
 
-TEST_CASE("host passes: what is not finite is seen at every place", "[unit][host]") {
+TEST_CASE("host passes: a value that is not finite is detected at every index", "[unit][host]") {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float largest = std::numeric_limits<float>::max();
@@ -165,7 +165,7 @@ TEST_CASE("host passes: a norm's bits do not depend on instruction sets or align
       largest = std::max(largest, std::abs(static_cast<double>(x)));
     }
     const float expected = run_pass<SquaresPass<float>>(Isa::kBaseline, row.data(), n, 1.0f, 1.0f);
-    // 8 terms in a chain, 8 levels of halving, at most 2 of blocks, the square itself.
+    // Roundings: 8 terms in a chain, 8 halvings, at most 2 levels of blocks, and the square itself.
     REQUIRE(std::abs(expected - exact) <= 19 * 0x1p-24 * exact);
     for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
       if (isa > best_isa()) continue;
@@ -182,13 +182,13 @@ TEST_CASE("host passes: a norm's bits do not depend on instruction sets or align
   }
 }
 
-TEST_CASE("host passes: the pairwise sum takes every value once", "[unit][host]") {
+TEST_CASE("host passes: the pairwise sum adds every value once", "[unit][host]") {
   for (int64_t n = 0; n < 200; ++n) {
     PairwiseSum sum;
     for (int64_t i = 0; i < n; ++i) sum.add(static_cast<float>(i * i));
     REQUIRE(sum.total() == static_cast<float>((n - 1) * n * (2 * n - 1) / 6));
   }
-  // A chain of additions would end near 2^24: its last terms are lost one by one.
+  // A sequential sum would stop near 2^24, because later terms would be rounded away.
   PairwiseSum ones;
   for (int64_t i = 0; i < (1 << 25); ++i) ones.add(1.0f);
   REQUIRE(ones.total() == 0x1p25f);

@@ -27,7 +27,7 @@ void synchronize(Device& device, Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("host stream: tasks run one after the other in the order of enqueuing",
+TEST_CASE("host stream: tasks run one after the other in the order in which they were enqueued",
           "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   for (const StreamKind kind : kKinds) {
@@ -42,14 +42,15 @@ TEST_CASE("host stream: tasks run one after the other in the order of enqueuing"
   }
 }
 
-TEST_CASE("host event: work behind a wait sees what came before the record, whatever becomes of it",
-          "[unit][host][tsan]") {
+TEST_CASE(
+    "host event: work after a wait sees the work before the record, even of destroyed streams",
+    "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   enum Later { kNothing, kRecordedElsewhere, kDestroyed };
   for (const StreamKind from : kKinds) {
     for (const StreamKind to : kKinds) {
       for (const Later later : {kNothing, kRecordedElsewhere, kDestroyed}) {
-        // To wait for the third stream would run the caller's tasks, and wait at the gate.
+        // A wait for the third stream would run the caller's tasks and block at the gate.
         if (later == kRecordedElsewhere && from == StreamKind::kCommOnCaller) continue;
         const auto first = device->create_stream(from), second = device->create_stream(to);
         const auto third = device->create_stream(StreamKind::kComm);
@@ -79,7 +80,7 @@ TEST_CASE("host event: work behind a wait sees what came before the record, what
   }
 }
 
-TEST_CASE("host event: a wait means the recording that was current when it was enqueued",
+TEST_CASE("host event: a wait uses the recording that was current when it was enqueued",
           "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   const auto a = device->create_stream(StreamKind::kCompute);
@@ -91,7 +92,7 @@ TEST_CASE("host event: a wait means the recording that was current when it was e
   device->record(*event, *a);
   device->wait(*b, *event);
   enqueue(*a, [=] { g->pass(); });
-  device->record(*event, *a);  // not complete while the gate is shut
+  device->record(*event, *a);  // not complete until the gate opens
   int ran = 0;
   auto* r = &ran;
   enqueue(*b, [=] { *r = 1; });
@@ -109,7 +110,7 @@ TEST_CASE("host event: a wait means the recording that was current when it was e
   REQUIRE(ran == 2);
 }
 
-TEST_CASE("host event: one that was never recorded holds nothing back", "[unit][host][tsan]") {
+TEST_CASE("host event: a wait for an event that was never recorded returns", "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   const auto stream = device->create_stream(StreamKind::kCompute);
   const auto event = device->create_event();
@@ -118,8 +119,7 @@ TEST_CASE("host event: one that was never recorded holds nothing back", "[unit][
   synchronize(*device, *stream);
 }
 
-TEST_CASE("host stream: synchronize gives up at its deadline and says TIMEOUT",
-          "[unit][host][tsan]") {
+TEST_CASE("host stream: synchronize throws TIMEOUT after its deadline", "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   for (const StreamKind kind : {StreamKind::kCompute, StreamKind::kComm}) {
     const auto stream = device->create_stream(kind);
@@ -140,7 +140,7 @@ TEST_CASE("host stream: synchronize gives up at its deadline and says TIMEOUT",
   }
 }
 
-TEST_CASE("host stream: the caller's thread runs caller-driven work, and only in synchronize",
+TEST_CASE("host stream: the caller's thread runs work of kCommOnCaller only in synchronize",
           "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   const auto compute = device->create_stream(StreamKind::kCompute);
@@ -168,7 +168,7 @@ TEST_CASE("host stream: the caller's thread runs caller-driven work, and only in
   }
 }
 
-TEST_CASE("host stream: two caller-driven streams that wait for each other both get on",
+TEST_CASE("host stream: two kCommOnCaller streams that wait for each other both finish",
           "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   const auto a = device->create_stream(StreamKind::kCommOnCaller);
@@ -195,7 +195,7 @@ TEST_CASE("host stream: the first error is kept, the stream skips work but compl
     int ran = 0;
     auto* r = &ran;
     enqueue(*bad, [=] { *r += 1; });
-    enqueue(*bad, [] { throw Error(Status::kComm, "peer 3 is gone"); });
+    enqueue(*bad, [] { throw Error(Status::kComm, "peer 3 has ended"); });
     enqueue(*bad, [=] { *r += 10; });
     const auto event = device->create_event();
     device->record(*event, *bad);
@@ -205,7 +205,7 @@ TEST_CASE("host stream: the first error is kept, the stream skips work but compl
     synchronize(*device, *good);
     REQUIRE(ran == 101);
     REQUIRE(device->error()->status() == Status::kComm);
-    REQUIRE(device->error()->message() == "peer 3 is gone");
+    REQUIRE(device->error()->message() == "peer 3 has ended");
 
     device->clear_error();
     REQUIRE_FALSE(device->error());
@@ -217,7 +217,7 @@ TEST_CASE("host stream: the first error is kept, the stream skips work but compl
   }
 }
 
-TEST_CASE("host stream: whatever a task throws becomes an error", "[unit][host][tsan]") {
+TEST_CASE("host stream: every exception of a task becomes an error", "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   const auto stream = device->create_stream(StreamKind::kCompute);
   const auto status_after = [&](auto task) {
@@ -234,12 +234,12 @@ TEST_CASE("host stream: whatever a task throws becomes an error", "[unit][host][
   REQUIRE(status_after([] { throw 5; }) == Status::kInternal);
 }
 
-TEST_CASE("host stream: destroying one drops what waits, even behind a stream that is stuck",
+TEST_CASE("host stream: destroying a stream drops pending work, even if it waits for a blocked one",
           "[unit][host][tsan]") {
   const auto device = host::make_host_device({});
   for (const StreamKind kind : kKinds) {
     const auto stuck = device->create_stream(StreamKind::kCompute);
-    const auto behind = device->create_stream(StreamKind::kComm);
+    const auto after = device->create_stream(StreamKind::kComm);
     auto dropped = device->create_stream(kind);
     const auto event = device->create_event();
     Gate gate;
@@ -251,10 +251,10 @@ TEST_CASE("host stream: destroying one drops what waits, even behind a stream th
     device->wait(*dropped, *event);
     enqueue(*dropped, [=] { *r += 1; });
     device->record(*event, *dropped);
-    device->wait(*behind, *event);
-    enqueue(*behind, [=] { *r += 10; });  // its input never came to be
+    device->wait(*after, *event);
+    enqueue(*after, [=] { *r += 10; });  // skipped, because its input was dropped
     dropped.reset();
-    synchronize(*device, *behind);
+    synchronize(*device, *after);
     device->synchronize(*event, Deadline::in_ms(0));
     gate.open();
     synchronize(*device, *stuck);
@@ -305,7 +305,7 @@ TEST_CASE("host stream: timestamps follow the order of work", "[unit][host]") {
   REQUIRE(at[1] <= at[2]);
 }
 
-TEST_CASE("host stream: streams of another device are refused", "[unit][host]") {
+TEST_CASE("host stream: streams of another device are rejected", "[unit][host]") {
   const auto one = host::make_host_device({}), two = host::make_host_device({});
   const auto stream = one->create_stream(StreamKind::kCompute);
   const auto event = two->create_event();

@@ -6,8 +6,8 @@
 #include "reference/reference.hpp"
 #include "support/world.hpp"
 
-// Matrices that are stored inputs x outputs: they move as the transpose of what is stored the other
-// way does, bit for bit, and as the textbook says.
+// Matrices that are stored as inputs x outputs. Their updates are bitwise identical to those of the
+// transposed matrix stored as outputs x inputs, and match the float64 reference implementation.
 
 using namespace muonrt;
 
@@ -35,7 +35,7 @@ std::vector<Twin> twins() {
             {"v", {{9, 12}}, whole(5), 1.0}}}};
 }
 
-/// Each twin as it is, then stored inputs x outputs.
+/// Each matrix twice: stored as outputs x inputs, then as inputs x outputs.
 world::Case make_case() {
   world::Case c;
   c.settings.groups = world::default_groups();
@@ -57,7 +57,7 @@ world::Case make_case() {
   return c;
 }
 
-/// Matrices one after the other, each transposed.
+/// Returns consecutive matrices, each transposed.
 std::vector<float> transposed(const std::vector<unsigned char>& bytes, const Twin& t) {
   std::vector<float> from(bytes.size() / 4), to(from.size());
   std::memcpy(from.data(), bytes.data(), bytes.size());
@@ -77,8 +77,8 @@ void put(std::vector<unsigned char>& to, const std::vector<float>& from) {
   std::memcpy(to.data(), from.data(), to.size());
 }
 
-/// Steps of a case on one rank, in which the second of each pair is given the transposes of the
-/// first's values.
+/// Runs the steps of a case on one rank. The second matrix of each pair gets the transposed values
+/// of the first.
 void check_twins(const world::Case& c) {
   const std::vector<Twin> all = twins();
   world::on_ranks(1, [&](Comm& comm) {
@@ -106,14 +106,14 @@ void check_twins(const world::Case& c) {
 
 }  // namespace
 
-TEST_CASE("transposed: in x out moves as the transpose of out x in, under every rule of scales",
+TEST_CASE("transposed: in x out is updated as the transpose of out x in, for every scale rule",
           "[unit][optimizer]") {
   for (const ScaleRule rule : {ScaleRule::kMatchRms, ScaleRule::kOriginal, ScaleRule::kRatio,
                                ScaleRule::kMaxDim, ScaleRule::kNone}) {
     INFO("scale_rule " << static_cast<int>(rule));
     world::Case c = make_case();
     c.settings.groups[0].scale_rule = rule;
-    for (world::Param& p : c.params)  // an axis of its own wants a group's
+    for (world::Param& p : c.params)  // a parameter's own axis requires an axis in the group
       for (PartSettings& part : p.parts) part.normuon_axis = NormuonAxis::kOff;
     check_twins(c);
   }
@@ -145,7 +145,7 @@ TEST_CASE("transposed: NorMuon's axes, row scaling and blocks count outputs as r
   }
 }
 
-TEST_CASE("transposed: matrices cut over four ranks follow the float64 textbook",
+TEST_CASE("transposed: matrices cut over four ranks match the float64 reference",
           "[unit][optimizer]") {
   world::Case c = world::on_mesh({2, 2});
   c.settings.transport_dtype = DType::kF32;
@@ -185,12 +185,12 @@ TEST_CASE("transposed: matrices cut over four ranks follow the float64 textbook"
       std::memcpy(&x, outcome.tensors.params[i].data() + 4 * e, 4);
       worst = std::max(worst, std::abs(static_cast<double>(x) - expected.v[e]));
     }
-    // As in step_textbook_test: the weights are of size 1.
+    // The same bound as in step_reference_test: the weights are of size 1.
     CHECK(worst < 2e-5);
   }
 }
 
-TEST_CASE("transposed: the C ABI takes stacks of any dims, and refuses heads in columns",
+TEST_CASE("transposed: the C ABI accepts stacks with any dims and rejects heads in columns",
           "[unit][abi]") {
   // 2 layers x 3 experts x (2 x 2 inputs) x 4 outputs.
   const int64_t shape[5] = {2, 3, 2, 2, 4}, flat_shape[3] = {6, 4, 4};
@@ -203,7 +203,7 @@ TEST_CASE("transposed: the C ABI takes stacks of any dims, and refuses heads in 
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
   muonrt_group_t group;
-  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  muonrt_group_init_muon(&group);
   muonrt_param_t params[2];
   for (muonrt_param_t& p : params) {
     muonrt_param_init(&p);
@@ -228,7 +228,7 @@ TEST_CASE("transposed: the C ABI takes stacks of any dims, and refuses heads in 
   step.lr = 0.1;
   muonrt_step_report_t report;
   muonrt_step_report_init(&report);
-  REQUIRE(muonrt_optimizer_step(optimizer, &step, &report) == MUONRT_OK);
+  REQUIRE(muonrt_optimizer_step(&report, optimizer, &step) == MUONRT_OK);
   CHECK(report.orthogonalized == 12);
   CHECK(data == flat);
   CHECK(data[0] != world::value(0, 0, -1));

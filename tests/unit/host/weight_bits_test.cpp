@@ -9,8 +9,8 @@ using namespace muonrt;
 
 namespace {
 
-/// All values of the high half with every `stride`-th of the low half, the first and the last
-/// among them.
+/// Checks all values of the high half with every `stride`-th value of the low half, including the
+/// first and the last.
 void check_halves(uint32_t stride) {
   uint64_t wrong = 0, far = 0;
   for (uint32_t high = 0; high < 1u << 16; ++high) {
@@ -19,7 +19,8 @@ void check_halves(uint32_t stride) {
       const uint32_t bits = high << 16 | low;
       const SplitWeight split = split_weight(std::bit_cast<float>(bits));
       wrong_here += std::bit_cast<uint32_t>(join_weight(split.high, split.low)) != bits;
-      // Half a step of bf16 at most: the bits of neighbours of one sign are consecutive.
+      // At most half a step of bf16. The bits of adjacent values with the same sign are
+      // consecutive.
       const uint32_t back = static_cast<uint32_t>(split.high) << 16;
       far_here += back - bits + 0x7fffu > 0xffffu;
     }
@@ -46,7 +47,7 @@ TEST_CASE("weight bits: a bf16 value and 16 more bits are an f32, bit for bit",
 
 TEST_CASE("weight bits: every f32 is a bf16 value and 16 more bits", "[.full]") { check_halves(1); }
 
-TEST_CASE("weight bits: the bf16 half is the rounding of a master weight but for exact ties",
+TEST_CASE("weight bits: the bf16 half is the rounded master weight, except for exact ties",
           "[unit][backend]") {
   for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 9973) {
     const auto x = std::bit_cast<float>(static_cast<uint32_t>(bits));
@@ -57,7 +58,7 @@ TEST_CASE("weight bits: the bf16 half is the rounding of a master weight but for
   CHECK(split_weight(-1.00390625f).high == 0xbf81);
 }
 
-TEST_CASE("weight bits: every NaN stays one in both halves, and becomes the same",
+TEST_CASE("weight bits: every NaN becomes the same NaN, which is also NaN in bf16",
           "[unit][backend]") {
   for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00000u, 0x7f800001u, 0xffbfffffu}) {
     const SplitWeight split = split_updated(std::bit_cast<float>(bits));
@@ -84,8 +85,7 @@ TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
   CHECK(random_bits(7, 3, 2, 8 * 1234567 + 5) == random_block(7, 3, 2, 1234567).of(5));
 }
 
-TEST_CASE("weight bits: rounding at random keeps the mean, and what needs no rounding",
-          "[unit][backend]") {
+TEST_CASE("weight bits: stochastic rounding keeps the mean and exact values", "[unit][backend]") {
   const float x = std::bit_cast<float>(0x3f804000u);  // a quarter of the way from 1 to the next
   int64_t up = 0;
   for (uint64_t i = 0; i < 1 << 16; ++i) {
@@ -95,7 +95,7 @@ TEST_CASE("weight bits: rounding at random keeps the mean, and what needs no rou
   }
   // Binomial: 16384 expected, standard deviation 111.
   CHECK(std::abs(up - 16384) < 6 * 111);
-  // Every value of the random bits once: exact.
+  // With every value of the random bits once, the mean is exact.
   for (const uint32_t low : {0x0001u, 0x4000u, 0x8000u, 0xffffu}) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const float w = std::bit_cast<float>(sign | 0x40490000u | low);

@@ -101,7 +101,7 @@ double lr_of(Role role, int64_t step) {
   return role == Role::kMuon ? 0.02 / static_cast<double>(step + 1) : 0.05;
 }
 
-bool scales_lines(const Row& row) { return row.how.equilibrate || row.how.renormalize; }
+bool scales_neurons(const Row& row) { return row.how.equilibrate || row.how.renormalize; }
 
 /// Wide, tall, square and single vectors of all placements, two of them with their own rates; where
 /// lines are scaled, also a transposed matrix and one in parts, whose lines are others.
@@ -124,7 +124,7 @@ world::Case case_of(const Row& row) {
   c.params[1].lr_factor = 0.25;
   c.params[5].role = c.params[6].role = Role::kAdamW;
   c.params[6].lr_factor = 3.0;
-  if (!scales_lines(row)) return c;
+  if (!scales_neurons(row)) return c;
   c.params.push_back(world::matrix("stored inputs x outputs", {24, 61}, {s0, s1}));
   c.params.back().transposed = true;
   c.params.push_back(world::matrix("two parts", {30, 20}, {s1, s0}));
@@ -241,7 +241,7 @@ TEST_CASE(
     }
     // Five whole matrices, and three more where lines are scaled; of blocks 2 x 3 of three of them,
     // 1 x 3 of the row, 2 x 1 of the column.
-    const int64_t whole = scales_lines(row) ? 8 : 5;
+    const int64_t whole = scales_neurons(row) ? 8 : 5;
     for (int step = 0; step < kSteps; ++step) {
       const StepReport& report = outcome.reports[static_cast<size_t>(step)];
       CHECK(report.planned == (step % row.muon.blocks.period == 0 ? whole : 23));

@@ -1,4 +1,4 @@
-// Checkpoints as a caller meets them: through the C ABI.
+// Checkpoints through the C ABI.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -114,22 +114,22 @@ TEST_CASE("checkpoint: a caller saves on two ranks, during a step, and continues
   CHECK(later.bias == whole.bias);
 }
 
-TEST_CASE("checkpoint: the extents of all ranks cover the state, and one rank writes each element",
+TEST_CASE("checkpoint: the shards of all ranks cover the state, and one rank writes each element",
           "[unit][abi][state]") {
   std::map<std::pair<int64_t, int32_t>, std::vector<int>> held, written;
   std::mutex mutex;
-  int odd = 0;  // another dtype, a part of a tensor, no memory
+  int odd = 0;  // shards with another dtype, with begin != 0, or without memory
   on_two([&](int, Trainer& trainer) {
-    const auto extents = trainer.optimizer->state_extents();
+    const auto shards = trainer.optimizer->state_shards();
     const std::lock_guard lock(mutex);
-    for (const muonrt_state_shard_t& r : extents) {
+    for (const muonrt_state_shard_t& r : shards) {
       odd += r.begin != 0 || r.dtype != MUONRT_DTYPE_F32 || r.data == nullptr;
       std::vector<int>& here = held[{r.param, r.kind}];
       std::vector<int>& wrote = written[{r.param, r.kind}];
       const int64_t numel = r.param == 0 ? kRows * kCols : kRows;
       here.resize(static_cast<size_t>(numel));
       wrote.resize(static_cast<size_t>(numel));
-      // Whole rows: the first dimension's runs say which.
+      // Shards are whole rows, given by the runs of the first dimension.
       const int64_t width = r.ndim == 2 ? r.shape[1] : 1;
       int64_t local = 0;
       for (int64_t i = 0; i < r.n_runs[0]; ++i) {
@@ -151,20 +151,20 @@ TEST_CASE("checkpoint: the extents of all ranks cover the state, and one rank wr
   }
 }
 
-TEST_CASE("checkpoint: bad options are refused on every rank", "[unit][abi][state]") {
+TEST_CASE("checkpoint: invalid options are an error on every rank", "[unit][abi][state]") {
   const test_support::Folder folder;
-  std::vector<std::string> said(2);
+  std::vector<std::string> errors(2);
   on_two([&](int rank, Trainer& trainer) {
     muonrt_save_options_t save;
     muonrt_save_options_init(&save);
     if (rank == 1) save.keep = 0;
     if (muonrt_optimizer_save(trainer.optimizer->get(), folder.path().c_str(), &save) ==
         MUONRT_ERROR_INVALID_ARGUMENT)
-      said[static_cast<size_t>(rank)] = muonrt_get_last_error();
+      errors[static_cast<size_t>(rank)] = muonrt_get_last_error();
     trainer.step(0);
   });
-  CHECK(said[0] == said[1]);
-  CHECK_THAT(said[0], Contains("rank 1") && Contains("keep is 0"));
+  CHECK(errors[0] == errors[1]);
+  CHECK_THAT(errors[0], Contains("rank 1") && Contains("keep is 0"));
   Trainer one(muonrt::Comm::self());
   muonrt_optimizer_t* const o = one.optimizer->get();
   CHECK(muonrt_optimizer_save(o, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
@@ -180,12 +180,12 @@ TEST_CASE("checkpoint: bad options are refused on every rank", "[unit][abi][stat
   CHECK(muonrt_optimizer_load(o, folder.path().c_str(), nullptr) == MUONRT_ERROR_IO);
   CHECK_THAT(muonrt_get_last_error(), Contains("manifest.json") && Contains("cannot be opened"));
   int64_t n = -1;
-  CHECK(muonrt_optimizer_get_state_shards(o, nullptr, -1, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_optimizer_get_state_shards(o, nullptr, 0, &n) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_state_shards(nullptr, -1, &n, o) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_state_shards(nullptr, 0, &n, o) == MUONRT_OK);
   CHECK(n == 3);
 }
 
-TEST_CASE("checkpoint: one that is under way is one, and goes with the optimizer",
+TEST_CASE("checkpoint: only one save may be in progress, and it ends with the optimizer",
           "[unit][abi][state]") {
   const test_support::Folder folder;
   {
@@ -193,17 +193,17 @@ TEST_CASE("checkpoint: one that is under way is one, and goes with the optimizer
     muonrt_optimizer_t* const o = one.optimizer->get();
     const char* const path = folder.path().c_str();
     CHECK(muonrt_optimizer_save_wait(o) == MUONRT_ERROR_INVALID_STATE);
-    CHECK_THAT(muonrt_get_last_error(), Contains("no save is under way"));
+    CHECK_THAT(muonrt_get_last_error(), Contains("no save is in progress"));
     int64_t bytes = 0;
-    REQUIRE(muonrt_optimizer_save_reserve(o, nullptr, &bytes) == MUONRT_OK);
+    REQUIRE(muonrt_optimizer_save_reserve(&bytes, o, nullptr) == MUONRT_OK);
     CHECK(bytes == 4 * (kRows * kCols + 2 * kRows));
     REQUIRE(muonrt_optimizer_save_begin(o, path, nullptr) == MUONRT_OK);
     for (const muonrt_status_t status :
          {muonrt_optimizer_save_begin(o, path, nullptr), muonrt_optimizer_save(o, path, nullptr),
           muonrt_optimizer_load(o, path, nullptr),
-          muonrt_optimizer_save_reserve(o, nullptr, nullptr)}) {
+          muonrt_optimizer_save_reserve(nullptr, o, nullptr)}) {
       CHECK(status == MUONRT_ERROR_INVALID_STATE);
-      CHECK_THAT(muonrt_get_last_error(), Contains("a save is under way"));
+      CHECK_THAT(muonrt_get_last_error(), Contains("a save is in progress"));
     }
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder.path()))

@@ -9,7 +9,8 @@
 #include "support/resumed.hpp"
 #include "support/sanitized.hpp"
 
-// Steps, a save, a load in another world and more steps make the bits of all steps without a stop.
+// Steps, a save, a load in another world and more steps give bitwise the same results as all steps
+// without interruption.
 
 using namespace muonrt;
 
@@ -24,14 +25,14 @@ void check_moved(const world::Case& c, const world::Case& elsewhere,
   world::check_same(elsewhere, resumed::moved(c, elsewhere, kStop), expected);
 }
 
-/// Counts of updates differ between parameters, at the stop and behind it.
+/// Returns a case in which the update counts of parameters differ, before and after the stop.
 world::Case make(const bits::Factors& f, bool half) {
   world::Case c = bits::make(f, half, kSteps);
   c.inactive_params = {{}, {3, 9}, {0, 10}, {}};
   return c;
 }
 
-/// @param each  of so many meshes one is taken.
+/// @param each  use every `each`-th mesh.
 void over_meshes(
     bool half, size_t each = kEach,
     const std::function<void(world::Case&)>& set = [](world::Case&) {}) {
@@ -54,13 +55,13 @@ void over_meshes(
 
 }  // namespace
 
-TEST_CASE("checkpoint: a world that goes on elsewhere makes the bits of one that never stopped",
+TEST_CASE("checkpoint: continuing in another world gives the bits of a run without interruption",
           "[bits][state]") {
   over_meshes(false);
   over_meshes(true);
 }
 
-TEST_CASE("checkpoint: the same with remainders, random rounding and bf16 momentum",
+TEST_CASE("checkpoint: the same with remainders, stochastic rounding and bf16 momentum",
           "[bits][state]") {
   for (const MasterKind kind :
        {MasterKind::kOwned, MasterKind::kRemainder, MasterKind::kStochastic, MasterKind::kNone}) {
@@ -98,7 +99,7 @@ TEST_CASE("checkpoint: the same for every form of layout, stacks and parts, with
   }
 }
 
-TEST_CASE("checkpoint: the same where owners keep the state of addends", "[bits][state]") {
+TEST_CASE("checkpoint: the same if owners keep the state of partial gradients", "[bits][state]") {
   const Placement sum{PlacementKind::kPartial, 0, 1}, all{PlacementKind::kReplicate, 0, 1};
   const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
   const std::vector<gradients::Lay> lays = {
@@ -141,7 +142,7 @@ TEST_CASE("checkpoint: random draws of two worlds", "[bits][state]") {
   }
 }
 
-TEST_CASE("checkpoint: parameters that the caller brings are as good as those that were saved",
+TEST_CASE("checkpoint: parameters that the caller restores give the same bits as saved ones",
           "[bits][state]") {
   const world::Case c = make({.mesh = 5, .scheme = 1}, true), to = make({.mesh = 9}, true);
   const auto expected = world::run(c).tensors;
@@ -149,12 +150,12 @@ TEST_CASE("checkpoint: parameters that the caller brings are as good as those th
   const auto params = resumed::save(c, kStop, folder.path(), {.with_params = false});
   world::check_same(to, resumed::load(to, kStop, kSteps, folder.path(), {}, &params), expected);
   CHECK_THROWS_WITH(resumed::load(to, kStop, kSteps, folder.path()),
-                    Catch::Contains("has other values than when its state was saved"));
+                    Catch::Contains("differ from those at the time of the save"));
 }
 
-TEST_CASE("checkpoint: random rounding goes on by the saved keys, in another order of parameters",
+TEST_CASE("checkpoint: stochastic rounding uses the saved keys if the order of parameters changes",
           "[bits][state]") {
-  // Alike in all but their place: each parameter's gradient is that of its index in the case.
+  // The parameters are equal except for their order. The gradient depends on the index.
   const auto made = [](bool turned, int64_t seed) {
     world::Case c = world::on_mesh({2});
     c.settings.seed = seed;
@@ -183,7 +184,7 @@ TEST_CASE("checkpoint: random rounding goes on by the saved keys, in another ord
   }
 }
 
-TEST_CASE("checkpoint: f32 weights go on as they are, as master weights or as remainders",
+TEST_CASE("checkpoint: f32 weights do not change if master weights become remainders or vice versa",
           "[bits][state]") {
   const auto made = [](MasterKind kind, size_t mesh) {
     world::Case c = make({.mesh = mesh, .scheme = 2}, false);
@@ -193,7 +194,7 @@ TEST_CASE("checkpoint: f32 weights go on as they are, as master weights or as re
     }
     return c;
   };
-  // As master weights, as remainders, as master weights again: those of a run without a stop.
+  // Master weights, remainders, and master weights again give those of a run without interruption.
   const world::Case owned = made(MasterKind::kOwned, 0), split = made(MasterKind::kRemainder, 6);
   const test_support::Folder first, second;
   resumed::save(owned, 1, first.path());

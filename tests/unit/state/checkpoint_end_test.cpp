@@ -14,13 +14,14 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// Loads that fail in the middle of it; what a load opens; memory that the host does not reach.
+// Loads that fail while they write, which files a load opens, and memory that the host cannot
+// access.
 
 using namespace muonrt;
 
 namespace {
 
-/// Changes one bit of the first byte of data of a file, where it lies.
+/// Flips one bit of the first data byte of a file, in place.
 void damage(const std::filesystem::path& path) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   unsigned char length[8];
@@ -40,18 +41,18 @@ std::filesystem::path file_of(const std::string& folder, const std::string& end)
 
 }  // namespace
 
-TEST_CASE("checkpoint: a load that fails behind its vote ends the optimizer on every rank, by name",
+TEST_CASE("checkpoint: a load that fails while it writes ends the optimizer on every rank",
           "[unit][state]") {
   world::Case c = world::on_mesh({2});
   c.params.push_back(world::matrix("w", {6, 5}, {{PlacementKind::kShard, 0, 1}}));
-  int64_t refused = 0, ended = 0, late = 0;
+  int64_t rejected = 0, ended = 0, late = 0;
   for (int64_t nth = 1; late == 0 && nth < 40; ++nth) {
     const test_support::Folder folder;
     resumed::save(c, 2, folder.path());
     std::atomic<bool> loading = false;
     std::atomic<int64_t> operations = 0;
     ThreadFaults faults;
-    // Rank 1's file is damaged when rank 1 has done so many operations of the load.
+    // Rank 1's file is damaged after rank 1 has done `nth` operations of the load.
     faults.after_operation = [&](int32_t, int32_t rank, const Operation&) {
       if (rank == 1 && loading && ++operations == nth)
         damage(file_of(folder.path(), "1.safetensors"));
@@ -84,19 +85,19 @@ TEST_CASE("checkpoint: a load that fails behind its vote ends the optimizer on e
     } else {
       CHECK_THAT(loads[0], Catch::Contains("CORRUPT") && Catch::Contains("1.safetensors"));
       const bool partly = loads[0].find("state is partly written") != std::string::npos;
-      (partly ? ended : refused) += 1;
+      (partly ? ended : rejected) += 1;
       for (const std::string& step : steps) {
         if (partly) CHECK_THAT(step, Catch::Contains("INVALID_STATE"));
         if (!partly) CHECK(step == "no error");
       }
     }
   }
-  CHECK(refused > 0);
+  CHECK(rejected > 0);
   CHECK(ended > 0);
   CHECK(late == 1);
 }
 
-TEST_CASE("checkpoint: a rank opens those files alone that it needs, its like's first",
+TEST_CASE("checkpoint: a rank opens only the files that it needs, the corresponding one first",
           "[unit][state]") {
   world::Case c = world::on_mesh({4});
   for (const char* name : {"a", "b"}) {
@@ -111,7 +112,7 @@ TEST_CASE("checkpoint: a rank opens those files alone that it needs, its like's 
       parse_manifest(std::string(std::istreambuf_iterator<char>(file), {}), name);
   REQUIRE(manifest.files.size() == 4);
   std::filesystem::remove(folder.path() + "/" + manifest.files[2].name);
-  // Ranks of a world: which of 8 rows each reads, and whether it can without that file's rows 4, 5.
+  // Which of the 8 rows each rank reads, and whether it needs the removed file with rows 4 and 5.
   struct Reader {
     int rank, world;
     int64_t row, end;
@@ -146,7 +147,7 @@ TEST_CASE("checkpoint: a rank opens those files alone that it needs, its like's 
   }
 }
 
-TEST_CASE("checkpoint: memory that the host does not reach is copied through memory that it does",
+TEST_CASE("checkpoint: memory that the host cannot access is copied through memory that it can",
           "[unit][state]") {
   class Far : public wrapped::Device {
    public:
@@ -168,7 +169,7 @@ TEST_CASE("checkpoint: memory that the host does not reach is copied through mem
 
 namespace {
 
-/// One bf16 matrix on one rank, its f32 weights kept so.
+/// Returns a case with one bf16 matrix on one rank, and this kind of master weights.
 world::Case weights(MasterKind kind) {
   world::Case c = world::on_mesh({1});
   c.params.push_back(world::matrix("w", {6, 5}, {}));
@@ -183,7 +184,7 @@ world::Case weights(MasterKind kind) {
   return c;
 }
 
-/// What the manifest in a folder says, changed, with the checksum of what it says then.
+/// Changes the manifest in a folder, and updates its checksum.
 void change_manifest(const std::string& folder, const std::function<void(Manifest&)>& change) {
   const std::string path = folder + "/manifest.json";
   Manifest manifest = parse_manifest(resumed::content(path), path);
@@ -203,21 +204,21 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
   const test_support::Folder folder;
   resumed::save(c, 2, folder.path());
   const int64_t most = int64_t{1} << 53;
-  const auto refused = [&](const world::Case& by, const std::function<void(Manifest&)>& change,
-                           const std::string& words) {
+  const auto rejected = [&](const world::Case& by, const std::function<void(Manifest&)>& change,
+                            const std::string& words) {
     const test_support::Folder other;
     std::filesystem::copy(folder.path(), other.path());
     change_manifest(other.path(), change);
     const std::string problem = problem_of_load(by, other.path());
     CHECK_THAT(problem, Catch::Contains(words) && !Catch::Contains("partly"));
   };
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.save = kMaxSaves + 1; }, "save is 10000000000");
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.step = most + 1; }, "step is 9007199254740993");
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.params[0].updates = most + 1; }, "updates is 9007199254740993");
-  refused(
+  rejected(
       c, [&](Manifest& m) { m.params[0].state["master"] = "U16"; }, "'master' in 'U16'");
   // The other form of the weights is read by its own dtype.
   for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {
@@ -229,11 +230,11 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
     });
     const auto problem =
         problem_of_load(weights(owned ? MasterKind::kRemainder : MasterKind::kOwned), other.path());
-    CHECK_THAT(problem, Catch::Contains(owned ? "dtype of master is F32, there BF16" : "'F32'"));
+    CHECK_THAT(problem, Catch::Contains(owned ? "dtype of master is F32, but was BF16" : "'F32'"));
   }
 }
 
-TEST_CASE("checkpoint: a manifest is refused where it holds more than one that was saved",
+TEST_CASE("checkpoint: a manifest with more values than a save can write is rejected",
           "[unit][state]") {
   const auto problem = [](const std::string& members) {
     const std::string rest = cat("\"format\": \"muonrt checkpoint 1\", ", members, "}\n");
@@ -257,13 +258,13 @@ TEST_CASE("checkpoint: a manifest is refused where it holds more than one that w
   CHECK_THAT(problem(cat("\"groups\":[", many(200, [](int64_t) { return "{}"; }), "]")),
              Catch::Contains("more than 106 groups"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":{},"files":[])"),
-             Catch::Contains("params is missing, or of another kind"));
+             Catch::Contains("params is missing or has the wrong type"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":[],"params":[],"files":[])"),
              Catch::Contains("'params' occurs twice"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":[])"), Catch::Contains("files is missing"));
   CHECK_THAT(problem(rest + R"(,"groups":[[]],"params":[],"files":[])"),
-             Catch::Contains("groups[0]: it is no object"));
-  // Items of a list are many parts: each has its own thousand.
+             Catch::Contains("groups[0]: the value is not an object"));
+  // The limit of 1000 values applies to each item of a list.
   const std::string file = R"({"name":"f","bytes":1,"header_crc32c":"00000000"})";
   const std::string files = many(2000, [&](int64_t) { return file; });
   const std::string well =
@@ -271,9 +272,8 @@ TEST_CASE("checkpoint: a manifest is refused where it holds more than one that w
   CHECK(well == "no error");
 }
 
-TEST_CASE(
-    "checkpoint: in part, master weights that are absent are the parameter's, the caller's too",
-    "[unit][state]") {
+TEST_CASE("checkpoint: with partial, missing master weights are copied from the parameter",
+          "[unit][state]") {
   const test_support::Folder folder;
   resumed::save(weights(MasterKind::kNone), 2, folder.path());
   for (const MasterKind kind :
@@ -285,12 +285,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("checkpoint: in part, a new parameter's random bits are nobody else's", "[unit][state]") {
+TEST_CASE("checkpoint: with partial, a new parameter gets a key that no other parameter has",
+          "[unit][state]") {
   world::Case c = weights(MasterKind::kStochastic);
   c.params.push_back(c.params[0]);
   c.params.back().name = "v";
   world::Case other = c;
-  other.params[0].name = "new";  // v had key 1, and is number 1 again; new is number 0, as w was
+  other.params[0].name = "new";  // v keeps key 1; "new" must not get key 0, which w had
   std::swap(other.params[0], other.params[1]);
   const test_support::Folder folder;
   resumed::save(c, 2, folder.path());
@@ -302,7 +303,7 @@ TEST_CASE("checkpoint: in part, a new parameter's random bits are nobody else's"
   });
 }
 
-TEST_CASE("checkpoint: moments that no load would take are not saved", "[unit][state]") {
+TEST_CASE("checkpoint: moments that a load would reject are not saved", "[unit][state]") {
   const world::Case c = weights(MasterKind::kOwned);
   const test_support::Folder folder;
   resumed::save(c, 1, folder.path());
@@ -313,11 +314,10 @@ TEST_CASE("checkpoint: moments that no load would take are not saved", "[unit][s
     const char* words;
     std::function<void(Optimizer&)> spoil;
   };
-  for (const Row& row :
-       {Row{"element 0", put(StateKind::kMomentum, std::nanf(""))},
-        Row{"element 0", put(StateKind::kVariance, -1.0f)},
-        Row{"element 0", put(StateKind::kVariance, HUGE_VALF)},
-        Row{"but the checkpoint is of step 0", [](Optimizer& o) { o.set_steps(0); }}}) {
+  for (const Row& row : {Row{"element 0", put(StateKind::kMomentum, std::nanf(""))},
+                         Row{"element 0", put(StateKind::kVariance, -1.0f)},
+                         Row{"element 0", put(StateKind::kVariance, HUGE_VALF)},
+                         Row{"but must be 0 at step 0", [](Optimizer& o) { o.set_steps(0); }}}) {
     std::string problem;
     world::on_ranks(1, [&](Comm& comm) {
       world::Rank rank(c, comm);
@@ -332,5 +332,5 @@ TEST_CASE("checkpoint: moments that no load would take are not saved", "[unit][s
     CHECK(resumed::names_in(folder.path()).size() == 2);
   }
   change_manifest(folder.path(), [](Manifest& m) { m.step = 0; });
-  CHECK_THAT(problem_of_load(c, folder.path()), Catch::Contains("but the checkpoint is of step 0"));
+  CHECK_THAT(problem_of_load(c, folder.path()), Catch::Contains("but must be 0 at step 0"));
 }

@@ -16,7 +16,7 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// What goes wrong with checkpoints: on disk, in files, in the caller's hands.
+// Faults of checkpoints: failing file operations, damaged files, and wrong arguments.
 
 using namespace muonrt;
 using Catch::Contains;
@@ -25,9 +25,9 @@ using namespace resumed;
 
 namespace {
 
-constexpr int64_t kEach = kSanitized ? 4 : 1;  // of so many operations one fails
+constexpr int64_t kEach = kSanitized ? 4 : 1;  // every `kEach`-th operation fails in one run
 
-/// Lets operation number `nth` of one rank fail, and, where it is lasting, all behind it.
+/// Makes operation number `nth` of one rank fail, and if `lasting`, all later ones.
 class FailingFiles : public Files {
  public:
   FailingFiles(int64_t nth, bool lasting) : left_(nth), lasting_(lasting) {}
@@ -45,25 +45,25 @@ class FailingFiles : public Files {
   bool lasting_;
 };
 
-/// Makes files only once it is let go.
+/// Blocks the creation of files until `release` is called.
 class WaitingFiles : public Files {
  public:
-  void let_go() { go_.set_value(); }
+  void release() { released_.set_value(); }
 
  protected:
   void before(const char* operation, const std::string& path) override {
     const bool waits = std::string(operation) == "create" && path.ends_with(".safetensors.tmp");
-    if (waits) went_.wait();
+    if (waits) is_released_.wait();
   }
 
  private:
-  std::promise<void> go_;
-  std::shared_future<void> went_ = go_.get_future().share();
+  std::promise<void> released_;
+  std::shared_future<void> is_released_ = released_.get_future().share();
 };
 
 }  // namespace
 
-TEST_CASE("checkpoint: whatever operation fails, the folder holds the old one or the new one",
+TEST_CASE("checkpoint: whichever operation fails, the folder has the old or the new checkpoint",
           "[unit][state]") {
   const world::Case c = small();
   const auto old = world::run([&] {
@@ -94,7 +94,7 @@ TEST_CASE("checkpoint: whatever operation fails, the folder holds the old one or
           problems[number] =
               problem_of([&] { save_state(rank.optimizer(), path, {.with_params = true}, files); });
           if (files.failed() && comm.rank() == failing) failed = true;
-          // The optimizer goes on.
+          // The optimizer remains usable.
           run_steps(rank, 2, 3);
         });
         ended = !failed;
@@ -108,7 +108,7 @@ TEST_CASE("checkpoint: whatever operation fails, the folder holds the old one or
         if (problems[0] != "no error") CHECK_THAT(problems[0], Contains("planted"));
         const auto loaded = load(c, 0, 0, path).tensors;
         CHECK((loaded == (step == 1 ? old : fresh)));
-        // And the next save leaves nothing else behind.
+        // The next save removes all files of the failed one.
         save(c, 2, path);
         CHECK(names_in(path).size() == 3);
       }
@@ -119,7 +119,7 @@ TEST_CASE("checkpoint: whatever operation fails, the folder holds the old one or
   }
 }
 
-TEST_CASE("checkpoint: what fails behind the steps is told by the wait, and the old one stays",
+TEST_CASE("checkpoint: the wait reports errors of a background save, and the old checkpoint stays",
           "[unit][state][tsan]") {
   const world::Case c = small();
   for (const bool lasting : {false, true}) {
@@ -129,7 +129,7 @@ TEST_CASE("checkpoint: what fails behind the steps is told by the wait, and the 
     world::on_ranks(2, [&](Comm& comm) {
       world::Rank rank(c, comm);
       run_steps(rank, 0, 2);
-      // Of rank 1: the look for the probe, then the file: made, written.
+      // Operations of rank 1: examine the probe, create the file, write the file.
       BackgroundSave saving(std::make_unique<FailingFiles>(comm.rank() == 1 ? 2 : 1000, lasting));
       saving.reserve(rank.optimizer(), true);
       saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
@@ -141,11 +141,11 @@ TEST_CASE("checkpoint: what fails behind the steps is told by the wait, and the 
     CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));
     CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
     load(c, 1, 2, folder.path());
-    CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));  // who is dead removes nothing
+    CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));  // lasting: removing fails, too
   }
 }
 
-TEST_CASE("checkpoint: what is written behind the steps is what was there when it began",
+TEST_CASE("checkpoint: a background save writes the state at the time of save_begin",
           "[unit][state]") {
   const world::Case c = small();
   const auto expected = [&] {
@@ -163,13 +163,14 @@ TEST_CASE("checkpoint: what is written behind the steps is what was there when i
     saving.reserve(rank.optimizer(), true);
     saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
     run_steps(rank, 1, 3);
-    files.let_go();
+    files.release();
     saving.wait();
   });
   CHECK((load(c, 0, 0, folder.path()).tensors == expected));
 }
 
-TEST_CASE("checkpoint: every flipped bit is found, and its file named", "[unit][state]") {
+TEST_CASE("checkpoint: every flipped bit is detected, and the error names the file",
+          "[unit][state]") {
   const Folder folder;
   save(small(), 2, folder.path());
   const std::string unchanged = problem_of([&] { load(small(), 2, 2, folder.path()); });
@@ -178,7 +179,7 @@ TEST_CASE("checkpoint: every flipped bit is found, and its file named", "[unit][
   REQUIRE(names.size() == 3);
   for (const std::string& name : names) {
     const std::string good = content(folder.path() + "/" + name);
-    // Every byte of a small file is too many loads: a sample, another bit in each.
+    // A sample of bytes, with a different bit in each, because a load per byte would take too long.
     const size_t flips = kSanitized ? 15 : 60;
     for (size_t i = 0; i < good.size(); i += 1 + good.size() / flips) {
       std::string bad = good;
@@ -197,7 +198,7 @@ TEST_CASE("checkpoint: every flipped bit is found, and its file named", "[unit][
   }
 }
 
-TEST_CASE("checkpoint: another model's state is refused with the list, and nothing is written",
+TEST_CASE("checkpoint: another model's state is rejected with a list, and nothing is written",
           "[unit][state]") {
   const Folder folder;
   save(small(), 2, folder.path());
@@ -216,13 +217,13 @@ TEST_CASE("checkpoint: another model's state is refused with the list, and nothi
     run_steps(rank, 0, 1);
   });
   CHECK(problems[0] == problems[1]);
-  for (const char* word : {"INVALID_ARGUMENT", "'w': its shape is [8, 5], there [6, 5]",
-                           "'w': its dtype of momentum is BF16, there F32", "'c' is not in it",
-                           "'b' is no parameter here"})
+  for (const char* word : {"INVALID_ARGUMENT", "'w': its shape is [8, 5], but was [6, 5]",
+                           "'w': its dtype of momentum is BF16, but was F32",
+                           "'c' is not in the checkpoint", "'b' is not in the optimizer"})
     CHECK_THAT(problems[0], Contains(word));
 }
 
-TEST_CASE("checkpoint: in part, what is absent starts anew and what is surplus is left, as told",
+TEST_CASE("checkpoint: with partial, missing state is initialized and other state is ignored",
           "[unit][state]") {
   const Folder folder;
   const auto saved = save(small(), 2, folder.path());
@@ -232,8 +233,8 @@ TEST_CASE("checkpoint: in part, what is absent starts anew and what is surplus i
     world::Rank rank(other, comm);
     run_steps(rank, 0, 1);
     const std::string text = load_state(rank.optimizer(), folder.path(), {.partial = true});
-    RANK_CHECK(text.find("'c' is not in it: it starts anew") != text.npos);
-    RANK_CHECK(text.find("'b' is no parameter here: it is left") != text.npos);
+    RANK_CHECK(text.find("'c' is not in the checkpoint: its state is initialized") != text.npos);
+    RANK_CHECK(text.find("'b' is not in the optimizer: it is ignored") != text.npos);
     RANK_CHECK(rank.optimizer().steps() == 2);
     RANK_CHECK(rank.optimizer().updates(0) == 2);
     RANK_CHECK(rank.optimizer().updates(1) == 0);
@@ -249,7 +250,7 @@ TEST_CASE("checkpoint: in part, what is absent starts anew and what is surplus i
   });
 }
 
-TEST_CASE("checkpoint: momentum of the other convention is converted, and it is said",
+TEST_CASE("checkpoint: momentum of the other kind is converted, and the notes say so",
           "[unit][state]") {
   const Folder folder;
   const auto saved = save(small(), 2, folder.path());
@@ -272,9 +273,9 @@ TEST_CASE("checkpoint: momentum of the other convention is converted, and it is 
   });
 }
 
-// What lies in a folder of checkpoints, and who may write there.
+// The files in a folder of checkpoints, and concurrent saves.
 
-TEST_CASE("checkpoint: a folder that the ranks do not share is refused", "[unit][state]") {
+TEST_CASE("checkpoint: a folder that the ranks do not share is rejected", "[unit][state]") {
   const Folder one, two;
   std::vector<std::string> problems(2);
   world::on_ranks(2, [&](Comm& comm) {
@@ -290,7 +291,7 @@ TEST_CASE("checkpoint: a folder that the ranks do not share is refused", "[unit]
   CHECK(names_in(two.path()).empty());
 }
 
-TEST_CASE("checkpoint: of two jobs that save into one folder one is told, the other's is there",
+TEST_CASE("checkpoint: of two concurrent saves into one folder one fails and the other succeeds",
           "[unit][state]") {
   const world::Case c = small();
   const Folder folder;
@@ -311,7 +312,7 @@ TEST_CASE("checkpoint: of two jobs that save into one folder one is told, the ot
   CHECK_THAT(problems[0], Contains("IO") && Contains(kLockName) && Contains("is locked"));
   CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
   CHECK(problem_of([&] { load(c, 0, 0, folder.path()); }) == "no error");
-  // And once it has ended nobody is kept out.
+  // After the save has ended, another save succeeds.
   CHECK(problem_of([&] { save(c, 2, folder.path()); }) == "no error");
   CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 2);
 }
@@ -330,7 +331,7 @@ TEST_CASE("checkpoint: the last saves are kept, and only files of older saves ar
   const Folder folder;
   for (const auto& names : {others, left})
     for (const std::string& name : names) put(folder.path() + "/" + name, "x");
-  std::vector<int64_t> expected, kept;  // the newest first, whatever their steps
+  std::vector<int64_t> expected, kept;  // the newest first, independent of their steps
   for (const int64_t steps : {3, 1, 2, 2, 1}) {
     save(small(), steps, folder.path(), {.with_params = true, .keep = 3});
     expected.insert(expected.begin(), steps);
@@ -354,7 +355,7 @@ TEST_CASE("checkpoint: the last saves are kept, and only files of older saves ar
   CHECK(names.size() == others.size() + 3 * 3);
 }
 
-TEST_CASE("checkpoint: a damaged manifest counts as none, one of another format stays",
+TEST_CASE("checkpoint: a damaged manifest is replaced, one of another format is not",
           "[unit][state]") {
   for (const int64_t keep : {1, 2}) {
     const Folder folder;
@@ -365,7 +366,7 @@ TEST_CASE("checkpoint: a damaged manifest counts as none, one of another format 
     CHECK(problem_of([&] { save(small(), 2, folder.path(), {.keep = keep}); }) == "no error");
     CHECK(parse_manifest(content(path), path).step == 2);
     CHECK(names_in(folder.path()).size() == 3);
-    // As a later library may write it, with its checksum.
+    // A manifest of a later format, with a valid checksum.
     std::string text = to_text(good);
     const std::string name = "muonrt checkpoint 1";
     text.replace(text.find(name), name.size(), "muonrt checkpoint 9");

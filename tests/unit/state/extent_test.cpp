@@ -11,7 +11,7 @@ using namespace muonrt;
 
 namespace {
 
-/// Element by element: place in the extent, by the element of the whole tensor.
+/// Maps each element of the whole tensor to its index in the extent, computed one by one.
 std::map<int64_t, int64_t> places(const Extent& x) {
   std::map<int64_t, int64_t> out;
   int64_t numel = 1;
@@ -59,7 +59,7 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
     for (const Stretch& s : a.stretches()) {
       CHECK(s.count > 0);
       CHECK(s.element > last);
-      last = s.element + s.count;  // neighbours are one
+      last = s.element + s.count;  // adjacent elements form one stretch
       for (int64_t k = 0; k < s.count; ++k) seen[s.element + k] = s.local + k;
     }
     CHECK(seen == in_a);
@@ -72,8 +72,9 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
   }
 }
 
-// From a checkpoint of a few hundred bytes: to walk from element 0 on would take an hour.
-TEST_CASE("extent: a late part of a huge tensor takes no time", "[unit][state]") {
+// Such an extent fits into a checkpoint of a few hundred bytes. Counting from element 0 would take
+// an hour.
+TEST_CASE("extent: a part at the end of a huge tensor is found quickly", "[unit][state]") {
   constexpr int64_t kHuge = int64_t{1} << 40;
   const Extent columns = {{kHuge, 4}, {{{0, kHuge}}, {{1, 2}}}, 0, kHuge};
   const Extent late = columns.part(kHuge - 2, kHuge);
@@ -87,15 +88,15 @@ TEST_CASE("extent: a late part of a huge tensor takes no time", "[unit][state]")
   REQUIRE(both.size() == 2);
   CHECK(both[1].first == kHuge - 1);
   CHECK(both[1].second == 1);
-  // As a view of neighbouring dims in one.
+  // With neighboring dimensions merged.
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 3, 4 * kHuge)).size() == 1);
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 2, 4 * kHuge)).empty());
 }
 
-TEST_CASE("extent: one that is none is refused", "[unit][state]") {
+TEST_CASE("extent: an invalid extent is rejected", "[unit][state]") {
   const Extent good = {{4, 6}, {{{0, 2}, {3, 4}}, {{0, 6}}}, 2, 18};
   CHECK(problem_of(good, 24) == nullptr);
-  CHECK_THAT(problem_of(good, 25), Catch::Contains("another tensor's"));
+  CHECK_THAT(problem_of(good, 25), Catch::Contains("does not match the tensor"));
   const auto bad = [&](const std::function<void(Extent&)>& change) {
     Extent x = good;
     change(x);

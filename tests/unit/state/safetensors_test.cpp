@@ -21,7 +21,7 @@ std::string length_of(size_t bytes) {
   return out;
 }
 
-/// A file of this header and data.
+/// Writes a file with this header and data.
 std::string file_of(const std::string& header, const std::string& data) {
   return length_of(header.size()) + header + data;
 }
@@ -35,7 +35,7 @@ std::string message_of(const std::function<void()>& work) {
   return "no error";
 }
 
-std::string refusal(const std::string& header, int64_t data_bytes) {
+std::string rejection(const std::string& header, int64_t data_bytes) {
   return message_of([&] { parse_tensor_table(header, data_bytes, "f"); });
 }
 
@@ -51,8 +51,8 @@ std::string text_of(std::span<const unsigned char> bytes) {
 
 }  // namespace
 
-TEST_CASE("safetensors: every dtype of the format is as long as its bits", "[unit][state]") {
-  // From the format's own list: bits of eight elements are the bytes.
+TEST_CASE("safetensors: every dtype of the format has its number of bits", "[unit][state]") {
+  // From the list of the format. With eight elements, the bytes equal the bits of an element.
   const std::vector<std::pair<const char*, int64_t>> bits = {
       {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
       {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
@@ -64,29 +64,31 @@ TEST_CASE("safetensors: every dtype of the format is as long as its bits", "[uni
     const TensorTable table =
         parse_tensor_table("{" + entry("a", dtype, "[2,4]", 0, size) + "}", size, "f");
     CHECK(table.entries.at(0).elements() == 8);
-    CHECK_THAT(refusal("{" + entry("a", dtype, "[2,4]", 0, size + 1) + "}", size + 1),
+    CHECK_THAT(rejection("{" + entry("a", dtype, "[2,4]", 0, size + 1) + "}", size + 1),
                Contains("span"));
   }
-  CHECK_THAT(refusal("{" + entry("a", "F4", "[3]", 0, 1) + "}", 1), Contains("whole number of"));
-  CHECK_THAT(refusal("{" + entry("a", "F6_E2M3", "[2]", 0, 1) + "}", 1), Contains("whole number"));
-  CHECK_THAT(refusal("{" + entry("a", "F5", "[8]", 0, 5) + "}", 5), Contains("'F5' is unknown"));
+  CHECK_THAT(rejection("{" + entry("a", "F4", "[3]", 0, 1) + "}", 1), Contains("whole number of"));
+  CHECK_THAT(rejection("{" + entry("a", "F6_E2M3", "[2]", 0, 1) + "}", 1),
+             Contains("whole number"));
+  CHECK_THAT(rejection("{" + entry("a", "F5", "[8]", 0, 5) + "}", 5), Contains("'F5' is unknown"));
 }
 
-TEST_CASE("safetensors: a header is one object, without NUL, mark or repetition", "[unit][state]") {
-  const std::string a = entry("a", "U8", "[1]", 0, 1);
-  CHECK(refusal("{" + a + "}   ", 1) == "no error");
-  CHECK(refusal("{\"__metadata__\":null," + a + "}", 1) == "no error");
-  CHECK_THAT(refusal("\xef\xbb\xbf{" + a + "}", 1), Contains("byte order mark"));
-  CHECK_THAT(refusal("{" + a + "}" + std::string(2, '\0'), 1), Contains("NUL"));
-  CHECK_THAT(refusal(" {" + a + "}", 1), Contains("first byte"));
-  CHECK_THAT(refusal("{" + entry("a\\u0000b", "U8", "[1]", 0, 1) + "}", 1),
-             Contains("'a\\x00b'") && Contains("NUL"));
-  CHECK_THAT(refusal("{" + a + "," + a + "}", 1), Contains("'a' occurs twice"));
-  CHECK_THAT(refusal("{\"__metadata__\":{\"x\":null}," + a + "}", 1), Contains("'x' is no text"));
-}
-
-TEST_CASE("safetensors: a header reads back as it was written, or is not written",
+TEST_CASE("safetensors: a header is one object, without NUL, byte order mark or repeated names",
           "[unit][state]") {
+  const std::string a = entry("a", "U8", "[1]", 0, 1);
+  CHECK(rejection("{" + a + "}   ", 1) == "no error");
+  CHECK(rejection("{\"__metadata__\":null," + a + "}", 1) == "no error");
+  CHECK_THAT(rejection("\xef\xbb\xbf{" + a + "}", 1), Contains("byte order mark"));
+  CHECK_THAT(rejection("{" + a + "}" + std::string(2, '\0'), 1), Contains("NUL"));
+  CHECK_THAT(rejection(" {" + a + "}", 1), Contains("first byte"));
+  CHECK_THAT(rejection("{" + entry("a\\u0000b", "U8", "[1]", 0, 1) + "}", 1),
+             Contains("'a\\x00b'") && Contains("NUL"));
+  CHECK_THAT(rejection("{" + a + "," + a + "}", 1), Contains("'a' occurs twice"));
+  CHECK_THAT(rejection("{\"__metadata__\":{\"x\":null}," + a + "}", 1),
+             Contains("'x' is not a string"));
+}
+
+TEST_CASE("safetensors: a header is read back unchanged, or is not written", "[unit][state]") {
   const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"q\"", "\n\xc3\xa4"}};
   std::vector<TensorEntry> entries = {
       {"w/\"1\"", "F32", {2, 3}, 0, 24}, {"e", "F4", {0, 7}, 0, 0}, {"s", "I64", {}, 0, 8}};
@@ -103,20 +105,20 @@ TEST_CASE("safetensors: a header reads back as it was written, or is not written
     CHECK(found->shape == e.shape);
     CHECK(found->begin == e.begin);
   }
-  const auto refused = [](std::vector<TensorEntry> list,
-                          const std::map<std::string, std::string>& more = {}) {
+  const auto rejected = [](std::vector<TensorEntry> list,
+                           const std::map<std::string, std::string>& more = {}) {
     return message_of([&] { tensor_header(list, more, "f"); });
   };
-  CHECK_THAT(refused({{"a", "U8", {1}, 0, 1}, {"a", "U8", {1}, 0, 1}}), Contains("twice"));
-  CHECK_THAT(refused({{"\xff", "U8", {1}, 0, 1}}), Contains("no UTF-8"));
-  CHECK_THAT(refused({{std::string("a\0b", 3), "U8", {1}, 0, 1}}), Contains("NUL"));
-  CHECK_THAT(refused({{"__metadata__", "U8", {1}, 0, 1}}), Contains("__metadata__"));
-  CHECK_THAT(refused({{"a", "U8", {2}, 0, 1}}), Contains("span 1"));
-  CHECK_THAT(refused({{"a", "F5", {1}, 0, 1}}), Contains("unknown"));
-  CHECK_THAT(refused({}, {{"k", "\xff"}}), Contains("metadata"));
+  CHECK_THAT(rejected({{"a", "U8", {1}, 0, 1}, {"a", "U8", {1}, 0, 1}}), Contains("twice"));
+  CHECK_THAT(rejected({{"\xff", "U8", {1}, 0, 1}}), Contains("not UTF-8"));
+  CHECK_THAT(rejected({{std::string("a\0b", 3), "U8", {1}, 0, 1}}), Contains("NUL"));
+  CHECK_THAT(rejected({{"__metadata__", "U8", {1}, 0, 1}}), Contains("__metadata__"));
+  CHECK_THAT(rejected({{"a", "U8", {2}, 0, 1}}), Contains("span 1"));
+  CHECK_THAT(rejected({{"a", "F5", {1}, 0, 1}}), Contains("unknown"));
+  CHECK_THAT(rejected({}, {{"k", "\xff"}}), Contains("metadata"));
 }
 
-TEST_CASE("safetensors: a folder, an index or a file is one model", "[unit][state]") {
+TEST_CASE("safetensors: a folder, an index or a file is read as one model", "[unit][state]") {
   const Folder folder;
   const auto put = [&](const std::string& name, const std::string& text) {
     std::ofstream(folder.path() + "/" + name, std::ios::binary) << text;
@@ -155,10 +157,11 @@ TEST_CASE("safetensors: a folder, an index or a file is one model", "[unit][stat
   put("c.safetensors", file_of("{" + entry("v", "U8", "[1]", 0, 1) + "}", "4"));
   CHECK_THAT(problem(), Contains("'v'") && Contains("b.safetensors") && Contains("c.safetensors"));
   CHECK_THAT(problem("none.safetensors"), Contains("cannot be opened"));
-  CHECK_THAT(problem("notes.txt"), Contains("shorter than") || Contains("header claims"));
+  CHECK_THAT(problem("notes.txt"), Contains("fewer than") || Contains("header should have"));
 }
 
-TEST_CASE("safetensors: more files are read than may be open at once", "[unit][state][nosan]") {
+TEST_CASE("safetensors: a model may have more files than a process may open",
+          "[unit][state][nosan]") {
   const Folder folder;
   constexpr int kFiles = 60;
   for (int i = 0; i < kFiles; ++i) {

@@ -1,4 +1,4 @@
-// What a forked child, another user or a change of directory must not do to a save.
+// Saves are not affected by forked children, other users or a change of the working directory.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,8 +8,8 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "muonrt/checkpoint.h"
 #include "muonrt/comm.h"
-#include "muonrt/state.h"
 #include "state/files.hpp"
 #include "support/checkpoints.hpp"
 #include "support/folder.hpp"
@@ -21,13 +21,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// One rank with one matrix, and memory for a background save.
+/// One rank with one matrix and reserved memory for a background save.
 class Saver {
  public:
   Saver() {
     REQUIRE(muonrt_comm_create_self(&comm_) == MUONRT_OK);
     REQUIRE(matrix_.create(comm_) == MUONRT_OK);
-    REQUIRE(muonrt_optimizer_save_reserve(optimizer(), nullptr, nullptr) == MUONRT_OK);
+    REQUIRE(muonrt_optimizer_save_reserve(nullptr, optimizer(), nullptr) == MUONRT_OK);
   }
   ~Saver() {
     matrix_.destroy();
@@ -58,14 +58,14 @@ mode_t mode_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("save: a child that destroys the optimizer leaves its parent's save alone",
+TEST_CASE("save: a child that destroys the optimizer does not affect the parent's save",
           "[unit][state]") {
   const test_support::Folder folder;
   Saver saver;
   REQUIRE(saver.begin(folder.path()) == MUONRT_OK);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);  // a destructor that waits for the parent's threads waits for ever
+    alarm(20);  // a destructor that waits for the parent's threads would block forever
     muonrt_optimizer_destroy(saver.optimizer());
     _exit(0);
   }
@@ -76,13 +76,13 @@ TEST_CASE("save: a child that destroys the optimizer leaves its parent's save al
   CHECK(saver.load(folder.path()) == MUONRT_OK);
 }
 
-TEST_CASE("save: a child that lives on does not keep the folder locked", "[unit][state]") {
+TEST_CASE("save: a child that outlives the save does not keep the folder locked", "[unit][state]") {
   const test_support::Folder folder;
   Saver saver;
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   REQUIRE(saver.begin(folder.path()) == MUONRT_OK);
-  const pid_t child = fork();  // as a data loader's worker
+  const pid_t child = fork();  // like a worker of a data loader
   if (child == 0) {
     close(ends[1]);
     char byte;
@@ -93,14 +93,14 @@ TEST_CASE("save: a child that lives on does not keep the folder locked", "[unit]
   CHECK(saver.save(folder.path()) == MUONRT_OK);
   Saver another;
   REQUIRE(saver.begin(folder.path()) == MUONRT_OK);
-  CHECK(another.save(folder.path()) == MUONRT_ERROR_IO);  // the lock is one
+  CHECK(another.save(folder.path()) == MUONRT_ERROR_IO);  // the folder is locked
   CHECK(saver.wait() == MUONRT_OK);
   close(ends[1]);
   waitpid(child, nullptr, 0);
   close(ends[0]);
 }
 
-TEST_CASE("save: only who may write the lock's file can read it", "[unit][state]") {
+TEST_CASE("save: only users who may write the lock file can read it", "[unit][state]") {
   const test_support::Folder folder;
   const std::string path = folder.path() + "/lock";
   Files files;
@@ -113,12 +113,12 @@ TEST_CASE("save: only who may write the lock's file can read it", "[unit][state]
     CHECK(mode_of(path) == mode);
   }
   umask(before);
-  chmod(path.c_str(), 0644);  // as muonrt made it before
+  chmod(path.c_str(), 0644);  // the mode of an existing lock file is reduced, too
   { const FileLock lock = files.lock(path); }
   CHECK(mode_of(path) == 0600);
 }
 
-TEST_CASE("save: a relative folder is that of the beginning", "[unit][state]") {
+TEST_CASE("save: a relative folder is resolved when the save begins", "[unit][state]") {
   const test_support::Folder here, elsewhere;
   const fs::path before = fs::current_path();
   Saver saver;
@@ -132,7 +132,7 @@ TEST_CASE("save: a relative folder is that of the beginning", "[unit][state]") {
 }
 
 // With `keep` a manifest that cannot be examined would otherwise be replaced as if it were absent.
-TEST_CASE("files: what cannot be examined is not absent", "[unit][state]") {
+TEST_CASE("files: a file that cannot be examined is an error, not absent", "[unit][state]") {
   const test_support::Folder folder;
   Files files;
   const std::string loop = folder.path() + "/loop",

@@ -1,4 +1,4 @@
-// State as a caller reads it through the C ABI.
+// State shards and update counts through the C ABI.
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -28,7 +28,7 @@ class Matrix {
     }
     REQUIRE(muonrt_comm_create_self(&comm_) == MUONRT_OK);
     muonrt_group_t group;
-    muonrt_group_init(&group, MUONRT_ROLE_MUON);
+    muonrt_group_init_muon(&group);
     group.normuon_axis = normuon;
     const int64_t shape[] = {kRows, kCols};
     muonrt_param_t param;
@@ -50,22 +50,35 @@ class Matrix {
   Matrix(const Matrix&) = delete;
   Matrix& operator=(const Matrix&) = delete;
 
-  muonrt_status_t step(int64_t number, const int64_t* without = nullptr) {
+  muonrt_status_t step(int64_t number, const int64_t* inactive = nullptr) {
     for (size_t i = 0; i < grad_.size(); ++i)
       grad_[i] = noise(kCount * (number + 1) + static_cast<int64_t>(i));
     muonrt_step_args_t args;
     muonrt_step_args_init(&args);
     args.lr = 0.01;
-    args.inactive_params = without;
-    args.n_inactive_params = without ? 1 : 0;
-    return muonrt_optimizer_step(optimizer, &args, nullptr);
+    args.inactive_params = inactive;
+    args.n_inactive_params = inactive ? 1 : 0;
+    return muonrt_optimizer_step(nullptr, optimizer, &args);
   }
-  const void* state(int32_t kind) {
-    muonrt_state_view_t view;
-    muonrt_state_view_init(&view);
-    REQUIRE(muonrt_optimizer_state(optimizer, 0, kind, &view) == MUONRT_OK);
-    REQUIRE(view.numel == kCount);
-    return view.data;
+  std::vector<muonrt_state_shard_t> shards() {
+    int64_t n = -1;
+    REQUIRE(muonrt_optimizer_get_state_shards(nullptr, 0, &n, optimizer) == MUONRT_OK);
+    std::vector<muonrt_state_shard_t> out(static_cast<size_t>(n));
+    for (muonrt_state_shard_t& shard : out) muonrt_state_shard_init(&shard);
+    REQUIRE(muonrt_optimizer_get_state_shards(out.data(), n, &n, optimizer) == MUONRT_OK);
+    return out;
+  }
+  /// Returns the data of the only shard of this kind, which must hold the whole parameter.
+  const void* state(enum muonrt_state_kind kind) {
+    const void* data = nullptr;
+    for (const muonrt_state_shard_t& shard : shards()) {
+      if (shard.kind != kind) continue;
+      REQUIRE(data == nullptr);
+      REQUIRE(shard.end - shard.begin == kCount);
+      data = shard.data;
+    }
+    REQUIRE(data != nullptr);
+    return data;
   }
 
   muonrt_optimizer_t* optimizer = nullptr;
@@ -78,7 +91,7 @@ class Matrix {
 
 }  // namespace
 
-TEST_CASE("state: parameter and remainder make the f32 weight, as the header joins them",
+TEST_CASE("state: parameter and remainder give the f32 weight by the formula of the header",
           "[unit][abi]") {
   Matrix split(MUONRT_MASTER_REMAINDER), whole(MUONRT_MASTER_OWNED);
   for (int step = 0; step < 5; ++step) {
@@ -98,45 +111,33 @@ TEST_CASE("state: parameter and remainder make the f32 weight, as the header joi
     wrong_side_by_side += (static_cast<uint32_t>(param) << 16 | remainder[i]) != bits;
   }
   CHECK(wrong == 0);
-  CHECK(wrong_side_by_side > kCount / 4);  // else the rule would not have been seen
+  CHECK(wrong_side_by_side > kCount / 4);  // otherwise the test could not detect a wrong formula
 }
 
-TEST_CASE("state: every kind that is kept has its extent, and one that is not kept is refused",
-          "[unit][abi]") {
+TEST_CASE("state: each kind of state that exists has one shard on one rank", "[unit][abi]") {
   Matrix m(MUONRT_MASTER_OWNED, MUONRT_NORMUON_ROWS);
-  muonrt_state_shard_t extents[3];
-  muonrt_state_shard_init(&extents[0]);
-  int64_t n = -1;
-  REQUIRE(muonrt_optimizer_get_state_shards(m.optimizer, extents, 3, &n) == MUONRT_OK);
-  REQUIRE(n == 3);
-  muonrt_state_view_t view;
-  muonrt_state_view_init(&view);
   std::vector<int32_t> kinds;
-  for (const muonrt_state_shard_t& extent : extents) {
-    kinds.push_back(extent.kind);
-    REQUIRE(muonrt_optimizer_state(m.optimizer, 0, extent.kind, &view) == MUONRT_OK);
-    const bool lines = extent.kind == MUONRT_STATE_NORMUON;
-    CHECK(view.place == (lines ? MUONRT_PLACE_LINES : MUONRT_PLACE_LOCAL));
-    CHECK(view.numel == (lines ? kRows : kCount));
-    CHECK(extent.begin == 0);
-    CHECK(extent.end == view.numel);
-    CHECK(extent.data == view.data);
+  for (const muonrt_state_shard_t& shard : m.shards()) {
+    kinds.push_back(shard.kind);
+    const bool neurons = shard.kind == MUONRT_STATE_NORMUON;
+    CHECK(shard.param == 0);
+    CHECK(shard.ndim == (neurons ? 1 : 2));
+    CHECK(shard.shape[0] == kRows);
+    CHECK(shard.begin == 0);
+    CHECK(shard.end == (neurons ? kRows : kCount));
+    CHECK(shard.data != nullptr);
   }
   CHECK(kinds ==
         std::vector<int32_t>{MUONRT_STATE_MOMENTUM, MUONRT_STATE_MASTER, MUONRT_STATE_NORMUON});
-  for (const int32_t absent : {MUONRT_STATE_VARIANCE, MUONRT_STATE_REMAINDER})
-    CHECK(muonrt_optimizer_state(m.optimizer, 0, absent, &view) == MUONRT_ERROR_INVALID_STATE);
-  CHECK(muonrt_optimizer_state(m.optimizer, 0, 5, &view) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("state kind is 5"));
-  CHECK(muonrt_optimizer_get_state_shards(m.optimizer, nullptr, -1, &n) ==
+  int64_t n = -1;
+  CHECK(muonrt_optimizer_get_state_shards(nullptr, -1, &n, m.optimizer) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_get_last_error(), Contains("capacity is -1"));
 }
 
-TEST_CASE("state: AdamW goes on from a parameter's own count, not from the number of steps",
+TEST_CASE("state: AdamW uses the update count of a parameter, not the number of steps",
           "[unit][abi]") {
-  // One weight, whose gradient is 1 and then 0. beta1 = 0: the update is g / (sqrt(v / (1 -
-  // beta2^t)) + eps), of a step that takes no part nothing.
+  // One weight with gradient 1. With beta1 = 0 the update is g / (sqrt(v / (1 - beta2^t)) + eps).
   constexpr double kLr = 0.01, kBeta2 = 0.999;
   constexpr int64_t kSteps = 2000;
   const auto moved = [&](int64_t updates, float variance) {
@@ -156,11 +157,12 @@ TEST_CASE("state: AdamW goes on from a parameter's own count, not from the numbe
     const muonrt::Comm comm = muonrt::Comm::self();
     muonrt::Optimizer o(comm, muonrt::options(), {group}, {param});
     o.set_step(kSteps);
-    CHECK(o.updates(0) == kSteps);
-    if (updates >= 0) o.set_updates(0, updates);
-    *static_cast<float*>(o.state(0, MUONRT_STATE_VARIANCE).data) = variance;
+    CHECK(o.update_count(0) == kSteps);
+    if (updates >= 0) o.set_update_count(0, updates);
+    for (const muonrt_state_shard_t& shard : o.state_shards())
+      if (shard.kind == MUONRT_STATE_VARIANCE) *static_cast<float*>(shard.data) = variance;
     o.step(kLr);
-    CHECK(o.updates(0) == (updates >= 0 ? updates : kSteps) + 1);
+    CHECK(o.update_count(0) == (updates >= 0 ? updates : kSteps) + 1);
     CHECK(o.steps() == kSteps + 1);
     return 1.0 - double{weight};
   };
@@ -171,27 +173,27 @@ TEST_CASE("state: AdamW goes on from a parameter's own count, not from the numbe
       kLr * std::sqrt((1 - std::pow(kBeta2, kSteps + 1.0)) / (1 - std::pow(kBeta2, 3)));
   CHECK(wrong > 10 * kLr);
   CHECK(moved(-1, two) == Approx(wrong).epsilon(1e-3));
-  // A slot that is started anew.
+  // A parameter whose state starts from zero.
   CHECK(moved(0, 0.0f) == Approx(kLr).epsilon(1e-3));
 }
 
-TEST_CASE("state: a count of updates that is none, or of no parameter, is refused", "[unit][abi]") {
+TEST_CASE("state: an invalid update count or parameter index is rejected", "[unit][abi]") {
   Matrix m(MUONRT_MASTER_NONE);
   int64_t updates = -1;
-  CHECK(muonrt_optimizer_get_update_count(m.optimizer, 0, &updates) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_update_count(&updates, m.optimizer, 0) == MUONRT_OK);
   CHECK(updates == 0);
   for (const int64_t bad : {int64_t{-1}, (int64_t{1} << 53) + 1}) {
     CHECK(muonrt_optimizer_set_update_count(m.optimizer, 0, bad) == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Contains("param 'w': updates is " + std::to_string(bad)));
   }
   CHECK(muonrt_optimizer_set_update_count(m.optimizer, 1, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_optimizer_get_update_count(m.optimizer, -1, &updates) ==
+  CHECK(muonrt_optimizer_get_update_count(&updates, m.optimizer, -1) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_optimizer_get_update_count(m.optimizer, 0, nullptr) ==
+  CHECK(muonrt_optimizer_get_update_count(nullptr, m.optimizer, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   REQUIRE(m.step(0) == MUONRT_OK);
-  const int64_t without = 0;
-  REQUIRE(m.step(1, &without) == MUONRT_OK);
-  CHECK(muonrt_optimizer_get_update_count(m.optimizer, 0, &updates) == MUONRT_OK);
+  const int64_t inactive = 0;
+  REQUIRE(m.step(1, &inactive) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_update_count(&updates, m.optimizer, 0) == MUONRT_OK);
   CHECK(updates == 1);
 }
