@@ -1,5 +1,5 @@
 # All that needs <mpi.h>, apart from the core:
-#   muonrt_mpi         shared, exports muonrt_comm_create_mpi; links muonrt and MPI
+#   muonrt_mpi         shared, exports muonrt_comm_create_mpi_address; links muonrt and MPI
 #   muonrt_mpi_static  the same for programs that take muonrt as an archive; the tests reach its inside
 file(GLOB mpi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/*.cpp)
 
