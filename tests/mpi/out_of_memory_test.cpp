@@ -59,8 +59,8 @@ std::string run(const world::Case& c, const world::Tensors& expected, int faulty
 
 TEST_CASE("out of memory: under mpirun a step is rejected or committed, whichever allocation fails",
           "[mpi]") {
-  const world::Case alone = small_case(1), c = small_case(size());
-  const world::Tensors expected = world::run(alone).tensors;
+  const world::Case on_one_rank = small_case(1), c = small_case(size());
+  const world::Tensors expected = world::run(on_one_rank).tensors;
   for (int faulty = 0; faulty < size(); ++faulty) {
     int64_t nth = 0;
     for (bool fired = true; fired; ++nth) {

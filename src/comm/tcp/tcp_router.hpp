@@ -16,7 +16,7 @@ namespace muonrt {
 
 /// A thread of rank 0 that forwards frames between the connections of all ranks, including rank 0.
 /// It never waits for one connection: it stores frames until their receiver accepts them. If more
-/// bytes than a receiver's share wait for it, the senders are told to pause their messages to it;
+/// bytes than a receiver's share wait for it, the router asks the senders to pause;
 /// control frames and messages to other ranks continue. A frame with an invalid header ends its
 /// connection. The router checks the checksums of headers, and receivers those of payloads.
 /// Memory is allocated only for frames that arrive. If that fails, a connection uses its reserved

@@ -102,10 +102,10 @@ TEST_CASE("addresses: ranks connect at an address of an interface that is not it
           const auto t = make_mailbox_transport(make_tcp_mailbox(m, 30'000));
           require_none(check_allgather(*t, 10, 1));
         })) == "");
-  const auto alone = on_ranks(1, [&](int) {
+  const auto one_rank = on_ranks(1, [&](int) {
     make_tcp_mailbox({0, 2, address, "lo", "a secret of this test", 100}, 50);
   });
-  CHECK(text_of(alone).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
+  CHECK(text_of(one_rank).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
 }
 
 TEST_CASE("socket: a connection to itself is detected, and frees its port at once",

@@ -109,7 +109,7 @@ TEST_CASE("allreduce_sum: adds in rank order, with the same bits on all ranks an
             }
           }) == "");
     }
-    // In any other order 1 would remain.
+    // If rank 2 were added before rank 1, the sum would be 1.
     CHECK(world(3, [](muonrt::Comm& comm) {
             require_sums(comm, {{1e16}, {1}, {-1e16}}, {0});
           }) == "");

@@ -32,7 +32,7 @@ namespace {
 struct Ended {
   std::string wrong;
   bool fired = false;
-  int64_t refused = 0;  // steps that were out of memory
+  int64_t failed_steps = 0;  // steps that were out of memory
   world::Tensors tensors;
 };
 
@@ -100,7 +100,7 @@ Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
   }
   const std::string oom = status_name(Status::kOutOfMemory);
   for (size_t at = seen[0].find(oom); at != std::string::npos; at = seen[0].find(oom, at + 1))
-    ++out.refused;
+    ++out.failed_steps;
   std::string expected = cat(" MUONRT_OK+1 ", fault.before ? status_name(fault.status) : "",
                              fault.before ? " " : "", "MUONRT_OK+1");
   std::string committed = seen[0];
@@ -128,10 +128,10 @@ Swept check_every(world::Case c, const Fault& fault = {}) {
       CAPTURE(faulty, nth);
       CHECK(ended.wrong == std::string());
       CHECK((ended.tensors == good.tensors));
-      CHECK(ended.refused <= 1);
+      CHECK(ended.failed_steps <= 1);
       if (!ended.fired) break;
       ++out.allocations;
-      out.rejected += ended.refused;
+      out.rejected += ended.failed_steps;
       REQUIRE(nth < 2000);
     }
   }

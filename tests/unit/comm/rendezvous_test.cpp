@@ -74,8 +74,8 @@ TEST_CASE("rendezvous: after a timeout the missing ranks are named", "[unit][com
   const auto errors = on_ranks(2, [&](int rank) { connect(config(port, rank, 4), 300); });
   CHECK(is_error(errors[0], Status::kTimeout, "ranks 2, 3 of 4 did not connect"));
   CHECK(errors[1]);
-  const auto alone = on_ranks(1, [&](int) { connect(config(port, 1, 4), 300); });
-  CHECK(is_error(alone[0], Status::kTimeout, "found no rank 0"));
+  const auto one_rank = on_ranks(1, [&](int) { connect(config(port, 1, 4), 300); });
+  CHECK(is_error(one_rank[0], Status::kTimeout, "found no rank 0"));
 }
 
 TEST_CASE("rendezvous: the error is_error if only rank 0's machine can connect to its address",
