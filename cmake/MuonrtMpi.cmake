@@ -1,19 +1,19 @@
-# All that needs <mpi.h>, apart from the core:
-#   muonrt_mpi         shared, exports muonrt_comm_create_mpi; links muonrt and MPI
-#   muonrt_mpi_static  the same for programs that take muonrt as an archive; the tests reach its inside
+# The targets that need <mpi.h>, separate from the core:
+#   muonrt_mpi         shared, exports muonrt_comm_create_mpi_address; links muonrt and MPI
+#   muonrt_mpi_static  the same for programs that link muonrt as an archive; tests use its internals
 file(GLOB mpi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/*.cpp)
 
 add_library(muonrt_mpi_objects OBJECT ${mpi_sources})
 target_include_directories(muonrt_mpi_objects PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(muonrt_mpi_objects PRIVATE muonrt_flags muonrt_headers MPI::MPI_C)
-# The C bindings alone; the C++ ones are gone from the standard.
+# Only the C bindings; the standard has no C++ bindings any more.
 target_compile_definitions(muonrt_mpi_objects PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 
 add_library(muonrt_mpi_static STATIC $<TARGET_OBJECTS:muonrt_mpi_objects>)
 target_link_libraries(muonrt_mpi_static PUBLIC muonrt_core MPI::MPI_C)
 set_target_properties(muonrt_mpi_static PROPERTIES LINKER_LANGUAGE CXX)
 
-# The core shows its ABI alone, so what is used of its errors is compiled in.
+# The core exports only its ABI, so error.cpp is compiled in.
 add_library(muonrt_mpi SHARED $<TARGET_OBJECTS:muonrt_mpi_objects>
   ${PROJECT_SOURCE_DIR}/src/base/error.cpp)
 target_include_directories(muonrt_mpi PRIVATE ${PROJECT_SOURCE_DIR}/src)

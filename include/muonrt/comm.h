@@ -230,6 +230,42 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
                                                  int64_t bytes);
 
 /**
+ * Sums numbers over all ranks, for example the loss of a training step.
+ *
+ * Every rank receives the values of all ranks and adds them in double precision in rank order:
+ * `((values of rank 0 + values of rank 1) + values of rank 2) + ...`. So the sums are bitwise
+ * identical on all ranks, in every run, and over every transport. Infinities and NaN follow IEEE
+ * 754; a sum that is NaN is always the same quiet NaN.
+ *
+ * @code
+ * // The mean loss of all tokens: each rank adds its own losses, and counts its tokens.
+ * double sums[2] = {loss_sum, token_count};
+ * check(muonrt_comm_allreduce_sum(sums, comm, sums, 2));
+ * const double mean = sums[0] / sums[1];
+ * @endcode
+ *
+ * The function is meant for a few values. It sends every value to every rank, so a rank receives
+ * 8 * `n` * size bytes. That is the reason for the limit of `n`: 8 MiB from every rank. Host
+ * memory: 8 * `n` bytes, and at most 4 MiB (or 8 * size bytes, if that is more) for the values of
+ * the ranks.
+ *
+ * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
+ *
+ * @param[out] sums    `n` sums; may be `values`. Unchanged on error. NULL is accepted if `n` is 0.
+ * @param[in]  comm    The communicator.
+ * @param[in]  values  `n` values of this rank. NULL is accepted if `n` is 0.
+ * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. With 0 the ranks only
+ *                     compare `n`.
+ *
+ * @return The statuses of muonrt_comm_barrier(), or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `n` is out of range; reported only on
+ *     this rank, while the peers wait;
+ *   - MUONRT_ERROR_MISMATCH: `n` differs between ranks.
+ */
+MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm,
+                                                     const double* values, int64_t n);
+
+/**
  * Sends messages to other ranks and receives messages from them.
  *
  * For each ordered pair of ranks there is at most one message. Its sender and its receiver pass the

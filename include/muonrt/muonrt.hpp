@@ -52,6 +52,14 @@ struct Delete {
   void operator()(muonrt_thread_group_t* p) const noexcept { muonrt_thread_group_destroy(p); }
 };
 
+/// The value that `call(&value, arguments...)` writes.
+template <class T, class Call, class... Arguments>
+T value(Call call, Arguments... arguments) {
+  T out{};
+  check(call(&out, arguments...));
+  return out;
+}
+
 /// The whole text that `call(buffer, capacity, needed)` writes.
 template <class Call>
 std::string text(Call call) {
@@ -114,17 +122,9 @@ class Comm {
   }
 
   /// @return This rank; muonrt_comm_get_rank().
-  int32_t rank() const {
-    int32_t out = 0;
-    check(muonrt_comm_get_rank(&out, handle_.get()));
-    return out;
-  }
+  int32_t rank() const { return detail::value<int32_t>(muonrt_comm_get_rank, get()); }
   /// @return The number of ranks; muonrt_comm_get_size().
-  int32_t size() const {
-    int32_t out = 0;
-    check(muonrt_comm_get_size(&out, handle_.get()));
-    return out;
-  }
+  int32_t size() const { return detail::value<int32_t>(muonrt_comm_get_size, get()); }
   /// Sets the timeout of every wait; muonrt_comm_set_timeout().
   void set_timeout(int64_t milliseconds) { check(muonrt_comm_set_timeout(get(), milliseconds)); }
   /// Waits until every rank has called it; muonrt_comm_barrier().
@@ -132,6 +132,14 @@ class Comm {
   /// Gathers `bytes` bytes of every rank into `all`, in rank order; muonrt_comm_allgather().
   void allgather(void* all, const void* mine, int64_t bytes) {
     check(muonrt_comm_allgather(all, get(), mine, bytes));
+  }
+  /// Sums values over all ranks, in rank order; muonrt_comm_allreduce_sum().
+  /// @return The sums, bitwise identical on all ranks.
+  std::vector<double> allreduce_sum(const std::vector<double>& values) {
+    std::vector<double> sums(values.size());
+    check(muonrt_comm_allreduce_sum(sums.data(), get(), values.data(),
+                                    static_cast<int64_t>(values.size())));
+    return sums;
   }
   /// Ends all operations on all ranks; any thread may call it; muonrt_comm_abort().
   void abort(muonrt_status_t status, const std::string& message) {
@@ -287,9 +295,7 @@ class Optimizer {
 
   /// @return The index of the parameter with this name; muonrt_optimizer_find_param().
   int64_t find_param(const std::string& name) const {
-    int64_t index = 0;
-    check(muonrt_optimizer_find_param(&index, get(), name.c_str()));
-    return index;
+    return detail::value<int64_t>(muonrt_optimizer_find_param, get(), name.c_str());
   }
   /// @return All state of this rank; muonrt_optimizer_get_state_shards().
   std::vector<muonrt_state_shard_t> state_shards() {
@@ -349,18 +355,12 @@ class Optimizer {
     return out;
   }
   /// @return The number of committed steps; muonrt_optimizer_get_step().
-  int64_t steps() const {
-    int64_t out = 0;
-    check(muonrt_optimizer_get_step(&out, get()));
-    return out;
-  }
+  int64_t steps() const { return detail::value<int64_t>(muonrt_optimizer_get_step, get()); }
   /// Sets the number of committed steps; muonrt_optimizer_set_step().
   void set_step(int64_t step) { check(muonrt_optimizer_set_step(get(), step)); }
   /// @return The update count of parameter `index`; muonrt_optimizer_get_update_count().
   int64_t update_count(int64_t index) const {
-    int64_t out = 0;
-    check(muonrt_optimizer_get_update_count(&out, get(), index));
-    return out;
+    return detail::value<int64_t>(muonrt_optimizer_get_update_count, get(), index);
   }
   /// Sets the update count of parameter `index`; muonrt_optimizer_set_update_count().
   void set_update_count(int64_t index, int64_t count) {

@@ -1,5 +1,10 @@
 #include "muonrt/comm.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
 #include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "base/checked.hpp"
@@ -165,6 +170,52 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t
         in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
     });
     with_comm_error([&] { c.host.transport().exchange(out, in); });
+    return Status::kOk;
+  });
+}
+
+// The values of all ranks are gathered and added in rank order on every rank, so the result has the
+// same bits on every rank and over every transport. The sizes are compared before any value is
+// sent, because some transports cannot report a size that differs without writing past a buffer.
+muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm, const double* values,
+                                          int64_t n) {
+  return as_status([&] {
+    constexpr int64_t kMaxValues = int64_t{1} << 20, kPartBytes = int64_t{4} << 20;
+    auto& c = api::unwrap(comm, "muonrt_comm_allreduce_sum", "comm");
+    MUONRT_REQUIRE(n >= 0 && n <= kMaxValues, Status::kInvalidArgument,
+                   "muonrt_comm_allreduce_sum: n is ", n, "; pass 0 to ", kMaxValues);
+    if (n > 0) {
+      require_pointer(sums, "muonrt_comm_allreduce_sum", "sums");
+      require_pointer(values, "muonrt_comm_allreduce_sum", "values");
+    }
+    const int64_t size = c.host.size();
+    const int64_t most = std::clamp<int64_t>(kPartBytes / (8 * size), 1, kMaxValues);
+    std::vector<int64_t> sizes;
+    std::vector<double> result, all;
+    run_or_abort(c.host, [&] {
+      sizes.resize(static_cast<size_t>(size));
+      result.resize(static_cast<size_t>(n));
+      all.resize(static_cast<size_t>(std::min(most, n) * size));
+    });
+    c.host.allgather(&n, sizes.data(), sizeof n);
+    run_or_abort(c.host, [&] {
+      for (size_t r = 1; r < sizes.size(); ++r)
+        MUONRT_REQUIRE(sizes[r] == sizes[0], Status::kMismatch,
+                       "muonrt_comm_allreduce_sum: n differs between ranks: ", sizes[0],
+                       " on rank 0, ", sizes[r], " on rank ", r, "; pass the same n on all ranks");
+    });
+    for (int64_t begin = 0; begin < n; begin += most) {
+      const int64_t count = std::min(most, n - begin);
+      c.host.allgather(values + begin, all.data(), 8 * count);
+      for (int64_t i = 0; i < count; ++i) {
+        double sum = all[static_cast<size_t>(i)];
+        for (int64_t r = 1; r < size; ++r) sum += all[static_cast<size_t>(r * count + i)];
+        // Processors differ in the sign and payload of the NaN that an addition returns.
+        if (std::isnan(sum)) sum = std::numeric_limits<double>::quiet_NaN();
+        result[static_cast<size_t>(begin + i)] = sum;
+      }
+    }
+    std::copy(result.begin(), result.end(), sums);
     return Status::kOk;
   });
 }

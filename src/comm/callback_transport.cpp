@@ -16,7 +16,7 @@ namespace muonrt {
 
 namespace {
 
-/// What a function returned, as one of ours; a value that is no error becomes COMM.
+/// Converts what a function returned to a status. A value that is not an error becomes COMM.
 Status status_from(muonrt_status_t value) {
   const auto status = static_cast<Status>(value);
   return is_status(value) && status != Status::kSkipped ? status : Status::kComm;
@@ -28,13 +28,13 @@ muonrt_transport_t read_transport(const muonrt_transport_t* table) {
   constexpr size_t kFirstVersion =
       offsetof(muonrt_transport_t, destroy) + sizeof(muonrt_transport_t::destroy);
   MUONRT_REQUIRE(table, Status::kInvalidArgument,
-                 "transport: null; pass a muonrt_transport_t filled by muonrt_transport_init");
+                 "transport: the table is NULL; pass a muonrt_transport_t");
   const size_t given = table->struct_size;
   const bool known = given == kFirstVersion || given >= sizeof(muonrt_transport_t);
   MUONRT_REQUIRE(known && given <= 64 * kFirstVersion, Status::kInvalidArgument,
-                 "transport: struct_size ", given, " is none that a version of muonrt had (",
-                 kFirstVersion, ", ", sizeof(muonrt_transport_t),
-                 " and more); call muonrt_transport_init first");
+                 "transport: struct_size is ", given, ", but must be ", kFirstVersion,
+                 " or at least ", sizeof(muonrt_transport_t),
+                 "; call muonrt_transport_init() first");
   muonrt_transport_t out;
   muonrt_transport_init(&out);
   std::memcpy(&out, table, std::min(given, sizeof out));
@@ -43,7 +43,7 @@ muonrt_transport_t read_transport(const muonrt_transport_t* table) {
                              [](unsigned char byte) { return byte == 0; }),
                  Status::kInvalidArgument,
                  "transport: a field is set that this version of muonrt does not know; leave it at "
-                 "its default or use a newer library");
+                 "its default, or use a newer library");
   out.struct_size = sizeof out;
   MUONRT_REQUIRE(out.size >= 1 && out.rank >= 0 && out.rank < out.size, Status::kInvalidArgument,
                  "transport: rank ", out.rank, " of ", out.size,
@@ -53,7 +53,7 @@ muonrt_transport_t read_transport(const muonrt_transport_t* table) {
                  out.caller_thread_only, "; set 0 or 1");
   MUONRT_REQUIRE(out.exchange && out.allgather, Status::kInvalidArgument,
                  "transport: ", out.exchange ? "allgather" : "exchange",
-                 " is null; it has no default, set it");
+                 " is NULL, but is required; set it");
   return out;
 }
 
@@ -64,7 +64,7 @@ struct CallbackTransport::Shared {
   }
   muonrt_transport_t table;
   bool owned = false;
-  std::mutex mutex;  // one call at a time, also where duplicates share the state
+  std::mutex mutex;  // one call at a time, also if duplicates share the state
 };
 
 CallbackTransport::CallbackTransport(const muonrt_transport_t& table)
@@ -78,7 +78,7 @@ CallbackTransport::CallbackTransport(std::shared_ptr<Shared> shared)
     : Transport(shared->table.rank, shared->table.size),
       shared_(std::move(shared)),
       name_(shared_->table.name ? shared_->table.name : "callback") {
-  shared_->table.name = nullptr;  // borrowed from the caller, copied above
+  shared_->table.name = nullptr;  // the caller's; copied above
   sends_.reserve(static_cast<size_t>(size()));
   receives_.reserve(static_cast<size_t>(size()));
 }
@@ -95,7 +95,7 @@ bool CallbackTransport::caller_thread_only() const { return shared_->table.calle
 Error CallbackTransport::error_from(muonrt_status_t status,
                                     char (&message)[kMessageCapacity]) const {
   message[kMessageCapacity - 1] = 0;
-  const char* const text = message[0] ? message : "the transport gave no reason";
+  const char* const text = message[0] ? message : "the transport gave no message";
   return error_with_message(status_from(status), [&] { return cat(where(), ": ", text); });
 }
 
@@ -117,7 +117,7 @@ std::optional<Error> CallbackTransport::published_error() const {
   const muonrt_status_t status = table.get_published_error(table.state, message, kMessageCapacity);
   if (status == MUONRT_OK) return std::nullopt;
   message[kMessageCapacity - 1] = 0;
-  // Not of the operation that runs, which is another thread's.
+  // Without where(), because another thread may be running an operation.
   return error_with_message(
       status_from(status), [&] { return cat(name_, ": ", static_cast<const char*>(message)); }, -1,
       true);
@@ -128,7 +128,7 @@ void CallbackTransport::do_exchange(std::span<const SendTo> sends,
   sends_.clear();
   receives_.clear();
   for (const SendTo& s : sends) {
-    if (s.peer != rank()) sends_.push_back({s.peer, 0, const_cast<void*>(s.data), s.bytes});
+    if (s.peer != rank()) sends_.push_back({s.peer, 0, s.data, s.bytes});
   }
   for (const ReceiveFrom& r : receives) {
     if (r.peer != rank()) receives_.push_back({r.peer, 0, r.data, r.bytes});
@@ -141,8 +141,9 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
   call(shared_->table.allgather, mine, all, bytes);
 }
 
-// The table's `in` and `out` never overlap, and a function that fails may have written its `out`:
-// what a vote waits for is written by one that has succeeded alone.
+// Passes `in` and `out` of the table's function in a separate buffer. They must not overlap there,
+// and a function that fails may have written its output. The caller's `out` must then be unchanged,
+// because it may be the vote sum that commits check.
 template <class Function, class T>
 void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
                                int64_t n) {
@@ -177,12 +178,13 @@ std::unique_ptr<Transport> CallbackTransport::do_duplicate() {
   try {
     out = std::make_unique<CallbackTransport>(read_transport(&table));
   } catch (...) {
-    if (table.destroy) table.destroy(table.state);  // nobody owns it yet
+    if (table.destroy) table.destroy(table.state);  // no transport owns it yet
     throw;
   }
   MUONRT_REQUIRE(out->rank() == rank() && out->size() == size(), Status::kComm, where(),
-                 ": the duplicate is rank ", out->rank(), " of ", out->size(), ", the original ",
-                 rank(), " of ", size(), "; a duplicate has the same ranks");
+                 ": the duplicate has rank ", out->rank(), " and size ", out->size(),
+                 ", but the original has rank ", rank(), " and size ", size(),
+                 "; do not change them in duplicate()");
   return out;
 }
 
@@ -191,12 +193,12 @@ void CallbackTransport::publish(const Error& error) noexcept {
   if (!table.abort) return;
   const char* text = error.what();
   std::string with_rank;
-  // A table carries no number: that of another rank goes into the text.
+  // The table's function has no parameter for the rank of the error, so the text names it.
   if (error.rank() >= 0 && error.rank() != rank() && !error.is_remote()) {
     try {
       with_rank = cat("rank ", error.rank(), ": ", error.message());
       text = with_rank.c_str();
-    } catch (...) {  // no memory: without it
+    } catch (...) {  // out of memory: the text does not name it
     }
   }
   table.abort(table.state, static_cast<muonrt_status_t>(error.status()), text);

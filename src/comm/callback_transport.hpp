@@ -12,18 +12,19 @@
 
 namespace muonrt {
 
-/// Reads a caller's table: fields beyond its `struct_size` take their defaults.
-/// Errors: INVALID_ARGUMENT for null, a size that no version had, an unknown field that is set, a
-/// missing function, a rank outside of [0, size).
+/// Reads a table of the caller. Fields beyond its `struct_size` get their defaults.
+/// Errors: INVALID_ARGUMENT if `table` is null, `struct_size` is that of no version, a field that
+/// this version does not know is set, a required function is missing, or rank or
+/// caller_thread_only is out of range.
 muonrt_transport_t read_transport(const muonrt_transport_t* table);
 
 /// A Transport over a table of C functions.
 class CallbackTransport final : public Transport {
  public:
-  /// Owns `table.state` from here on, unless it throws: the last of the transports that share it
-  /// calls `table.destroy`. `table` comes from read_transport.
+  /// Takes ownership of `table.state` unless it throws. The last of the transports that share the
+  /// state calls `table.destroy`. `table` must come from read_transport.
   explicit CallbackTransport(const muonrt_transport_t& table);
-  /// Whether the last of the transports that share the state destroys it.
+  /// @param owns  true: the last of the transports that share the state destroys it.
   void own_state(bool owns) noexcept;
   ~CallbackTransport() override { retire(); }
 
@@ -41,7 +42,7 @@ class CallbackTransport final : public Transport {
   void publish(const Error& error) noexcept override;
 
  private:
-  struct Shared;  // the table and its state; shared with duplicates where the table makes none
+  struct Shared;  // the table and its state; duplicates share it if the table cannot duplicate
   explicit CallbackTransport(std::shared_ptr<Shared> shared);
   static constexpr int64_t kMessageCapacity = 1024;
   Error error_from(muonrt_status_t status, char (&message)[kMessageCapacity]) const;
@@ -53,7 +54,8 @@ class CallbackTransport final : public Transport {
 
   std::shared_ptr<Shared> shared_;
   std::string name_;
-  std::vector<muonrt_message_t> sends_, receives_;
+  std::vector<muonrt_send_t> sends_;
+  std::vector<muonrt_receive_t> receives_;
   std::vector<float> floats_;
   std::vector<int64_t> integers_;
 };

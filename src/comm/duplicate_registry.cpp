@@ -10,23 +10,23 @@ void DuplicateRegistry::abort(Status status, const std::string& message) noexcep
   for (Transport* const t : list_) t->abort_with_duplicates(status, message);
 }
 
-void DuplicateRegistration::join(std::shared_ptr<DuplicateRegistry> all, Transport& self) {
-  const std::lock_guard lock(all->mutex_);
-  at_ = own_.begin();
-  *at_ = &self;
-  all->list_.splice(all->list_.end(), own_);
-  all_ = std::move(all);  // a place that `leave` gives back
-  if (all_->aborted_)
-    self.abort_with_duplicates(all_->aborted_->status(), all_->aborted_->message());
+void DuplicateRegistration::join(std::shared_ptr<DuplicateRegistry> registry, Transport& self) {
+  const std::lock_guard lock(registry->mutex_);
+  element_ = node_.begin();
+  *element_ = &self;
+  registry->list_.splice(registry->list_.end(), node_);
+  registry_ = std::move(registry);
+  if (registry_->aborted_)
+    self.abort_with_duplicates(registry_->aborted_->status(), registry_->aborted_->message());
 }
 
 void DuplicateRegistration::leave() noexcept {
-  if (!all_) return;
+  if (!registry_) return;
   {
-    const std::lock_guard lock(all_->mutex_);
-    all_->list_.erase(at_);
+    const std::lock_guard lock(registry_->mutex_);
+    registry_->list_.erase(element_);
   }
-  all_.reset();
+  registry_.reset();
 }
 
 }  // namespace muonrt

@@ -10,24 +10,24 @@
 
 namespace muonrt {
 
-/// What an operation moves.
+/// The data that an operation transfers.
 struct Traffic {
   int64_t sends = 0, receives = 0;  // messages
   int64_t bytes_out = 0, bytes_in = 0;
 };
 
-/// The last operations of one rank, for the message of a timeout. Allocates nothing but the texts
-/// it returns. Threads: any.
+/// Records the last operations of one rank for the message of a timeout. Only `text` allocates.
+/// Threads: any.
 class FlightRecorder {
  public:
   static constexpr int64_t kCapacity = 64;
 
   void begin(const Operation& operation, const Traffic& traffic);
-  /// Closes the operation that began last.
+  /// Marks the operation that began last as ended.
   void end(bool failed);
 
-  /// The last `count` operations, oldest first: "#40 exchange done in 2 ms (1 out 64 B, 1 in 64 B);
-  /// #41 ...". Empty if there were none.
+  /// Describes the last `count` operations, oldest first: "#40 exchange done in 2 ms (1 out 64 B,
+  /// 1 in 64 B); #41 ...". Returns "" if there were none.
   std::string text(int64_t count = kCapacity) const;
 
  private:
@@ -42,7 +42,7 @@ class FlightRecorder {
 
   mutable std::mutex mutex_;
   std::array<Entry, kCapacity> ring_{};
-  int64_t count_ = 0;  // operations begun so far; entry i lies at i % kCapacity
+  int64_t count_ = 0;  // operations begun so far; operation i is at i % kCapacity
 };
 
 }  // namespace muonrt

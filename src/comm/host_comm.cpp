@@ -15,11 +15,11 @@ StreamKind HostComm::stream_kind() const {
   return transport_->caller_thread_only() ? StreamKind::kCommOnCaller : StreamKind::kComm;
 }
 
-template <class Work>
-void HostComm::enqueue(Stream& stream, Work work) {
-  host_stream(stream).enqueue(host::Task([this, work] {
+template <class Function>
+void HostComm::enqueue(Stream& stream, Function function) {
+  host_stream(stream).enqueue(host::Task([this, function] {
     const std::lock_guard lock(mutex_);
-    with_comm_error(work);
+    with_comm_error(function);
   }));
 }
 
@@ -49,7 +49,7 @@ void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
 
 std::unique_ptr<Comm> HostComm::duplicate() {
   const std::lock_guard lock(mutex_);
-  auto out = std::make_unique<HostComm>(nullptr);  // before the peers go on
+  auto out = std::make_unique<HostComm>(nullptr);  // allocated before the peers continue
   with_comm_error([&] { out->transport_ = transport_->duplicate(); });
   return out;
 }

@@ -10,9 +10,9 @@
 
 namespace muonrt {
 
-/// A Comm for host memory: runs the operations of a Transport as tasks of a host stream. Enqueuing
-/// allocates nothing. An operation that fails throws in its task, which the stream latches; its
-/// error has then been published to the peers.
+/// A Comm for host memory. Runs the operations of a Transport as tasks of a host stream. Enqueueing
+/// does not allocate. If an operation fails, the transport publishes the error to the peers, and
+/// the task throws it, so that the stream keeps it.
 /// Destroy it when none of its tasks is pending.
 class HostComm final : public Comm {
  public:
@@ -20,11 +20,11 @@ class HostComm final : public Comm {
 
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
-  /// "thread, 4 ranks": the same on every rank.
+  /// "thread, 4 ranks"; the same on every rank.
   std::string describe() const override;
   StreamKind stream_kind() const override;
 
-  /// Errors: INTERNAL if `stream` is not a host stream; others in the task.
+  /// Errors: INTERNAL if `stream` is not a host stream. The task throws all other errors.
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override;
   void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override;
@@ -32,8 +32,8 @@ class HostComm final : public Comm {
 
   void prepare_reduction(int64_t bytes) override { transport_->prepare_reduction(bytes); }
 
-  /// Waits for its turn if a task of this rank is running; call it while none is pending, or the
-  /// order of operations may differ between ranks.
+  /// Waits for a running task of this rank. Call it while no task is pending; otherwise the order
+  /// of operations may differ between ranks.
   void allgather(const void* mine, void* all, int64_t bytes) override;
   std::unique_ptr<Comm> duplicate() override;
 
@@ -41,17 +41,17 @@ class HostComm final : public Comm {
   void abort(Status status, const std::string& message) noexcept override;
 
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
-  /// Exchanges that have completed, those without a message included.
+  /// Number of completed exchanges, including exchanges without a message.
   int64_t exchanges() const override { return exchanges_.load(std::memory_order_relaxed); }
 
   Transport& transport() { return *transport_; }
 
  private:
-  template <class Work>
-  void enqueue(Stream& stream, Work work);
+  template <class Function>
+  void enqueue(Stream& stream, Function function);
 
   std::unique_ptr<Transport> transport_;
-  std::mutex mutex_;  // one operation at a time
+  std::mutex mutex_;  // held during an operation
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

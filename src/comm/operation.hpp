@@ -4,7 +4,7 @@
 
 namespace muonrt {
 
-/// What ranks do together.
+/// The kinds of operations of a transport.
 enum class OperationKind : int32_t { kExchange, kAllgather, kReduceMax, kReduceSum, kDuplicate };
 constexpr int kOperationKinds = 5;
 
@@ -24,11 +24,11 @@ constexpr const char* name_of(OperationKind kind) {
   return "unknown";
 }
 
-/// One operation of one rank on one transport; both numbers count from 0.
+/// One operation of one rank on one transport. Both numbers count from 0.
 struct Operation {
   OperationKind kind = OperationKind::kExchange;
-  int64_t sequence = 0;  // among all operations of this rank
-  int64_t ordinal = 0;   // among those of its kind
+  int64_t sequence = 0;  // among all operations of the rank
+  int64_t ordinal = 0;   // among the operations of its kind
 };
 
 }  // namespace muonrt

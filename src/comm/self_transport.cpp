@@ -15,7 +15,7 @@ class SelfTransport final : public Transport {
 
  protected:
   void do_exchange(std::span<const SendTo>, std::span<const ReceiveFrom>) override {
-    MUONRT_CHECK_INTERNAL(false, "a message to another rank of a world of one");
+    MUONRT_CHECK_INTERNAL(false, "a message to a peer, but there is one rank");
   }
   void do_allgather(const void* mine, void* all, int64_t bytes) override {
     std::memcpy(all, mine, static_cast<size_t>(bytes));

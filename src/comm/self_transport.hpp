@@ -6,7 +6,8 @@
 
 namespace muonrt {
 
-/// One rank, alone: what it sends to itself is copied, reductions return their input.
+/// A transport of one rank: copies the messages that the rank sends to itself; reductions return
+/// their input.
 std::unique_ptr<Transport> make_self_transport();
 
 }  // namespace muonrt

@@ -30,12 +30,12 @@ struct ThreadChannel::Exchange {
   const CopyMessage* copy;
   Deadline deadline;
   ThreadScratch& scratch;
-  int64_t missing = 0;  // receives not complete yet
+  int64_t missing = 0;  // receives that are not complete
 };
 
-ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> family)
-    : family_(std::move(family)),
-      number_(family_->channels.fetch_add(1)),
+ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> shared)
+    : shared_(std::move(shared)),
+      number_(shared_->channels.fetch_add(1)),
       ranks_(static_cast<size_t>(size)) {
   for (Rank& rank : ranks_) rank.inbox.reserve(ranks_.size());
 }
@@ -44,12 +44,12 @@ void ThreadChannel::take_rank(int rank) {
   const Lock lock(mutex_);
   Rank& mine = ranks_[static_cast<size_t>(rank)];
   MUONRT_REQUIRE(!mine.taken, Status::kInvalidArgument, "thread group: rank ", rank,
-                 " was taken before; each rank makes one communicator");
+                 " was taken before; create one communicator for each rank");
   mine.taken = true;
 }
 
 void ThreadChannel::leave(int rank) noexcept {
-  if (family_->dead[static_cast<size_t>(rank)]) return;
+  if (shared_->dead[static_cast<size_t>(rank)]) return;
   const Lock lock(mutex_);
   ranks_[static_cast<size_t>(rank)].left = true;
   for (Rank& r : ranks_) r.wake.notify_all();
@@ -61,28 +61,28 @@ std::optional<Error> ThreadChannel::published_error() {
 }
 
 void ThreadChannel::publish(int rank, const Error& error) noexcept {
-  if (family_->dead[static_cast<size_t>(rank)]) return;
+  if (shared_->dead[static_cast<size_t>(rank)]) return;
   const Lock lock(mutex_);
   if (!error_) error_ = error.reported_by_rank(rank);
   for (Rank& r : ranks_) r.wake.notify_all();
 }
 
 void ThreadChannel::throw_if_killed(int rank, const Operation& operation) {
-  std::atomic<bool>& dead = family_->dead[static_cast<size_t>(rank)];
-  for (const ThreadFaults::Kill& kill : family_->faults.kills) {
+  std::atomic<bool>& dead = shared_->dead[static_cast<size_t>(rank)];
+  for (const ThreadFaults::Kill& kill : shared_->faults.kills) {
     if (kill.rank != rank || kill.kind != operation.kind || kill.ordinal != operation.ordinal ||
         !concerns(kill.channel, number_))
       continue;
     if (kill.forever) dead = true;
     MUONRT_REQUIRE(kill.forever, Status::kComm, name_of(operation.kind), " #", operation.sequence,
-                   " of rank ", rank, " (thread): made to fail by a planted fault");
+                   " on rank ", rank, " (thread): a planted fault makes the operation fail");
   }
   MUONRT_REQUIRE(!dead, Status::kComm, name_of(operation.kind), " #", operation.sequence,
-                 " of rank ", rank, " (thread): the rank was killed by a planted fault");
+                 " on rank ", rank, " (thread): the rank was killed by a planted fault");
 }
 
 void ThreadChannel::offer(Exchange& x, std::span<const SendTo> sends) {
-  const ThreadFaults& faults = family_->faults;
+  const ThreadFaults& faults = shared_->faults;
   const auto now = Deadline::Clock::now();
   size_t used = 0;
   for (const SendTo& send : sends) {
@@ -134,51 +134,52 @@ void ThreadChannel::copy(Exchange& x, ThreadOffer& offer, const ReceiveFrom& rec
   lock.lock();
   offer.state = ThreadOffer::State::kTaken;
   if (--sender.unfinished == 0) sender.wake.notify_all();
-  x.scratch.wanted[static_cast<size_t>(receive.peer)] = -1;
+  x.scratch.receive_index[static_cast<size_t>(receive.peer)] = -1;
   --x.missing;
   if (failed) std::rethrow_exception(failed);
 }
 
-/// Takes one message that has come; false if there is none. Unlocks for the copy and the callbacks.
+/// Delivers one message that has arrived. Returns false if there is none. Unlocks during the copy
+/// and the callbacks.
 bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
   const auto now = Deadline::Clock::now();
   const auto& inbox = ranks_[static_cast<size_t>(x.rank)].inbox;
   const auto ready = [&](const ThreadOffer* o) {
-    return o->due <= now && x.scratch.wanted[static_cast<size_t>(o->from)] >= 0;
+    return o->due <= now && x.scratch.receive_index[static_cast<size_t>(o->from)] >= 0;
   };
   const auto found = std::find_if(inbox.begin(), inbox.end(), ready);
   if (found == inbox.end()) return false;
   ThreadOffer* o = *found;
-  const auto index = x.scratch.wanted[static_cast<size_t>(o->from)];
+  const auto index = x.scratch.receive_index[static_cast<size_t>(o->from)];
   const ReceiveFrom& receive = x.receives[static_cast<size_t>(index)];
   MUONRT_REQUIRE(o->operation.kind == x.operation.kind, Status::kMismatch, "rank ", x.rank,
-                 " is in ", name_of(x.operation.kind), " #", x.operation.sequence, ", rank ",
-                 o->from, " in ", name_of(o->operation.kind), " #", o->operation.sequence,
-                 "; all ranks must run the same sequence of operations");
+                 " is in ", name_of(x.operation.kind), " #", x.operation.sequence, ", but rank ",
+                 o->from, " is in ", name_of(o->operation.kind), " #", o->operation.sequence,
+                 "; run the same sequence of operations on all ranks");
   MUONRT_REQUIRE(o->bytes == receive.bytes, Status::kMismatch, name_of(x.operation.kind), " #",
-                 x.operation.sequence, " of rank ", x.rank, " (thread): rank ", o->from, " sends ",
-                 o->bytes, " bytes, rank ", x.rank, " expects ", receive.bytes,
-                 "; both must derive the sizes from the same plan");
+                 x.operation.sequence, " on rank ", x.rank, " (thread): rank ", o->from, " sent ",
+                 o->bytes, " bytes, but this rank expected ", receive.bytes,
+                 "; pass the same size on both ranks");
   const ThreadMessage message{number_, o->operation.kind,    o->from,
                               x.rank,  o->operation.ordinal, x.operation.ordinal,
                               o->bytes};
-  if (family_->faults.before_delivery) {
+  if (shared_->faults.before_delivery) {
     lock.unlock();
-    family_->faults.before_delivery(message);
+    shared_->faults.before_delivery(message);
     lock.lock();
-    o = find(x, message.from);  // its sender may have given up in the meantime
+    o = find(x, message.from);  // the sender may have withdrawn it
     if (!o) return true;
   }
   copy(x, *o, receive, lock);
-  if (family_->faults.after_delivery) {
+  if (shared_->faults.after_delivery) {
     lock.unlock();
-    family_->faults.after_delivery(message);
+    shared_->faults.after_delivery(message);
     lock.lock();
   }
   return true;
 }
 
-/// Afterwards no peer reads this rank's buffers.
+/// Withdraws this rank's messages and waits until no peer is reading its buffers.
 void ThreadChannel::withdraw(Exchange& x, Lock& lock) noexcept {
   Rank& mine = ranks_[static_cast<size_t>(x.rank)];
   for (ThreadOffer& o : x.scratch.offers) {
@@ -201,37 +202,42 @@ void ThreadChannel::throw_timeout(const Exchange& x) const {
 std::string ThreadChannel::timeout_text(const Exchange& x) const {
   std::vector<int32_t> silent, not_taking, busy;
   for (int32_t peer = 0; peer < size(); ++peer) {
-    if (x.scratch.wanted[static_cast<size_t>(peer)] >= 0) silent.push_back(peer);
+    if (x.scratch.receive_index[static_cast<size_t>(peer)] >= 0) silent.push_back(peer);
   }
   for (const ThreadOffer& o : x.scratch.offers) {
     if (o.state == ThreadOffer::State::kOffered) not_taking.push_back(o.to);
     if (o.state == ThreadOffer::State::kCopying) busy.push_back(o.to);
   }
   std::string who;
-  if (!silent.empty()) who = cat("no message from ", name_ranks(silent));
+  if (!silent.empty()) who = cat("received no message from ", name_ranks(silent));
   if (!not_taking.empty()) {
-    who += cat(who.empty() ? "" : ", ", name_ranks(not_taking), " did not take what was sent");
+    who += cat(who.empty() ? "" : ", and ", name_ranks(not_taking),
+               " did not receive a message of this rank");
   }
   if (!busy.empty()) {
-    who += cat(who.empty() ? "" : ", ", name_ranks(busy), " still copied what was sent");
+    who += cat(who.empty() ? "" : ", and ", name_ranks(busy),
+               " did not finish copying a message of this rank");
   }
-  return cat(name_of(x.operation.kind), " #", x.operation.sequence, " of rank ", x.rank,
-             " (thread): not complete at its deadline: ", who,
-             "; see what those ranks do, or set a longer timeout");
+  return cat(name_of(x.operation.kind), " #", x.operation.sequence, " on rank ", x.rank,
+             " (thread): ", who,
+             " before the timeout; check whether these ranks are still running, or raise the "
+             "timeout with muonrt_comm_set_timeout()");
 }
 
 void ThreadChannel::throw_if_peer_left(const Exchange& x) const {
   const auto left = [&](int32_t peer) { return ranks_[static_cast<size_t>(peer)].left; };
   const auto require = [&](int32_t peer, const char* what) {
     MUONRT_REQUIRE(!left(peer), Status::kComm, name_of(x.operation.kind), " #",
-                   x.operation.sequence, " of rank ", x.rank, " (thread): rank ", peer,
-                   " has destroyed its communicator", what);
+                   x.operation.sequence, " on rank ", x.rank, " (thread): rank ", peer,
+                   " destroyed its communicator", what,
+                   "; see the output of that rank for the cause");
   };
   for (const ReceiveFrom& r : x.receives) {
-    if (x.scratch.wanted[static_cast<size_t>(r.peer)] >= 0) require(r.peer, " and sends no more");
+    if (x.scratch.receive_index[static_cast<size_t>(r.peer)] >= 0)
+      require(r.peer, " and sends no more messages");
   }
   for (const ThreadOffer& o : x.scratch.offers) {
-    if (o.state == ThreadOffer::State::kOffered) require(o.to, " and receives no more");
+    if (o.state == ThreadOffer::State::kOffered) require(o.to, " and receives no more messages");
   }
 }
 
@@ -242,7 +248,7 @@ void ThreadChannel::wait(Exchange& x, Lock& lock) {
   Rank& mine = ranks_[static_cast<size_t>(x.rank)];
   auto until = x.deadline.at();
   for (const ThreadOffer* o : mine.inbox) {
-    if (x.scratch.wanted[static_cast<size_t>(o->from)] >= 0) until = std::min(until, o->due);
+    if (x.scratch.receive_index[static_cast<size_t>(o->from)] >= 0) until = std::min(until, o->due);
   }
   mine.wake.wait_until(lock, until);
 }
@@ -251,11 +257,11 @@ void ThreadChannel::exchange(int rank, const Operation& operation, std::span<con
                              std::span<const ReceiveFrom> receives, const CopyMessage* copy,
                              Deadline deadline, ThreadScratch& scratch) {
   for (ThreadOffer& o : scratch.offers) o.state = ThreadOffer::State::kTaken;
-  std::fill(scratch.wanted.begin(), scratch.wanted.end(), -1);
+  std::fill(scratch.receive_index.begin(), scratch.receive_index.end(), -1);
   Exchange x{rank, operation, receives, copy, deadline, scratch};
   for (size_t i = 0; i < receives.size(); ++i) {
     if (receives[i].peer == rank) continue;
-    scratch.wanted[static_cast<size_t>(receives[i].peer)] = static_cast<int32_t>(i);
+    scratch.receive_index[static_cast<size_t>(receives[i].peer)] = static_cast<int32_t>(i);
     ++x.missing;
   }
   Lock lock(mutex_);
@@ -275,7 +281,7 @@ void ThreadChannel::exchange(int rank, const Operation& operation, std::span<con
 std::shared_ptr<ThreadChannel> ThreadChannel::child(int64_t ordinal) {
   const Lock lock(mutex_);
   Child& child = children_[ordinal];
-  if (!child.channel) child.channel = std::make_shared<ThreadChannel>(size(), family_);
+  if (!child.channel) child.channel = std::make_shared<ThreadChannel>(size(), shared_);
   std::shared_ptr<ThreadChannel> out = child.channel;
   if (++child.handed_out == size()) children_.erase(ordinal);
   return out;

@@ -19,16 +19,17 @@
 
 namespace muonrt {
 
-/// What a group and all its duplicates share.
+/// The data that a group and all its duplicates share.
 struct ThreadGroupShared {
   ThreadGroupShared(int size, ThreadFaults f)
       : faults(std::move(f)), dead(static_cast<size_t>(size)) {}
   const ThreadFaults faults;
-  std::vector<std::atomic<bool>> dead;  // by rank: killed forever
+  std::vector<std::atomic<bool>> dead;  // by rank; see ThreadFaults::Kill
   std::atomic<int32_t> channels = 0;
 };
 
-/// A message on offer: lies with its sender, linked into the receiver's inbox.
+/// A message that its receiver can copy. The sender stores it, and the receiver's inbox refers to
+/// it.
 struct ThreadOffer {
   enum class State { kOffered, kCopying, kTaken };
   int32_t from = 0, to = 0;
@@ -39,47 +40,49 @@ struct ThreadOffer {
   State state = State::kTaken;
 };
 
-/// What one rank keeps between its operations so that none of them allocates.
+/// Memory that one rank keeps between its operations, so that they do not allocate.
 struct ThreadScratch {
-  explicit ThreadScratch(int size) : offers(static_cast<size_t>(size)), wanted(offers.size(), -1) {
+  explicit ThreadScratch(int size)
+      : offers(static_cast<size_t>(size)), receive_index(offers.size(), -1) {
     sends.reserve(offers.size());
     receives.reserve(offers.size());
   }
   std::vector<ThreadOffer> offers;
-  std::vector<int32_t> wanted;  // by peer: index into the receives, or -1
+  std::vector<int32_t> receive_index;  // by peer: index of the pending receive, or -1
   std::vector<SendTo> sends;
   std::vector<ReceiveFrom> receives;
 };
 
-/// The state that n ranks share; one mutex guards it all. Threads: each rank's functions from one
-/// thread at a time, `publish` from any.
+/// The state of a communicator that all its ranks share. One mutex guards it. Threads: each rank's
+/// functions from one thread at a time; `publish` from any thread.
 class ThreadChannel {
  public:
-  ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> family);
+  ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> shared);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   int32_t number() const { return number_; }
-  ThreadGroupShared& family() { return *family_; }
+  ThreadGroupShared& shared() { return *shared_; }
 
-  /// Errors: INVALID_STATE if the rank was taken before.
+  /// Errors: INVALID_ARGUMENT if the rank was taken before.
   void take_rank(int rank);
-  /// Peers that wait for this rank's messages end with COMM.
+  /// Ends the waits of peers for this rank's messages with COMM.
   void leave(int rank) noexcept;
   void publish(int rank, const Error& error) noexcept;
   std::optional<Error> published_error();
 
-  /// Throws what Kill says about this operation, or about a rank that is dead already.
+  /// Throws the error that ThreadFaults::Kill plants in this operation, or COMM if the rank is
+  /// dead.
   void throw_if_killed(int rank, const Operation& operation);
 
-  /// Offers the sends, takes the receives, returns when both are done. Messages to `rank` itself
-  /// are passed over. Errors: TIMEOUT, MISMATCH, COMM, what was published, what `copy` throws.
-  /// A copy of this rank's message that is under way is waited for, whatever has gone wrong.
-  /// @param copy  moves what the rank receives; null: memcpy.
+  /// Offers the sends, copies the receives, and returns when peers have copied all sends. Skips the
+  /// message to `rank` itself. Errors: TIMEOUT, MISMATCH, COMM, a published error, an error of
+  /// `copy`. Also after an error, waits until no peer is copying a message of this rank.
+  /// @param copy  copies each message that the rank receives; null: memcpy.
   void exchange(int rank, const Operation& operation, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives, const CopyMessage* copy, Deadline deadline,
                 ThreadScratch& scratch);
 
-  /// The channel that all ranks get from their `ordinal`-th duplication of this one.
+  /// Returns the channel of the `ordinal`-th duplicate of this one, the same for all ranks.
   std::shared_ptr<ThreadChannel> child(int64_t ordinal);
 
  private:
@@ -87,7 +90,7 @@ class ThreadChannel {
   struct Rank {
     std::condition_variable wake;
     std::vector<ThreadOffer*> inbox;
-    int64_t unfinished = 0;  // offers that nobody has taken yet
+    int64_t unfinished = 0;  // offers that are not copied yet
     bool taken = false, left = false;
   };
   struct Child {
@@ -106,7 +109,7 @@ class ThreadChannel {
   std::string timeout_text(const Exchange& x) const;
   void throw_if_peer_left(const Exchange& x) const;
 
-  const std::shared_ptr<ThreadGroupShared> family_;
+  const std::shared_ptr<ThreadGroupShared> shared_;
   const int32_t number_;
   std::mutex mutex_;
   std::vector<Rank> ranks_;

@@ -57,7 +57,7 @@ class ThreadTransport final : public Transport {
             const CopyMessage* copy) {
     channel_->exchange(rank(), operation(), sends, receives, copy, Deadline::in_ms(timeout_ms()),
                        scratch_);
-    if (const auto& call = channel_->family().faults.after_operation) {
+    if (const auto& call = channel_->shared().faults.after_operation) {
       call(channel_->number(), rank(), operation());
     }
   }
@@ -69,8 +69,8 @@ class ThreadTransport final : public Transport {
 }  // namespace
 
 ThreadGroup::ThreadGroup(int size, ThreadFaults faults) {
-  MUONRT_REQUIRE(size >= 1, Status::kInvalidArgument, "thread group: ", size,
-                 " ranks; pass at least 1");
+  MUONRT_REQUIRE(size >= 1, Status::kInvalidArgument, "thread group: size is ", size,
+                 "; pass at least 1");
   channel_ = std::make_shared<ThreadChannel>(
       size, std::make_shared<ThreadGroupShared>(size, std::move(faults)));
 }

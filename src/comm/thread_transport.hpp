@@ -9,9 +9,9 @@ namespace muonrt {
 
 class ThreadChannel;
 
-/// The meeting place of ranks that are threads of one process. A receiver copies straight from the
-/// sender's buffer; an exchange returns when the rank's own messages have been taken.
-/// Threads: any. The transports live on when the group is gone.
+/// Creates the transports of ranks that are threads of one process. A receiver copies directly from
+/// the sender's buffer; an exchange returns after the peers have copied this rank's messages.
+/// Threads: any. The transports remain usable after the group has been destroyed.
 class ThreadGroup {
  public:
   /// Errors: INVALID_ARGUMENT unless size >= 1.
@@ -19,9 +19,9 @@ class ThreadGroup {
 
   int size() const;
 
-  /// The transport of `rank`. A rank that destroys it while a peer waits for its message ends that
-  /// peer's operation with COMM. Errors: INVALID_ARGUMENT for a rank outside of the group, or taken
-  /// before.
+  /// Creates the transport of `rank`. If a rank destroys its transport while a peer waits for a
+  /// message from it, the operation of the peer returns COMM. Errors: INVALID_ARGUMENT if `rank` is
+  /// out of range or was used before.
   std::unique_ptr<Transport> transport(int rank);
 
  private:

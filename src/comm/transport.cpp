@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t kShownOperations = 8;
 
-// Traffic is recorded before arguments are checked: sizes that overflow are recorded as the
-// largest.
+// The flight recorder gets the sizes before they are checked, so a sum that overflows becomes
+// INT64_MAX.
 int64_t saturated_add(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_add_overflow(a, b, &out) ? std::numeric_limits<int64_t>::max() : out;
@@ -56,29 +56,29 @@ MUONRT_CATCHES_UNWINDING void Transport::run(OperationKind kind, const Traffic& 
     throw *first;
   }
   operation_ = {kind, operations_++, operations_of_kind_[static_cast<size_t>(kind)]++};
-  record_.begin(operation_, traffic);
+  flight_recorder_.begin(operation_, traffic);
   try {
     body();
   } catch (const abi::__forced_unwind&) {
-    record_.end(true);
-    abort(Status::kAborted, "its thread was ended inside a function of the caller's");
+    flight_recorder_.end(true);
+    abort(Status::kAborted, "its thread ended inside a function of the caller");
     throw;
   } catch (...) {
     fail();
   }
-  record_.end(false);
+  flight_recorder_.end(false);
 }
 
 void Transport::fail() {
   const Error error = current_error();
-  record_.end(true);
+  flight_recorder_.end(true);
   if (keep(error)) publish(error);
   const Error first = *this->error();
   if (first.status() != Status::kTimeout) throw first;
   std::string last;
   try {
-    last = cat("; last operations of rank ", rank_, ": ", record_.text(kShownOperations));
-  } catch (const std::bad_alloc&) {  // without them
+    last = cat("; last operations of rank ", rank_, ": ", flight_recorder_.text(kShownOperations));
+  } catch (const std::bad_alloc&) {  // the message becomes shorter
   }
   throw first.with_context("", last);
 }
@@ -118,23 +118,25 @@ void Transport::set_timeout_ms(int64_t ms) {
 }
 
 std::string Transport::where() const {
-  return cat(name_of(operation_.kind), " #", operation_.sequence, " of rank ", rank_, " (", name(),
+  return cat(name_of(operation_.kind), " #", operation_.sequence, " on rank ", rank_, " (", name(),
              ")");
 }
 
 void Transport::check_and_copy_own(std::span<const SendTo> sends,
                                    std::span<const ReceiveFrom> receives) {
-  const int64_t fingerprint = operation_.sequence + 1;
+  const int64_t mark = operation_.sequence + 1;
   const auto check = [&](const auto& message, std::vector<int64_t>& seen, const char* what) {
     MUONRT_REQUIRE(message.peer >= 0 && message.peer < size_, Status::kInvalidArgument, where(),
-                   ": ", what, message.peer, " does not exist; there are ranks 0 to ", size_ - 1);
-    MUONRT_REQUIRE(message.bytes > 0 && message.data, Status::kInvalidArgument, where(), ": ", what,
-                   message.peer, " has ", message.bytes, " bytes and ",
-                   message.data ? "an" : "a null", " address; leave empty pairs out on both ranks");
+                   ": the ", what, message.peer, " is invalid because rank ", message.peer,
+                   " does not exist; pass a rank from 0 to ", size_ - 1);
+    MUONRT_REQUIRE(message.bytes > 0 && message.data, Status::kInvalidArgument, where(), ": the ",
+                   what, message.peer, " has ", message.bytes, " bytes and ",
+                   message.data ? "an address" : "the address NULL",
+                   "; omit empty messages on both ranks");
     int64_t& last = seen[static_cast<size_t>(message.peer)];
-    MUONRT_REQUIRE(last != fingerprint, Status::kInvalidArgument, where(), ": a second ", what,
-                   message.peer, "; pack all that goes to one rank into one message");
-    last = fingerprint;
+    MUONRT_REQUIRE(last != mark, Status::kInvalidArgument, where(), ": there is a second ", what,
+                   message.peer, "; pack all data of a pair into one message");
+    last = mark;
   };
   const SendTo* own_send = nullptr;
   const ReceiveFrom* own_receive = nullptr;
@@ -149,7 +151,7 @@ void Transport::check_and_copy_own(std::span<const SendTo> sends,
   const int64_t out = own_send ? own_send->bytes : 0;
   const int64_t in = own_receive ? own_receive->bytes : 0;
   MUONRT_REQUIRE(out == in, Status::kMismatch, where(), ": the rank sends ", out,
-                 " bytes to itself and expects ", in, "; both must be equal");
+                 " bytes to itself and expects ", in, "; pass the same size twice");
   if (!own_send) return;
   if (copy_) {
     (*copy_)(own_receive->data, own_send->data, out);
@@ -161,7 +163,8 @@ void Transport::check_and_copy_own(std::span<const SendTo> sends,
 void Transport::exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                          const CopyMessage* copy) {
   run(OperationKind::kExchange, traffic_of(sends, receives), [&] {
-    MUONRT_CHECK_INTERNAL(!copy || receivers_copy(), "messages that this transport cannot reach");
+    MUONRT_CHECK_INTERNAL(!copy || receivers_copy(),
+                          "this transport cannot reach the memory of the messages");
     copy_ = copy;
     check_and_copy_own(sends, receives);
     const auto remote = [this](const auto& message) { return message.peer != rank_; };
@@ -176,8 +179,8 @@ void Transport::allgather(const void* mine, void* all, int64_t bytes) {
   run(OperationKind::kAllgather, {size_ - 1, size_ - 1, bytes, saturated_mul(bytes, size_ - 1)},
       [&] {
         MUONRT_REQUIRE(bytes >= 0 && (bytes == 0 || (mine && all)), Status::kInvalidArgument,
-                       where(), ": ", bytes,
-                       " bytes at a null address; pass buffers of bytes and size x bytes");
+                       where(), ": bytes is ", bytes, mine && all ? "" : " and a buffer is NULL",
+                       "; pass bytes >= 0 and buffers of bytes and size * bytes");
         checked_mul(bytes, size_);
         if (bytes > 0) do_allgather(mine, all, bytes);
       });
@@ -185,30 +188,32 @@ void Transport::allgather(const void* mine, void* all, int64_t bytes) {
 
 void Transport::reduce_max(const float* in, float* out, int64_t n) {
   run(OperationKind::kReduceMax, {1, 1, saturated_mul(n, 4), saturated_mul(n, 4)}, [&] {
-    MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": ", n,
-                   " values at a null address; pass both buffers");
+    MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": n is ",
+                   n, in && out ? "" : " and a buffer is NULL",
+                   "; pass n >= 0 and buffers of n values");
     if (n > 0) do_reduce_max(in, out, n);
   });
 }
 
 void Transport::reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
   run(OperationKind::kReduceSum, {1, 1, saturated_mul(n, 8), saturated_mul(n, 8)}, [&] {
-    MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": ", n,
-                   " values at a null address; pass both buffers");
+    MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": n is ",
+                   n, in && out ? "" : " and a buffer is NULL",
+                   "; pass n >= 0 and buffers of n values");
     if (n > 0) do_reduce_sum(in, out, n);
   });
 }
 
 std::unique_ptr<Transport> Transport::duplicate() {
   std::unique_ptr<Transport> out;
-  DuplicateRegistration place;
+  DuplicateRegistration registration;
   run(OperationKind::kDuplicate, {}, [&] {
-    place.reserve();  // behind do_duplicate, peers would no longer hear of a failure
+    registration.reserve();  // before do_duplicate: after it, an error would not reach the peers
     out = do_duplicate();
   });
   out->set_timeout_ms(timeout_ms());
-  out->place_ = std::move(place);
-  out->place_.join(duplicates_, *out);
+  out->registration_ = std::move(registration);
+  out->registration_.join(duplicates_, *out);
   return out;
 }
 
@@ -217,16 +222,16 @@ void Transport::prepare_reduction(int64_t bytes) {
   gathered_.resize(std::max(gathered_.size(), all));
 }
 
-MUONRT_CATCHES_UNWINDING void Transport::confirm_duplicate(Transport& made) {
+MUONRT_CATCHES_UNWINDING void Transport::confirm_duplicate(Transport& duplicate) {
   const char mine = 0;
   std::vector<char> all(static_cast<size_t>(size_));
   try {
     do_allgather(&mine, all.data(), 1);
   } catch (const abi::__forced_unwind&) {
-    made.abort(Status::kAborted, "its thread was ended inside a function of the caller's");
+    duplicate.abort(Status::kAborted, "its thread ended inside a function of the caller");
     throw;
   } catch (...) {
-    made.abort(current_error());
+    duplicate.abort(current_error());
     throw;
   }
 }

@@ -29,7 +29,8 @@ class TransportBootstrap final : public Bootstrap {
     with_comm_error([&] { transport_->reduce_sum(in, out, n); });
   }
   std::unique_ptr<Bootstrap> duplicate() override {
-    auto out = std::make_unique<TransportBootstrap>(nullptr);  // before the peers go on
+    auto out =
+        std::make_unique<TransportBootstrap>(nullptr);  // allocated before the peers continue
     with_comm_error([&] { out->transport_ = transport_->duplicate(); });
     return out;
   }

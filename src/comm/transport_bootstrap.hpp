@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// A bootstrap over any transport.
+/// Makes a Bootstrap of a transport.
 std::unique_ptr<Bootstrap> make_bootstrap(std::unique_ptr<Transport> transport);
 
 }  // namespace muonrt

@@ -1,4 +1,4 @@
-// What every transport does, and what is special to the one over MPI.
+// The scripts that every transport must pass, and tests of the transport over MPI.
 #include <catch2/catch.hpp>
 #include <thread>
 #include <vector>
@@ -10,7 +10,7 @@
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 #include "mpi/harness.hpp"
-#include "muonrt/mpi.h"
+#include "muonrt/mpi_comm.h"
 #include "support/transport_checks.hpp"
 #include "support/transport_scripts.hpp"
 
@@ -36,7 +36,7 @@ std::string unless_contains(const std::string& text, const std::string& part) {
   return cat("'", text, "' does not contain '", part, "'");
 }
 
-/// A failed transport leaves nothing behind that a new one stumbles over.
+/// Returns the problems of a new transport, which a failed one must not affect.
 std::string problems_of_fresh_start() {
   const auto t = connect();
   std::string problems;
@@ -46,27 +46,29 @@ std::string problems_of_fresh_start() {
 }
 
 /// Runs a script on all ranks.
-std::string problems_of(const Script& script, int64_t piece_bytes) {
-  const auto t = connect(kLong, piece_bytes);
+std::string problems_of(const Script& script, int64_t fragment_bytes) {
+  const auto t = connect(kLong, fragment_bytes);
   barrier();
   return on_all(problem_of(script, *t));
 }
 
 }  // namespace
 
-TEST_CASE("mpi transport: does what every transport does, with messages in one part or in many",
-          "[mpi][comm]") {
-  for (const int64_t piece_bytes : {int64_t{256} << 20, int64_t{1000}}) {
+TEST_CASE(
+    "mpi transport: passes the scripts of every transport, with messages in one fragment or in "
+    "many",
+    "[mpi][comm]") {
+  for (const int64_t fragment_bytes : {int64_t{256} << 20, int64_t{1000}}) {
     for (const Script& script : scripts()) {
       if (size() < script.fewest_ranks) continue;
-      INFO(script.name << ", in parts of " << piece_bytes << " bytes");
-      REQUIRE(problems_of(script, piece_bytes) == "");
+      INFO(script.name << ", in fragments of " << fragment_bytes << " bytes");
+      REQUIRE(problems_of(script, fragment_bytes) == "");
       REQUIRE(problems_of_fresh_start() == "");
     }
   }
 }
 
-TEST_CASE("mpi transport: is over the ranks of the communicator it was given", "[mpi][comm]") {
+TEST_CASE("mpi transport: has the ranks of the MPI communicator", "[mpi][comm]") {
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(world(), rank() % 2, -rank(), &half);
   std::string problems;
@@ -94,7 +96,7 @@ TEST_CASE("mpi transport: ranks may destroy parent and duplicates in different o
   REQUIRE(on_all(problems + thrown) == "");
 }
 
-TEST_CASE("mpi transport: leaves the caller's communicator as it was", "[mpi][comm]") {
+TEST_CASE("mpi transport: does not change the caller's communicator", "[mpi][comm]") {
   MPI_Errhandler before = MPI_ERRHANDLER_NULL, after = MPI_ERRHANDLER_NULL;
   MPI_Comm_get_errhandler(world(), &before);
   {
@@ -108,7 +110,8 @@ TEST_CASE("mpi transport: leaves the caller's communicator as it was", "[mpi][co
   REQUIRE(on_all(waiting ? "a message on the caller's communicator" : "") == "");
 }
 
-TEST_CASE("mpi transport: keeps to the caller's thread unless MPI allows any", "[mpi][comm]") {
+TEST_CASE("mpi transport: uses only the caller's thread unless MPI allows all threads",
+          "[mpi][comm]") {
   const auto t = connect();
   REQUIRE(t->name() == "mpi");
   REQUIRE(t->caller_thread_only() == (thread_level() < MPI_THREAD_MULTIPLE));
@@ -117,34 +120,35 @@ TEST_CASE("mpi transport: keeps to the caller's thread unless MPI allows any", "
           (thread_level() < MPI_THREAD_MULTIPLE ? StreamKind::kCommOnCaller : StreamKind::kComm));
 }
 
-TEST_CASE("mpi transport: before MPI_Init, over no communicator or between two, it is refused",
+TEST_CASE("mpi transport: is rejected before MPI_Init, and for null and intercommunicators",
           "[mpi][comm]") {
   REQUIRE_THAT(before_init(), Contains("INVALID_STATE") && Contains("not initialized"));
   REQUIRE_THAT(attempt([] { mpi::make_transport(MPI_COMM_NULL, 1000); }),
                Contains("INVALID_ARGUMENT") && Contains("MPI_COMM_NULL"));
-  REQUIRE_THAT(attempt([] { mpi::make_transport(world(), 0); }), Contains("timeout 0 ms"));
-  REQUIRE_THAT(attempt([] { mpi::make_transport(world(), INT64_MAX); }), Contains("out of range"));
+  REQUIRE_THAT(attempt([] { mpi::make_transport(world(), 0); }),
+               Contains("timeout_ms is 0; pass 1 to"));
+  REQUIRE_THAT(attempt([] { mpi::make_transport(world(), INT64_MAX); }), Contains("pass 1 to"));
   if (size() < 2) return;
   MPI_Comm half = MPI_COMM_NULL, inter = MPI_COMM_NULL;
   MPI_Comm_split(world(), rank() % 2, 0, &half);
   MPI_Intercomm_create(half, 0, world(), 1 - rank() % 2, 5, &inter);
-  REQUIRE_THAT(attempt([&] { mpi::make_transport(inter, 1000); }), Contains("inter-communicator"));
+  REQUIRE_THAT(attempt([&] { mpi::make_transport(inter, 1000); }), Contains("intercommunicator"));
   MPI_Comm_free(&inter);
   MPI_Comm_free(&half);
 }
 
-TEST_CASE("mpi abort: another thread's, which came before the operation, reaches the peers",
+TEST_CASE("mpi abort: an abort from another thread before the operation reaches the peers",
           "[mpi][comm]") {
   if (size() < 2) return;
   const auto t = connect(kLong);
   barrier();
-  if (rank() == 0) std::thread([&] { t->abort(Status::kAborted, "from beside"); }).join();
+  if (rank() == 0) std::thread([&] { t->abort(Status::kAborted, "from another thread"); }).join();
   const std::string error = receive_from(*t, rank() == 0 ? 1 : 0);
   REQUIRE(on_all(unless_contains(error, "MUONRT_ERROR_ABORTED")) == "");
   REQUIRE(problems_of_fresh_start() == "");
 }
 
-TEST_CASE("mpi timeout: who comes late finds the error, though its peers' messages are there too",
+TEST_CASE("mpi timeout: a late rank gets the error, although its peers' messages have arrived, too",
           "[mpi][comm]") {
   if (size() < 2) return;
   for (const bool collective : {true, false}) {
@@ -171,10 +175,10 @@ TEST_CASE("mpi timeout: who comes late finds the error, though its peers' messag
   REQUIRE(problems_of_fresh_start() == "");
 }
 
-TEST_CASE("mpi faults: buffers are free after a timeout in the middle of long messages",
+TEST_CASE("mpi faults: buffers may be reused after a timeout in the middle of long messages",
           "[mpi][comm]") {
   if (size() < 2) return;
-  // The second takes far longer to send than its timeout.
+  // Sending the second message takes much longer than its timeout.
   for (const auto& [timeout_ms, bytes] :
        {std::pair{kShort, int64_t{4} << 20}, {1, int64_t{16} << 20}}) {
     for (int turn = 0; turn < 3; ++turn) {
@@ -186,7 +190,8 @@ TEST_CASE("mpi faults: buffers are free after a timeout in the middle of long me
         auto out = std::make_unique<std::vector<char>>(static_cast<size_t>(bytes), 'o');
         auto in = std::make_unique<std::vector<char>>(static_cast<size_t>(2 * bytes), 'i');
         const int peer = 1 - rank();
-        // Each of the two expects from a third what never comes; of two ranks rank 0 does.
+        // Ranks 0 and 1 also expect a message that rank 2 never sends. With two ranks, rank 1 sends
+        // nothing.
         std::vector<ReceiveFrom> receives{{peer, in->data(), bytes}};
         if (size() > 2) receives.push_back({2, in->data() + bytes, bytes});
         const SendTo send{peer, out->data(), bytes};
@@ -203,20 +208,24 @@ TEST_CASE("mpi faults: buffers are free after a timeout in the middle of long me
   REQUIRE(problems_of_fresh_start() == "");
 }
 
-TEST_CASE("mpi abi: what cannot be made is null, with a message", "[mpi][comm]") {
-  MPI_Comm parent = world(), null = MPI_COMM_NULL;
-  REQUIRE(muonrt_comm_create_mpi(nullptr, &parent, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
-  REQUIRE_THAT(muonrt_get_last_error(), Contains("comm is null"));
-  muonrt_comm_t* comm = reinterpret_cast<muonrt_comm_t*>(&parent);
-  REQUIRE(muonrt_comm_create_mpi(&comm, &null, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
+TEST_CASE("mpi abi: on error the communicator is null, and there is a message", "[mpi][comm]") {
+  int no_comm = 0;
+  auto* const not_null = reinterpret_cast<muonrt_comm_t*>(&no_comm);
+  REQUIRE(muonrt_comm_create_mpi(nullptr, world(), 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
+  REQUIRE_THAT(muonrt_get_last_error(), Contains("comm is NULL"));
+  muonrt_comm_t* comm = not_null;
+  REQUIRE(muonrt_comm_create_mpi(&comm, MPI_COMM_NULL, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
   REQUIRE_THAT(muonrt_get_last_error(), Contains("MPI_COMM_NULL"));
   REQUIRE(comm == nullptr);
-  REQUIRE(muonrt_comm_create_mpi(&comm, nullptr, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
-  REQUIRE_THAT(muonrt_get_last_error(), Contains("mpi_comm is null"));
-  REQUIRE(muonrt_comm_create_mpi(&comm, &parent, -1) == MUONRT_ERROR_INVALID_ARGUMENT);
+  comm = not_null;
+  REQUIRE(muonrt_comm_create_mpi_address(&comm, nullptr, 1000) == MUONRT_ERROR_INVALID_ARGUMENT);
+  REQUIRE_THAT(muonrt_get_last_error(), Contains("mpi_comm_address is NULL"));
+  REQUIRE(comm == nullptr);
+  REQUIRE(muonrt_comm_create_mpi(&comm, world(), -1) == MUONRT_ERROR_INVALID_ARGUMENT);
+  REQUIRE_THAT(muonrt_get_last_error(), Contains("timeout_ms is -1"));
 }
 
-TEST_CASE("mpi nccl: what fails on one rank ends the others' waits in NCCL, at any thread level",
+TEST_CASE("mpi nccl: an error on one rank ends the others' waits in NCCL, at any thread level",
           "[mpi][nccl]") {
   const auto bootstrap = muonrt::make_bootstrap(connect());
   std::string problem;
@@ -225,12 +234,12 @@ TEST_CASE("mpi nccl: what fails on one rank ends the others' waits in NCCL, at a
       if (rank() == size() - 1) throw muonrt::Error(muonrt::Status::kDevice, "no way in");
       const auto deadline = muonrt::Deadline::in_ms(20'000);
       while (!deadline.passed())
-        if (const auto trouble = alarm.pending_error()) throw *trouble;
-      problem = "nothing was heard; ";
+        if (const auto error = alarm.pending_error()) throw *error;
+      problem = "no error was received; ";
     });
   });
   const std::string words = cat(size() > 1 ? cat("rank ", size() - 1, ": ") : "", "no way in");
-  // It is in order after that.
+  // The bootstrap is usable afterwards.
   char mine = 0;
   std::vector<char> all(static_cast<size_t>(size()));
   problem += attempt([&] { bootstrap->allgather(&mine, all.data(), 1); });
@@ -238,15 +247,15 @@ TEST_CASE("mpi nccl: what fails on one rank ends the others' waits in NCCL, at a
   REQUIRE(on_all(problem) == "");
 }
 
-TEST_CASE("mpi harness: one rank's problem is known to all", "[mpi]") {
+TEST_CASE("mpi harness: all ranks learn the problem of one rank", "[mpi]") {
   const int last = size() - 1;
   REQUIRE(on_all("") == "");
   const std::string expected = "rank " + std::to_string(last) + ": odd\n";
   REQUIRE(on_all(rank() == last ? "odd" : "") == expected);
 }
 
-// Run by CTest to see that it fails, and how.
-TEST_CASE("mpi harness: planted failure of rank 1 alone", "[.planted]") {
+// CTest checks that this case fails, and its output.
+TEST_CASE("mpi harness: a planted failure of rank 1", "[.planted]") {
   INFO("what only rank 1 knows");
   REQUIRE(rank() != 1);
 }

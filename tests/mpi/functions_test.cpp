@@ -4,11 +4,11 @@
 
 #include "base/text.hpp"
 #include "mpi/harness.hpp"
-#include "muonrt/mpi.h"
+#include "muonrt/mpi_comm.h"
 #include "muonrt/muonrt.h"
 
-// A trainer's own MPI instead of the built-in exchanges, through the C ABI: its matrices are cut
-// into rows, and it calls MPI_Gatherv and MPI_Scatterv.
+// A trainer that passes exchange callbacks over MPI through the C ABI. Its matrices are sharded by
+// rows, and it calls MPI_Gatherv and MPI_Scatterv.
 
 using namespace mpi_test;
 
@@ -39,7 +39,7 @@ struct Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Elements of every rank, and the first of each.
+  /// Number of elements of every rank, and index of its first element.
   void counts(int64_t param, std::vector<int>& count, std::vector<int>& first) const {
     const auto& shape = shapes[static_cast<size_t>(param)];
     int at = 0;
@@ -94,24 +94,26 @@ struct Result {
 
 Result train(Trainer& t, const muonrt_distributed_config_t* config) {
   Result out;
-  MPI_Comm world = MPI_COMM_WORLD;
   muonrt_comm_t* comm = nullptr;
-  require(muonrt_comm_create_mpi(&comm, &world, 60000));
+  require(muonrt_comm_create_mpi(&comm, MPI_COMM_WORLD, 60000));
   muonrt_group_t group;
-  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  muonrt_group_init_muon(&group);
+  muonrt_tuning_options_t tuning;
+  muonrt_tuning_options_init(&tuning);
+  tuning.distributed = config;
   muonrt_optimizer_options_t options;
   muonrt_optimizer_options_init(&options);
-  options.distributed = config;
+  options.tuning = &tuning;
   const size_t n = t.shapes.size(), mine = static_cast<size_t>(t.rank);
   const char* const names[] = {"a", "b", "c", "d"};
   std::vector<std::vector<float>> grads(n);
   std::vector<muonrt_param_t> params(n);
   out.shards.resize(n);
-  // This rank's rows in a step; -1: the weights.
+  // Fills this rank's rows of a step; -1: the weights.
   const auto fill = [&](size_t i, std::vector<float>& into, int step) {
     std::vector<int> count, first;
     t.counts(static_cast<int64_t>(i), count, first);
-    into.resize(static_cast<size_t>(count[mine]) + 1);  // so that data() is no null
+    into.resize(static_cast<size_t>(count[mine]) + 1);  // so that data() is not null
     for (int e = 0; e < count[mine]; ++e)
       into[static_cast<size_t>(e)] = number(static_cast<int64_t>(i), first[mine] + e, step);
   };
@@ -134,11 +136,11 @@ Result train(Trainer& t, const muonrt_distributed_config_t* config) {
     muonrt_step_args_t args;
     muonrt_step_args_init(&args);
     args.lr = 0.02;
-    require(muonrt_optimizer_step(optimizer, &args, nullptr));
+    require(muonrt_optimizer_step(nullptr, optimizer, &args));
   }
   muonrt_counters_t counters;
   muonrt_counters_init(&counters);
-  require(muonrt_optimizer_get_counters(optimizer, &counters));
+  require(muonrt_optimizer_get_counters(&counters, optimizer));
   out.bytes_sent = counters.bytes_sent;
   muonrt_optimizer_destroy(optimizer);
   muonrt_comm_destroy(comm);
@@ -147,12 +149,13 @@ Result train(Trainer& t, const muonrt_distributed_config_t* config) {
 
 }  // namespace
 
-TEST_CASE("functions: a trainer's own MPI gives the bits of the built-in exchanges", "[mpi]") {
+TEST_CASE("functions: exchange callbacks over MPI give the same bits as the built-in exchanges",
+          "[mpi]") {
   std::string problem;
   const std::string thrown = attempt([&] {
     Trainer t(MPI_COMM_WORLD);
     const Result built_in = train(t, nullptr);
-    if (t.calls != 0) problem += "called without being given ";
+    if (t.calls != 0) problem += "the callbacks were called although none were passed ";
     muonrt_distributed_config_t config;
     muonrt_distributed_config_init(&config);
     config.state = &t;

@@ -37,8 +37,8 @@ std::string attempt(const std::function<void()>& body) {
   return "";
 }
 
-std::unique_ptr<muonrt::Transport> connect(int64_t timeout_ms, int64_t piece_bytes) {
-  const muonrt_transport_t table = muonrt::mpi::make_transport(world(), timeout_ms, piece_bytes);
+std::unique_ptr<muonrt::Transport> connect(int64_t timeout_ms, int64_t fragment_bytes) {
+  const muonrt_transport_t table = muonrt::mpi::make_transport(world(), timeout_ms, fragment_bytes);
   auto out = std::make_unique<muonrt::CallbackTransport>(muonrt::read_transport(&table));
   out->set_timeout_ms(timeout_ms);
   return out;
@@ -94,7 +94,8 @@ void open(int* argc, char*** argv, int wanted_level) {
   MPI_Comm_dup(MPI_COMM_WORLD, &state.world);
   MPI_Comm_rank(state.harness, &state.rank);
   MPI_Comm_size(state.harness, &state.size);
-  // Not elsewhere, where nothing may rely on this handler; include/muonrt/mpi.h says why.
+  // Only under MPICH (include/muonrt/mpi.h gives the reason), so that no test under another MPI
+  // relies on this handler.
   char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(library, &length);

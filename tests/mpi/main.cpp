@@ -1,5 +1,5 @@
-// Catch2 under mpirun: rank 0 prints; the others keep what they would print, and it is shown if
-// anything failed. All ranks return the same code, or mpirun would end the rest of the job.
+// Catch2 under mpirun. Rank 0 prints its output. The other ranks keep theirs, and it is printed if
+// a test fails. All ranks return the same exit code, because mpirun ends the job if one rank fails.
 #define CATCH_CONFIG_RUNNER
 #include <algorithm>
 #include <cstdlib>
@@ -15,8 +15,8 @@
 
 namespace {
 bool quiet = false;
-/// Stops the job when the ranks are not in the same test case; tells of a failure as it happens,
-/// since a job that hangs afterwards never shows what was kept.
+/// Stops the job if the ranks are not in the same test case. Prints a failure at once, because a
+/// job that hangs afterwards does not print the output that was kept.
 class Agreement : public Catch::TestEventListenerBase {
  public:
   using TestEventListenerBase::TestEventListenerBase;
@@ -26,7 +26,7 @@ class Agreement : public Catch::TestEventListenerBase {
     name_ = info.name;
     agree("start");
   }
-  // Of another type in version 3 of Catch2.
+  // Version 3 of Catch2 has another return type.
   using Result = decltype(std::declval<TestEventListenerBase>().assertionEnded(
       std::declval<const Catch::AssertionStats&>()));
   Result assertionEnded(const Catch::AssertionStats& stats) override {
@@ -68,9 +68,9 @@ int main(int argc, char** argv) {
   std::string level = "multiple";
   session.cli(session.cli() |
               Catch::clara::Opt(level, "single|funneled|serialized|multiple")["--mpi-thread"](
-                  "what is asked of MPI_Init_thread"));
-  const int refused = take_arguments(session, argc, argv);
-  if (refused != 0) return refused;
+                  "the thread level that is passed to MPI_Init_thread"));
+  const int exit_code = take_arguments(session, argc, argv);
+  if (exit_code != 0) return exit_code;
   if (level_from(level) < 0) {
     std::cerr << "--mpi-thread " << level << " is unknown; see --help\n";
     return 1;
@@ -95,15 +95,17 @@ int main(int argc, char** argv) {
     std::cerr << mpi_test::gather_texts(
         quiet ? "---- rank " + std::to_string(mpi_test::rank()) + " ----\n" + mine : "", false);
   }
-  // The launcher of another MPI starts as many worlds of one rank.
+  // If mpirun belongs to another MPI, it starts several jobs of one rank.
   const char* const ranks = std::getenv("MUONRT_TEST_RANKS");
   if (ranks && std::atoi(ranks) != mpi_test::size()) {
-    std::cerr << ranks << " ranks were asked for, MPI sees " << mpi_test::size() << std::endl;
+    std::cerr << "MUONRT_TEST_RANKS is " << ranks << ", but MPI has " << mpi_test::size()
+              << " ranks" << std::endl;
     code = 1;
   }
   const std::string after_finalize = mpi_test::close();
   if (after_finalize.find("MUONRT_ERROR_INVALID_STATE") == std::string::npos) {
-    std::cerr << "a transport after MPI_Finalize said: " << after_finalize << std::endl;
+    std::cerr << "creating a transport after MPI_Finalize returned: " << after_finalize
+              << std::endl;
     code = 1;
   }
   return code;

@@ -1,4 +1,5 @@
-// Memory is refused at every place of two steps under mpirun: of muonrt's, none of MPI's.
+// Each allocation of muonrt in two steps fails in turn, under mpirun. Allocations of MPI do not
+// fail.
 #include <catch2/catch.hpp>
 
 #include "comm/host_comm.hpp"
@@ -26,7 +27,7 @@ world::Case small_case(int ranks) {
   return c;
 }
 
-/// Two steps, each repeated until it is committed; what this rank has seen, or finds wrong.
+/// Runs two steps, each repeated until it is committed. Returns "" or a problem.
 std::string run(const world::Case& c, const world::Tensors& expected, int faulty, int64_t nth) {
   HostComm comm(connect());
   world::Rank rank(c, comm);
@@ -51,15 +52,15 @@ std::string run(const world::Case& c, const world::Tensors& expected, int faulty
   if (seen != "MUONRT_OK MUONRT_OK " && seen != "MUONRT_ERROR_OUT_OF_MEMORY MUONRT_OK MUONRT_OK " &&
       seen != "MUONRT_OK MUONRT_ERROR_OUT_OF_MEMORY MUONRT_OK ")
     return seen;
-  return rank.tensors(expected) == expected ? "" : "other bits; " + seen;
+  return rank.tensors(expected) == expected ? "" : "the bits differ; " + seen;
 }
 
 }  // namespace
 
-TEST_CASE("out of memory: under mpirun a step is voted down or committed, whatever is refused",
+TEST_CASE("out of memory: under mpirun a step is rejected or committed, whichever allocation fails",
           "[mpi]") {
-  const world::Case alone = small_case(1), c = small_case(size());
-  const world::Tensors expected = world::run(alone).tensors;
+  const world::Case on_one_rank = small_case(1), c = small_case(size());
+  const world::Tensors expected = world::run(on_one_rank).tensors;
   for (int faulty = 0; faulty < size(); ++faulty) {
     int64_t nth = 0;
     for (bool fired = true; fired; ++nth) {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSteps = 5;
 
-// Every rank's view of the whole: what each rank holds, put together over MPI on all ranks.
+// Runs the steps of a case and compares the shards of this rank with the reference.
 std::string run_and_compare(const world::Case& c, const world::Tensors& reference) {
   HostComm comm(connect(60'000));
   world::Rank rank(c, comm);
@@ -28,13 +28,13 @@ std::string run_and_compare(const world::Case& c, const world::Tensors& referenc
     rank.step(step, report);
     if (report.orthogonalized != report.planned) return "orthogonalized is not as planned";
   }
-  // This rank's shards over the reference: any byte that differs is one that this rank holds.
+  // tensors() writes this rank's shards over the reference, so a byte that differs is in a shard.
   return rank.tensors(reference) == reference
              ? ""
              : cat("rank ", comm.rank(), " differs; ", c.describe());
 }
 
-/// Half of a pairwise cover in f32, the other half in bf16.
+/// Runs half of a pairwise cover in f32, or the other half in bf16.
 std::string run_meshes(bool half) {
   const auto reference = bits::reference_ops(half, kSteps);
   std::vector<size_t> meshes;
@@ -65,7 +65,8 @@ TEST_CASE("same bits: parameters and state under mpirun equal those of one rank"
 
 namespace {
 
-/// A folder of rank 0 that all ranks know; it goes when all are here again.
+/// A folder that rank 0 creates. All ranks know its path. It is deleted when all ranks have
+/// destroyed the object.
 class SharedFolder {
  public:
   SharedFolder() {
@@ -98,12 +99,12 @@ world::Case cut_along(int dim, int ranks) {
 TEST_CASE("same bits: a checkpoint under mpirun continues in another layout", "[mpi][state]") {
   const auto expected = world::run(cut_along(0, 1)).tensors;
   const SharedFolder folder;
-  const auto on_ranks = [](int dim, const std::function<void(world::Rank&)>& work) {
+  const auto on_ranks = [](int dim, const std::function<void(world::Rank&)>& function) {
     return on_all(attempt([&] {
       const world::Case c = cut_along(dim, size());
       HostComm comm(connect(60'000));
       world::Rank mine(c, comm);
-      work(mine);
+      function(mine);
     }));
   };
   REQUIRE(on_ranks(0, [&](world::Rank& mine) {
@@ -117,6 +118,7 @@ TEST_CASE("same bits: a checkpoint under mpirun continues in another layout", "[
   REQUIRE(on_ranks(1, [&](world::Rank& mine) {
             load_state(mine.optimizer(), folder.path(), {});
             resumed::run_steps(mine, 2, 4);
-            if (mine.tensors(expected) != expected) throw Error(Status::kInternal, "other bits");
+            if (mine.tensors(expected) != expected)
+              throw Error(Status::kInternal, "the bits differ");
           }) == "");
 }

@@ -3,14 +3,14 @@
 #include <cstdint>
 #include <string>
 
-// What main.cpp does between MPI_Init and MPI_Finalize; all but `open` collective.
+// Functions for main.cpp. All of them are collective.
 namespace mpi_test {
 
 void open(int* argc, char*** argv, int wanted_level);
-/// Calls MPI_Finalize; what making a transport says after it.
+/// Calls MPI_Finalize. Returns the error of creating a transport afterwards.
 std::string close();
 
-/// The texts of all ranks, in order: on every rank, or on rank 0 alone.
+/// Returns the texts of all ranks in rank order, on every rank or only on rank 0.
 std::string gather_texts(const std::string& mine, bool to_all);
 bool same_on_all(uint64_t value);
 int largest_of_all(int value);

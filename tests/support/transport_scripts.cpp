@@ -168,7 +168,7 @@ std::string timeout_of_an_exchange(Transport& t) {
   t.set_timeout_ms(t.rank() == 0 ? kShort : kLong);
   const auto error = error_of_waiting_for(t, t.rank() == 0 ? last : 0);
   if (t.rank() != 0) return unlike(error, Status::kTimeout, {});
-  return unlike(error, Status::kTimeout, {"exchange #0 of rank 0", "no message from rank"});
+  return unlike(error, Status::kTimeout, {"exchange #0 on rank 0", "no message from rank"});
 }
 
 /// Rank 0 does not take part.

@@ -7,7 +7,7 @@
 
 namespace muonrt::mpi {
 
-/// Text of an MPI error code.
+/// Returns the text of an MPI error code.
 inline std::string error_text(int code) {
   char text[MPI_MAX_ERROR_STRING + 1] = "";
   int length = 0;
@@ -22,5 +22,6 @@ inline void check(int code, const char* call, const char* function, int line) {
 
 }  // namespace muonrt::mpi
 
-/// Turns the error of an MPI call, whose communicator returns errors, into COMM.
+/// Calls an MPI function and throws COMM if it returns an error. The error handler of the
+/// communicator must be MPI_ERRORS_RETURN.
 #define MUONRT_MPI(call) ::muonrt::mpi::check(call, #call, __func__, __LINE__)

@@ -16,32 +16,34 @@ namespace muonrt::mpi {
 namespace {
 
 constexpr int64_t kCloseMs = 200;
-constexpr int64_t kBounceBytes = int64_t{16} << 20;  // of one piece of a collective, all ranks
+constexpr int64_t kMaxCollectiveBytes = int64_t{16}
+                                        << 20;  // of one part of a collective, over all ranks
 
 }  // namespace
 
 Communicator::Communicator(MPI_Comm comm, int64_t fragment_bytes)
-    : comm_(comm), piece_bytes_(fragment_bytes) {
+    : comm_(comm), fragment_bytes_(fragment_bytes) {
   MUONRT_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
   MUONRT_MPI(MPI_Comm_rank(comm_, &rank_));
   MUONRT_MPI(MPI_Comm_size(comm_, &size_));
   int level = MPI_THREAD_SINGLE;
   MUONRT_MPI(MPI_Query_thread(&level));
   caller_thread_only_ = level < MPI_THREAD_MULTIPLE;
-  box_ = std::make_unique<ErrorChannel>(comm_, rank_, size_, !caller_thread_only_);
-  const auto few = static_cast<size_t>(2 * size_);  // messages, of one piece each
-  pieces_.reserve(few);
+  error_channel_ = std::make_unique<ErrorChannel>(comm_, rank_, size_, !caller_thread_only_);
+  const auto few = static_cast<size_t>(2 * size_);  // messages of one fragment each
+  fragments_.reserve(few);
   requests_.reserve(few);
   statuses_.resize(few);
   completed_.resize(few);
-  // What a vote and its explanation exchange finds its memory.
+  // So that a vote, and the exchange of its explanation, do not allocate.
   in_.resize(kExplanationBytes);
-  out_.resize(static_cast<size_t>(std::min(kBounceBytes, kExplanationBytes * size_)));
+  out_.resize(static_cast<size_t>(std::min(kMaxCollectiveBytes, kExplanationBytes * size_)));
 }
 
 std::unique_ptr<Communicator> Communicator::over(MPI_Comm parent, int64_t fragment_bytes,
                                                  Deadline deadline) {
-  // On the heap: MPI writes the handle when the peers have come, which may be after our deadline.
+  // On the heap, because MPI writes the handle when all peers take part, perhaps after the
+  // deadline.
   auto handle = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   MUONRT_MPI(MPI_Comm_idup(parent, handle.get(), &request));
@@ -51,8 +53,9 @@ std::unique_ptr<Communicator> Communicator::over(MPI_Comm parent, int64_t fragme
     if (done || !deadline.passed()) continue;
     handle.release();
     throw make_error(Status::kTimeout,
-                     "MPI communicator: not duplicated at the deadline; every rank of the "
-                     "communicator must take part");
+                     "MPI communicator: it was not duplicated before the timeout; call "
+                     "muonrt_comm_create_mpi() on every rank of the communicator, or raise "
+                     "timeout_ms");
   }
   return std::unique_ptr<Communicator>(new Communicator(*handle, fragment_bytes));
 }
@@ -60,7 +63,8 @@ std::unique_ptr<Communicator> Communicator::over(MPI_Comm parent, int64_t fragme
 std::unique_ptr<Communicator> Communicator::duplicate(Deadline deadline) {
   std::unique_ptr<Communicator> out;
   run("duplicate", size_, [&] {
-    // A rank must not sit in MPI_Comm_idup, which cannot be ended, for a peer that never comes.
+    // MPI_Comm_idup cannot be cancelled. So the ranks first wait for each other in a reduction,
+    // which ends with a published error, too.
     const int64_t mine = 0;
     int64_t sum = 0;
     in_.resize(std::max(in_.size(), sizeof mine));
@@ -69,36 +73,37 @@ std::unique_ptr<Communicator> Communicator::duplicate(Deadline deadline) {
     MPI_Request request = MPI_REQUEST_NULL;
     MUONRT_MPI(MPI_Iallreduce(in_.data(), out_.data(), 1, MPI_INT64_T, MPI_SUM, comm_, &request));
     finish(request, deadline);
-    out = over(comm_, piece_bytes_, deadline);
+    out = over(comm_, fragment_bytes_, deadline);
   });
   return out;
 }
 
-void Communicator::destroy(std::unique_ptr<Communicator> channel) noexcept {
+void Communicator::destroy(std::unique_ptr<Communicator> communicator) noexcept {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized) return;
-  const bool sent = channel->box_->close(Deadline::in_ms(kCloseMs));
-  if (!sent || channel->abandoned_) {
-    (void)channel.release();
-  } else if (!channel->box_->failed()) {
-    MPI_Comm comm = channel->comm_;
+  const bool sent = communicator->error_channel_->close(Deadline::in_ms(kCloseMs));
+  if (!sent || communicator->abandoned_) {
+    (void)communicator.release();
+  } else if (!communicator->error_channel_->failed()) {
+    MPI_Comm comm = communicator->comm_;
     MPI_Comm_free(&comm);
   }
-  // After a failure the communicator stays: freeing it is collective, and a peer may never come.
+  // After an error the communicator is not freed, because freeing it is collective and a peer may
+  // not take part.
 }
 
 void Communicator::finish(MPI_Request& request, Deadline deadline) {
   Backoff pauses = backoff();
   int done = 0;
-  abandoned_ = true;  // unless the loop comes to its end: a collective cannot be cancelled
+  abandoned_ = true;  // if the loop throws, because a collective cannot be cancelled
   while (true) {
     MUONRT_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     if (done) break;
-    box_->throw_if_failed();
+    error_channel_->throw_if_failed();
     MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout,
-                   "not complete at its deadline: a rank has not come; see what all ranks do, or "
-                   "set a longer timeout");
+                   "a rank did not take part before the timeout; check whether all ranks are still "
+                   "running, or raise the timeout with muonrt_comm_set_timeout()");
     pauses.pause();
   }
   abandoned_ = false;
@@ -106,20 +111,20 @@ void Communicator::finish(MPI_Request& request, Deadline deadline) {
 
 void Communicator::allgather(const void* mine, void* all, int64_t bytes, Deadline deadline) {
   run("allgather", size_, [&] {
-    const int64_t most = std::clamp<int64_t>(kBounceBytes / size_, 1, piece_bytes_);
+    const int64_t most = std::clamp<int64_t>(kMaxCollectiveBytes / size_, 1, fragment_bytes_);
     for (int64_t begin = 0; begin < bytes; begin += most) {
-      const auto piece = static_cast<size_t>(std::min(most, bytes - begin));
-      in_.resize(std::max(in_.size(), piece));
-      out_.resize(std::max(out_.size(), piece * static_cast<size_t>(size_)));
-      std::memcpy(in_.data(), static_cast<const char*>(mine) + begin, piece);
-      const int count = static_cast<int>(piece);
+      const auto part = static_cast<size_t>(std::min(most, bytes - begin));
+      in_.resize(std::max(in_.size(), part));
+      out_.resize(std::max(out_.size(), part * static_cast<size_t>(size_)));
+      std::memcpy(in_.data(), static_cast<const char*>(mine) + begin, part);
+      const int count = static_cast<int>(part);
       MPI_Request request = MPI_REQUEST_NULL;
       MUONRT_MPI(MPI_Iallgather(in_.data(), count, MPI_BYTE, out_.data(), count, MPI_BYTE, comm_,
                                 &request));
       finish(request, deadline);
       for (int64_t r = 0; r < size_; ++r) {
         std::memcpy(static_cast<char*>(all) + r * bytes + begin,
-                    out_.data() + static_cast<size_t>(r) * piece, piece);
+                    out_.data() + static_cast<size_t>(r) * part, part);
       }
     }
   });
@@ -127,7 +132,7 @@ void Communicator::allgather(const void* mine, void* all, int64_t bytes, Deadlin
 
 void Communicator::reduce_max(const float* in, float* out, int64_t n, Deadline deadline) {
   run("reduce_max", size_, [&] {
-    constexpr int64_t kMost = kBounceBytes / int64_t{sizeof(int32_t)};
+    constexpr int64_t kMost = kMaxCollectiveBytes / int64_t{sizeof(int32_t)};
     for (int64_t begin = 0; begin < n; begin += kMost) {
       const int64_t count = std::min(kMost, n - begin);
       const size_t bytes = static_cast<size_t>(count) * sizeof(int32_t);
@@ -147,7 +152,7 @@ void Communicator::reduce_max(const float* in, float* out, int64_t n, Deadline d
 
 void Communicator::reduce_sum(const int64_t* in, int64_t* out, int64_t n, Deadline deadline) {
   run("reduce_sum", size_, [&] {
-    constexpr int64_t kMost = kBounceBytes / int64_t{sizeof(int64_t)};
+    constexpr int64_t kMost = kMaxCollectiveBytes / int64_t{sizeof(int64_t)};
     for (int64_t begin = 0; begin < n; begin += kMost) {
       const int64_t count = std::min(kMost, n - begin);
       const size_t bytes = static_cast<size_t>(count) * sizeof(int64_t);

@@ -22,86 +22,87 @@ inline Backoff backoff() {
   return Backoff(microseconds(20), microseconds(20), microseconds(50));
 }
 
-/// A duplicate of an MPI communicator, with errors returned, and all that goes over it. Never waits
-/// inside MPI: everything is started without blocking and polled, with a deadline and a look into
-/// the error box. Errors are thrown and have been posted to the peers. Threads: one operation at a
-/// time; under less than MPI_THREAD_MULTIPLE on the threads that MPI allows. `post` from any
-/// thread.
+/// A duplicate of an MPI communicator and the operations over it. It never blocks inside MPI: it
+/// starts non-blocking operations and polls them together with its deadline and the error channel.
+/// Before it throws an error, it publishes the error to the peers. Threads: one operation at a
+/// time, below MPI_THREAD_MULTIPLE on the threads that MPI allows; `publish` from any thread.
 class Communicator {
  public:
-  /// Collective over `parent`, whose error handler stays as it is.
-  /// @param piece_bytes  greatest size of one MPI message, > 0.
+  /// Duplicates `parent` without changing its error handler. Collective over `parent`.
+  /// @param fragment_bytes  maximum size of one MPI message, > 0.
   static std::unique_ptr<Communicator> over(MPI_Comm parent, int64_t fragment_bytes,
                                             Deadline deadline);
-  /// Lets go of the channel: frees it, or leaves it to the end of the process if MPI may still
-  /// touch its memory after a failure.
-  static void destroy(std::unique_ptr<Communicator> channel) noexcept;
+  /// Frees the communicator. If MPI may still access its memory after an error, it stays until the
+  /// process ends.
+  static void destroy(std::unique_ptr<Communicator> communicator) noexcept;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   bool caller_thread_only() const { return caller_thread_only_; }
 
-  void exchange(std::span<const muonrt_message_t> sends, std::span<const muonrt_message_t> receives,
+  void exchange(std::span<const muonrt_send_t> sends, std::span<const muonrt_receive_t> receives,
                 Deadline deadline);
   void allgather(const void* mine, void* all, int64_t bytes, Deadline deadline);
   void reduce_max(const float* in, float* out, int64_t n, Deadline deadline);
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n, Deadline deadline);
   std::unique_ptr<Communicator> duplicate(Deadline deadline);
 
-  void publish(const Error& error) noexcept { box_->publish(error); }
-  /// What a peer has posted, if anything. Any thread.
-  std::optional<Error> published_error() { return box_->poll(); }
+  void publish(const Error& error) noexcept { error_channel_->publish(error); }
+  /// Returns the error that a rank has published, if any. Any thread.
+  std::optional<Error> published_error() { return error_channel_->poll(); }
 
  private:
   Communicator(MPI_Comm comm, int64_t fragment_bytes);
 
-  /// Runs `body`; what it throws is posted under the operation's name.
-  /// @param messages  about as many may have come for this rank before
+  /// Runs `body`. If it throws, publishes the error with the name of the operation.
+  /// @param messages  about how many messages may have arrived at this rank before.
   template <class Body>
   void run(const char* operation, int64_t messages, Body body) {
     try {
-      box_->throw_if_failed_before(messages);
+      error_channel_->throw_if_failed_before(messages);
       body();
     } catch (...) {
       fail(operation);
     }
   }
   [[noreturn]] void fail(const char* operation);
-  /// Polls a collective operation to its end.
+  /// Polls a collective operation until it is complete.
   void finish(MPI_Request& request, Deadline deadline);
 
   struct Fragment {
     int32_t peer;
     bool send;
-    bool over;  // a send that its receiver will not read, or read no more
+    bool ended;  // a send whose receiver has reported that its receives have ended
     int64_t bytes;
   };
-  void start(const muonrt_message_t& message, bool send);
-  bool test_pieces();
-  void check_piece(const Fragment& piece, const MPI_Status& status) const;
+  void start_send(const muonrt_send_t& message);
+  void start_receive(const muonrt_receive_t& message);
+  bool test_fragments();
+  void check_fragment(const Fragment& fragment, const MPI_Status& status) const;
   [[noreturn]] void throw_timeout() const;
   void give_up() noexcept;
-  bool active(size_t piece) const;
+  bool active(size_t fragment) const;
   bool any_active(bool send) const;
   bool receives_from(int32_t peer) const;
   void notify_senders() const noexcept;
   void poll_receivers() noexcept;
 
   const MPI_Comm comm_;
-  const int64_t piece_bytes_;
+  const int64_t fragment_bytes_;
   int rank_ = 0, size_ = 1;
   bool caller_thread_only_ = false;
-  std::unique_ptr<ErrorChannel> box_;
+  std::unique_ptr<ErrorChannel> error_channel_;
 
-  // Of the exchange that is running; the four lists have equal lengths.
-  std::vector<Fragment> pieces_;
+  // The messages of the running exchange, one entry for each fragment. The last two lists may be
+  // longer.
+  std::vector<Fragment> fragments_;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<int> completed_;
-  int64_t open_ = 0;  // requests not complete yet
+  int64_t open_ = 0;  // requests that are not complete
 
-  std::vector<std::byte> in_, out_;  // of the collective that is running
-  bool abandoned_ = false;           // a collective or a send was left unfinished
+  std::vector<std::byte> in_, out_;  // buffers of the running collective
+  bool abandoned_ = false;           // true if a collective, a send or a receive is unfinished
 };
 
 }  // namespace muonrt::mpi

@@ -14,7 +14,7 @@ ErrorChannel::ErrorChannel(MPI_Comm comm, int rank, int size, bool any_thread_ca
       rank_(rank),
       size_(size),
       any_thread_(any_thread_calls_mpi),
-      operator_(std::this_thread::get_id()) {
+      operating_thread_(std::this_thread::get_id()) {
   requests_.reserve(static_cast<size_t>(size));
 }
 
@@ -31,11 +31,11 @@ void ErrorChannel::publish(const Error& error) noexcept {
     } catch (...) {
       keep(Error(error.status(), std::string(), error.rank(), error.is_remote()));
     }
-    letter_.status = static_cast<int32_t>(error.status());
-    letter_.rank = error.rank();
-    const size_t length = std::min(error.message().size(), sizeof letter_.text - 1);
-    std::memcpy(letter_.text, error.what(), length);
-    letter_.text[length] = 0;
+    message_.status = static_cast<int32_t>(error.status());
+    message_.rank = error.rank();
+    const size_t length = std::min(error.message().size(), sizeof message_.text - 1);
+    std::memcpy(message_.text, error.what(), length);
+    message_.text[length] = 0;
     unsent_ = true;
   }
   if (unsent_ && may_call_mpi()) send();
@@ -43,36 +43,38 @@ void ErrorChannel::publish(const Error& error) noexcept {
 
 bool ErrorChannel::may_call_mpi() const {
   int finalized = 0;
-  MPI_Finalized(&finalized);  // after which every other call ends the job
-  return !finalized && (any_thread_ || operator_.load() == std::this_thread::get_id());
+  MPI_Finalized(&finalized);  // after MPI_Finalize every other call ends the job
+  return !finalized && (any_thread_ || operating_thread_.load() == std::this_thread::get_id());
 }
 
-/// With the mutex held. A send that fails is left out: that peer has its deadline.
+/// The caller holds the mutex. If a send fails, that peer ends at its timeout.
 void ErrorChannel::send() noexcept {
   unsent_ = false;
   for (int step = 1; step < size_; ++step) {
     MPI_Request request = MPI_REQUEST_NULL;
     const int peer = (rank_ + step) % size_;
-    if (MPI_Isend(&letter_, sizeof letter_, MPI_BYTE, peer, kTag, comm_, &request) == MPI_SUCCESS) {
+    if (MPI_Isend(&message_, sizeof message_, MPI_BYTE, peer, kTag, comm_, &request) ==
+        MPI_SUCCESS) {
       requests_.push_back(request);
     }
   }
 }
 
-/// A letter that has come. Two threads that look at the same time take a letter each.
+/// Receives one message if one has arrived. Two threads that poll at the same time receive
+/// different messages.
 void ErrorChannel::receive() {
   int arrived = 0;
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status;
   MUONRT_MPI(MPI_Improbe(MPI_ANY_SOURCE, kTag, comm_, &arrived, &message, &status));
   if (!arrived) return;
-  ErrorMessage letter{};
-  MUONRT_MPI(MPI_Mrecv(&letter, sizeof letter, MPI_BYTE, &message, MPI_STATUS_IGNORE));
-  letter.text[sizeof letter.text - 1] = 0;
+  ErrorMessage received{};
+  MUONRT_MPI(MPI_Mrecv(&received, sizeof received, MPI_BYTE, &message, MPI_STATUS_IGNORE));
+  received.text[sizeof received.text - 1] = 0;
   const std::lock_guard lock(mutex_);
   if (!error_) {
-    const int32_t rank = letter.rank >= 0 && letter.rank < size_ ? letter.rank : -1;
-    keep(Error(status_of_peer(letter.status), letter.text, rank)
+    const int32_t rank = received.rank >= 0 && received.rank < size_ ? received.rank : -1;
+    keep(Error(status_of_peer(received.status), received.text, rank)
              .reported_by_rank(status.MPI_SOURCE));
   }
 }
@@ -84,7 +86,7 @@ std::optional<Error> ErrorChannel::poll() {
 }
 
 void ErrorChannel::throw_if_failed() {
-  operator_.store(std::this_thread::get_id());
+  operating_thread_.store(std::this_thread::get_id());
   if (!failed()) receive();
   if (!failed()) return;
   const std::lock_guard lock(mutex_);
@@ -93,8 +95,8 @@ void ErrorChannel::throw_if_failed() {
 }
 
 void ErrorChannel::throw_if_failed_before(int64_t messages) {
-  // Open MPI searches among what it has read before, and then reads on. So the first look never
-  // finds what has come since. Each look reads about 32 messages (measured, 4.1.4).
+  // A probe of Open MPI first searches the messages that it has already read and then reads more,
+  // so it finds new messages only at the next probe. Each probe of 4.1.4 reads about 32 messages.
   for (int64_t i = 0; i < 4 + messages / 16; ++i) throw_if_failed();
 }
 

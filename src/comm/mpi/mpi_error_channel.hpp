@@ -15,40 +15,42 @@
 
 namespace muonrt::mpi {
 
-/// Carries the first error of any rank to all others, beside the data: a small message with a tag
-/// of its own, looked for wherever a rank waits. Where other threads must not call MPI, an error
-/// that such a thread posts leaves with the next look, or post, of the one that may.
+/// Sends the first error of any rank to all others, as a small message with a separate tag, which
+/// every waiting rank polls. If the publishing thread must not call MPI, the thread that may sends
+/// the error when it next polls or publishes.
 class ErrorChannel {
  public:
-  /// @param comm  returns errors; the tag kTag on it belongs to the box.
+  /// @param comm  its error handler is MPI_ERRORS_RETURN; only the error channel uses kTag on it.
   ErrorChannel(MPI_Comm comm, int rank, int size, bool any_thread_calls_mpi);
 
-  /// From now on every look throws it, here and on the peers; the first one counts. Any thread.
+  /// Publishes `error` unless there is one already: then `throw_if_failed` throws it, on this rank
+  /// and on the peers. Any thread.
   void publish(const Error& error) noexcept;
 
-  /// Throws the error if there is one. Only the thread that carries out operations.
+  /// Polls, and throws the error if there is one. Only the thread that runs operations.
   void throw_if_failed();
 
-  /// The same before an operation: who comes late finds an error before it takes the messages that
-  /// came with it.
-  /// @param messages  about as many may have come
+  /// The same before an operation. A late rank then receives a published error before it receives
+  /// the messages that arrived with it.
+  /// @param messages  about how many messages may have arrived.
   void throw_if_failed_before(int64_t messages);
 
-  /// The error, if there is one by now. Any thread; where only some may call MPI, others than the
-  /// one that made the box or carried out its last operation see no more than what was met before,
-  /// as do all after MPI_Finalize.
+  /// Polls, and returns the error if there is one. Any thread. If only some threads may call MPI,
+  /// it polls only on the thread that created the error channel or ran the last operation; after
+  /// MPI_Finalize it does not poll.
   std::optional<Error> poll();
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Completes what was sent; false if it could not be by the deadline: then the box must be kept.
+  /// Waits until the sent errors are delivered. Returns false if that fails before the deadline;
+  /// then the error channel must not be destroyed.
   bool close(Deadline deadline);
 
   static constexpr int kTag = 1;
 
  private:
   struct ErrorMessage {
-    int32_t status, rank;  // -1: the sender's
+    int32_t status, rank;  // rank -1: the sender
     char text[1016];
   };
   void keep(Error error);
@@ -59,12 +61,12 @@ class ErrorChannel {
   const MPI_Comm comm_;
   const int rank_, size_;
   const bool any_thread_;
-  std::atomic<std::thread::id> operator_;  // the thread whose MPI calls are in order
+  std::atomic<std::thread::id> operating_thread_;  // the thread that may call MPI
   std::mutex mutex_;
   std::optional<Error> error_;
   bool unsent_ = false;
   std::atomic<bool> failed_ = false;
-  ErrorMessage letter_{};
+  ErrorMessage message_{};
   std::vector<MPI_Request> requests_;
 };
 

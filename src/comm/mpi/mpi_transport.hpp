@@ -8,12 +8,12 @@
 
 namespace muonrt::mpi {
 
-/// Greatest size of one MPI message.
+/// Maximum size of one MPI message.
 constexpr int64_t kMaxFragmentBytes = int64_t{256} << 20;
 
-/// A table of functions over a duplicate of `comm`. Collective. The caller owns its state until it
-/// hands the table on. Errors, thrown: INVALID_STATE before MPI_Init and after MPI_Finalize,
-/// INVALID_ARGUMENT for a null or inter-communicator, COMM, TIMEOUT.
+/// Creates a table of functions over a duplicate of `comm`. Collective. The caller owns its state.
+/// Throws INVALID_STATE before MPI_Init and after MPI_Finalize; INVALID_ARGUMENT if `comm` is
+/// MPI_COMM_NULL or an intercommunicator, or `timeout_ms` is out of range; COMM; TIMEOUT.
 muonrt_transport_t make_transport(MPI_Comm comm, int64_t timeout_ms,
                                   int64_t fragment_bytes = kMaxFragmentBytes);
 

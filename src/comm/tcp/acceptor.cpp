@@ -18,50 +18,52 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kClaimTimeoutMs = 5000;  // for one connection's claim
-constexpr size_t kMaxUnauthenticated =
-    256;                       // that may wait at once beside all ranks; the oldest then goes
-constexpr int kAtOnce = 256;   // connections taken between two looks at the others
-constexpr int kLateMs = 5000;  // in which ranks still hear what was not agreed on
+constexpr int kClaimTimeoutMs = 5000;  // from accepting a connection until its claim
+// Pending connections in addition to the number of ranks; above it the oldest one is closed.
+constexpr size_t kMaxUnauthenticated = 256;
+constexpr int kMaxAccepts = 256;     // connections accepted before the pending ones are read again
+constexpr int kLateAnswerMs = 5000;  // after an error: how long late ranks still get the error
 
-/// Someone who has come and not been let in yet.
+/// A connection that has not sent a complete claim yet.
 struct PendingConnection {
   Socket socket;
   Nonce greeted = fresh_nonce();
   Claim claim{};
   size_t got = 0;
-  Deadline patience = Deadline::in_ms(kClaimTimeoutMs);
-  enum class State { kWaits, kClaimed, kRejected };
+  Deadline claim_deadline = Deadline::in_ms(kClaimTimeoutMs);
+  enum class State { kIncomplete, kClaimed, kRejected };
 
   State read() {
     if (got == sizeof claim) return State::kClaimed;
     auto* const at = reinterpret_cast<char*>(&claim);
     const ssize_t n = recv(socket.fd(), at + got, sizeof claim - got, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return State::kWaits;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return State::kIncomplete;
     if (n <= 0) return State::kRejected;
     got += static_cast<size_t>(n);
     const size_t compare = std::min(got, claim.magic.size());
     if (std::memcmp(claim.magic.data(), kClaim.data(), compare) != 0) return State::kRejected;
-    return got == sizeof claim ? State::kClaimed : State::kWaits;
+    return got == sizeof claim ? State::kClaimed : State::kIncomplete;
   }
 };
 
 class Acceptor {
  public:
-  Acceptor(const TcpRendezvous& meeting, Deadline deadline)
-      : meeting_(meeting),
+  Acceptor(const TcpRendezvous& rendezvous, Deadline deadline)
+      : rendezvous_(rendezvous),
         deadline_(deadline),
-        members_(static_cast<size_t>(meeting.size)),
-        heard_(members_.size()),
-        met_(members_.size()) {}
+        members_(static_cast<size_t>(rendezvous.size)),
+        answered_(members_.size()),
+        connections_(members_.size()) {}
 
-  /// Answers take no memory: those who have come hear of its want.
+  /// Returns the connections of all ranks. Sending an answer does not allocate, so connected ranks
+  /// also receive an OUT_OF_MEMORY error.
   std::vector<Socket> run(std::vector<Socket> listeners) {
     listeners_ = std::move(listeners);
     try {
       while (missing() > 0) {
-        if (deadline_.passed()) throw error_with_message(Status::kTimeout, [&] { return late(); });
-        retry_while_out_of_memory(deadline_, [&] { look(); });
+        if (deadline_.passed())
+          throw error_with_message(Status::kTimeout, [&] { return timeout_text(); });
+        retry_while_out_of_memory(deadline_, [&] { poll_once(); });
       }
     } catch (const std::exception&) {
       const Error error = current_error();
@@ -73,15 +75,15 @@ class Acceptor {
       throw;
     }
     answer_all(Status::kOk, "");
-    for (size_t r = 1; r < members_.size(); ++r) met_[r] = std::move(members_[r].socket);
-    return std::move(met_);
+    for (size_t r = 1; r < members_.size(); ++r) connections_[r] = std::move(members_[r].socket);
+    return std::move(connections_);
   }
 
  private:
   struct Member {
     Socket socket;
     Nonce greeted{}, claimed{};
-    bool came = false;
+    bool connected_before = false;
   };
 
   int missing() const {
@@ -89,69 +91,71 @@ class Acceptor {
                                           [](const Member& m) { return !m.socket; }));
   }
 
-  std::string late() const {
-    std::vector<int32_t> names;
-    std::vector<int32_t> left;
+  std::string timeout_text() const {
+    std::vector<int32_t> absent, left;
     for (size_t r = 1; r < members_.size(); ++r) {
-      if (!members_[r].socket) (members_[r].came ? left : names).push_back(static_cast<int32_t>(r));
+      if (!members_[r].socket)
+        (members_[r].connected_before ? left : absent).push_back(static_cast<int32_t>(r));
     }
-    std::string text = cat("rendezvous at ", meeting_.address, ", where rank 0 listens at ");
-    for (const Socket& door : listeners_)
-      text += cat(&door == &listeners_[0] ? "" : ", ", address_of(door).text());
+    std::string text = cat("rendezvous at ", rendezvous_.address, ", where rank 0 listens at ");
+    for (const Socket& listener : listeners_)
+      text += cat(&listener == &listeners_[0] ? "" : ", ", address_of(listener).text());
     text += ": ";
-    if (!names.empty()) {
-      text += cat(name_ranks(names), " of ", meeting_.size, " did not come before the deadline");
+    if (!absent.empty()) {
+      text +=
+          cat(name_ranks(absent), " of ", rendezvous_.size, " did not connect before the timeout");
     }
-    if (!left.empty()) text += cat(names.empty() ? "" : "; ", name_ranks(left), " came and left");
+    if (!left.empty())
+      text += cat(absent.empty() ? "" : "; ", name_ranks(left), " connected and disconnected");
     if (rejected_ > 0) {
-      text += cat("; ", rejected_, " connections were turned away, the last one because ",
-                  last_reason_);
+      text +=
+          cat("; ", rejected_, " connections were rejected, the last one because ", last_reason_);
     }
-    // As where its /etc/hosts has this machine's own name as 127.0.1.1.
+    // For example, /etc/hosts may resolve this machine's name to 127.0.1.1.
     const bool local = std::all_of(listeners_.begin(), listeners_.end(),
                                    [](const Socket& s) { return address_of(s).is_loopback(); });
     if (local)
       text +=
-          "; only this machine reaches that: for ranks on others use another of its addresses, "
-          "or interface_name on rank 0";
-    return text + "; start all ranks with the same address and secret, or raise the timeout";
+          "; only this machine can connect to that address, so use another address of rank 0, or "
+          "interface_name on rank 0, if ranks run on other machines";
+    return text + "; start all ranks with the same address and secret, or raise timeout_ms";
   }
 
-  void look() {
+  void poll_once() {
     std::vector<pollfd> fds;
-    for (const Socket& door : listeners_) fds.push_back({door.fd(), POLLIN, 0});
+    for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
     for (const PendingConnection& n : pending_) fds.push_back({n.socket.fd(), POLLIN, 0});
     poll(fds.data(), fds.size(), poll_ms(deadline_, 200));
     size_t at = listeners_.size();
     for (auto n = pending_.begin(); n != pending_.end(); ++at) {
-      n = attend(*n, fds[at].revents != 0) ? std::next(n) : pending_.erase(n);
+      n = keeps_waiting(*n, fds[at].revents != 0) ? std::next(n) : pending_.erase(n);
     }
     for (size_t i = 0; i < listeners_.size(); ++i) {
       if (fds[i].revents) admit(listeners_[i]);
     }
     for (Member& m : members_) {
-      if (m.socket && has_gone(m.socket)) m.socket = Socket();
+      if (m.socket && is_closed(m.socket)) m.socket = Socket();
     }
   }
 
-  void admit(const Socket& door) {
-    for (int i = 0; i < kAtOnce; ++i) {
+  void admit(const Socket& listener) {
+    for (int i = 0; i < kMaxAccepts; ++i) {
       Socket socket(
-          [&] { return accept4(door.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+          [&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
       if (!socket && (errno == EMFILE || errno == ENFILE)) {
         const int error = errno;
-        // The system says so too where nobody waits: whoever took the last file may stay then.
-        if (!wait_for(door.fd(), POLLIN, Deadline::in_ms(0))) return;
-        make_room_for_file(error);
+        // accept() also fails like this if no connection is waiting. Then none needs to be dropped.
+        if (!wait_for(listener.fd(), POLLIN, Deadline::in_ms(0))) return;
+        free_descriptor(error);
         continue;
       }
       if (!socket) {
         const bool passes = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-        if (!passes)
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the door calls on
+        if (!passes)  // poll() would return at once
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
         return;
       }
-      if (pending_.size() >= kMaxUnauthenticated + members_.size()) make_room();
+      if (pending_.size() >= kMaxUnauthenticated + members_.size()) drop_oldest();
       pending_.emplace_back();
       pending_.back().socket = std::move(socket);
       prepare(pending_.back().socket);
@@ -160,81 +164,83 @@ class Acceptor {
     }
   }
 
-  /// The one who came first goes, unless it has said by now who it is.
-  void make_room() {
-    if (attend(pending_.front(), true)) reject_connection("too many came at once");
+  /// Closes the oldest pending connection, unless its claim has arrived by now.
+  void drop_oldest() {
+    if (keeps_waiting(pending_.front(), true))
+      reject_connection("too many connections were waiting");
     pending_.pop_front();
   }
 
-  void make_room_for_file(int error) {
+  void free_descriptor(int error) {
     if (pending_.empty() && failed_) throw *failed_;
-    MUONRT_REQUIRE(!pending_.empty(), Status::kComm, "rendezvous at ", meeting_.address,
-                   ": no connection can be taken (", errno_text(error),
+    MUONRT_REQUIRE(!pending_.empty(), Status::kComm, "rendezvous at ", rendezvous_.address,
+                   ": accepting a connection failed (", errno_text(error),
                    "); raise the limit of open files (ulimit -n) above the number of ranks");
-    make_room();
+    drop_oldest();
   }
 
-  /// Whether the connection stays in the waiting room.
-  bool attend(PendingConnection& n, bool ready) {
-    // One whose claim is here says no more: looked at again where there was no memory to answer.
+  /// Reads from a pending connection. Returns true if it remains pending.
+  bool keeps_waiting(PendingConnection& n, bool ready) {
+    // A complete claim is examined again if there was no memory for that before.
     if (ready || n.got == sizeof n.claim) {
       switch (n.read()) {
         case PendingConnection::State::kClaimed:
           examine(n);
           return false;
         case PendingConnection::State::kRejected:
-          reject_connection("it did not speak as a rank of muonrt does");
+          reject_connection("it did not send a claim of muonrt");
           return false;
-        case PendingConnection::State::kWaits:
+        case PendingConnection::State::kIncomplete:
           break;
       }
     }
-    if (!n.patience.passed()) return true;
-    reject_connection("it said nothing");
+    if (!n.claim_deadline.passed()) return true;
+    reject_connection("it sent no complete claim");
     return false;
   }
 
   void examine(PendingConnection& n) {
     const Claim& c = n.claim;
-    if (!equal_in_constant_time(c.proof, proof_of(meeting_.secret, n.greeted, c))) {
-      reject_connection("its secret is another one");
-      send_value(n.socket, make_answer(meeting_.secret, n.greeted, c.nonce, Status::kComm,
+    if (!equal_in_constant_time(c.proof, proof_of(rendezvous_.secret, n.greeted, c))) {
+      reject_connection("its secret differs");
+      send_value(n.socket, make_answer(rendezvous_.secret, n.greeted, c.nonce, Status::kComm,
                                        "the secrets differ"));
       return;
     }
-    // One who knows the secret is one of us, and what is wrong with it concerns all.
-    const auto tell_it = [&](Status status, const std::string& text) {
-      if (send_value(n.socket, make_answer(meeting_.secret, n.greeted, c.nonce, status, text)))
-        hears(c.rank);
+    // A connection that knows the secret belongs to the run, so its error ends the rendezvous.
+    const auto send_answer = [&](Status status, const std::string& text) {
+      if (send_value(n.socket, make_answer(rendezvous_.secret, n.greeted, c.nonce, status, text)))
+        mark_answered(c.rank);
     };
-    if (failed_) return tell_it(failed_->status(), failed_->message());
-    const auto refuse = [&](const std::string& text) {
-      tell_it(Status::kMismatch, text);
+    if (failed_) return send_answer(failed_->status(), failed_->message());
+    const auto reject_all = [&](const std::string& text) {
+      send_answer(Status::kMismatch, text);
       throw Error(Status::kMismatch, text);
     };
-    if (c.version != meeting_.version) {
-      refuse(cat("rendezvous: rank ", c.rank, " runs version ", c.version, " of muonrt, rank 0 ",
-                 meeting_.version, "; use one version on all ranks"));
+    if (c.version != rendezvous_.version) {
+      reject_all(cat("rendezvous: rank ", c.rank, " runs version ", c.version,
+                     " of muonrt, but rank 0 runs version ", rendezvous_.version,
+                     "; use the same version on all ranks"));
     }
     if (c.wire != kProtocolVersion) {
-      refuse(cat("rendezvous: rank ", c.rank, " speaks version ", protocol_version(c.wire),
-                 " of what goes over the wire, rank 0 ", kProtocolVersion,
-                 "; use one version of muonrt on all ranks"));
+      reject_all(cat("rendezvous: the protocol version is ", protocol_version(c.wire), " on rank ",
+                     c.rank, ", but ", kProtocolVersion,
+                     " on rank 0; use the same version of muonrt on all ranks"));
     }
-    if (c.size != meeting_.size) {
-      refuse(cat("rendezvous: rank ", c.rank, " believes in ", c.size, " ranks, rank 0 in ",
-                 meeting_.size, "; start all with the same number"));
+    if (c.size != rendezvous_.size) {
+      reject_all(cat("rendezvous: size is ", c.size, " on rank ", c.rank, ", but ",
+                     rendezvous_.size, " on rank 0; pass the same size on all ranks"));
     }
-    if (c.rank < 1 || c.rank >= meeting_.size) {
-      refuse(cat("rendezvous: a process says it is rank ", c.rank, " (1 to ", meeting_.size - 1,
-                 " may come to rank 0); give each rank a number of its own"));
+    if (c.rank < 1 || c.rank >= rendezvous_.size) {
+      reject_all(cat("rendezvous: a process has rank ", c.rank, ", but must have a rank from 1 to ",
+                     rendezvous_.size - 1, "; give each process a different rank"));
     }
     Member& member = members_[static_cast<size_t>(c.rank)];
-    // One whose connection has broken comes again, perhaps before that was looked at, or where this
-    // end is still whole: then by the number that a process keeps.
-    if (member.socket && member.claimed != c.nonce && !has_gone(member.socket)) {
-      refuse(cat("rendezvous: two processes say they are rank ", c.rank,
-                 "; give each rank a number of its own"));
+    // A rank reconnects after its connection has ended, perhaps before this end has noticed that.
+    // The nonce of its claim shows that it is the same process.
+    if (member.socket && member.claimed != c.nonce && !is_closed(member.socket)) {
+      reject_all(cat("rendezvous: two processes have rank ", c.rank,
+                     "; give each process a different rank"));
     }
     member = {std::move(n.socket), n.greeted, c.nonce, true};
   }
@@ -244,7 +250,7 @@ class Acceptor {
     last_reason_ = reason;
   }
 
-  static bool has_gone(const Socket& s) {
+  static bool is_closed(const Socket& s) {
     char byte = 0;
     const ssize_t n = recv(s.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
@@ -253,34 +259,36 @@ class Acceptor {
   void answer_all(Status status, const std::string& message) {
     for (size_t r = 1; r < members_.size(); ++r) {
       const Member& m = members_[r];
-      if (m.socket &&
-          send_value(m.socket, make_answer(meeting_.secret, m.greeted, m.claimed, status, message)))
-        hears(static_cast<int32_t>(r));
+      if (m.socket && send_value(m.socket, make_answer(rendezvous_.secret, m.greeted, m.claimed,
+                                                       status, message)))
+        mark_answered(static_cast<int32_t>(r));
     }
   }
 
-  void hears(int32_t rank) {
-    if (rank >= 1 && rank < meeting_.size) heard_[static_cast<size_t>(rank)] = true;
+  void mark_answered(int32_t rank) {
+    if (rank >= 1 && rank < rendezvous_.size) answered_[static_cast<size_t>(rank)] = true;
   }
 
-  /// Those who come after the meeting has failed hear it too, instead of looking for a rank 0 that
-  /// has left until their own deadline.
+  /// Sends the error also to ranks that connect within kLateAnswerMs. Otherwise they would search
+  /// for rank 0 until their own deadlines.
   void answer_late(const Error& error) {
     failed_ = error;
-    for (Member& m : members_) m.socket = Socket();  // they have heard; room for other files
-    const Deadline late = Deadline::in_ms(kLateMs);
-    const auto all_heard = [&] { return std::count(heard_.begin() + 1, heard_.end(), false) == 0; };
-    while (!all_heard() && !late.passed() && !deadline_.passed())
-      retry_while_out_of_memory(late, [&] { look(); });
+    for (Member& m : members_) m.socket = Socket();  // answered; frees their descriptors
+    const Deadline late = Deadline::in_ms(kLateAnswerMs);
+    const auto all_answered = [&] {
+      return std::count(answered_.begin() + 1, answered_.end(), false) == 0;
+    };
+    while (!all_answered() && !late.passed() && !deadline_.passed())
+      retry_while_out_of_memory(late, [&] { poll_once(); });
   }
 
-  const TcpRendezvous& meeting_;
+  const TcpRendezvous& rendezvous_;
   const Deadline deadline_;
   std::optional<Error> failed_;
   std::vector<Socket> listeners_;
   std::vector<Member> members_;
-  std::vector<bool> heard_;  // ranks that have rank 0's answer
-  std::vector<Socket> met_;  // what `run` returns
+  std::vector<bool> answered_;       // ranks to which an answer was sent
+  std::vector<Socket> connections_;  // what `run` returns
   std::list<PendingConnection> pending_;
   int64_t rejected_ = 0;
   const char* last_reason_ = "";
@@ -288,23 +296,24 @@ class Acceptor {
 
 }  // namespace
 
-std::vector<Socket> accept_all_ranks(const TcpRendezvous& meeting, Deadline deadline) {
-  check_rendezvous(meeting);
+std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline) {
+  check_rendezvous(rendezvous);
   const auto addresses = retry_while_out_of_memory(deadline, [&] {
-    auto named = resolve(meeting.address);
-    return meeting.interface.empty() ? named : addresses_on(meeting.interface, named);
+    auto named = resolve(rendezvous.address);
+    return rendezvous.interface.empty() ? named : addresses_on(rendezvous.interface, named);
   });
-  const bool any_port = port_of(meeting.address) == 0;
-  MUONRT_REQUIRE(!any_port || meeting.listening || meeting.size == 1, Status::kInvalidArgument,
-                 "rendezvous: address is '", meeting.address,
-                 "' and nobody is told which port that is; pass `listening`, or a port");
-  const int backlog = std::max(64, meeting.size);
+  const bool any_port = port_of(rendezvous.address) == 0;
+  MUONRT_REQUIRE(!any_port || rendezvous.listening || rendezvous.size == 1,
+                 Status::kInvalidArgument, "rendezvous: the address '", rendezvous.address,
+                 "' asks for a free port, but listening is NULL, so the other ranks cannot learn "
+                 "which one; set listening, or give a port");
+  const int backlog = std::max(64, rendezvous.size);
   auto listeners = retry_while_out_of_memory(deadline, [&] {
     return any_port ? listen_at_free_port(addresses, backlog) : listen_at(addresses, backlog);
   });
   const TcpRendezvous here = retry_while_out_of_memory(deadline, [&] {
-    TcpRendezvous out = meeting;
-    out.address = with_port(meeting.address, address_of(listeners.front()).port());
+    TcpRendezvous out = rendezvous;
+    out.address = with_port(rendezvous.address, address_of(listeners.front()).port());
     return out;
   });
   if (here.listening) here.listening(here.address);
@@ -313,9 +322,9 @@ std::vector<Socket> accept_all_ranks(const TcpRendezvous& meeting, Deadline dead
 
 std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Socket> listeners,
                                      Deadline deadline) {
-  const auto reception = retry_while_out_of_memory(
+  const auto acceptor = retry_while_out_of_memory(
       deadline, [&] { return std::make_unique<Acceptor>(rendezvous, deadline); });
-  return reception->run(std::move(listeners));
+  return acceptor->run(std::move(listeners));
 }
 
 }  // namespace muonrt

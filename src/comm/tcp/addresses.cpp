@@ -40,7 +40,7 @@ const uint8_t* bytes_of(const SocketAddress& a) {
 }
 
 /// One of this machine's addresses.
-struct Own {
+struct LocalAddress {
   std::string interface;
   SocketAddress address, mask;
 
@@ -52,11 +52,12 @@ struct Own {
     }
     return true;
   }
-  /// All of 127.0.0.0/8 is this machine's, though one address is listed.
+  /// True if `a` is this address. All addresses in 127.0.0.0/8 belong to this machine, although the
+  /// system lists only one.
   bool is(const SocketAddress& a) const {
     return same_host(a, address) || (a.is_loopback() && same_net(a));
   }
-  /// How well it serves to call `a` from; 0: not at all.
+  /// Returns how suitable the address is for a connection to `a`; 0: not at all.
   int fit(const SocketAddress& a) const {
     if (a.family() != address.family()) return 0;
     if (same_host(a, address)) return 4;
@@ -65,20 +66,20 @@ struct Own {
   }
 };
 
-std::vector<Own> own_addresses() {
+std::vector<LocalAddress> own_addresses() {
   ifaddrs* list = nullptr;
   const bool known = getifaddrs(&list) == 0;
   if (!known && errno == ENOMEM) throw Error(Status::kOutOfMemory);
-  MUONRT_REQUIRE(known, Status::kComm, "rendezvous: the interfaces cannot be read (",
-                 errno_text(errno), "); leave the interface out");
+  MUONRT_REQUIRE(known, Status::kComm, "rendezvous: the system did not list its interfaces (",
+                 errno_text(errno), "); omit the interface");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
-  std::vector<Own> out;
+  std::vector<LocalAddress> out;
   for (const ifaddrs* at = list; at; at = at->ifa_next) {
     if (!at->ifa_addr ||
         (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6))
       continue;
     out.push_back({at->ifa_name, copy_of(at->ifa_addr), {}});
-    // The mask of an interface without a network may lack its family.
+    // The mask of an interface without a network may have no family.
     const auto family = at->ifa_addr->sa_family;
     if (at->ifa_netmask && at->ifa_netmask->sa_family == family)
       out.back().mask = copy_of(at->ifa_netmask);
@@ -86,66 +87,68 @@ std::vector<Own> own_addresses() {
   return out;
 }
 
-/// getaddrinfo. Errors: OUT_OF_MEMORY, which says nothing of the name.
-int ask_for(const char* host, const char* port, const addrinfo& hints, addrinfo** list) {
+/// Calls getaddrinfo(). Throws OUT_OF_MEMORY, because that error says nothing about the name.
+int get_address_info(const char* host, const char* port, const addrinfo& hints, addrinfo** list) {
   const int result = getaddrinfo(host, port, &hints, list);
   if (result == EAI_MEMORY || (result == EAI_SYSTEM && errno == ENOMEM))
     throw Error(Status::kOutOfMemory);
   return result;
 }
 
-/// "fd00:0::5" is "fd00::5". None if it is no address.
+/// Parses a numeric address, which may have several forms ("fd00:0::5" and "fd00::5"). Returns none
+/// if the text is not an address.
 std::vector<SocketAddress> address_of(const std::string& number) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* list = nullptr;
-  if (number.empty() || ask_for(number.c_str(), nullptr, hints, &list) != 0) return {};
+  if (number.empty() || get_address_info(number.c_str(), nullptr, hints, &list) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   return {copy_of(list->ai_addr)};
 }
 
-/// The addresses of an interface, or the one that it is given by.
-std::vector<Own> own_of(const std::string& interface) {
-  const std::vector<Own> all = own_addresses();
+/// Returns the addresses of the interface with that name, or the local address with that number.
+std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
+  const std::vector<LocalAddress> all = own_addresses();
   const std::vector<SocketAddress> number = address_of(interface);
-  std::vector<Own> out;
+  std::vector<LocalAddress> out;
   std::string names;
-  for (const Own& own : all) {
+  for (const LocalAddress& own : all) {
     const bool by_number = !number.empty() && same_host(number[0], own.address);
     if (own.interface == interface || by_number) out.push_back(own);
     names += cat(names.empty() ? "" : ", ", own.interface, " ", own.address.host());
   }
   MUONRT_REQUIRE(!out.empty(), Status::kInvalidArgument, "rendezvous: interface '", interface,
-                 "' is none of this machine's (", names, "); use the name or the address of one");
+                 "' does not exist on this machine; pass a name or an address of one of: ", names);
   return out;
 }
 
 struct HostAndPort {
   std::string host, port;
-  bool number;  // the host is no name: a wrong one is so for ever
+  bool number;  // the host is a number, so an error is final
 };
 
-HostAndPort taken_apart(const std::string& text) {
+HostAndPort parse_address(const std::string& text) {
   const size_t colon = text.rfind(':');
   MUONRT_REQUIRE(colon != std::string::npos && colon > 0 && colon + 1 < text.size(),
                  Status::kInvalidArgument, "rendezvous: address is '", text,
-                 "' (no host and port); write host:port, or [address]:port for IPv6");
+                 "', but must be host:port, or [address]:port for IPv6; correct it");
   HostAndPort out{text.substr(0, colon), text.substr(colon + 1), false};
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   const std::string& port = out.port;
   MUONRT_REQUIRE(std::all_of(port.begin(), port.end(), is_digit) && port.size() <= 5 &&
                      std::stoi(port) <= 65535,
-                 Status::kInvalidArgument, "rendezvous: port is '", port,
-                 "' (1 to 65535); correct the address '", text, "'");
+                 Status::kInvalidArgument, "rendezvous: the port of address '", text, "' is '",
+                 port, "'; pass 1 to 65535");
   std::string& host = out.host;
   const bool brackets = host.front() == '[' && host.back() == ']';
   if (brackets) host = host.substr(1, host.size() - 2);
   const bool name = std::none_of(host.begin(), host.end(), [](char c) {
     return static_cast<unsigned char>(c) <= ' ' || c == '/' || c == '[' || c == ']' || c == '@';
   });
-  MUONRT_REQUIRE(!host.empty() && name, Status::kInvalidArgument, "rendezvous: host is '", host,
-                 "' (no name and no address); correct the address '", text, "'");
+  MUONRT_REQUIRE(!host.empty() && name, Status::kInvalidArgument,
+                 "rendezvous: the host of address '", text, "' is '", host,
+                 "'; pass a host name or an IP address");
   out.number =
       brackets || host.find(':') != std::string::npos ||
       std::all_of(host.begin(), host.end(), [&](char c) { return c == '.' || is_digit(c); });
@@ -189,7 +192,7 @@ bool same_host(const SocketAddress& a, const SocketAddress& b) {
 }
 
 uint16_t port_of(const std::string& host_and_port) {
-  return static_cast<uint16_t>(std::stoi(taken_apart(host_and_port).port));
+  return static_cast<uint16_t>(std::stoi(parse_address(host_and_port).port));
 }
 
 std::string with_port(const std::string& host_and_port, uint16_t port) {
@@ -197,16 +200,17 @@ std::string with_port(const std::string& host_and_port, uint16_t port) {
 }
 
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why) {
-  const HostAndPort at = taken_apart(host_and_port);
+  const HostAndPort at = parse_address(host_and_port);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (at.number ? AI_NUMERICHOST : 0);
   addrinfo* list = nullptr;
-  const int result = ask_for(at.host.c_str(), at.port.c_str(), hints, &list);
+  const int result = get_address_info(at.host.c_str(), at.port.c_str(), hints, &list);
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
-  MUONRT_REQUIRE(result == 0 || !at.number, Status::kInvalidArgument, "rendezvous: host is '",
-                 at.host, "' (no internet address); correct the address '", host_and_port, "'");
-  why = cat("host '", at.host, "' is not known");
+  MUONRT_REQUIRE(result == 0 || !at.number, Status::kInvalidArgument,
+                 "rendezvous: the host of address '", host_and_port, "' is '", at.host,
+                 "'; pass a host name or an IP address");
+  why = cat("host '", at.host, "' cannot be resolved");
   if (result != 0) why += cat(" (", gai_strerror(result), ")");
   std::vector<SocketAddress> out;
   for (const addrinfo* one = result == 0 ? list : nullptr; one; one = one->ai_next) {
@@ -222,13 +226,13 @@ std::vector<SocketAddress> resolve(const std::string& host_and_port) {
   std::string why;
   auto out = look_up(host_and_port, why);
   MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: ", why,
-                 "; use a name or an address of rank 0");
+                 "; pass a name or an address of rank 0");
   return out;
 }
 
 std::vector<SocketAddress> local_addresses() {
   std::vector<SocketAddress> out;
-  for (const Own& own : own_addresses()) {
+  for (const LocalAddress& own : own_addresses()) {
     const SocketAddress& at = own.address;
     if (at.family() != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6(at).sin6_addr)) out.push_back(at);
   }
@@ -237,10 +241,10 @@ std::vector<SocketAddress> local_addresses() {
 
 std::vector<SocketAddress> addresses_on(const std::string& interface,
                                         const std::vector<SocketAddress>& addresses) {
-  const std::vector<Own> mine = own_of(interface);
+  const std::vector<LocalAddress> mine = addresses_of_interface(interface);
   std::vector<SocketAddress> out;
   for (const SocketAddress& a : addresses) {
-    if (std::any_of(mine.begin(), mine.end(), [&](const Own& own) { return own.is(a); }))
+    if (std::any_of(mine.begin(), mine.end(), [&](const LocalAddress& own) { return own.is(a); }))
       out.push_back(a);
   }
   if (!out.empty()) return out;
@@ -252,19 +256,19 @@ std::vector<SocketAddress> addresses_on(const std::string& interface,
 
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses) {
-  const std::vector<Own> mine = own_of(interface);
+  const std::vector<LocalAddress> mine = addresses_of_interface(interface);
   std::vector<SocketRoute> out;
   for (const SocketAddress& to : addresses) {
-    const Own* best = nullptr;
-    for (const Own& own : mine) {
+    const LocalAddress* best = nullptr;
+    for (const LocalAddress& own : mine) {
       if (own.fit(to) > (best ? best->fit(to) : 0)) best = &own;
     }
     if (best) out.push_back({best->address, to});
   }
   MUONRT_REQUIRE(!out.empty(), Status::kInvalidArgument, "rendezvous: interface '", interface,
                  "' has no ", addresses.front().family() == AF_INET6 ? "IPv6" : "IPv4",
-                 " address, as ", addresses.front().text(),
-                 " is; name another interface, or another address of rank 0");
+                 " address for ", addresses.front().text(),
+                 "; pass another interface, or another address of rank 0");
   return out;
 }
 

@@ -9,12 +9,12 @@
 
 namespace muonrt {
 
-/// An address with its length, as the system calls take it.
+/// An address and its length, for system calls.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
   int family() const { return storage.ss_family; }
-  /// One that only its own machine reaches: of 127.0.0.0/8, or ::1.
+  /// True for an address that only its own machine can reach: in 127.0.0.0/8, or ::1.
   bool is_loopback() const;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   uint16_t port() const;
@@ -25,42 +25,45 @@ struct SocketAddress {
   std::string text() const;
 };
 
-/// Whether both are of one host, whatever their ports.
+/// Returns true if the addresses are equal except for their ports.
 bool same_host(const SocketAddress& a, const SocketAddress& b);
 
-/// The port of "host:port" or "[::1]:port", 0 for one that is free; and the same place with
-/// another. Errors: INVALID_ARGUMENT if it is no such text.
+/// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
+/// if the text has another form.
 uint16_t port_of(const std::string& host_and_port);
+/// Returns the text with another port.
 std::string with_port(const std::string& host_and_port, uint16_t port);
 
-/// The addresses of "host:port" or "[::1]:port", each once; none if the name is not known, perhaps
-/// not yet; then `why` says so. The system's resolver has timeouts of its own.
-/// Errors: INVALID_ARGUMENT if it is no such text.
+/// Resolves "host:port" or "[::1]:port" to addresses without duplicates. Returns none and sets
+/// `why` if the name cannot be resolved, perhaps not yet. The system's resolver has its own
+/// timeouts. Errors: INVALID_ARGUMENT if the text has another form.
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why);
 
-/// The same. Errors: COMM too, if the name is not known.
+/// The same. Errors: also COMM if the name cannot be resolved.
 std::vector<SocketAddress> resolve(const std::string& host_and_port);
 
-/// This machine's addresses that others may call, with port 0: all but the link-local ones, which
-/// mean nothing elsewhere.
+/// Returns this machine's addresses, with port 0, except the link-local ones, which have no meaning
+/// on other machines.
 std::vector<SocketAddress> local_addresses();
 
 // An interface is given by its name ("eth0") or by one of its addresses ("10.0.0.5"), and may have
-// several. Errors of both: INVALID_ARGUMENT if this machine has none such, or it has no address of
-// a family that is asked for.
+// several addresses. Errors of both functions: INVALID_ARGUMENT if this machine has no such
+// interface, or the interface has no address of a required family.
 
-/// Where rank 0 listens on `interface`: at those of `addresses` that lie on it, else, as behind an
-/// address that is translated, at the first of its own addresses that is of their family.
+/// Returns the addresses at which rank 0 listens on `interface`: those of `addresses` that belong
+/// to it. If none does, for example after address translation (NAT), returns the first address of
+/// the interface in the family of `addresses`.
 std::vector<SocketAddress> addresses_on(const std::string& interface,
                                         const std::vector<SocketAddress>& addresses);
 
-/// A way to call from an interface.
+/// A local and a remote address of a connection.
 struct SocketRoute {
   SocketAddress from;  // port 0
   SocketAddress to;
 };
-/// To each of `addresses` that is of a family that `interface` has, from that of its addresses
-/// which fits best: the same, in the same network, the first.
+/// Returns a route to each of `addresses` in whose family `interface` has an address. If the
+/// interface has several, prefers an equal address, then one in the same network, then the first
+/// that is not link-local.
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses);
 

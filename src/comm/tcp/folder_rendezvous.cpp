@@ -18,29 +18,29 @@ namespace muonrt {
 
 namespace {
 
-// Who may write to the folder may put links and pipes there.
+// Other users who may write to the folder may create links and pipes in it.
 constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-constexpr int64_t kMaxBytes = 65536;  // of a note
+constexpr int64_t kMaxBytes = 65536;  // of the file
 
-/// What rank 0 leaves: this, then the name of its machine and its addresses, one a line.
+/// The beginning of the file. The name of rank 0's machine and its addresses follow, one per line.
 struct AddressFileHeader {
   std::array<char, 8> magic;
-  Nonce drawn;  // for this meeting
+  Nonce run_nonce;  // different for every rendezvous
   Digest proof;
 };
 static_assert(sizeof(AddressFileHeader) == 72);
-constexpr std::array<char, 8> kNote = {'m', 'u', 'o', 'n', 'r', 't', 'N', '1'};
+constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '1'};
 
-std::string text_of(const Nonce& drawn) { return {drawn.begin(), drawn.end()}; }
+std::string text_of(const Nonce& run_nonce) { return {run_nonce.begin(), run_nonce.end()}; }
 
 Digest proof_of(const FolderRendezvous& rendezvous, const AddressFileHeader& head,
                 const std::string& rest) {
-  return keyed_digest(rendezvous.secret, {text_of(head.drawn), rendezvous.run_id, "\n", rest});
+  return keyed_digest(rendezvous.secret, {text_of(head.run_nonce), rendezvous.run_id, "\n", rest});
 }
 
-/// What the ranks of one meeting know and nobody else.
-std::string common_secret(const FolderRendezvous& rendezvous, const Nonce& drawn) {
-  const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", text_of(drawn)});
+/// Returns the secret of one rendezvous, which only its ranks know.
+std::string common_secret(const FolderRendezvous& rendezvous, const Nonce& run_nonce) {
+  const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", text_of(run_nonce)});
   return {out.begin(), out.end()};
 }
 
@@ -50,8 +50,8 @@ std::string machine_name() {
   return name;
 }
 
-/// The note's place. The folder stays open, so that it is the same whatever directory the process
-/// changes to.
+/// The file with the addresses of rank 0. The folder stays open, so that a relative path refers to
+/// the same folder if the process changes its working directory.
 class AddressFile {
  public:
   explicit AddressFile(const FolderRendezvous& rendezvous)
@@ -61,12 +61,12 @@ class AddressFile {
     if (folder_) return;
     throw Error(Status::kIo,
                 cat("shared folder: ", rendezvous.path, " cannot be opened (", errno_text(errno),
-                    "); pass a folder that exists and may be written to"));
+                    "); pass an existing folder with write permission"));
   }
 
   const std::string& path() const { return path_; }
 
-  /// Whole or not at all. Errors: INVALID_STATE if there is a note already.
+  /// Creates the file with all its content. Errors: INVALID_STATE if the file already exists.
   void write(const std::string& content) const {
     std::string draft;
     Descriptor file = create_draft(draft);
@@ -75,24 +75,24 @@ class AddressFile {
       if (n < 0 && errno != EINTR) discard(draft, "written");
       if (n > 0) done += static_cast<size_t>(n);
     }
-    // Other machines may see all of it once it is closed, and not before.
+    // Other machines may see the complete content only after the file is closed.
     if (close(file.release()) != 0) discard(draft, "written");
-    // Unlike a rename, a link replaces nothing.
+    // Unlike rename(), link() does not replace an existing file.
     const bool first = linkat(folder_.fd(), draft.c_str(), folder_.fd(), name_.c_str(), 0) == 0;
     if (!first && errno != EEXIST) discard(draft, "linked");
     unlinkat(folder_.fd(), draft.c_str(), 0);
-    MUONRT_REQUIRE(first, Status::kInvalidState, "shared folder: ", path_,
-                   " is there already (an earlier run, or a second rank 0); give every run an id "
-                   "of its own, or remove what a run that was killed has left");
+    MUONRT_REQUIRE(first, Status::kInvalidState, "shared folder: the file ", path_,
+                   " already exists, from an earlier run or a second rank 0; use a new run_id for "
+                   "every run, or delete the file if its run was killed");
   }
 
-  /// False if there is none yet.
+  /// Reads the file. Returns false if it does not exist yet.
   bool read(std::string& content, uid_t& owner) const {
     const Descriptor file([&] { return openat(folder_.fd(), name_.c_str(), O_RDONLY | kOpen); });
     if (!file && (errno == ENOENT || errno == ESTALE)) return false;
-    MUONRT_REQUIRE(file || errno != EACCES, Status::kInvalidState, "shared folder: ", path_,
-                   " may not be read by this user (rank 0 runs as another one?); run all ranks as "
-                   "one user");
+    MUONRT_REQUIRE(file || errno != EACCES, Status::kInvalidState,
+                   "shared folder: this user may not read ", path_,
+                   ", perhaps because rank 0 runs as another user; run all ranks as one user");
     if (!file) throw_io(path_, "opened");
     struct stat about {};
     if (fstat(file.fd(), &about) != 0) {
@@ -100,8 +100,9 @@ class AddressFile {
       throw_io(path_, "read");
     }
     MUONRT_REQUIRE(S_ISREG(about.st_mode) && about.st_size <= kMaxBytes, Status::kCorrupt,
-                   "shared folder: ", path_, " is no file, or has ", about.st_size, " bytes (",
-                   kMaxBytes, " at most); look who writes to the folder");
+                   "shared folder: ", path_, " is not a regular file, or has ", about.st_size,
+                   " bytes instead of at most ", kMaxBytes,
+                   "; check which programs write to the folder");
     owner = about.st_uid;
     content.resize(static_cast<size_t>(about.st_size));
     size_t done = 0;
@@ -118,12 +119,13 @@ class AddressFile {
 
   void remove() const noexcept { unlinkat(folder_.fd(), name_.c_str(), 0); }
 
-  /// The owner of files that this process makes, which a file system may map to another user.
+  /// Returns the owner of files that this process creates in the folder. A file system may map this
+  /// user to another one.
   uid_t my_user() const {
     std::string draft;
     const Descriptor file = create_draft(draft);
     struct stat about {};
-    if (fstat(file.fd(), &about) != 0) discard(draft, "looked at");
+    if (fstat(file.fd(), &about) != 0) discard(draft, "examined");
     unlinkat(folder_.fd(), draft.c_str(), 0);
     return about.st_uid;
   }
@@ -131,7 +133,7 @@ class AddressFile {
  private:
   [[noreturn]] static void throw_io(const std::string& path, const char* what) {
     throw Error(Status::kIo, cat("shared folder: ", path, " cannot be ", what, " (",
-                                 errno_text(errno), "); look at the file system"));
+                                 errno_text(errno), "); check the file system"));
   }
   [[noreturn]] void discard(const std::string& draft, const char* what) const {
     const int error = errno;
@@ -142,10 +144,10 @@ class AddressFile {
 
   Descriptor create_draft(std::string& draft) const {
     draft = cat('.', name_, '.');
-    const Nonce drawn = fresh_nonce();
+    const Nonce run_nonce = fresh_nonce();
     for (size_t i = 0; i < 8; ++i) {
-      draft += "0123456789abcdef"[drawn[i] >> 4];
-      draft += "0123456789abcdef"[drawn[i] & 15];
+      draft += "0123456789abcdef"[run_nonce[i] >> 4];
+      draft += "0123456789abcdef"[run_nonce[i] & 15];
     }
     Descriptor out([&] {
       return openat(folder_.fd(), draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | kOpen, 0600);
@@ -158,7 +160,7 @@ class AddressFile {
   const Descriptor folder_;
 };
 
-/// Rank 0's note, there as long as this.
+/// Creates the file of rank 0 and deletes it when the object is destroyed.
 class PublishedAddress {
  public:
   PublishedAddress(const AddressFile& file, const std::string& content) : file_(file) {
@@ -176,41 +178,43 @@ TcpRendezvous over_tcp(const FolderRendezvous& m, const AddressFile& file) {
   return {m.rank, m.size, file.path(), "", "", m.version};
 }
 
-std::vector<Socket> receive_all(const FolderRendezvous& rendezvous, const AddressFile& file,
-                                Deadline deadline) {
+std::vector<Socket> accept_through_folder(const FolderRendezvous& rendezvous,
+                                          const AddressFile& file, Deadline deadline) {
   std::vector<Socket> listeners;
-  AddressFileHeader head{kNote, fresh_nonce(), {}};
+  AddressFileHeader head{kAddressFileMagic, fresh_nonce(), {}};
   TcpRendezvous tcp;
-  const PublishedAddress note = retry_while_out_of_memory(deadline, [&] {
+  const PublishedAddress published = retry_while_out_of_memory(deadline, [&] {
     listeners = listen_at(local_addresses(), std::max(64, rendezvous.size));
     std::string rest = machine_name() + '\n';
-    for (const Socket& door : listeners) rest += address_of(door).text() + '\n';
+    for (const Socket& listener : listeners) rest += address_of(listener).text() + '\n';
     head.proof = proof_of(rendezvous, head, rest);
     tcp = over_tcp(rendezvous, file);
-    tcp.secret = common_secret(rendezvous, head.drawn);
+    tcp.secret = common_secret(rendezvous, head.run_nonce);
     return PublishedAddress(file,
                             std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
   });
   return accept_all_ranks(tcp, std::move(listeners), deadline);
 }
 
-RankZeroContact lead_of(const FolderRendezvous& rendezvous, const AddressFile& file,
-                        const std::string& note) {
+RankZeroContact read_contact(const FolderRendezvous& rendezvous, const AddressFile& file,
+                             const std::string& content) {
   AddressFileHeader head{};
-  if (note.size() >= sizeof head) std::memcpy(&head, note.data(), sizeof head);
-  MUONRT_REQUIRE(head.magic == kNote, Status::kCorrupt, "shared folder: ", file.path(),
-                 " is no file of rank 0; look who writes to the folder, and use one version of "
-                 "muonrt on all ranks");
-  const std::string rest = note.substr(sizeof head);
-  MUONRT_REQUIRE(equal_in_constant_time(head.proof, proof_of(rendezvous, head, rest)),
-                 Status::kComm, "shared folder: rank 0 and rank ", rendezvous.rank,
-                 " have different secrets, or one has none, or ", file.path(),
-                 " is an earlier run's; give all ranks the same, and every run an id of its own");
-  // The name of rank 0's machine, then its addresses: a line each.
+  if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
+  MUONRT_REQUIRE(head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
+                 " was not written by rank 0 of this version of muonrt; check which programs write "
+                 "to the folder, and use the same version of muonrt on all ranks");
+  const std::string rest = content.substr(sizeof head);
+  MUONRT_REQUIRE(
+      equal_in_constant_time(head.proof, proof_of(rendezvous, head, rest)), Status::kComm,
+      "shared folder: rank 0 and rank ", rendezvous.rank,
+      " have different secrets, or one has none, or ", file.path(),
+      " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
+      "every run");
+  // The first line is the name of rank 0's machine; each further line is an address.
   std::string why;
   size_t at = rest.find('\n');
   const bool here = rest.substr(0, at) == machine_name();
-  RankZeroContact out{{}, common_secret(rendezvous, head.drawn)};
+  RankZeroContact out{{}, common_secret(rendezvous, head.run_nonce)};
   while (at < rest.size()) {
     const size_t end = std::min(rest.find('\n', ++at), rest.size());
     if (end == at) break;
@@ -222,8 +226,8 @@ RankZeroContact lead_of(const FolderRendezvous& rendezvous, const AddressFile& f
   return out;
 }
 
-std::vector<Socket> go_to_rank_0(const FolderRendezvous& rendezvous, const AddressFile& file,
-                                 Deadline deadline) {
+std::vector<Socket> connect_through_folder(const FolderRendezvous& rendezvous,
+                                           const AddressFile& file, Deadline deadline) {
   const uid_t user = rendezvous.secret.empty()
                          ? retry_while_out_of_memory(deadline, [&] { return file.my_user(); })
                          : 0;
@@ -231,27 +235,27 @@ std::vector<Socket> go_to_rank_0(const FolderRendezvous& rendezvous, const Addre
       retry_while_out_of_memory(deadline, [&] { return over_tcp(rendezvous, file); });
   bool seen = false;
   const auto search = [&](std::string& why) -> RankZeroContact {
-    std::string note;
+    std::string content;
     uid_t owner = user;
-    if (!file.read(note, owner)) {
-      why = "rank 0 has not made that file";
+    if (!file.read(content, owner)) {
+      why = "rank 0 has not created the file";
       return {};
     }
     seen = true;
     MUONRT_REQUIRE(!rendezvous.secret.empty() || owner == user, Status::kInvalidState,
                    "shared folder: ", file.path(), " belongs to user ", owner,
-                   " (this process's files to user ", user,
-                   "), who could pose as rank 0; run all ranks as one user");
-    why = "it names no address that is reached from here";
-    return lead_of(rendezvous, file, note);
+                   ", but this process creates files of user ", user,
+                   "; run all ranks as one user, or pass a secret");
+    why = "the file has no address that this rank can reach";
+    return read_contact(rendezvous, file, content);
   };
-  // Before rank 0 lets this rank in.
+  // Allocated before rank 0 accepts this rank.
   auto out = retry_while_out_of_memory(deadline, [] { return std::vector<Socket>(1); });
   try {
     out[0] = connect_to_rank_0(tcp, search, deadline);
   } catch (const Error& error) {
     if (error.status() != Status::kTimeout || !seen) throw;
-    throw error.with_context("", ", or remove that file where an earlier run has left it");
+    throw error.with_context("", ", or delete that file if it is from an earlier run");
   }
   return out;
 }
@@ -264,14 +268,14 @@ void check(const FolderRendezvous& m) {
   };
   MUONRT_REQUIRE(!m.run_id.empty() && m.run_id.size() <= 64 && m.run_id != "." &&
                      m.run_id != ".." && std::all_of(m.run_id.begin(), m.run_id.end(), good),
-                 Status::kInvalidArgument, "shared folder: run id is '", m.run_id,
-                 "' (1 to 64 letters, digits, '.', '-', '_'); name this run, differently from all "
-                 "others");
+                 Status::kInvalidArgument, "shared folder: run_id is '", m.run_id,
+                 "', but must be 1 to 64 letters, digits, '.', '-' and '_'; use a new run_id for "
+                 "every run");
   MUONRT_REQUIRE(!m.path.empty(), Status::kInvalidArgument,
-                 "shared folder: path is empty; pass a folder that all ranks reach");
+                 "shared folder: path is empty; pass a folder that all ranks can access");
   MUONRT_REQUIRE(m.secret.empty() || m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
-                 "shared folder: the secret has ", m.secret.size(), " bytes (at least ",
-                 kSecretBytes, ", or none); draw a longer one for each run");
+                 "shared folder: the secret has ", m.secret.size(), " bytes; pass at least ",
+                 kSecretBytes, " random bytes, or none");
 }
 
 }  // namespace
@@ -280,8 +284,8 @@ std::vector<Socket> rendezvous_in_folder(const FolderRendezvous& rendezvous, Dea
   check(rendezvous);
   const AddressFile file =
       retry_while_out_of_memory(deadline, [&] { return AddressFile(rendezvous); });
-  return rendezvous.rank == 0 ? receive_all(rendezvous, file, deadline)
-                              : go_to_rank_0(rendezvous, file, deadline);
+  return rendezvous.rank == 0 ? accept_through_folder(rendezvous, file, deadline)
+                              : connect_through_folder(rendezvous, file, deadline);
 }
 
 }  // namespace muonrt

@@ -9,25 +9,27 @@
 
 namespace muonrt {
 
-/// Ranks that find each other through a folder that all of them reach, and then talk over TCP.
+/// The configuration of a rendezvous in a folder that all ranks can access. The ranks then
+/// communicate over TCP.
 struct FolderRendezvous {
   int rank = 0, size = 1;
   std::string path;    // an existing folder
   std::string run_id;  // names this run: 1 to 64 letters, digits, '.', '-', '_'
   int32_t version = 0;
-  std::string secret{};  // the same on all ranks, at least kSecretBytes; or empty
+  std::string secret{};  // equal on all ranks; at least kSecretBytes bytes, or empty
 };
 
-/// Rank 0 listens at free ports of all addresses of its machine, and leaves these with a number
-/// drawn for this meeting in the file `path`/`run_id`, until the meeting has ended. The others read
-/// it and come. The file carries an HMAC over all it says and the run's id; without a secret its
-/// key is empty, and it serves as a checksum. Secret and number together are what the ranks prove
-/// over TCP that they know: the number keeps meetings apart, also those without a secret.
-/// @return  rank 0: the connections of all others, by rank; the others: the one to rank 0.
+/// Rank 0 listens at free ports of all addresses of its machine. It writes these addresses and a
+/// random number to the file `path`/`run_id`, and deletes the file after the rendezvous. The other
+/// ranks read the file and connect to rank 0. The file has an HMAC over its content and the run id;
+/// without a secret the key is empty, so the HMAC is only a checksum. Over TCP the ranks prove that
+/// they know both the secret and the random number, so ranks of different runs cannot connect, even
+/// without a secret.
+/// @return  rank 0: the connections of all other ranks, by rank; others: the connection to rank 0.
 /// Errors: those of accept_all_ranks and connect_to_rank_0; INVALID_ARGUMENT; IO; on rank 0
-/// INVALID_STATE if the file is there already; on the others COMM if it was written with another
-/// secret, INVALID_STATE if it is another user's and there is no secret, CORRUPT if it is none of
-/// rank 0.
+/// INVALID_STATE if the file already exists; on the others COMM if the file was written with
+/// another secret, INVALID_STATE if it belongs to another user and there is no secret, CORRUPT if
+/// rank 0 did not write it.
 std::vector<Socket> rendezvous_in_folder(const FolderRendezvous& rendezvous, Deadline deadline);
 
 }  // namespace muonrt

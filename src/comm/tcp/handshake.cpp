@@ -26,7 +26,7 @@ Nonce fresh_nonce() {
   Nonce out;
   const ssize_t got = getrandom(out.data(), out.size(), 0);
   MUONRT_REQUIRE(got == static_cast<ssize_t>(out.size()), Status::kInternal,
-                 "rendezvous: the system gives no random numbers");
+                 "rendezvous: the system's random generator failed");
   return out;
 }
 

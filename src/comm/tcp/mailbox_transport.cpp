@@ -11,31 +11,35 @@ namespace {
 class MailboxTransport final : public Transport {
  public:
   MailboxTransport(std::shared_ptr<Mailbox> mailbox, uint64_t channel)
-      : Transport(mailbox->rank(), mailbox->size()), post_(std::move(mailbox)), channel_(channel) {
-    awaited_.reserve(static_cast<size_t>(size()));
-    post_->enter(channel_);
+      : Transport(mailbox->rank(), mailbox->size()),
+        mailbox_(std::move(mailbox)),
+        channel_(channel) {
+    posted_.reserve(static_cast<size_t>(size()));
+    mailbox_->enter(channel_);
   }
   ~MailboxTransport() override {
     retire();
-    post_->leave(channel_);
+    mailbox_->leave(channel_);
   }
 
-  std::string name() const override { return post_->name(); }
-  std::optional<Error> published_error() const override { return post_->published_error(channel_); }
+  std::string name() const override { return mailbox_->name(); }
+  std::optional<Error> published_error() const override {
+    return mailbox_->published_error(channel_);
+  }
 
  protected:
   void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {
     const Deadline deadline = Deadline::in_ms(timeout_ms());
-    named([&] {
-      awaited_.clear();
+    with_where([&] {
+      posted_.clear();
       for (const ReceiveFrom& r : receives) {
-        if (r.peer != rank()) awaited_.push_back({r.peer, r.data, r.bytes});
+        if (r.peer != rank()) posted_.push_back({r.peer, r.data, r.bytes});
       }
-      const ReceiveScope expected(*post_, channel_, awaited_);
+      const ReceiveScope scope(*mailbox_, channel_, posted_);
       for (const SendTo& s : sends) {
-        if (s.peer != rank()) post_->send(channel_, s.peer, s.data, s.bytes, deadline);
+        if (s.peer != rank()) mailbox_->send(channel_, s.peer, s.data, s.bytes, deadline);
       }
-      post_->wait_receives(channel_, deadline);
+      mailbox_->wait_receives(channel_, deadline);
     });
   }
 
@@ -43,50 +47,50 @@ class MailboxTransport final : public Transport {
     const Deadline deadline = Deadline::in_ms(timeout_ms());
     auto* const out = static_cast<char*>(all);
     const int64_t total = bytes * size();
-    named([&] {
+    with_where([&] {
       std::memcpy(out + rank() * bytes, mine, static_cast<size_t>(bytes));
-      awaited_.clear();
-      if (rank() > 0) awaited_.push_back({0, out, total});
+      posted_.clear();
+      if (rank() > 0) posted_.push_back({0, out, total});
       for (int32_t r = 1; rank() == 0 && r < size(); ++r)
-        awaited_.push_back({r, out + r * bytes, bytes});
-      const ReceiveScope expected(*post_, channel_, awaited_);
-      if (rank() > 0) post_->send(channel_, 0, mine, bytes, deadline);
-      post_->wait_receives(channel_, deadline);
+        posted_.push_back({r, out + r * bytes, bytes});
+      const ReceiveScope scope(*mailbox_, channel_, posted_);
+      if (rank() > 0) mailbox_->send(channel_, 0, mine, bytes, deadline);
+      mailbox_->wait_receives(channel_, deadline);
       for (int32_t r = 1; rank() == 0 && r < size(); ++r)
-        post_->send(channel_, r, out, total, deadline);
+        mailbox_->send(channel_, r, out, total, deadline);
     });
   }
 
   std::unique_ptr<Transport> do_duplicate() override {
-    // The same on every rank, and another than that of any other duplicate.
+    // Equal on every rank, and different for each duplicate.
     Hash child;
     child.value(static_cast<int64_t>(channel_));
     child.value(operation().ordinal);
-    auto out = std::make_unique<MailboxTransport>(post_, child.digest());
+    auto out = std::make_unique<MailboxTransport>(mailbox_, child.digest());
     confirm_duplicate(*out);
     return out;
   }
 
-  void publish(const Error& error) noexcept override { post_->publish(channel_, error); }
+  void publish(const Error& error) noexcept override { mailbox_->publish(channel_, error); }
 
  private:
   template <class Body>
-  void named(Body body) {
+  void with_where(Body body) {
     try {
       body();
     } catch (const Error& error) {
-      std::string front;
+      std::string prefix;
       try {
-        front = where() + ": ";
-      } catch (const std::bad_alloc&) {  // without it
+        prefix = where() + ": ";
+      } catch (const std::bad_alloc&) {  // the message becomes shorter
       }
-      throw error.with_context(front);
+      throw error.with_context(prefix);
     }
   }
 
-  const std::shared_ptr<Mailbox> post_;
+  const std::shared_ptr<Mailbox> mailbox_;
   const uint64_t channel_;
-  std::vector<PostedReceive> awaited_;  // with room for every rank
+  std::vector<PostedReceive> posted_;  // has room for every rank
 };
 
 }  // namespace

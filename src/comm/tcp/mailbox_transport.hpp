@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// A transport over a post. Collectives go by rank 0. Duplicates share the post, each with a
-/// channel of its own.
+/// Makes a transport of a mailbox. Collectives send all data to rank 0, which returns the result.
+/// Duplicates share the mailbox and use separate channels.
 std::unique_ptr<Transport> make_mailbox_transport(std::shared_ptr<Mailbox> mailbox);
 
 }  // namespace muonrt

@@ -10,15 +10,15 @@ using Lock = std::unique_lock<std::mutex>;
 
 namespace {
 
-/// A piece of `message`. Of one of another size it keeps that alone, and pieces behind it are
-/// dropped. False: it is not the next one.
-bool put(PostedReceive& message, int64_t message_bytes, int64_t offset, const char* piece,
+/// Writes a part of a message to its destination. If the size of the message differs from the
+/// posted size, only records the size. Returns false if it is not the next part.
+bool put(PostedReceive& message, int64_t message_bytes, int64_t offset, const char* payload,
          int64_t bytes) {
   if (message.has_other_size()) return true;
   if (message.arrived != offset) return false;
   message.sent = message_bytes;
   if (message.has_other_size()) return true;
-  std::memcpy(static_cast<char*>(message.data) + offset, piece, static_cast<size_t>(bytes));
+  std::memcpy(static_cast<char*>(message.data) + offset, payload, static_cast<size_t>(bytes));
   message.arrived += bytes;
   return true;
 }
@@ -26,7 +26,7 @@ bool put(PostedReceive& message, int64_t message_bytes, int64_t offset, const ch
 }  // namespace
 
 PostedReceive* ReceiveQueues::Channel::open(int32_t from) {
-  for (PostedReceive& message : awaited)
+  for (PostedReceive& message : posted)
     if (message.from == from && !message.complete()) return &message;
   return nullptr;
 }
@@ -39,10 +39,10 @@ void ReceiveQueues::Channel::end(Error why) {
 ReceiveQueues::Channel& ReceiveQueues::at(uint64_t channel) {
   const auto known = channels_.find(channel);
   if (known != channels_.end()) return known->second;
-  Channel made;
-  made.coming.resize(size_);
-  made.left.resize(size_);
-  return channels_.emplace(channel, std::move(made)).first->second;
+  Channel created;
+  created.incoming.resize(size_);
+  created.left.resize(size_);
+  return channels_.emplace(channel, std::move(created)).first->second;
 }
 
 void ReceiveQueues::enter(uint64_t channel) {
@@ -54,14 +54,14 @@ bool ReceiveQueues::add(const FrameHeader& head, const char* content) {
   const Lock lock(mutex_);
   Channel& channel = at(head.channel);
   if (channel.error) return true;
-  Coming& coming = channel.coming[static_cast<size_t>(head.from)];
-  const bool first = coming.arrived == coming.bytes;
-  if (!first && coming.bytes != head.message_bytes) return false;
-  if (head.offset != (first ? 0 : coming.arrived)) return false;
+  Incoming& incoming = channel.incoming[static_cast<size_t>(head.from)];
+  const bool first = incoming.arrived == incoming.bytes;
+  if (!first && incoming.bytes != head.message_bytes) return false;
+  if (head.offset != (first ? 0 : incoming.arrived)) return false;
   PostedReceive* const message = channel.open(head.from);
   if (message) {
     if (!put(*message, head.message_bytes, head.offset, content, head.payload_bytes))
-      return false;  // its begin came to another place
+      return false;  // the first part of the message was not written to this destination
     if (message->complete() || message->has_other_size()) wake_.notify_all();
   } else {
     const auto bytes = static_cast<size_t>(head.payload_bytes);
@@ -70,7 +70,7 @@ bool ReceiveQueues::add(const FrameHeader& head, const char* content) {
     std::memcpy(early.data.get(), content, bytes);
     channel.early.push_back(std::move(early));
   }
-  coming = {head.message_bytes, head.offset + head.payload_bytes};
+  incoming = {head.message_bytes, head.offset + head.payload_bytes};
   return true;
 }
 
@@ -79,7 +79,7 @@ bool ReceiveQueues::has_pending_receives() {
   return std::any_of(channels_.begin(), channels_.end(), [](const auto& entry) {
     const Channel& channel = entry.second;
     return !channel.error &&
-           !std::all_of(channel.awaited.begin(), channel.awaited.end(),
+           !std::all_of(channel.posted.begin(), channel.posted.end(),
                         [](const PostedReceive& message) { return message.complete(); });
   });
 }
@@ -91,10 +91,10 @@ void ReceiveQueues::left(uint64_t channel, int32_t from) {
   wake_.notify_all();
 }
 
-void ReceiveQueues::gone(int32_t from, std::string why) noexcept {
+void ReceiveQueues::disconnect(int32_t from, std::string why) noexcept {
   const Lock lock(mutex_);
-  auto& gone = gone_[static_cast<size_t>(from)];
-  if (!gone) gone = std::move(why);
+  auto& reason = disconnected_[static_cast<size_t>(from)];
+  if (!reason) reason = std::move(why);
   wake_.notify_all();
 }
 
@@ -109,7 +109,7 @@ void ReceiveQueues::leave(uint64_t channel) noexcept {
   const auto known = channels_.find(channel);
   if (known == channels_.end()) return;
   known->second.end(Error(Status::kInvalidState));
-  known->second.coming = {};
+  known->second.incoming = {};
   known->second.left = {};
 }
 
@@ -138,12 +138,12 @@ std::optional<Error> ReceiveQueues::ended(uint64_t channel) {
 void ReceiveQueues::post_receives(uint64_t channel, std::span<PostedReceive> messages) {
   const Lock lock(mutex_);
   Channel& its = at(channel);
-  its.awaited = messages;
+  its.posted = messages;
   for (auto early = its.early.begin(); early != its.early.end();) {
     PostedReceive* const message = its.open(early->from);
     if (message &&
         !put(*message, early->message_bytes, early->offset, early->data.get(), early->bytes))
-      return its.end(invalid_message_error(early->from, "a message whose begin was not taken"));
+      return its.end(invalid_message_error(early->from, "the first part of a message is missing"));
     early = message ? its.early.erase(early) : std::next(early);
   }
 }
@@ -151,17 +151,19 @@ void ReceiveQueues::post_receives(uint64_t channel, std::span<PostedReceive> mes
 void ReceiveQueues::cancel_receives(uint64_t channel) noexcept {
   const Lock lock(mutex_);
   if (const auto known = channels_.find(channel); known != channels_.end())
-    known->second.awaited = {};
+    known->second.posted = {};
 }
 
-/// Why `message` will not come any more.
-std::optional<Error> ReceiveQueues::why_not(Channel& channel, const PostedReceive& message) const {
+/// Returns the reason if `message` can no longer arrive.
+std::optional<Error> ReceiveQueues::why_missing(Channel& channel,
+                                                const PostedReceive& message) const {
   const auto from = static_cast<size_t>(message.from);
   if (message.has_other_size()) {
     channel.end(size_mismatch_error(message.from, message.sent, message.bytes));
     return channel.error;
   }
-  if (gone_[from]) return muonrt::disconnected_error(message.from, gone_[from]->c_str());
+  if (disconnected_[from])
+    return muonrt::disconnected_error(message.from, disconnected_[from]->c_str());
   if (channel.left[from]) return muonrt::disconnected_error(message.from);
   return closed_;
 }
@@ -172,9 +174,9 @@ void ReceiveQueues::wait_receives(uint64_t channel, Deadline deadline) {
   while (true) {
     if (its.error) throw *its.error;
     const PostedReceive* missing = nullptr;
-    for (const PostedReceive& message : its.awaited) {
+    for (const PostedReceive& message : its.posted) {
       if (message.complete()) continue;
-      if (const auto why = why_not(its, message)) throw *why;
+      if (const auto why = why_missing(its, message)) throw *why;
       if (!missing) missing = &message;
     }
     if (!missing) return;

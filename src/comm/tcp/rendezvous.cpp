@@ -14,11 +14,11 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kTryMs = 5000;  // for a connection and the greeting, before the next address
+constexpr int kTryMs = 5000;  // per address: time to connect and to receive the greeting
 
 enum class ReceiveResult { kAll, kClosed, kLate };
 
-/// Reads a value of fixed size.
+/// Receives a value of fixed size.
 template <class T>
 ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline) {
   size_t got = 0;
@@ -33,10 +33,11 @@ ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline) {
   return ReceiveResult::kAll;
 }
 
-/// Where rank 0 is, asked for no more than once a second: many ranks may ask one name server.
+/// Resolves the address of rank 0, at most once per second, because many ranks may use one name
+/// server.
 class RankZeroResolver {
  public:
-  /// None if the name is not known; then `why` says so.
+  /// Returns no address if the name cannot be resolved, and sets `why` to the reason.
   const std::vector<SocketAddress>& of(const std::string& address, std::string& why) {
     if (again_.passed()) {
       known_ = look_up(address, why_);
@@ -60,68 +61,72 @@ std::vector<SocketRoute> routes_to(const std::vector<SocketAddress>& addresses,
   return out;
 }
 
-/// A first connection, or none if it is worth another try; then `why` says why.
-Socket try_connect_to_rank_0(const TcpRendezvous& meeting,
+/// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
+/// returns an empty socket and sets `why` to the reason.
+Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
                              const std::vector<SocketAddress>& addresses, Greeting& greeting,
                              Deadline deadline, std::string& why) {
-  const std::vector<SocketRoute> routes = routes_to(addresses, meeting.interface);
+  const std::vector<SocketRoute> routes = routes_to(addresses, rendezvous.interface);
   auto left = static_cast<int>(routes.size());
   for (const SocketRoute& route : routes) {
-    // Each gets its share of a short time.
-    const Deadline patience = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
+    // If little time is left, the addresses share it.
+    const Deadline try_deadline = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
     --left;
     Socket socket =
-        try_connect(route.to, route.from.length > 0 ? &route.from : nullptr, patience, why);
+        try_connect(route.to, route.from.length > 0 ? &route.from : nullptr, try_deadline, why);
     if (!socket) continue;
     prepare(socket);
-    switch (receive_value(socket, greeting, patience)) {
+    switch (receive_value(socket, greeting, try_deadline)) {
       case ReceiveResult::kAll:
         if (greeting.magic == kGreeting) return socket;
-        MUONRT_REQUIRE(left > 0, Status::kComm, "rendezvous: at ", meeting.address,
-                       " something answers that is not muonrt; use the port of rank 0");
-        why = "something answers that is not muonrt";
+        MUONRT_REQUIRE(left > 0, Status::kComm, "rendezvous: the program at ", rendezvous.address,
+                       " is not muonrt; use the port of rank 0");
+        why = "the program at that address is not muonrt";
         break;
       case ReceiveResult::kClosed:
         why = "the connection was closed";
         break;
       case ReceiveResult::kLate:
-        why = "it accepts connections and says nothing; perhaps it is not muonrt";
+        why = "the program at that address sends nothing; perhaps it is not muonrt";
         break;
     }
   }
   return Socket();
 }
 
-/// Says who this rank is and waits for the others; false if the connection ends before rank 0 has
-/// answered, which it does on whom it has no room for, and when it has itself ended.
-/// @param mine  the same in all tries of this process: another one's is a second process.
-bool ask(const Socket& socket, const TcpRendezvous& meeting, const std::string& secret,
+/// Sends this rank's claim and waits until all ranks are connected. Returns false if the connection
+/// ends before rank 0 has answered: rank 0 has ended, or has dropped the connection because too
+/// many were waiting.
+/// @param mine  equal in all attempts of this process, so that rank 0 can detect a second process.
+bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::string& secret,
          const Greeting& greeting, const Nonce& mine, Deadline deadline) {
-  Claim claim{kClaim, meeting.rank, meeting.size, meeting.version, kProtocolVersion, mine, {}};
+  Claim claim{kClaim, rendezvous.rank, rendezvous.size, rendezvous.version, kProtocolVersion, mine,
+              {}};
   claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
-  const ReceiveResult heard =
+  const ReceiveResult result =
       send_value(socket, claim) ? receive_value(socket, answer, deadline) : ReceiveResult::kClosed;
-  MUONRT_REQUIRE(heard != ReceiveResult::kLate, Status::kTimeout, "rendezvous at ", meeting.address,
-                 ": rank ", meeting.rank,
-                 " has come, but not all others before the deadline; look for a rank that is "
-                 "missing, or raise the timeout");
-  if (heard == ReceiveResult::kClosed) return false;
+  MUONRT_REQUIRE(result != ReceiveResult::kLate, Status::kTimeout, "rendezvous at ",
+                 rendezvous.address, ": rank ", rendezvous.rank,
+                 " is connected, but other ranks did not connect before the timeout; start all "
+                 "ranks, or raise timeout_ms");
+  if (result == ReceiveResult::kClosed) return false;
   const bool known =
       answer.magic == kAnswer &&
       equal_in_constant_time(answer.proof, proof_of(secret, greeting.nonce, claim.nonce, answer));
-  MUONRT_REQUIRE(known, Status::kComm, "rendezvous at ", meeting.address, ": rank 0 and rank ",
-                 meeting.rank,
-                 " have different secrets, or what they said changed on its way; give all ranks "
-                 "the same");
+  MUONRT_REQUIRE(
+      known, Status::kComm, "rendezvous at ", rendezvous.address, ": rank 0 and rank ",
+      rendezvous.rank,
+      " have different secrets, or data was corrupted in transit; pass the same secret on "
+      "all ranks");
   answer.message.back() = 0;
   if (answer.status != 0)
     throw error_with_message(
         status_of_peer(answer.status), [&] { return std::string(answer.message.data()); }, 0, true);
   MUONRT_REQUIRE(answer.wire == kProtocolVersion, Status::kMismatch,
-                 "rendezvous: rank 0 speaks version ", protocol_version(answer.wire),
-                 " of what goes over the wire, rank ", meeting.rank, " ", kProtocolVersion,
-                 "; use one version of muonrt on all ranks");
+                 "rendezvous: the protocol version is ", protocol_version(answer.wire),
+                 " on rank 0, but ", kProtocolVersion, " on rank ", rendezvous.rank,
+                 "; use the same version of muonrt on all ranks");
   return true;
 }
 
@@ -136,26 +141,26 @@ void check_rank(int rank, int size) {
 void check_rendezvous(const TcpRendezvous& m) {
   check_rank(m.rank, m.size);
   MUONRT_REQUIRE(m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
-                 "rendezvous: the secret has ", m.secret.size(), " bytes (at least ", kSecretBytes,
-                 "); draw a longer one for each run and give it to all ranks");
+                 "rendezvous: the secret has ", m.secret.size(), " bytes; pass at least ",
+                 kSecretBytes, " random bytes, the same on all ranks");
 }
 
-Socket connect_to_rank_0(const TcpRendezvous& meeting, Deadline deadline) {
-  check_rendezvous(meeting);
-  MUONRT_REQUIRE(port_of(meeting.address) != 0, Status::kInvalidArgument,
-                 "rendezvous: address is '", meeting.address, "' on rank ", meeting.rank,
-                 " (rank 0 alone may have port 0); pass the address that rank 0's `listening` is "
-                 "told");
-  RankZeroResolver whereabouts;
+Socket connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline) {
+  check_rendezvous(rendezvous);
+  MUONRT_REQUIRE(port_of(rendezvous.address) != 0, Status::kInvalidArgument,
+                 "rendezvous: address is '", rendezvous.address, "' on rank ", rendezvous.rank,
+                 ", but only rank 0 may use port 0; pass the address that `listening` of rank 0 "
+                 "receives");
+  RankZeroResolver resolver;
   const auto search = [&](std::string& why) {
-    return RankZeroContact{whereabouts.of(meeting.address, why), meeting.secret};
+    return RankZeroContact{resolver.of(rendezvous.address, why), rendezvous.secret};
   };
-  return connect_to_rank_0(meeting, search, deadline);
+  return connect_to_rank_0(rendezvous, search, deadline);
 }
 
-Socket connect_to_rank_0(const TcpRendezvous& meeting,
+Socket connect_to_rank_0(const TcpRendezvous& rendezvous,
                          FunctionRef<RankZeroContact(std::string& why)> search, Deadline deadline) {
-  std::string why = "no try was made";
+  std::string why = "no attempt was made";
   const Nonce mine = fresh_nonce();
   int tries = 0, unanswered = 0;
   using std::chrono::milliseconds;
@@ -163,27 +168,27 @@ Socket connect_to_rank_0(const TcpRendezvous& meeting,
   for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
     Greeting greeting{};
     std::string now;
-    RankZeroContact lead;
+    RankZeroContact contact;
     Socket socket = retry_while_out_of_memory(deadline, [&] {
-      lead = search(now);
-      return try_connect_to_rank_0(meeting, lead.addresses, greeting, deadline, now);
+      contact = search(now);
+      return try_connect_to_rank_0(rendezvous, contact.addresses, greeting, deadline, now);
     });
     if (socket) {
-      if (ask(socket, meeting, lead.secret, greeting, mine, deadline)) return socket;
+      if (ask(socket, rendezvous, contact.secret, greeting, mine, deadline)) return socket;
       ++unanswered;
       retry_while_out_of_memory(deadline, [&] { why = "the connection was closed"; });
     } else if (tries == 0 || !deadline.passed()) {
-      why.swap(now);  // of a try that the deadline has not cut short
+      why.swap(now);  // the reason of an attempt that the deadline has not interrupted
     }
     ++tries;
   }
-  MUONRT_REQUIRE(unanswered == 0, Status::kTimeout, "rendezvous at ", meeting.address, ": rank ",
-                 meeting.rank, " came to rank 0, which ended the connection ", unanswered,
+  MUONRT_REQUIRE(unanswered == 0, Status::kTimeout, "rendezvous at ", rendezvous.address,
+                 ": rank 0 closed the connection of rank ", rendezvous.rank, " ", unanswered,
                  " times without an answer (last: ", why,
-                 "); look at rank 0's messages, it may have ended");
-  throw make_error(Status::kTimeout, "rendezvous: rank ", meeting.rank, " found no rank 0 at ",
-                   meeting.address, " before the deadline (", why,
-                   "); start rank 0 there, or raise the timeout");
+                 "); see the output of rank 0 for the cause");
+  throw make_error(Status::kTimeout, "rendezvous: rank ", rendezvous.rank, " found no rank 0 at ",
+                   rendezvous.address, " before the timeout (", why,
+                   "); start rank 0 there, or raise timeout_ms");
 }
 
 }  // namespace muonrt

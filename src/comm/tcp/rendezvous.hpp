@@ -11,15 +11,15 @@
 
 namespace muonrt {
 
-/// How ranks of one run find each other over TCP: rank 0 listens, the others come to it.
+/// The configuration of a rendezvous over TCP: rank 0 listens, and the other ranks connect to it.
 struct TcpRendezvous {
   int rank = 0, size = 1;
-  std::string address;    // "host:port" of rank 0, which may have port 0: one that is free
-  std::string interface;  // name or address of the one to use on this machine; empty: any that fits
-                          // (rank 0: all of its addresses that `address` stands for)
-  std::string secret;     // the same on all ranks, at least kSecretBytes
-  int32_t version = 0;    // of the library; must be equal
-  /// Rank 0, if not empty: is given `address` with its port once it listens, before it waits.
+  std::string address;    // "host:port" of rank 0; on rank 0, port 0 means any free port
+  std::string interface;  // name or address of this machine's interface to use. Empty: any (rank 0:
+                          // all of its addresses to which `address` resolves)
+  std::string secret;     // equal on all ranks; at least kSecretBytes bytes
+  int32_t version = 0;    // of the library; must be equal on all ranks
+  /// Rank 0 calls it, if set, with `address` and the actual port after it has started to listen.
   std::function<void(const std::string& address)> listening = {};
 };
 
@@ -27,34 +27,35 @@ struct TcpRendezvous {
 void check_rank(int rank, int size);
 void check_rendezvous(const TcpRendezvous& rendezvous);
 
-// The ends prove to each other that they know the secret, without telling it: each answers the
-// other's fresh random number with an HMAC over both numbers and what it claims to be. Whoever
-// cannot is turned away and changes nothing. The secret keeps strangers out; what is said
-// afterwards is neither encrypted nor signed.
+// Both ends prove that they know the secret without sending it: each answers the random number of
+// the other end with an HMAC over both numbers and the fields of its message. A connection without
+// a valid proof is rejected and has no effect. Later frames are neither encrypted nor signed.
 
-/// Rank 0: the connections of all others, by rank (that of rank 0 is empty). Strangers, port
-/// scanners and those with another secret are turned away while it goes on waiting.
-/// Errors, which the ranks that have come get too: MISMATCH if a rank believes in another number of
-/// ranks or runs another version, is none of them, or if two say they are the same rank. TIMEOUT
-/// naming who is missing. COMM if the process may not open so many files.
+/// For rank 0: accepts the connections of all other ranks, and returns them by rank (entry 0 is
+/// empty). Connections without a valid proof, for example of port scanners, are rejected, and it
+/// continues to wait.
+/// Errors, which all connected ranks get, too: MISMATCH if the size or version of a rank differs,
+/// if its rank does not exist, or if two processes have the same rank. TIMEOUT, with the missing
+/// ranks. COMM if the process may not open enough files.
 std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline);
-/// The same for one who listens already; `meeting.address` is a name for messages alone.
+/// The same with sockets that listen already; `rendezvous.address` is only used in messages.
 std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Socket> listeners,
                                      Deadline deadline);
 
-/// The others: the connection to rank 0, once all ranks have come. Tries again, with pauses, while
-/// its name is not known, nobody listens, or when the connection ends before rank 0 has answered.
-/// Errors: INVALID_ARGUMENT; COMM if the secrets differ or something else listens there; what rank
-/// 0 says; TIMEOUT.
+/// For the other ranks: connects to rank 0 and returns when all ranks are connected. Retries, with
+/// pauses, if the name cannot be resolved, no process listens, or the connection ends before rank 0
+/// has answered.
+/// Errors: INVALID_ARGUMENT; COMM if the secrets differ or another program listens at the address;
+/// the error that rank 0 sends; TIMEOUT.
 Socket connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline);
 
-/// Where rank 0 may be, and the secret that it knows.
+/// The possible addresses of rank 0, and the secret of the rendezvous.
 struct RankZeroContact {
-  std::vector<SocketAddress> addresses;  // none: not known yet
+  std::vector<SocketAddress> addresses;  // empty: not known yet
   std::string secret;
 };
-/// The same for one who asks `search` before each try; `meeting.address` is a name for messages
-/// alone. What `search` gives as `why` is said where no address is known.
+/// The same, but calls `search` before each attempt; `rendezvous.address` is only used in messages.
+/// @param search  returns the addresses. If there are none, it sets `why` to the reason.
 Socket connect_to_rank_0(const TcpRendezvous& rendezvous,
                          FunctionRef<RankZeroContact(std::string& why)> search, Deadline deadline);
 

@@ -16,7 +16,7 @@ Socket stream_socket(int family) {
   return Socket([&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
 }
 
-/// Two sockets may have one port if both say so and neither listens, or is closed.
+/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens.
 void share_port(const Socket& s) {
   const int on = 1;
   setsockopt(s.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -26,7 +26,7 @@ void share_port(const Socket& s) {
 
 std::string errno_text(int error) {
   char buffer[128] = "";
-  // The variant that may return a text of its own.
+  // The GNU variant, which may return a static text instead of using the buffer.
   const char* const text = strerror_r(error, buffer, sizeof buffer);
   return cat("errno ", error, ", ", text);
 }
@@ -43,13 +43,13 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
     problems +=
         good ? "" : cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
     const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
-    // Where another program listens at one of them, ranks would come to that.
+    // If another program listens at one of the addresses, ranks would connect to that program.
     MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: rank 0 cannot listen at ",
-                   problems, "; use a port that is free on rank 0's machine");
+                   problems, "; pass a port that is free on rank 0's machine");
     if (good) out.push_back(std::move(one));
   }
   MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: rank 0 cannot listen at ", problems,
-                 "; use an address of rank 0's machine");
+                 "; pass an address of rank 0's machine");
   return out;
 }
 
@@ -67,7 +67,7 @@ std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addres
       if (others.empty()) return out;
       for (Socket& other : listen_at(others, backlog)) out.push_back(std::move(other));
       return out;
-    } catch (const Error&) {  // another program has that port at one of the others
+    } catch (const Error&) {  // another program uses the port at one of the other addresses
       if (tries == kTries) throw;
     }
   }
@@ -83,14 +83,14 @@ SocketAddress address_of(const Socket& s) {
 Socket try_connect(const SocketAddress& address, const SocketAddress* from, Deadline deadline,
                    std::string& why) {
   Socket out = stream_socket(address.family());
-  // The system may give it the port that rank 0 is yet to listen at.
+  // The system may choose the port at which rank 0 will listen.
   if (out) share_port(out);
   if (out && from) {
-    // Which port is chosen with the address that is called, not before.
+    // The system then chooses the local port in connect(), when it knows the remote address.
     const int on = 1;
     setsockopt(out.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
     if (bind(out.fd(), from->get(), from->length) != 0) {
-      why = cat(from->host(), " cannot be called from: ", errno_text(errno));
+      why = cat("connecting from ", from->host(), " failed: ", errno_text(errno));
       return Socket();
     }
   }
@@ -111,7 +111,7 @@ Socket try_connect(const SocketAddress& address, const SocketAddress* from, Dead
   }
   if (is_self_connection(out)) {
     reset_when_closed(out);
-    why = "nobody listens";
+    why = "no process listens";
     return Socket();
   }
   return out;
@@ -133,15 +133,15 @@ void reset_when_closed(const Socket& s) {
 std::pair<Socket, Socket> socket_pair() {
   auto ends = Socket::pair(
       [](int(&fds)[2]) { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0; });
-  MUONRT_REQUIRE(ends.first, Status::kComm, "rendezvous: no pair of sockets (", errno_text(errno),
-                 "); raise the limit of open files");
+  MUONRT_REQUIRE(ends.first, Status::kComm, "rendezvous: creating a pair of sockets failed (",
+                 errno_text(errno), "); raise the limit of open files (ulimit -n)");
   return ends;
 }
 
 void prepare(const Socket& s) {
   const int on = 1;
-  setsockopt(s.fd(), IPPROTO_TCP, TCP_NODELAY, &on,
-             sizeof on);  // fails on a pair, where it is moot
+  // Fails on a socket pair, which does not need it.
+  setsockopt(s.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 

@@ -22,13 +22,13 @@ constexpr size_t kControlBytes = sizeof(FrameHeader) + sizeof(ErrorFrameHeader) 
 TcpConnection::TcpConnection(Socket socket, int size)
     : socket_(std::move(socket)),
       rest_(std::make_unique_for_overwrite<char[]>(kMaxPayloadBytes)),
-      held_(static_cast<size_t>(size)) {
+      paused_(static_cast<size_t>(size)) {
   std::tie(wake_here_, wake_there_) = socket_pair();
 }
 
 void TcpConnection::enter() {
   const Lock lock(mutex_);
-  while (spare_.size() < 2 * (channels_ + 1)) {  // an error and a farewell
+  while (spare_.size() < 2 * (channels_ + 1)) {  // an error frame and a kLeft frame
     std::string memory;
     memory.reserve(kControlBytes);
     spare_.push_back(std::move(memory));
@@ -42,54 +42,57 @@ void TcpConnection::leave() noexcept {
 }
 
 Error TcpConnection::broken() {
-  return make_error(Status::kComm,
-                    "the connection to rank 0 has ended, which carries all messages; look at its "
-                    "messages, and let it end last");
+  return make_error(
+      Status::kComm,
+      "lost the connection to rank 0, which forwards all TCP messages; see the output of "
+      "rank 0, and make sure that rank 0 exits last");
 }
 
 template <class Ready>
-void TcpConnection::await(Lock& lock, int32_t to, Deadline deadline, const ErrorSource& trouble,
+void TcpConnection::await(Lock& lock, int32_t to, Deadline deadline, const ErrorSource& find_error,
                           Ready ready) {
   while (!ready()) {
-    if (const auto error = trouble()) throw *error;
+    if (const auto error = find_error()) throw *error;
     if (broken_) throw broken();
-    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "rank ", holds(to) ? to : 0,
-                   " takes no more messages and the deadline has passed; look whether it still "
-                   "runs");
-    ++waiting_;
+    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "rank ", is_paused(to) ? to : 0,
+                   " accepted no message before the timeout; check whether rank ",
+                   is_paused(to) ? to : 0, " is still running");
+    ++waiting_senders_;
     wake_.wait_until(lock, deadline.at());
-    --waiting_;
+    --waiting_senders_;
   }
 }
 
 void TcpConnection::send(const FrameHeader& head, const void* content, Deadline deadline,
-                         const ErrorSource& trouble) {
+                         const ErrorSource& find_error) {
   Lock lock(mutex_);
-  await(lock, head.to, deadline, trouble, [&] { return !piece_ && !holds(head.to); });
-  piece_ = OutgoingFrame{head, static_cast<const char*>(content)};
-  const int64_t mine = ++pieces_;
+  await(lock, head.to, deadline, find_error, [&] { return !outgoing_ && !is_paused(head.to); });
+  outgoing_ = OutgoingFrame{head, static_cast<const char*>(content)};
+  const int64_t mine = ++outgoing_number_;
   write_out();
   if (pending()) wake_reader();
   try {
-    await(lock, head.to, deadline, trouble, [&] { return !piece_ || pieces_ != mine; });
+    await(lock, head.to, deadline, find_error,
+          [&] { return !outgoing_ || outgoing_number_ != mine; });
   } catch (...) {
     give_up();
     throw;
   }
 }
 
-/// The rest of a frame that has begun must follow, or what comes next would make no sense.
+/// If the frame is partly written, the rest must follow, because the receiver reads whole frames.
 void TcpConnection::give_up() noexcept {
-  if (piece_->at > 0 && !broken_) {
-    std::memcpy(rest_.get(), piece_->content, static_cast<size_t>(piece_->head.payload_bytes));
-    piece_->content = rest_.get();
+  if (outgoing_->at > 0 && !broken_) {
+    std::memcpy(rest_.get(), outgoing_->content,
+                static_cast<size_t>(outgoing_->head.payload_bytes));
+    outgoing_->content = rest_.get();
     return;
   }
-  piece_.reset();
+  outgoing_.reset();
   wake_.notify_all();
 }
 
-void TcpConnection::mailbox(const FrameHeader& head, const char* content) {
+void TcpConnection::queue_control(const FrameHeader& head, const char* content) {
   const Lock lock(mutex_);
   if (broken_) return;
   std::list<std::string> one;
@@ -107,7 +110,7 @@ void TcpConnection::mailbox(const FrameHeader& head, const char* content) {
 
 void TcpConnection::pause_rank(int32_t rank, bool on) {
   const Lock lock(mutex_);
-  held_[static_cast<size_t>(rank)] = on;
+  paused_[static_cast<size_t>(rank)] = on;
   wake_.notify_all();
 }
 
@@ -116,18 +119,19 @@ void TcpConnection::recheck_error() {
   wake_.notify_all();
 }
 
-bool TcpConnection::waits() {
+bool TcpConnection::has_waiting_sender() {
   const Lock lock(mutex_);
-  return waiting_ > 0;
+  return waiting_senders_ > 0;
 }
 
 void TcpConnection::flush(Deadline deadline) {
   Lock lock(mutex_);
   wake_.wait_until(lock, deadline.at(), [&] { return broken_ || !pending(); });
-  // An end that is closed answers what still comes with a reset, which loses what is on its way.
-  int on_its_way = 1;
-  while (!broken_ && !deadline.passed() && ioctl(socket_.fd(), SIOCOUTQ, &on_its_way) == 0 &&
-         on_its_way > 0)
+  // If data arrives after a socket is closed, the system sends a reset, and the peer may lose data
+  // that is in transit.
+  int unsent = 1;
+  while (!broken_ && !deadline.passed() && ioctl(socket_.fd(), SIOCOUTQ, &unsent) == 0 &&
+         unsent > 0)
     wake_.wait_for(lock, std::chrono::milliseconds(1));
 }
 
@@ -166,7 +170,7 @@ void TcpConnection::wait_for(short events, int ms) {
     const Lock lock(mutex_);
     if (pending() && !broken_) events |= POLLOUT;
   }
-  // A closed end makes poll return at once.
+  // If an end is closed, poll() returns at once.
   pollfd fds[] = {{events ? socket_.fd() : -1, events, 0}, {wake_here_.fd(), POLLIN, 0}};
   poll(fds, 2, ms);
   char taken[64];
@@ -187,17 +191,18 @@ void TcpConnection::advance() {
   write_out();
 }
 
-/// A piece that has begun goes on; else control frames come first.
+/// Continues a frame that is partly written. Otherwise control frames have priority.
 void TcpConnection::write_out() {
   while (pending() && !broken_) {
-    const bool done = piece_ && (piece_->at > 0 || frames_.empty()) ? write_piece() : write_frame();
+    const bool done =
+        outgoing_ && (outgoing_->at > 0 || frames_.empty()) ? write_outgoing() : write_frame();
     if (!done) return;
   }
 }
 
-bool TcpConnection::write_piece() {
-  if (!written(*piece_, piece_->at)) return false;
-  piece_.reset();
+bool TcpConnection::write_outgoing() {
+  if (!written(*outgoing_, outgoing_->at)) return false;
+  outgoing_.reset();
   wake_.notify_all();
   return true;
 }
@@ -216,15 +221,15 @@ bool TcpConnection::write_frame() {
   return true;
 }
 
-/// Writes `piece` from `at` on, as far as the socket takes it.
-bool TcpConnection::written(const OutgoingFrame& piece, int64_t& at) {
-  constexpr auto kHeadBytes = static_cast<int64_t>(sizeof piece.head);
-  while (at < piece.bytes()) {
+/// Writes `frame` from byte `at` on, as far as the socket accepts it. Returns true when it is done.
+bool TcpConnection::written(const OutgoingFrame& frame, int64_t& at) {
+  constexpr auto kHeadBytes = static_cast<int64_t>(sizeof frame.head);
+  while (at < frame.bytes()) {
     const int64_t in_head = std::min(at, kHeadBytes), in_content = at - in_head;
-    iovec parts[] = {{const_cast<char*>(reinterpret_cast<const char*>(&piece.head)) + in_head,
+    iovec parts[] = {{const_cast<char*>(reinterpret_cast<const char*>(&frame.head)) + in_head,
                       static_cast<size_t>(kHeadBytes - in_head)},
-                     {const_cast<char*>(piece.content) + in_content,
-                      static_cast<size_t>(piece.head.payload_bytes - in_content)}};
+                     {const_cast<char*>(frame.content) + in_content,
+                      static_cast<size_t>(frame.head.payload_bytes - in_content)}};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;

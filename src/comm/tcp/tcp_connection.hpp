@@ -14,66 +14,70 @@
 
 namespace muonrt {
 
-/// A rank's connection to the hub. Frames go out whole, one after another: pieces of messages,
-/// whose senders wait for them, and control frames, for which nobody does. What the socket does not
-/// take at once, the thread that reads writes later. Memory for the rest of a piece, and for the
-/// control frames of channels that were entered, is taken before.
-/// Threads: `read` and `advance` one, the others any.
+/// A rank's connection to the router. It sends whole frames one after another: parts of messages,
+/// whose senders wait, and control frames, for which no thread waits. If the socket does not accept
+/// all bytes at once, the reader thread writes the rest. The memory for the rest of a frame, and
+/// for the control frames of the channels that were entered, is allocated in advance. Threads:
+/// `read`, `advance` and `pause` from one thread, the others from any.
 class TcpConnection {
  public:
   using ErrorSource = std::function<std::optional<Error>()>;
 
   TcpConnection(Socket socket, int size);
 
-  /// Takes the memory of two control frames, until `leave`.
+  /// Reserves the memory of two control frames until `leave`.
   void enter();
   void leave() noexcept;
 
-  /// Returns when `content` may be reused. A wait ends with `trouble` as soon as that tells of some
-  /// (asked again at `look_again`), and with TIMEOUT; what has begun then still goes out, as a
-  /// copy. Errors: COMM if the connection has ended.
+  /// Sends a part of a message. Returns when `content` may be reused. If the wait ends while the
+  /// frame is partly written, the rest is sent from a copy. Errors: TIMEOUT; COMM if the connection
+  /// has ended; the error that `find_error` returns.
+  /// @param find_error  called before each wait, and again after recheck_error().
   void send(const FrameHeader& head, const void* content, Deadline deadline,
-            const ErrorSource& trouble);
-  /// Never waits.
-  void mailbox(const FrameHeader& head, const char* content);
-  /// Messages to `rank` wait, or no longer.
+            const ErrorSource& find_error);
+  /// Appends a control frame. Does not block.
+  void queue_control(const FrameHeader& head, const char* content);
+  /// Stops or resumes the sending of messages to `rank`.
   void pause_rank(int32_t rank, bool on);
+  /// Wakes up the senders, so that they call their `find_error` again.
   void recheck_error();
-  /// Whether a sender waits: what would let it go on may not have been read.
-  bool waits();
-  /// Waits until no frame is left to be written.
+  /// Returns true if a sender waits. The frame that ends its wait may not have been read yet.
+  bool has_waiting_sender();
+  /// Waits until all frames are written and the peer's system has acknowledged them.
   void flush(Deadline deadline);
   /// Ends the connection, and all waits.
   void close() noexcept;
 
-  /// Waits for all of them; false when the connection has ended.
+  /// Reads exactly `bytes` bytes. Returns false if the connection has ended.
   bool read(void* data, int64_t bytes);
-  /// Writes what the socket takes.
+  /// Writes as many bytes as the socket accepts.
   void advance();
-  /// Waits `ms`, reads nothing, writes on; false when the connection has ended.
+  /// Waits at most `ms` milliseconds without reading, and continues to write. Returns false if the
+  /// connection has ended.
   bool pause(int ms);
 
+  /// Returns the error of a connection that has ended.
   static Error broken();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  /// A frame in its sender's memory, of which `at` bytes are written.
+  /// A frame in its sender's memory.
   struct OutgoingFrame {
     FrameHeader head;
     const char* content;
-    int64_t at = 0;
+    int64_t at = 0;  // bytes written
     int64_t bytes() const { return static_cast<int64_t>(sizeof head) + head.payload_bytes; }
   };
 
   template <class Ready>
-  void await(Lock& lock, int32_t to, Deadline deadline, const ErrorSource& trouble, Ready ready);
+  void await(Lock& lock, int32_t to, Deadline deadline, const ErrorSource& find_error, Ready ready);
   void give_up() noexcept;
-  bool holds(int32_t rank) const { return held_[static_cast<size_t>(rank)] != 0; }
-  bool pending() const { return piece_ || !frames_.empty(); }
+  bool is_paused(int32_t rank) const { return paused_[static_cast<size_t>(rank)] != 0; }
+  bool pending() const { return outgoing_ || !frames_.empty(); }
   void write_out();
-  bool write_piece();
+  bool write_outgoing();
   bool write_frame();
-  bool written(const OutgoingFrame& piece, int64_t& at);
+  bool written(const OutgoingFrame& frame, int64_t& at);
   void wait_for(short events, int ms);
   void wake_reader();
 
@@ -81,16 +85,16 @@ class TcpConnection {
   Socket wake_here_, wake_there_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::list<std::string> frames_;  // whole but for the first, of which `frame_at_` is written
-  size_t frame_at_ = 0;
-  std::list<std::string> spare_;  // memory for frames to come
-  size_t channels_ = 0;           // that were entered
-  std::optional<OutgoingFrame> piece_;
-  int64_t pieces_ = 0;                  // so far
-  const std::unique_ptr<char[]> rest_;  // a piece's content, when its sender waits no longer
-  std::vector<char> held_;              // by rank
-  int waiting_ = 0;                     // senders
-  bool broken_ = false;
+  std::list<std::string> frames_;  // control frames
+  size_t frame_at_ = 0;            // written bytes of the first one
+  std::list<std::string> spare_;   // memory for later control frames
+  size_t channels_ = 0;            // entered channels
+  std::optional<OutgoingFrame> outgoing_;
+  int64_t outgoing_number_ = 0;         // number of the last outgoing frame
+  const std::unique_ptr<char[]> rest_;  // copy of a payload whose sender has returned
+  std::vector<char> paused_;            // by rank
+  int waiting_senders_ = 0;             // senders
+  bool broken_ = false;                 // the connection has ended
 };
 
 }  // namespace muonrt

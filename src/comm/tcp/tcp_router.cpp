@@ -13,8 +13,8 @@ namespace muonrt {
 namespace {
 
 constexpr int kLingerMs = 2000;
-constexpr int kStarvingMs = 5;                 // between two looks for memory
-constexpr int64_t kMuch = int64_t{256} << 20;  // bytes that may lie here
+constexpr int kMemoryPollMs = 5;                      // between two attempts to allocate
+constexpr int64_t kBufferBytes = int64_t{256} << 20;  // bytes that the router stores for all ranks
 constexpr int64_t kReasonLimit = 200;
 
 constexpr size_t kHead = sizeof(FrameHeader);
@@ -23,7 +23,7 @@ constexpr size_t kHead = sizeof(FrameHeader);
 
 TcpRouter::Frame::Frame(int64_t capacity, size_t receivers)
     : data(std::make_unique_for_overwrite<char[]>(kHead + static_cast<size_t>(capacity))),
-      places(receivers) {}
+      elements(receivers) {}
 
 void TcpRouter::Frame::set(const FrameHeader& head, std::string_view content) {
   bytes = kHead + static_cast<size_t>(head.payload_bytes);
@@ -46,10 +46,10 @@ TcpRouter::TcpRouter(std::vector<Socket> connections)
     r.spare = std::make_shared<Frame>(kMaxPayloadBytes, std::max<size_t>(1, others));
     r.notice = std::make_shared<Frame>(0, 1);
     r.goodbye_frame = std::make_shared<Frame>(kReasonLimit, others);
-    r.stopped.resize(ranks_.size());
-    r.told.resize(ranks_.size());
+    r.paused.resize(ranks_.size());
+    r.notified.resize(ranks_.size());
   }
-  share_ = std::max(2 * kMaxPayloadBytes, kMuch / std::ssize(ranks_));
+  share_ = std::max(2 * kMaxPayloadBytes, kBufferBytes / std::ssize(ranks_));
   std::tie(wake_here_, wake_there_) = socket_pair();
   thread_ = start_thread("the connections", [this] { run(); });
 }
@@ -73,11 +73,11 @@ void TcpRouter::run() {
       stopping = true;
       linger = Deadline::in_ms(kLingerMs);
     }
-    // Rank 0's own end is closed by now: what it had written is read, then nothing more comes.
+    // Rank 0 has closed its end. The frames that it has written are still read.
     if (stopping && (linger.passed() || (empty() && !ranks_[0].socket))) return;
-    const bool starving =
+    const bool needs_memory =
         std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.needs_memory(); });
-    look(starving ? kStarvingMs : stopping ? 10 : 1000, stopping);
+    poll_sockets(needs_memory ? kMemoryPollMs : stopping ? 10 : 1000, stopping);
     for (int32_t rank = 0; rank < std::ssize(ranks_); ++rank) {
       const short seen = fds_[static_cast<size_t>(rank) + 1].revents;
       if (at(rank).socket && (seen & POLLOUT)) write(rank);
@@ -90,13 +90,13 @@ void TcpRouter::run() {
   }
 }
 
-void TcpRouter::look(int timeout_ms, bool stopping) {
-  // What woke the thread to stop stays unread.
+void TcpRouter::poll_sockets(int timeout_ms, bool stopping) {
+  // The byte that woke up the thread to stop is not read, so poll() must ignore it.
   fds_[0] = {stopping ? -1 : wake_here_.fd(), POLLIN, 0};
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& r = ranks_[i];
     const int events = (r.needs_memory() ? 0 : POLLIN) | (r.out.empty() ? 0 : POLLOUT);
-    // A closed end makes poll return at once.
+    // If an end is closed, poll() returns at once.
     fds_[i + 1] = {events ? r.socket.fd() : -1, static_cast<short>(events), 0};
   }
   poll(fds_.data(), fds_.size(), timeout_ms);
@@ -108,13 +108,13 @@ void TcpRouter::read(int32_t rank) {
     if (!receive(rank, reinterpret_cast<char*>(&r.head), kHead) || !check(rank)) return;
     find_memory(rank);
   }
-  if (!r.coming || !receive(rank, r.coming->data.get(), r.coming->bytes)) return;
-  const SharedFrame frame = std::exchange(r.coming, nullptr);
+  if (!r.incoming || !receive(rank, r.incoming->data.get(), r.incoming->bytes)) return;
+  const SharedFrame frame = std::exchange(r.incoming, nullptr);
   r.got = 0;
   forward_frame(rank, frame);
 }
 
-/// Up to `end` bytes of a frame; false if they have not come yet.
+/// Reads a frame up to byte `end`. Returns false if these bytes have not arrived yet.
 bool TcpRouter::receive(int32_t rank, char* to, size_t end) {
   Rank& r = at(rank);
   while (r.got < end) {
@@ -131,34 +131,35 @@ bool TcpRouter::receive(int32_t rank, char* to, size_t end) {
 
 bool TcpRouter::check(int32_t rank) {
   const FrameHeader& head = at(rank).head;
-  const char* fault = frame_problem(head, static_cast<int>(ranks_.size()));
-  if (!fault && head.kind > static_cast<int32_t>(FrameKind::kLeft)) fault = "a frame is the hub's";
-  if (!fault && head.from != rank) fault = "a frame is another rank's";
-  if (fault) drop(rank, fault);
-  return !fault;
+  const char* problem = frame_problem(head, static_cast<int>(ranks_.size()));
+  if (!problem && head.kind > static_cast<int32_t>(FrameKind::kLeft))
+    problem = "a frame has a kind that only rank 0 sends";
+  if (!problem && head.from != rank) problem = "a frame names another rank as its sender";
+  if (problem) drop(rank, problem);
+  return !problem;
 }
 
 void TcpRouter::find_memory(int32_t rank) {
   Rank& r = at(rank);
   try {
     const size_t receivers = r.head.to == kToAll ? ranks_.size() - 1 : 1;
-    r.coming = std::make_shared<Frame>(r.head.payload_bytes, receivers);
+    r.incoming = std::make_shared<Frame>(r.head.payload_bytes, receivers);
   } catch (const std::bad_alloc&) {
-    if (!at_home(r.spare)) return;
-    r.coming = r.spare;
+    if (!is_unused(r.spare)) return;
+    r.incoming = r.spare;
     if (r.head.kind == static_cast<int32_t>(FrameKind::kMessage)) pause_sender(r.head.to, rank);
   }
-  r.coming->set(r.head);
+  r.incoming->set(r.head);
 }
 
 void TcpRouter::forward_frame(int32_t from, const SharedFrame& frame) {
   const FrameHeader head = frame->head();
   for (int32_t to = 0; to < std::ssize(ranks_); ++to) {
-    const bool wanted = head.to == kToAll ? to != from : to == head.to;
+    const bool is_receiver = head.to == kToAll ? to != from : to == head.to;
     Rank& r = at(to);
-    if (!wanted || !r.socket) continue;
-    frame->places.front() = frame;
-    r.out.splice(r.out.end(), frame->places, frame->places.begin());
+    if (!is_receiver || !r.socket) continue;
+    frame->elements.front() = frame;
+    r.out.splice(r.out.end(), frame->elements, frame->elements.begin());
     r.waiting += static_cast<int64_t>(frame->bytes);
     write(to);
     if (head.kind == static_cast<int32_t>(FrameKind::kMessage) && r.waiting >= share_)
@@ -167,30 +168,30 @@ void TcpRouter::forward_frame(int32_t from, const SharedFrame& frame) {
 }
 
 void TcpRouter::pause_sender(int32_t rank, int32_t sender) {
-  if (!at(rank).socket) return;  // nobody would let it go
-  at(sender).stopped[static_cast<size_t>(rank)] = 1;
+  if (!at(rank).socket) return;  // no frame would end the pause
+  at(sender).paused[static_cast<size_t>(rank)] = 1;
   send_notice(sender);
 }
 
 void TcpRouter::resume_senders(int32_t rank) {
   if (at(rank).waiting > share_ / 2) return;
   for (int32_t sender = 0; sender < std::ssize(ranks_); ++sender) {
-    char& stopped = at(sender).stopped[static_cast<size_t>(rank)];
-    if (std::exchange(stopped, 0)) send_notice(sender);
+    char& paused = at(sender).paused[static_cast<size_t>(rank)];
+    if (std::exchange(paused, 0)) send_notice(sender);
   }
 }
 
-/// Tells `rank` one thing that it does not know; the next when that has gone.
+/// Sends `rank` one kPause or kResume frame, if one is due. The next one follows when it is sent.
 void TcpRouter::send_notice(int32_t rank) {
   Rank& r = at(rank);
-  if (!r.socket || !at_home(r.notice)) return;
-  const auto news = std::mismatch(r.stopped.begin(), r.stopped.end(), r.told.begin());
-  if (news.first == r.stopped.end()) return;
-  *news.second = *news.first;
-  const auto kind = *news.first ? FrameKind::kPause : FrameKind::kResume;
-  const auto whom = static_cast<int32_t>(news.first - r.stopped.begin());
-  r.notice->set(control_frame(kind, 0, whom, rank));
-  forward_frame(whom, r.notice);
+  if (!r.socket || !is_unused(r.notice)) return;
+  const auto change = std::mismatch(r.paused.begin(), r.paused.end(), r.notified.begin());
+  if (change.first == r.paused.end()) return;
+  *change.second = *change.first;
+  const auto kind = *change.first ? FrameKind::kPause : FrameKind::kResume;
+  const auto paused_rank = static_cast<int32_t>(change.first - r.paused.begin());
+  r.notice->set(control_frame(kind, 0, paused_rank, rank));
+  forward_frame(paused_rank, r.notice);
 }
 
 void TcpRouter::write(int32_t rank) {
@@ -199,7 +200,7 @@ void TcpRouter::write(int32_t rank) {
   send_notice(rank);
 }
 
-/// Whether it has taken a frame.
+/// Returns true if at least one frame was sent completely, or dropped.
 bool TcpRouter::write_out(Rank& r) {
   bool taken = false;
   while (!r.out.empty()) {
@@ -207,8 +208,8 @@ bool TcpRouter::write_out(Rank& r) {
     const ssize_t n = send(r.socket.fd(), frame.data.get() + r.sent, frame.bytes - r.sent,
                            MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
-    // Reading finds out that it has ended, once all that had come before is read: so it must end,
-    // whatever went wrong, for frames are lost.
+    // Frames are lost, so the connection must end. `read` detects that after it has read the bytes
+    // that arrived before.
     if (n < 0) {
       shutdown(r.socket.fd(), SHUT_RDWR);
       while (!r.out.empty()) pop(r);
@@ -224,7 +225,7 @@ bool TcpRouter::write_out(Rank& r) {
 
 void TcpRouter::pop(Rank& r) {
   const SharedFrame frame = std::move(r.out.front());
-  frame->places.splice(frame->places.end(), r.out, r.out.begin());
+  frame->elements.splice(frame->elements.end(), r.out, r.out.begin());
   r.waiting -= static_cast<int64_t>(frame->bytes);
   r.sent = 0;
 }
@@ -232,12 +233,12 @@ void TcpRouter::pop(Rank& r) {
 void TcpRouter::drop(int32_t rank, const char* why) {
   Rank& r = at(rank);
   r.socket = Socket();
-  r.coming.reset();
+  r.incoming.reset();
   r.got = 0;
   while (!r.out.empty()) pop(r);
-  // Who was told to send it no more knows by its end that it may.
+  // The kDisconnected frame also ends the pauses of its senders.
   for (Rank& other : ranks_) {
-    for (auto* list : {&other.stopped, &other.told}) (*list)[static_cast<size_t>(rank)] = 0;
+    for (auto* list : {&other.paused, &other.notified}) (*list)[static_cast<size_t>(rank)] = 0;
   }
   const std::string_view text = std::string_view(why).substr(0, kReasonLimit);
   r.goodbye_frame->set(

@@ -14,52 +14,54 @@
 
 namespace muonrt {
 
-/// Rank 0's thread that hands frames on between the connections of all ranks, its own included. It
-/// never waits for one of them: what a rank does not take lies here until it does. Whoever sends to
-/// a rank that is behind by more than its share of the memory is told to stop; control frames, and
-/// messages to others, go on. The connection of a rank that sends what is no frame ends. Checksums
-/// of heads are compared here, those of contents by who receives them.
-/// Memory is taken for frames that come, and nowhere else. Where there is none each connection has
-/// one frame of its own; a rank whose frame is under way is not read until it is back.
+/// A thread of rank 0 that forwards frames between the connections of all ranks, including rank 0.
+/// It never waits for one connection: it stores frames until their receiver accepts them. If more
+/// bytes than a receiver's share wait for it, the router asks the senders to pause;
+/// control frames and messages to other ranks continue. A frame with an invalid header ends its
+/// connection. The router checks the checksums of headers, and receivers those of payloads.
+/// Memory is allocated only for frames that arrive. If that fails, a connection uses its reserved
+/// frame, and it is not read again until that frame has been forwarded.
 class TcpRouter {
  public:
+  /// @param connections  of all ranks; entry 0 is the router's end of the connection of rank 0.
   explicit TcpRouter(std::vector<Socket> connections);
-  /// Delivers what lies here, for two seconds at most.
+  /// Delivers the stored frames, for at most two seconds.
   ~TcpRouter();
 
  private:
   struct Frame;
   using Queue = std::list<std::shared_ptr<Frame>>;
-  /// `places` are its elements of the queues, when it is in none.
+  /// A frame, which may be in several queues.
   struct Frame {
     Frame(int64_t capacity, size_t receivers);
     void set(const FrameHeader& head, std::string_view content = {});
     FrameHeader head() const;
     std::unique_ptr<char[]> data;
     size_t bytes = 0;
-    Queue places;
+    Queue elements;  // list elements that are not in a queue
   };
   using SharedFrame = std::shared_ptr<Frame>;
-  static bool at_home(const SharedFrame& frame) { return frame.use_count() == 1; }
+  static bool is_unused(const SharedFrame& frame) { return frame.use_count() == 1; }
 
   struct Rank {
     Socket socket;
-    FrameHeader head{};  // of the frame that comes
-    size_t got = 0;      // of it, and its content
-    SharedFrame coming;  // null: it has no memory yet
-    Queue out;           // the first from `sent` on
-    size_t sent = 0;
-    int64_t waiting = 0;  // bytes of `out`
-    // Made while there is memory: for a frame that finds none, for what it is told, for its end.
+    FrameHeader head{};    // of the frame that is read
+    size_t got = 0;        // bytes read of the frame
+    SharedFrame incoming;  // null: the frame has no memory yet
+    Queue out;
+    size_t sent = 0;      // bytes sent of the first frame in `out`
+    int64_t waiting = 0;  // bytes in `out`
+    // Allocated in advance: for a frame without memory, for kPause and kResume, for kDisconnected.
     SharedFrame spare, notice, goodbye_frame;
-    std::vector<char> stopped, told;  // by rank: it shall send it no messages, and knows that
+    // By rank: 1 if this rank must not send messages to that one, and 1 if it has been notified.
+    std::vector<char> paused, notified;
 
-    bool needs_memory() const { return socket && got >= sizeof head && !coming; }
+    bool needs_memory() const { return socket && got >= sizeof head && !incoming; }
   };
 
   void run();
   bool empty() const;
-  void look(int timeout_ms, bool stopping);
+  void poll_sockets(int timeout_ms, bool stopping);
   void read(int32_t rank);
   bool receive(int32_t rank, char* to, size_t end);
   bool check(int32_t rank);

@@ -36,9 +36,9 @@ std::vector<SocketAddress> list(const std::vector<std::string>& of) {
   return out;
 }
 
-/// A socket that calls the very port it was given, as the system may choose for whoever calls a
-/// port of its range of which nobody listens.
-Socket own_caller(int port, const std::string& host) {
+/// Returns a socket that is connected to itself. The system can create one if a program connects to
+/// a port of the ephemeral range at which no process listens.
+Socket self_connection(int port, const std::string& host) {
   Socket out([&] { return socket(AF_INET, SOCK_STREAM, 0); });
   const sockaddr_in here = loopback::address(port);
   const SocketAddress to = resolve(cat(host, ':', port))[0];
@@ -49,19 +49,19 @@ Socket own_caller(int port, const std::string& host) {
 
 }  // namespace
 
-TEST_CASE("addresses: rank 0 listens at those on its interface that the ranks come to",
+TEST_CASE("addresses: rank 0 listens at the addresses of its interface to which ranks connect",
           "[unit][comm][rendezvous]") {
-  // Any address of the loopback network is on that interface, the first or not.
+  // Every address of the loopback network belongs to that interface.
   CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
   CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
         "127.0.0.9:80 127.0.0.8:80 ");
-  // A name that stands for both families, and an interface that has one.
+  // A name that resolves to both families, and an interface that has one.
   CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
-  // One that is translated on the way lies on none.
+  // An address that is translated (NAT) belongs to no interface.
   CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
 }
 
-TEST_CASE("addresses: calls come from the interface, to the addresses that it can reach",
+TEST_CASE("addresses: routes lead from the interface to the addresses that it can reach",
           "[unit][comm][rendezvous]") {
   CHECK(texts(routes_from("127.0.0.1", list({"[::1]:80", "127.0.0.9:80"}))) ==
         "127.0.0.1 to 127.0.0.9:80 ");
@@ -70,10 +70,10 @@ TEST_CASE("addresses: calls come from the interface, to the addresses that it ca
   CHECK_THROWS_WITH(addresses_on("127.0.0.1", list({"[::1]:80"})),
                     Catch::Contains("has no IPv6 address"));
   CHECK_THROWS_WITH(routes_from("nowhere0", list({"127.0.0.1:80"})),
-                    Catch::Contains("'nowhere0' is none of this machine's"));
+                    Catch::Contains("'nowhere0' does not exist on this machine"));
 }
 
-TEST_CASE("addresses: it listens at all that are this machine's", "[unit][comm][rendezvous]") {
+TEST_CASE("addresses: rank 0 listens at all addresses of its machine", "[unit][comm][rendezvous]") {
   const std::string port = cat(':', loopback::free_port());
   const auto all = list({"127.0.0.1" + port, "198.51.100.7" + port, "127.0.0.2" + port});
   const auto listeners = listen_at(all, 4);
@@ -83,7 +83,7 @@ TEST_CASE("addresses: it listens at all that are this machine's", "[unit][comm][
                     Catch::Contains("cannot listen at 198.51.100.7"));
 }
 
-TEST_CASE("addresses: a free port is the same at all of them", "[unit][comm][rendezvous]") {
+TEST_CASE("addresses: a free port is the same at all addresses", "[unit][comm][rendezvous]") {
   const auto listeners =
       listen_at_free_port(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), 4);
   const std::string port = cat(':', address_of(listeners.at(0)).port());
@@ -94,7 +94,7 @@ TEST_CASE("addresses: a free port is the same at all of them", "[unit][comm][ren
   CHECK(with_port("[::1]:0", 80) == "[::1]:80");
 }
 
-TEST_CASE("addresses: ranks meet at an address of an interface that is not its first",
+TEST_CASE("addresses: ranks connect at an address of an interface that is not its first",
           "[unit][comm][rendezvous]") {
   const std::string address = cat("127.0.0.9:", loopback::free_port());
   CHECK(text_of(on_ranks(2, [&](int rank) {
@@ -102,29 +102,29 @@ TEST_CASE("addresses: ranks meet at an address of an interface that is not its f
           const auto t = make_mailbox_transport(make_tcp_mailbox(m, 30'000));
           require_none(check_allgather(*t, 10, 1));
         })) == "");
-  const auto alone = on_ranks(1, [&](int) {
+  const auto one_rank = on_ranks(1, [&](int) {
     make_tcp_mailbox({0, 2, address, "lo", "a secret of this test", 100}, 50);
   });
-  CHECK(text_of(alone).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
+  CHECK(text_of(one_rank).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
 }
 
-TEST_CASE("socket: one that has met itself is told, and leaves its port to rank 0 at once",
+TEST_CASE("socket: a connection to itself is detected, and frees its port at once",
           "[unit][comm][rendezvous]") {
   for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
     const int port = loopback::free_port();
-    Socket own = own_caller(port, host);
+    Socket own = self_connection(port, host);
     REQUIRE(own);
     CHECK(is_self_connection(own));
     reset_when_closed(own);
     own = Socket();
-    // Without SO_REUSEADDR: not even the wait after a close is left.
+    // Without SO_REUSEADDR, so the port must not be in TIME_WAIT.
     const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
     const sockaddr_in here = loopback::address(port);
     CHECK(bind(next.fd(), reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0);
   }
 }
 
-TEST_CASE("socket: a connection to another socket does not meet itself, and may share its port",
+TEST_CASE("socket: a connection to another socket is no self-connection, and may share its port",
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   const auto at = resolve(loopback::at_port(port));

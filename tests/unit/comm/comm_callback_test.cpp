@@ -27,7 +27,7 @@ muonrt_transport_t minimal() {
   return table;
 }
 
-std::string refusal(const muonrt_transport_t* table) {
+std::string rejection(const muonrt_transport_t* table) {
   try {
     read_transport(table);
   } catch (const Error& e) {
@@ -38,36 +38,38 @@ std::string refusal(const muonrt_transport_t* table) {
 
 }  // namespace
 
-TEST_CASE("callback transport: duplicates by the table, or shares its state, which ends once",
-          "[unit][comm][tsan]") {
-  for (const bool own : {true, false}) {
+TEST_CASE(
+    "callback transport: duplicates with the table's function, or shares the state and destroys it "
+    "once",
+    "[unit][comm][tsan]") {
+  for (const bool duplicates : {true, false}) {
     std::atomic<int> destroyed = 0, early = 0;
     ThreadGroup group(3);
     const auto errors = on_ranks(3, [&](int rank) {
       muonrt_transport_t table = table_over(group.transport(rank), destroyed);
-      if (!own) table.duplicate = nullptr;
+      if (!duplicates) table.duplicate = nullptr;
       auto parent = std::make_unique<CallbackTransport>(read_transport(&table));
       const auto child = parent->duplicate();
       const auto grandchild = child->duplicate();
       require_none(check_allgather(*grandchild, 50, 1) + check_allgather(*parent, 50, 2));
       require_none(grandchild->rank() == rank && grandchild->size() == 3 ? "" : "rank or size");
       parent.reset();
-      if (!own) early += destroyed > 0;
+      if (!duplicates) early += destroyed > 0;
       require_none(check_allgather(*grandchild, 50, 3) + check_allgather(*child, 50, 4));
     });
-    INFO("own " << own);
+    INFO("duplicates " << duplicates);
     REQUIRE(text_of(errors) == "");
     REQUIRE(early == 0);
-    REQUIRE(destroyed == (own ? 9 : 3));
+    REQUIRE(destroyed == (duplicates ? 9 : 3));
   }
 }
 
-TEST_CASE("callback transport: an abort is told once, from beside once more by the next operation",
+TEST_CASE("callback transport: abort is called once, and again by the next operation if needed",
           "[unit][comm]") {
   static int calls = 0;
   for (const bool caller_only : {false, true}) {
-    for (const bool from_beside : {false, true}) {
-      CAPTURE(caller_only, from_beside);
+    for (const bool from_other_thread : {false, true}) {
+      CAPTURE(caller_only, from_other_thread);
       calls = 0;
       muonrt_transport_t table = minimal();
       table.caller_thread_only = caller_only;
@@ -76,15 +78,15 @@ TEST_CASE("callback transport: an abort is told once, from beside once more by t
       };
       table.abort = [](void*, muonrt_status_t, const char*) { ++calls; };
       CallbackTransport t(read_transport(&table));
-      if (from_beside) t.abort(Status::kAborted, "enough");
+      if (from_other_thread) t.abort(Status::kAborted, "enough");
       char mine = 0, all[2] = {};
       for (int i = 0; i < 3; ++i) CHECK_THROWS_AS(t.allgather(&mine, all, 1), Error);
-      CHECK(calls == (caller_only && from_beside ? 2 : 1));
+      CHECK(calls == (caller_only && from_other_thread ? 2 : 1));
     }
   }
 }
 
-TEST_CASE("callback transport: memory that only its caller can copy is refused", "[unit][comm]") {
+TEST_CASE("callback transport: rejects messages that need a copy function", "[unit][comm]") {
   std::atomic<int> destroyed = 0;
   ThreadGroup group(1);
   const muonrt_transport_t table = table_over(group.transport(0), destroyed);
@@ -98,9 +100,7 @@ TEST_CASE("callback transport: memory that only its caller can copy is refused",
   CHECK((copied == 0 && to == 0));
 }
 
-TEST_CASE(
-    "callback transport: a reduction that fails leaves its result as it was, whatever it wrote",
-    "[unit][comm]") {
+TEST_CASE("callback transport: a reduction that fails does not change its result", "[unit][comm]") {
   muonrt_transport_t table = minimal();
   table.reduce_sum = [](void*, const int64_t* in, int64_t* out, int64_t n, int64_t, char*,
                         int64_t) -> muonrt_status_t {
@@ -130,7 +130,7 @@ TEST_CASE(
   CHECK((most[0] == 10 && most[1] == 20 && most[2] == -1));
 }
 
-TEST_CASE("callback transport: what a function returns becomes a status, what it says a text",
+TEST_CASE("callback transport: converts what a function returns to a status and a text",
           "[unit][comm]") {
   struct Answer {
     muonrt_status_t status;
@@ -161,61 +161,62 @@ TEST_CASE("callback transport: what a function returns becomes a status, what it
       char all[2];
       try {
         t.allgather("x", all, 1);
-        FAIL("an error passed for success");
+        FAIL("an error was ignored");
       } catch (const Error& e) {
         INFO(e.message());
         REQUIRE(e.status() == expected);
-        REQUIRE_THAT(e.message(), Contains("allgather #0 of rank 0 (callback)"));
-        REQUIRE_THAT(e.message(), Contains(fill ? "xxxx" : "gave no reason"));
+        REQUIRE_THAT(e.message(), Contains("allgather #0 on rank 0 (callback)"));
+        REQUIRE_THAT(e.message(), Contains(fill ? "xxxx" : "gave no message"));
       }
     }
   }
 }
 
-TEST_CASE("transport table: what cannot be used is refused with the reason", "[unit][comm]") {
+TEST_CASE("transport table: an invalid table is rejected with the reason", "[unit][comm]") {
   muonrt_transport_init(nullptr);
-  REQUIRE_THAT(refusal(nullptr), Contains("null"));
+  REQUIRE_THAT(rejection(nullptr), Contains("NULL"));
 
   muonrt_transport_t table;
   std::memset(static_cast<void*>(&table), 0xff, sizeof table);
   muonrt_transport_init(&table);
   REQUIRE((table.rank == -1 && table.size == 0 && !table.exchange && !table.allgather));
   table = minimal();
-  REQUIRE(refusal(&table) == "accepted");
+  REQUIRE(rejection(&table) == "accepted");
   for (const uint32_t size : {0u, 4u, static_cast<uint32_t>(sizeof table) - 1, 1u << 30}) {
     table = minimal();
     table.struct_size = size;
-    REQUIRE_THAT(refusal(&table), Contains("struct_size"));
+    REQUIRE_THAT(rejection(&table), Contains("struct_size"));
   }
   for (const auto& [rank, size] : {std::pair{-1, 2}, {2, 2}, {0, 0}, {0, -4}}) {
     table = minimal();
     table.rank = rank;
     table.size = size;
-    REQUIRE_THAT(refusal(&table), Contains("does not exist"));
+    REQUIRE_THAT(rejection(&table), Contains("does not exist"));
   }
   const std::pair<const char*, void (*)(muonrt_transport_t&)> bad[] = {
       {"caller_thread_only is 2", [](muonrt_transport_t& t) { t.caller_thread_only = 2; }},
-      {"exchange is null", [](muonrt_transport_t& t) { t.exchange = nullptr; }},
-      {"allgather is null", [](muonrt_transport_t& t) { t.allgather = nullptr; }}};
-  for (const auto& [words, change] : bad) {
+      {"exchange is NULL", [](muonrt_transport_t& t) { t.exchange = nullptr; }},
+      {"allgather is NULL", [](muonrt_transport_t& t) { t.allgather = nullptr; }}};
+  for (const auto& [text, change] : bad) {
     table = minimal();
     change(table);
-    REQUIRE_THAT(refusal(&table), Contains(words));
+    REQUIRE_THAT(rejection(&table), Contains(text));
   }
 }
 
-TEST_CASE("transport table: a larger one passes while its unknown tail is zero", "[unit][comm]") {
+TEST_CASE("transport table: a larger one is accepted if its unknown fields are zero",
+          "[unit][comm]") {
   struct Newer {
     muonrt_transport_t known;
     void* unknown;
   } newer{minimal(), nullptr};
   newer.known.struct_size = sizeof newer;
-  REQUIRE(refusal(&newer.known) == "accepted");
+  REQUIRE(rejection(&newer.known) == "accepted");
   newer.unknown = &newer;
-  REQUIRE_THAT(refusal(&newer.known), Contains("does not know"));
+  REQUIRE_THAT(rejection(&newer.known), Contains("does not know"));
 }
 
-TEST_CASE("transport table: an older one has no function for what is published", "[unit][comm]") {
+TEST_CASE("transport table: an older one has no get_published_error", "[unit][comm]") {
   muonrt_transport_t table = minimal();
   std::memset(reinterpret_cast<void*>(&table.get_published_error), 0xff,
               sizeof table.get_published_error);

@@ -28,7 +28,8 @@ void ring(Transport& t, int64_t bytes = 8) {
 
 }  // namespace
 
-TEST_CASE("abort: the first error counts, and what is no error becomes ABORTED", "[unit][comm]") {
+TEST_CASE("abort: the first error counts, and a status that is not an error becomes ABORTED",
+          "[unit][comm]") {
   ThreadGroup group(2);
   const auto a = group.transport(0), b = group.transport(1);
   a->abort(Status::kOk, "first");
@@ -40,7 +41,7 @@ TEST_CASE("abort: the first error counts, and what is no error becomes ABORTED",
   REQUIRE(a->error()->message() == "first");
   try {
     a->exchange({}, {&receive, 1});
-    FAIL("an aborted transport went on");
+    FAIL("an aborted transport continued");
   } catch (const Error& e) {
     REQUIRE(e.message() == "first");
   }
@@ -61,27 +62,27 @@ TEST_CASE("timeout: the message names operation, rank, missing peers and the las
   });
   INFO(text_of(errors));
   REQUIRE(status_of(errors[0]) == Status::kTimeout);
-  REQUIRE_THAT(errors[0]->message(), Contains("exchange #2 of rank 0 (thread)"));
+  REQUIRE_THAT(errors[0]->message(), Contains("exchange #2 on rank 0 (thread)"));
   REQUIRE_THAT(errors[0]->message(), Contains("no message from rank 2"));
-  REQUIRE_THAT(errors[0]->message(), Contains("rank 2 did not take what was sent"));
+  REQUIRE_THAT(errors[0]->message(), Contains("rank 2 did not receive a message of this rank"));
   REQUIRE_THAT(errors[0]->message(), Contains("#0 allgather done in"));
   REQUIRE_THAT(errors[0]->message(), Contains("#1 exchange done in"));
   REQUIRE_THAT(errors[0]->message(), Contains("(3 out 192 B, 3 in 192 B)"));
   REQUIRE_THAT(errors[0]->message(), Contains("#2 exchange failed after"));
-  // Rank 1 has a long deadline of its own; rank 0 tells it.
+  // Rank 1 has a long timeout; rank 0 publishes its error.
   REQUIRE(status_of(errors[1]) == Status::kTimeout);
-  REQUIRE_THAT(errors[1]->message(), Contains("rank 0 reported: exchange #2 of rank 0"));
+  REQUIRE_THAT(errors[1]->message(), Contains("rank 0 reported: exchange #2 on rank 0"));
   REQUIRE((errors[1]->is_remote() && !errors[0]->is_remote()));
   REQUIRE(errors[1]->rank() == 0);
   REQUIRE(status_of(errors[2]) == Status::kComm);
   REQUIRE_THAT(errors[2]->message(), Contains("killed"));
 }
 
-TEST_CASE("timeout: a collective names the rank that does not join it", "[unit][comm]") {
+TEST_CASE("timeout: a collective names the rank that does not take part", "[unit][comm]") {
   ThreadGroup group(3);
   std::atomic<int> ended = 0;
   const auto errors = on_group(group, kShort, [&](Transport& t) {
-    if (t.rank() == 1) {  // stays until the others have given up
+    if (t.rank() == 1) {  // waits until the others have failed
       while (ended < 2) std::this_thread::yield();
       return;
     }
@@ -99,11 +100,11 @@ TEST_CASE("timeout: a collective names the rank that does not join it", "[unit][
   for (const size_t rank : {0, 2}) {
     REQUIRE(status_of(errors[rank]) == Status::kTimeout);
     REQUIRE_THAT(errors[rank]->message(),
-                 Contains("reduce_sum #0") && Contains("rank 1 did not take"));
+                 Contains("reduce_sum #0") && Contains("rank 1 did not receive"));
   }
 }
 
-TEST_CASE("timeout: it must be between a millisecond and 366 days", "[unit][comm]") {
+TEST_CASE("timeout: it must be between one millisecond and 366 days", "[unit][comm]") {
   ThreadGroup group(1);
   const auto t = group.transport(0);
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
@@ -112,7 +113,8 @@ TEST_CASE("timeout: it must be between a millisecond and 366 days", "[unit][comm
   REQUIRE(t->timeout_ms() == Transport::kDefaultTimeoutMs);
 }
 
-TEST_CASE("mismatch: ranks in different operations are told so", "[unit][comm]") {
+TEST_CASE("mismatch: an error names the operations if the ranks are in different ones",
+          "[unit][comm]") {
   ThreadGroup group(2);
   const auto errors = on_group(group, kLong, [](Transport& t) {
     char all[2];
@@ -125,21 +127,22 @@ TEST_CASE("mismatch: ranks in different operations are told so", "[unit][comm]")
   }
 }
 
-TEST_CASE("bad messages: refused by their rank, and the peers are told", "[unit][comm]") {
+TEST_CASE("invalid messages: their rank rejects them, and the peers get the error",
+          "[unit][comm]") {
   char a[8] = {}, b[8] = {};
   struct Case {
-    const char* says;
+    const char* text;
     std::vector<SendTo> sends;
     std::vector<ReceiveFrom> receives;
   };
   const Case cases[] = {
-      {"message to rank 2 does not exist", {{2, a, 1}}, {}},
-      {"message from rank -1 does not exist", {}, {{-1, a, 1}}},
-      {"a second message to rank 1", {{1, a, 1}, {1, b, 1}}, {}},
-      {"a second message from rank 1", {}, {{1, a, 1}, {1, b, 1}}},
+      {"message to rank 2 is invalid because rank 2 does not exist", {{2, a, 1}}, {}},
+      {"message from rank -1 is invalid because rank -1 does not exist", {}, {{-1, a, 1}}},
+      {"there is a second message to rank 1", {{1, a, 1}, {1, b, 1}}, {}},
+      {"there is a second message from rank 1", {}, {{1, a, 1}, {1, b, 1}}},
       {"has 0 bytes", {{1, a, 0}}, {}},
       {"has -5 bytes", {}, {{1, a, -5}}},
-      {"null address", {{1, nullptr, 4}}, {}},
+      {"the address NULL", {{1, nullptr, 4}}, {}},
       {"sends 3 bytes to itself and expects 4", {{0, a, 3}}, {{0, b, 4}}},
       {"sends 3 bytes to itself and expects 0", {{0, a, 3}}, {}},
   };
@@ -148,17 +151,17 @@ TEST_CASE("bad messages: refused by their rank, and the peers are told", "[unit]
     const auto errors = on_group(group, kLong, [&](Transport& t) {
       t.rank() == 0 ? t.exchange(c.sends, c.receives) : ring(t);
     });
-    INFO(c.says << "\n" << text_of(errors));
-    const bool mismatch = std::strstr(c.says, "itself") != nullptr;
+    INFO(c.text << "\n" << text_of(errors));
+    const bool mismatch = std::strstr(c.text, "itself") != nullptr;
     for (const auto& error : errors) {
       REQUIRE(status_of(error) == (mismatch ? Status::kMismatch : Status::kInvalidArgument));
-      REQUIRE_THAT(error->message(), Contains(c.says));
+      REQUIRE_THAT(error->message(), Contains(c.text));
     }
   }
   REQUIRE_THROWS_AS(ThreadGroup(0), Error);
 }
 
-TEST_CASE("faults: a planted error is published, a killed rank falls silent on every channel",
+TEST_CASE("faults: a planted error is published, and a killed rank sends nothing on every channel",
           "[unit][comm][tsan]") {
   for (const bool forever : {false, true}) {
     ThreadFaults faults;
@@ -175,7 +178,7 @@ TEST_CASE("faults: a planted error is published, a killed rank falls silent on e
       parent.set_timeout_ms(kShort);
       int64_t one = 1, sum = 0;
       for (int k = 0; k < 3; ++k) {
-        parent.reduce_sum(&one, &sum, 1);  // not the channel that is named
+        parent.reduce_sum(&one, &sum, 1);  // on another channel than the fault
         reached += k;
       }
       for (int k = 0; k < 2; ++k) t->reduce_sum(&one, &sum, 1);
@@ -201,7 +204,7 @@ TEST_CASE("faults: a planted error is published, a killed rank falls silent on e
   }
 }
 
-TEST_CASE("faults: a dropped exchange leaves its receivers waiting and its sender content",
+TEST_CASE("faults: after a dropped exchange its receivers time out, and its sender gets no error",
           "[unit][comm]") {
   ThreadFaults faults;
   faults.drops.push_back({.from = 0, .ordinal = 1, .to = 1});
@@ -224,7 +227,7 @@ TEST_CASE("faults: a dropped exchange leaves its receivers waiting and its sende
       rank_1_ended = t.rank() == 1;
       throw;
     }
-    // Stays, so that rank 1 waits for a message and not for a rank.
+    // Waits, so that rank 1 waits for a message and does not detect that a rank has ended.
     while (!rank_1_ended) std::this_thread::yield();
   });
   INFO(text_of(errors));
@@ -232,10 +235,11 @@ TEST_CASE("faults: a dropped exchange leaves its receivers waiting and its sende
   REQUIRE(status_of(errors[1]) == Status::kTimeout);
   REQUIRE(status_of(errors[2]) == Status::kOk);
   REQUIRE_THAT(errors[1]->message(),
-               Contains("exchange #1 of rank 1") && Contains("no message from rank 0"));
+               Contains("exchange #1 on rank 1") && Contains("no message from rank 0"));
 }
 
-TEST_CASE("a rank that goes: who waits for its message is told at once", "[unit][comm][tsan]") {
+TEST_CASE("a rank that ends: a peer that waits for its message gets an error at once",
+          "[unit][comm][tsan]") {
   ThreadGroup group(3);
   const auto errors = on_group(group, kLong, [](Transport& t) {
     require_none(check_allgather(t, 1, 1));
@@ -247,21 +251,21 @@ TEST_CASE("a rank that goes: who waits for its message is told at once", "[unit]
   REQUIRE(status_of(errors[1]) == Status::kComm);
   REQUIRE(status_of(errors[2]) == Status::kOk);
   REQUIRE_THAT(errors[0]->message() + errors[1]->message(),
-               Contains("rank 2 has destroyed its communicator"));
+               Contains("rank 2 destroyed its communicator"));
 }
 
-TEST_CASE("flight record: keeps the last 64 operations, oldest first", "[unit][comm]") {
-  FlightRecorder record;
-  REQUIRE(record.text() == "");
+TEST_CASE("flight recorder: keeps the last 64 operations, oldest first", "[unit][comm]") {
+  FlightRecorder recorder;
+  REQUIRE(recorder.text() == "");
   for (int64_t i = 0; i < 70; ++i) {
-    record.begin({OperationKind::kReduceMax, i, i}, {1, 2, 30, 40});
-    if (i < 69) record.end(i == 68);
+    recorder.begin({OperationKind::kReduceMax, i, i}, {1, 2, 30, 40});
+    if (i < 69) recorder.end(i == 68);
   }
-  const std::string all = record.text();
+  const std::string all = recorder.text();
   REQUIRE_THAT(all, Catch::Matchers::StartsWith("#6 reduce_max done in "));
   REQUIRE_THAT(all, !Contains("#5 "));
   REQUIRE(std::count(all.begin(), all.end(), '#') == 64);
-  const std::string last = record.text(2);
+  const std::string last = recorder.text(2);
   REQUIRE_THAT(last, Catch::Matchers::StartsWith("#68 reduce_max failed after "));
   REQUIRE_THAT(last, Contains("; #69 reduce_max running since "));
   REQUIRE_THAT(last, Catch::Matchers::EndsWith("(1 out 30 B, 2 in 40 B)"));

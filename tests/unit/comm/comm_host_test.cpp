@@ -23,12 +23,12 @@ class InlineStream final : public host::HostStream {
 
 class OtherStream final : public Stream {};
 
-/// Rank 0 of two, without memory.
-class Poor final : public Transport {
+/// Rank 0 of two, whose operations fail to allocate.
+class FailingTransport final : public Transport {
  public:
-  Poor() : Transport(0, 2) {}
-  ~Poor() override { retire(); }
-  std::string name() const override { return "poor"; }
+  FailingTransport() : Transport(0, 2) {}
+  ~FailingTransport() override { retire(); }
+  std::string name() const override { return "failing"; }
 
  protected:
   void do_exchange(std::span<const SendTo>, std::span<const ReceiveFrom>) override {
@@ -39,11 +39,11 @@ class Poor final : public Transport {
   void publish(const Error&) noexcept override {}
 };
 
-/// What `work` throws.
-template <class Work>
-Error thrown_by(Work work) {
+/// Returns the error that `function` throws.
+template <class Function>
+Error thrown_by(Function function) {
   try {
-    work();
+    function();
   } catch (const Error& error) {
     return error;
   }
@@ -52,7 +52,7 @@ Error thrown_by(Work work) {
 
 }  // namespace
 
-TEST_CASE("comm: a transport's want of memory is no device's, and nothing is repeated over it",
+TEST_CASE("comm: if a transport runs out of memory, the communicator ends with COMM",
           "[unit][comm]") {
   InlineStream stream;
   char byte = 0;
@@ -61,22 +61,25 @@ TEST_CASE("comm: a transport's want of memory is no device's, and nothing is rep
   const auto check = [](const Error& error) {
     CHECK(error.status() == Status::kComm);
     CHECK(!error.is_remote());
-    const std::string words = error.message();
-    CHECK(words.find("host memory is exhausted") != std::string::npos);
+    const std::string text = error.message();
+    CHECK(text.find("host memory is exhausted") != std::string::npos);
   };
-  HostComm exchanges(std::make_unique<Poor>()), sums(std::make_unique<Poor>());
+  HostComm exchanges(std::make_unique<FailingTransport>()),
+      sums(std::make_unique<FailingTransport>());
   check(thrown_by([&] { exchanges.exchange(stream, {&send, 1}, {}); }));
   check(thrown_by([&] { sums.reduce_sum(stream, &word, &word, 1); }));
   check(thrown_by([&] {
-    make_bootstrap(std::make_unique<Poor>())->exchange({&send, 1}, {}, nullptr);
+    make_bootstrap(std::make_unique<FailingTransport>())->exchange({&send, 1}, {}, nullptr);
   }));
-  check(thrown_by([&] { make_bootstrap(std::make_unique<Poor>())->reduce_sum(&word, &word, 1); }));
-  // Saves, loads and creations gather words: their communicator has ended as well.
-  HostComm words(std::make_unique<Poor>());
-  check(thrown_by([&] { words.allgather(&byte, &byte, 1); }));
-  check(thrown_by([&] { make_bootstrap(std::make_unique<Poor>())->allgather(&byte, &byte, 1); }));
-  check(thrown_by([&] { HostComm(std::make_unique<Poor>()).duplicate(); }));
-  check(thrown_by([&] { make_bootstrap(std::make_unique<Poor>())->duplicate(); }));
+  check(thrown_by(
+      [&] { make_bootstrap(std::make_unique<FailingTransport>())->reduce_sum(&word, &word, 1); }));
+  // Saves, loads and creations use allgather, which ends their communicator, too.
+  HostComm gathers(std::make_unique<FailingTransport>());
+  check(thrown_by([&] { gathers.allgather(&byte, &byte, 1); }));
+  check(thrown_by(
+      [&] { make_bootstrap(std::make_unique<FailingTransport>())->allgather(&byte, &byte, 1); }));
+  check(thrown_by([&] { HostComm(std::make_unique<FailingTransport>()).duplicate(); }));
+  check(thrown_by([&] { make_bootstrap(std::make_unique<FailingTransport>())->duplicate(); }));
 }
 
 TEST_CASE("host communicator: operations run in the order of its stream, and are counted",
@@ -95,7 +98,7 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
     const SendTo sends[] = {{next, &mine[0], 8}, {rank, &mine[1], 8}};
     const ReceiveFrom receives[] = {{rank, &own, 8}, {previous, &from[0], 8}};
     comm.exchange(stream, sends, receives);
-    const SendTo onward{next, &from[0], 8};  // what the first one has received
+    const SendTo onward{next, &from[0], 8};  // the bytes that the first exchange has received
     const ReceiveFrom second{previous, &from[1], 8};
     comm.exchange(stream, {&onward, 1}, {&second, 1});
     comm.reduce_sum(stream, &from[1], sum, 1);
@@ -108,7 +111,7 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
     require_none(from[1] == next + 1 ? "" : "second exchange");  // two ranks back is one ahead
     require_none(sum[0] == 6 ? "" : "sum");
     require_none(most[0] == 2.0f ? "" : "max");
-    require_none(comm.bytes_sent() == 16 ? "" : "bytes: the rank's own message does not count");
+    require_none(comm.bytes_sent() == 16 ? "" : "bytes_sent() counts the rank's message to itself");
     require_none(comm.exchanges() == 3 ? "" : "exchanges");
     require_none(comm.describe() == "thread, 3 ranks" ? "" : comm.describe());
 
@@ -123,8 +126,9 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
   REQUIRE(text_of(errors) == "");
 }
 
-TEST_CASE("host communicator: an operation that fails tells the peers and its own stream",
-          "[unit][comm][tsan]") {
+TEST_CASE(
+    "host communicator: an operation that fails reports the error to the peers and its stream",
+    "[unit][comm][tsan]") {
   ThreadGroup group(2);
   const auto errors = on_ranks(2, [&](int rank) {
     HostComm comm(group.transport(rank));
@@ -145,7 +149,7 @@ TEST_CASE("host communicator: an operation that fails tells the peers and its ow
   }
 }
 
-TEST_CASE("host communicator: abort ends a task that waits", "[unit][comm][tsan]") {
+TEST_CASE("host communicator: abort ends a waiting task", "[unit][comm][tsan]") {
   ThreadGroup group(2);
   HostComm comm(group.transport(0)), peer(group.transport(1));
   host_test::OnHost host(1, StreamKind::kComm);
@@ -158,7 +162,7 @@ TEST_CASE("host communicator: abort ends a task that waits", "[unit][comm][tsan]
   REQUIRE(error.message() == "enough");
 }
 
-TEST_CASE("host communicator: asks for a stream on the caller's thread if its transport does",
+TEST_CASE("host communicator: needs a stream on the caller's thread if its transport does",
           "[unit][comm]") {
   REQUIRE(HostComm(make_self_transport()).stream_kind() == StreamKind::kComm);
   muonrt_transport_t table;
@@ -172,7 +176,7 @@ TEST_CASE("host communicator: asks for a stream on the caller's thread if its tr
   REQUIRE(comm.stream_kind() == StreamKind::kCommOnCaller);
 }
 
-TEST_CASE("host communicator: refuses the stream of another device", "[unit][comm]") {
+TEST_CASE("host communicator: rejects the stream of another device", "[unit][comm]") {
   HostComm comm(make_self_transport());
   OtherStream other;
   REQUIRE_THROWS_AS(comm.exchange(other, {}, {}), Error);

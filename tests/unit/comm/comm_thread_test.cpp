@@ -22,7 +22,7 @@ std::string run(int size, ThreadFaults faults, const std::function<void(Transpor
 
 TEST_CASE("thread transport: seeds change the order in which messages are delivered",
           "[unit][comm]") {
-  // What is compared is the order of sources at rank 0, over many exchanges.
+  // Compares the order of sources at rank 0 over many exchanges.
   const auto order_of = [](uint64_t seed) {
     ThreadFaults faults;
     faults.seed = seed;
@@ -41,7 +41,8 @@ TEST_CASE("thread transport: seeds change the order in which messages are delive
   REQUIRE(order_of(1) != order_of(2));
 }
 
-TEST_CASE("thread transport: a duplicate outlives its parent and its group", "[unit][comm]") {
+TEST_CASE("thread transport: a duplicate remains usable without its original and its group",
+          "[unit][comm]") {
   std::vector<std::unique_ptr<Transport>> duplicates(4);
   {
     ThreadGroup group(4);
@@ -56,15 +57,14 @@ TEST_CASE("thread transport: a duplicate outlives its parent and its group", "[u
   REQUIRE(text_of(errors) == "");
 }
 
-TEST_CASE("thread transport: a gate in front of a delivery holds that message and no other",
+TEST_CASE("thread transport: after_delivery and after_operation report each event once",
           "[unit][comm][tsan]") {
-  // Rank 1 holds the message from rank 0 until the one from rank 2 has come: it must not wait its
-  // turn behind the gate.
-  std::atomic<bool> came = false;
+  // Rank 0 sends only after rank 1 has received the message from rank 2.
+  std::atomic<bool> arrived = false;
   std::atomic<int> completed = 0;
   ThreadFaults faults;
   faults.after_delivery = [&](const ThreadMessage& m) {
-    if (m.from == 2 && m.to == 1 && m.receive_ordinal == 0) came = true;
+    if (m.from == 2 && m.to == 1 && m.receive_ordinal == 0) arrived = true;
   };
   faults.after_operation = [&](int32_t channel, int32_t rank, const Operation& operation) {
     if (channel == 0 && rank == 1 && operation.kind == OperationKind::kExchange) ++completed;
@@ -77,7 +77,7 @@ TEST_CASE("thread transport: a gate in front of a delivery holds that message an
     const ReceiveFrom receive_2{2, &from_2, 1}, receive_0{0, &from_0, 1};
     if (t.rank() == 2) t.exchange({&send, 1}, {});
     if (t.rank() == 0) {
-      while (!came) std::this_thread::yield();
+      while (!arrived) std::this_thread::yield();
       t.exchange({&send, 1}, {});
     }
     if (t.rank() == 1) {
@@ -87,11 +87,11 @@ TEST_CASE("thread transport: a gate in front of a delivery holds that message an
     }
   });
   REQUIRE(text_of(errors) == "");
-  REQUIRE(came);
+  REQUIRE(arrived);
   REQUIRE(completed == 2);
 }
 
-TEST_CASE("thread transport: messages are moved by the copy an exchange brings, on their receiver",
+TEST_CASE("thread transport: the receiver copies messages with the function that it passes",
           "[unit][comm][tsan]") {
   for (const int size : {1, 3, 5}) {
     INFO(size << " ranks");
@@ -119,20 +119,21 @@ TEST_CASE("thread transport: messages are moved by the copy an exchange brings, 
           t.exchange(sends, receives, &copy);
           for (int peer = 0; peer < size; ++peer) {
             for (int i = 0; i < 100; ++i) {
-              const int wanted = i < 50 + t.rank() + peer ? peer ^ 0x5a : 0xff;
-              if (in[static_cast<size_t>(peer)][static_cast<size_t>(i)] != wanted)
-                require_none("a byte that no copy wrote");
+              const int expected = i < 50 + t.rank() + peer ? peer ^ 0x5a : 0xff;
+              if (in[static_cast<size_t>(peer)][static_cast<size_t>(i)] != expected)
+                require_none("a byte is wrong");
             }
           }
-          require_none(copies == size && !elsewhere ? "" : "copies, or their thread");
-          // The next operations move bytes as they always do.
+          require_none(copies == size && !elsewhere ? "" : "number of copies, or their thread");
+          // Later operations copy bytes with memcpy.
           require_none(check_allgather(t, 64, 7));
         }) == "");
   }
 }
 
-TEST_CASE("thread transport: a copy that fails is its receiver's error, and the senders go on",
-          "[unit][comm][tsan]") {
+TEST_CASE(
+    "thread transport: a copy that fails is an error of its receiver, and the senders continue",
+    "[unit][comm][tsan]") {
   ThreadGroup group(3);
   std::atomic<int> late = 0;
   std::atomic<bool> returned[3] = {};
@@ -140,7 +141,7 @@ TEST_CASE("thread transport: a copy that fails is its receiver's error, and the 
     const auto mine = static_cast<size_t>(t.rank());
     const CopyMessage copy = [&](void* to, const void* from, int64_t bytes) {
       if (t.rank() == 1) throw Error(Status::kDevice, "the copy engine is on fire");
-      // Of a sender that has returned: its buffer may be gone.
+      // The buffer of a sender that has returned may not exist any more.
       late += returned[*static_cast<const char*>(from) - 'a'] ? 1 : 0;
       std::memcpy(to, from, static_cast<size_t>(bytes));
     };
@@ -160,7 +161,8 @@ TEST_CASE("thread transport: a copy that fails is its receiver's error, and the 
       throw;
     }
     returned[mine] = true;
-    t.allgather(&out, in, 1);  // rank 1 takes no part: here its error reaches the others
+    t.allgather(&out, in,
+                1);  // its error reaches the others here, because rank 1 does not take part
   });
   for (const size_t rank : {size_t{0}, size_t{1}, size_t{2}}) {
     INFO("rank " << rank);

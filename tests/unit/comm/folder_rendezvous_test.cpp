@@ -1,4 +1,4 @@
-// Ranks that meet in a folder, where others may write and earlier runs have left their files.
+// A rendezvous in a folder, to which other users may write and in which earlier runs left files.
 #include "comm/tcp/folder_rendezvous.hpp"
 
 #include <sys/stat.h>
@@ -32,24 +32,24 @@ FolderRendezvous rendezvous(const loopback::Folder& folder, int rank, int size,
   return {rank, size, folder.path(), "run-1", 100, secret};
 }
 
-void meet(const FolderRendezvous& m, int64_t timeout_ms = kLong) {
+void run_rank(const FolderRendezvous& m, int64_t timeout_ms = kLong) {
   const auto t = make_mailbox_transport(make_folder_mailbox(m, timeout_ms));
   t->set_timeout_ms(timeout_ms);
   require_none(check_allgather(*t, 10, 1));
 }
 
 std::optional<Error> error_of(const FolderRendezvous& m, int64_t timeout_ms = kLong) {
-  return on_ranks(1, [&](int) { meet(m, timeout_ms); })[0];
+  return on_ranks(1, [&](int) { run_rank(m, timeout_ms); })[0];
 }
 
-bool says(const std::optional<Error>& error, Status status, const std::string& words) {
-  return error && error->status() == status && error->message().find(words) != std::string::npos;
+bool is_error(const std::optional<Error>& error, Status status, const std::string& text) {
+  return error && error->status() == status && error->message().find(text) != std::string::npos;
 }
 
 bool is_empty(const loopback::Folder& folder) { return std::filesystem::is_empty(folder.path()); }
 
-/// What rank 0 leaves for a meeting that nobody comes to.
-std::string note_of(FolderRendezvous m) {
+/// Returns the content of the file that rank 0 writes.
+std::string file_of_rank_0(FolderRendezvous m) {
   m.rank = 0;
   m.size = 2;
   std::string out;
@@ -66,20 +66,20 @@ std::string note_of(FolderRendezvous m) {
 
 }  // namespace
 
-TEST_CASE("folder meeting: ranks meet, with a secret or none, and leave nothing behind",
+TEST_CASE("folder rendezvous: ranks connect, with a secret or without, and leave no file",
           "[unit][comm][folder]") {
   for (const char* secret : {"", kSecret}) {
     for (const int size : {1, 2, 4}) {
       const loopback::Folder folder;
       const auto errors =
-          on_ranks(size, [&](int rank) { meet(rendezvous(folder, rank, size, secret)); });
+          on_ranks(size, [&](int rank) { run_rank(rendezvous(folder, rank, size, secret)); });
       CHECK(text_of(errors) == "");
       CHECK(is_empty(folder));
     }
   }
 }
 
-TEST_CASE("folder meeting: ranks that come before rank 0 wait, and the file is the user's alone",
+TEST_CASE("folder rendezvous: ranks wait for rank 0, and only the user may read the file",
           "[unit][comm][folder]") {
   const loopback::Folder folder;
   const auto errors = on_ranks(3, [&](int rank) {
@@ -89,14 +89,15 @@ TEST_CASE("folder meeting: ranks that come before rank 0 wait, and the file is t
       const std::string file = folder.path() + "/run-1";
       const Deadline deadline = Deadline::in_ms(kLong);
       while (stat(file.c_str(), &about) != 0 && !deadline.passed()) usleep(1000);
-      if ((about.st_mode & 0777) != 0600) throw Error(Status::kInternal, "others may read it");
+      if ((about.st_mode & 0777) != 0600)
+        throw Error(Status::kInternal, "other users may read the file");
     }
-    meet(rendezvous(folder, rank, 3));
+    run_rank(rendezvous(folder, rank, 3));
   });
   CHECK(text_of(errors) == "");
 }
 
-TEST_CASE("folder meeting: two runs in one folder at the same time do not mix",
+TEST_CASE("folder rendezvous: two runs in one folder at the same time do not mix",
           "[unit][comm][folder]") {
   const loopback::Folder folder;
   const auto errors = on_ranks(4, [&](int rank) {
@@ -112,14 +113,14 @@ TEST_CASE("folder meeting: two runs in one folder at the same time do not mix",
 }
 
 TEST_CASE(
-    "folder meeting: a size or version that differs is told to all ranks, and nothing is left",
+    "folder rendezvous: if size or version differ, all ranks get the error, and no file is left",
     "[unit][comm][folder]") {
   const auto with_rank_1 = [](const std::function<void(FolderRendezvous&)>& change) {
     const loopback::Folder folder;
     auto errors = on_ranks(2, [&](int rank) {
       FolderRendezvous m = rendezvous(folder, rank, 2);
       if (rank == 1) change(m);
-      meet(m);
+      run_rank(m);
     });
     CHECK(is_empty(folder));
     return errors;
@@ -127,38 +128,40 @@ TEST_CASE(
   const auto size = with_rank_1([](FolderRendezvous& m) { m.size = 3; });
   const auto version = with_rank_1([](FolderRendezvous& m) { m.version = 7; });
   for (const size_t r : {size_t{0}, size_t{1}}) {
-    CHECK(says(size[r], Status::kMismatch, "rank 1 believes in 3 ranks, rank 0 in 2"));
-    CHECK(says(version[r], Status::kMismatch, "rank 1 runs version 7 of muonrt, rank 0 100"));
+    CHECK(is_error(size[r], Status::kMismatch, "size is 3 on rank 1, but 2 on rank 0"));
+    CHECK(is_error(version[r], Status::kMismatch,
+                   "rank 1 runs version 7 of muonrt, but rank 0 runs version 100"));
   }
 }
 
-TEST_CASE("folder meeting: missing ranks, missing folders and bad ids are named",
+TEST_CASE("folder rendezvous: missing ranks, missing folders and invalid run ids are named",
           "[unit][comm][folder]") {
   const loopback::Folder folder;
   const auto missing = error_of(rendezvous(folder, 0, 3), 200);
-  CHECK(says(missing, Status::kTimeout, "ranks 1, 2 of 3 did not come"));
-  CHECK(says(missing, Status::kTimeout, folder.path() + "/run-1"));
+  CHECK(is_error(missing, Status::kTimeout, "ranks 1, 2 of 3 did not connect"));
+  CHECK(is_error(missing, Status::kTimeout, folder.path() + "/run-1"));
   FolderRendezvous m = rendezvous(folder, 1, 3);
-  CHECK(says(error_of(m, 200), Status::kTimeout, "rank 1 found no rank 0 at " + folder.path()));
-  CHECK(says(error_of(m, 200), Status::kTimeout, "rank 0 has not made that file"));
+  CHECK(is_error(error_of(m, 200), Status::kTimeout, "rank 1 found no rank 0 at " + folder.path()));
+  CHECK(is_error(error_of(m, 200), Status::kTimeout, "rank 0 has not created the file"));
   for (const char* id : {"", "a/b", "..", "with space"}) {
     m.run_id = id;
-    CHECK(says(error_of(m), Status::kInvalidArgument, "run id"));
+    CHECK(is_error(error_of(m), Status::kInvalidArgument, "run_id"));
   }
   for (const int rank : {0, 1}) {
     m = rendezvous(folder, rank, 2);
     m.path += "/nowhere";
-    CHECK(says(error_of(m), Status::kIo, "/nowhere cannot be opened"));
+    CHECK(is_error(error_of(m), Status::kIo, "/nowhere cannot be opened"));
   }
   CHECK(is_empty(folder));
 }
 
-TEST_CASE("folder meeting: what a killed run has left is refused, and another id is another run",
-          "[unit][comm][folder]") {
+TEST_CASE(
+    "folder rendezvous: the file of a killed run is rejected, and another run_id is another run",
+    "[unit][comm][folder]") {
   const loopback::Folder folder;
   const pid_t child = fork();
   REQUIRE(child >= 0);
-  if (child == 0) {  // nothing of the tests runs in it
+  if (child == 0) {  // runs only rank 0
     try {
       rendezvous_in_folder(rendezvous(folder, 0, 2), Deadline::in_ms(kLong));
     } catch (...) {
@@ -170,88 +173,95 @@ TEST_CASE("folder meeting: what a killed run has left is refused, and another id
   kill(child, SIGKILL);
   int status = 0;
   waitpid(child, &status, 0);
-  CHECK(says(error_of(rendezvous(folder, 0, 2)), Status::kInvalidState,
-             "run-1 is there already (an earlier run"));
-  CHECK(says(error_of(rendezvous(folder, 1, 2), 300), Status::kTimeout,
-             "remove that file where an earlier run has left it"));
+  CHECK(is_error(error_of(rendezvous(folder, 0, 2)), Status::kInvalidState,
+                 "run-1 already exists, from an earlier run"));
+  CHECK(is_error(error_of(rendezvous(folder, 1, 2), 300), Status::kTimeout,
+                 "delete that file if it is from an earlier run"));
   const auto fresh = on_ranks(2, [&](int rank) {
     FolderRendezvous m = rendezvous(folder, rank, 2);
     m.run_id = "run-2";
-    meet(m);
+    run_rank(m);
   });
   CHECK(text_of(fresh) == "");
 }
 
-TEST_CASE("folder meeting: who has another secret is told, and leaves its place to the right one",
-          "[unit][comm][folder]") {
+TEST_CASE(
+    "folder rendezvous: a rank with another secret gets an error, and the right one can connect",
+    "[unit][comm][folder]") {
   for (const char* other : {"another secret altogether", ""}) {
     const loopback::Folder folder;
     const auto errors = on_ranks(2, [&](int rank) {
       if (rank == 1) {
-        const auto refused = error_of(rendezvous(folder, 1, 2, other));
-        if (!says(refused, Status::kComm, "rank 0 and rank 1 have different secrets"))
-          throw Error(Status::kInternal, refused ? refused->message() : "taken in");
+        const auto rejected = error_of(rendezvous(folder, 1, 2, other));
+        if (!is_error(rejected, Status::kComm, "rank 0 and rank 1 have different secrets"))
+          throw Error(Status::kInternal, rejected ? rejected->message() : "accepted");
       }
-      meet(rendezvous(folder, rank, 2, kSecret));
+      run_rank(rendezvous(folder, rank, 2, kSecret));
     });
     CHECK(text_of(errors) == "");
   }
 }
 
-TEST_CASE("folder meeting: a file of another run, cut short, changed or none of ours is refused",
-          "[unit][comm][folder]") {
+TEST_CASE(
+    "folder rendezvous: a file that is of another run, truncated, changed or foreign is rejected",
+    "[unit][comm][folder]") {
   const loopback::Folder folder;
   const FolderRendezvous mine = rendezvous(folder, 1, 2, kSecret);
-  const auto told = [&](const std::string& content) {
+  const auto error_with = [&](const std::string& content) {
     std::ofstream(folder.path() + "/run-1", std::ios::binary) << content;
     return error_of(mine);
   };
-  const std::string note = note_of(mine);
-  REQUIRE(note.size() > 100);
+  const std::string content = file_of_rank_0(mine);
+  REQUIRE(content.size() > 100);
   FolderRendezvous other = mine;
   other.run_id = "run-2";
-  std::string changed = note;
+  std::string changed = content;
   changed.back() = 'x';
-  CHECK(says(told(note_of(other)), Status::kComm, "is an earlier run's"));
-  CHECK(says(told(note.substr(0, note.size() - 1)), Status::kComm, "different secrets"));
-  CHECK(says(told(changed), Status::kComm, "different secrets"));
-  CHECK(says(told(note.substr(0, 20)), Status::kCorrupt, "run-1 is no file of rank 0"));
-  CHECK(says(told(std::string(200, 'x')), Status::kCorrupt, "run-1 is no file of rank 0"));
+  CHECK(is_error(error_with(file_of_rank_0(other)), Status::kComm, "is from an earlier run"));
+  CHECK(is_error(error_with(content.substr(0, content.size() - 1)), Status::kComm,
+                 "different secrets"));
+  CHECK(is_error(error_with(changed), Status::kComm, "different secrets"));
+  CHECK(is_error(error_with(content.substr(0, 20)), Status::kCorrupt,
+                 "run-1 was not written by rank 0"));
+  CHECK(is_error(error_with(std::string(200, 'x')), Status::kCorrupt,
+                 "run-1 was not written by rank 0"));
   other = mine;
   other.rank = 0;
-  CHECK(says(error_of(other), Status::kInvalidState, "is there already"));
+  CHECK(is_error(error_of(other), Status::kInvalidState, "already exists"));
 }
 
-TEST_CASE("folder meeting: a file that is a link, a folder or endless is refused",
+TEST_CASE("folder rendezvous: a file that is a link, a folder or too long is rejected",
           "[unit][comm][folder]") {
-  const auto told = [](const std::function<void(const std::string&)>& put) {
+  const auto error_with = [](const std::function<void(const std::string&)>& put) {
     const loopback::Folder folder;
     put(folder.path() + "/run-1");
     return error_of(rendezvous(folder, 1, 2, kSecret));
   };
   const auto linked =
-      told([](const std::string& at) { REQUIRE(symlink("/dev/zero", at.c_str()) == 0); });
-  const auto nested = told([](const std::string& at) { REQUIRE(mkdir(at.c_str(), 0700) == 0); });
-  const auto endless = told([](const std::string& at) {
+      error_with([](const std::string& at) { REQUIRE(symlink("/dev/zero", at.c_str()) == 0); });
+  const auto nested =
+      error_with([](const std::string& at) { REQUIRE(mkdir(at.c_str(), 0700) == 0); });
+  const auto endless = error_with([](const std::string& at) {
     std::ofstream(at) << 'x';
     REQUIRE(truncate(at.c_str(), off_t{1} << 40) == 0);
   });
-  CHECK(says(linked, Status::kIo, "run-1 cannot be opened"));
-  CHECK(says(nested, Status::kCorrupt, "run-1 is no file"));
-  CHECK(says(endless, Status::kCorrupt, "has 1099511627776 bytes"));
+  CHECK(is_error(linked, Status::kIo, "run-1 cannot be opened"));
+  CHECK(is_error(nested, Status::kCorrupt, "run-1 is not a regular file"));
+  CHECK(is_error(endless, Status::kCorrupt, "has 1099511627776 bytes"));
 }
 
-TEST_CASE("folder meeting: without a secret a file of another user is refused",
+TEST_CASE("folder rendezvous: without a secret the file of another user is rejected",
           "[unit][comm][folder]") {
   const loopback::Folder folder;
-  const std::string file = folder.path() + "/run-1", note = note_of(rendezvous(folder, 0, 2));
-  REQUIRE_FALSE(note.empty());
-  std::ofstream(file) << note;
+  const std::string file = folder.path() + "/run-1",
+                    content = file_of_rank_0(rendezvous(folder, 0, 2));
+  REQUIRE_FALSE(content.empty());
+  std::ofstream(file) << content;
   const uid_t other = geteuid() + 1;
   if (chown(file.c_str(), other, static_cast<gid_t>(-1)) != 0) {
-    WARN("not checked: root alone may give a file to another user");
+    WARN("not checked: only root may change the owner of a file");
     return;
   }
-  const auto refused = error_of(rendezvous(folder, 1, 2), 200);
-  CHECK(says(refused, Status::kInvalidState, cat("belongs to user ", other)));
+  const auto rejected = error_of(rendezvous(folder, 1, 2), 200);
+  CHECK(is_error(rejected, Status::kInvalidState, cat("belongs to user ", other)));
 }

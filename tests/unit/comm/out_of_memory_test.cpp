@@ -1,5 +1,5 @@
-// Memory is refused at every place of two steps. Only what C++ allocates is, and products are
-// muonrt's own: other libraries do not survive it.
+// Each allocation of two steps fails in turn. Only allocations with operator new fail, and GEMMs
+// are portable, because other libraries do not handle failed allocations.
 
 #include <sys/socket.h>
 
@@ -28,22 +28,22 @@ using support::refusal;
 
 namespace {
 
-/// What both ranks of a world see, whose `faulty` one is refused an allocation.
+/// The result of a run in which an allocation of one rank fails.
 struct Ended {
   std::string wrong;
   bool fired = false;
-  int64_t refused = 0;  // steps that failed for want of memory
+  int64_t failed_steps = 0;  // steps that were out of memory
   world::Tensors tensors;
 };
 
-/// What the second step is made to meet before it succeeds.
-struct Trouble {
-  Status status = Status::kOk;  // in place of OK
+/// A fault of the second step. The step is repeated without it.
+struct Fault {
+  Status status = Status::kOk;  // the expected status
   std::function<void(world::Rank&, int rank)> before, after;
 };
 
-/// Two steps, each repeated until it is committed; the ranks compare what they have seen.
-Ended run(const world::Case& c, const Trouble& trouble, int faulty, int64_t nth) {
+/// Runs two steps, each repeated until it is committed, and compares the statuses of all ranks.
+Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
   Ended out;
   std::vector<std::string> seen(static_cast<size_t>(c.world));
   std::vector<std::vector<bool>> there;
@@ -58,10 +58,10 @@ Ended run(const world::Case& c, const Trouble& trouble, int faulty, int64_t nth)
     char ready = 0, all[8];
     StepReport report;
     for (int step = 0; step < c.steps; ++step) {
-      bool spoilt = step == 1 && trouble.before;
+      bool faulty_step = step == 1 && fault.before;
       for (int64_t tries = 0; rank.optimizer().steps() == step && tries < 4; ++tries) {
         rank.fill_gradients(step);
-        if (spoilt) trouble.before(rank, comm.rank());
+        if (faulty_step) fault.before(rank, comm.rank());
         comm.allgather(&ready, all, 1);
         if (step == 0 && tries == 0 && comm.rank() == faulty && nth >= 0) refusal.arm(nth);
         Status status = Status::kOk;
@@ -73,13 +73,13 @@ Ended run(const world::Case& c, const Trouble& trouble, int faulty, int64_t nth)
           status = error.status();
         }
         AllocationFailure::mark(false);
-        if (spoilt && trouble.after) trouble.after(rank, comm.rank());
+        if (faulty_step && fault.after) fault.after(rank, comm.rank());
         const bool stepped = rank.optimizer().steps() != before;
         mine += cat(" ", status_name(status), stepped ? "+1" : "");
-        const bool expected = status == (spoilt ? trouble.status : Status::kOk);
+        const bool expected = status == (faulty_step ? fault.status : Status::kOk);
         if ((!expected && status != Status::kOutOfMemory) || stepped != (status == Status::kOk))
-          return;  // the text says so
-        spoilt = spoilt && status == Status::kOutOfMemory;
+          return;  // the statuses show the problem
+        faulty_step = faulty_step && status == Status::kOutOfMemory;
       }
     }
     comm.allgather(&ready, all, 1);
@@ -95,43 +95,43 @@ Ended run(const world::Case& c, const Trouble& trouble, int faulty, int64_t nth)
   }
   out.fired = refusal.fired();
   refusal.disarm();
-  for (const std::string& words : seen) {
-    if (words != seen[0]) out.wrong += cat("ranks differ:", seen[0], " and", words);
+  for (const std::string& statuses : seen) {
+    if (statuses != seen[0]) out.wrong += cat("ranks differ:", seen[0], " and", statuses);
   }
   const std::string oom = status_name(Status::kOutOfMemory);
   for (size_t at = seen[0].find(oom); at != std::string::npos; at = seen[0].find(oom, at + 1))
-    ++out.refused;
-  std::string expected = cat(" MUONRT_OK+1 ", trouble.before ? status_name(trouble.status) : "",
-                             trouble.before ? " " : "", "MUONRT_OK+1");
-  std::string well = seen[0];
-  for (size_t at = 0; (at = well.find(" " + oom)) != std::string::npos;)
-    well.erase(at, oom.size() + 1);
-  if (well != expected) out.wrong += cat("ended as", seen[0]);
+    ++out.failed_steps;
+  std::string expected = cat(" MUONRT_OK+1 ", fault.before ? status_name(fault.status) : "",
+                             fault.before ? " " : "", "MUONRT_OK+1");
+  std::string committed = seen[0];
+  for (size_t at = 0; (at = committed.find(" " + oom)) != std::string::npos;)
+    committed.erase(at, oom.size() + 1);
+  if (committed != expected) out.wrong += cat("ended as", seen[0]);
   return out;
 }
 
-/// Of the ranks' sweeps.
+/// Counts over all runs.
 struct Swept {
-  int64_t allocations = 0, voted_down = 0;
+  int64_t allocations = 0, rejected = 0;
 };
 
-/// Every allocation of both steps is refused in turn.
-Swept check_every(world::Case c, const Trouble& trouble = {}) {
+/// Lets each allocation of both steps fail in turn.
+Swept check_every(world::Case c, const Fault& fault = {}) {
   c.steps = 2;
   c.settings.portable_gemm = true;
-  const Ended well = run(c, trouble, 0, -1);
-  REQUIRE(well.wrong == std::string());
+  const Ended good = run(c, fault, 0, -1);
+  REQUIRE(good.wrong == std::string());
   Swept out;
   for (int faulty = 0; faulty < c.world; ++faulty) {
     for (int64_t nth = 0;; ++nth) {
-      const Ended ended = run(c, trouble, faulty, nth);
+      const Ended ended = run(c, fault, faulty, nth);
       CAPTURE(faulty, nth);
       CHECK(ended.wrong == std::string());
-      CHECK((ended.tensors == well.tensors));
-      CHECK(ended.refused <= 1);
+      CHECK((ended.tensors == good.tensors));
+      CHECK(ended.failed_steps <= 1);
       if (!ended.fired) break;
       ++out.allocations;
-      out.voted_down += ended.refused;
+      out.rejected += ended.failed_steps;
       REQUIRE(nth < 2000);
     }
   }
@@ -150,7 +150,7 @@ world::Case matrices(int ranks) {
   return c;
 }
 
-/// With all that a step may do.
+/// A case with all features of a step.
 world::Case everything(int ranks) {
   world::Case c = matrices(ranks);
   static const std::vector<float> kLogits = {50, 400, 100, 900};
@@ -171,19 +171,19 @@ world::Case everything(int ranks) {
   return c;
 }
 
-Trouble skipped() {
+Fault skipped() {
   const auto spoil = [](world::Rank& rank, int) {
     std::fill_n(rank.grad(0).begin(), 4, static_cast<unsigned char>(0xff));
   };
   return {Status::kSkipped, spoil, {}};
 }
 
-Trouble unequal_replicas() {
+Fault unequal_replicas() {
   const auto flip = [](world::Rank& rank, int of) { rank.data(1)[0] ^= of == 1; };
   return {Status::kMismatch, flip, flip};
 }
 
-Trouble unequal_arguments() {
+Fault unequal_arguments() {
   const auto scale = [](double by) {
     return [by](world::Rank& rank, int of) {
       if (of != 1) return;
@@ -197,7 +197,8 @@ Trouble unequal_arguments() {
 
 }  // namespace
 
-TEST_CASE("out of memory: no step fails but by its arguments", "[unit][optimizer]") {
+TEST_CASE("out of memory: a step does not allocate, except for its arguments",
+          "[unit][optimizer]") {
   for (const int ranks : {1, 2}) {
     CHECK(check_every(matrices(ranks)).allocations == 0);
     CHECK(check_every(everything(ranks)).allocations == 0);
@@ -205,44 +206,44 @@ TEST_CASE("out of memory: no step fails but by its arguments", "[unit][optimizer
     world::Case eager = everything(ranks);
     eager.settings.commit = CommitMode::kEager;
     CHECK(check_every(eager).allocations == 0);
-    // Where much is enqueued a stream's queue grows, or is waited for.
+    // If a stream's queue is full, it grows, or the step waits for it.
     for (int variant = 0; variant < bits::kVariants; ++variant) {
       const size_t mesh = ranks == 1 ? 0 : 1;
       world::Case c = bits::make(
           {.mesh = mesh, .scheme = variant, .threads = 1 + variant % 2, .variant = variant},
           variant % 3 == 2, 2);
       c.inactive_params.clear();
-      CHECK(check_every(c).voted_down == 0);
+      CHECK(check_every(c).rejected == 0);
     }
   }
   const Placement partial_grads{PlacementKind::kPartial, 0, 1};
   world::Case c = gradients::make({"sums", {2}, {partial_grads}, {}, {}}, true, 2);
   c.inactive_params.clear();
-  CHECK(check_every(c).voted_down == 0);
+  CHECK(check_every(c).rejected == 0);
 }
 
-TEST_CASE("out of memory: arguments that find none are voted down, and the step repeated",
+TEST_CASE("out of memory: without memory for its arguments a step is rejected, and can be repeated",
           "[unit][optimizer]") {
   for (const int ranks : {1, 2}) {
     world::Case c = everything(ranks);
     c.inactive_params = {{2}, {0}};
-    CHECK((check_every(c).voted_down > 0 || kSanitized));
+    CHECK((check_every(c).rejected > 0 || kSanitized));
   }
 }
 
-TEST_CASE("out of memory: a step that is voted down for another reason tells it",
+TEST_CASE("out of memory: a step that is rejected for another reason reports that reason",
           "[unit][optimizer]") {
-  for (const Trouble& trouble : {unequal_replicas(), unequal_arguments()}) {
-    const Swept swept = check_every(everything(2), trouble);
+  for (const Fault& fault : {unequal_replicas(), unequal_arguments()}) {
+    const Swept swept = check_every(everything(2), fault);
     CHECK((swept.allocations > 0 || kSanitized));
-    CHECK(swept.voted_down == 0);
+    CHECK(swept.rejected == 0);
   }
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE(
-    "out of memory: over TCP a message that comes before the one awaited ends all ranks, which "
-    "name the rank without memory",
+    "out of memory: over TCP a message that arrives early ends all ranks, which name the rank "
+    "without memory",
     "[unit][tcp]") {
   std::vector<Socket> router(3), ends(3);
   for (size_t r = 1; r < 3; ++r) std::tie(router[r], ends[r]) = socket_pair();
@@ -263,7 +264,7 @@ TEST_CASE(
     char byte = 0, all[3];
     const SendTo send{1, &byte, 1}, call{0, &byte, 1};
     const ReceiveFrom first{0, &byte, 1}, second{2, &byte, 1};
-    // Rank 0 sends when rank 2 has called it, whose message to rank 1 has then gone before.
+    // Rank 0 sends after it has a message of rank 2, so the message of rank 2 to rank 1 is earlier.
     if (r == 2) mine.exchange({&send, 1}, {});
     if (r == 2) mine.exchange({&call, 1}, {});
     if (r == 0) mine.exchange({}, {&second, 1});
@@ -278,16 +279,16 @@ TEST_CASE(
     CHECK(error->status() == Status::kOutOfMemory);
   }
   CHECK_THAT(errors[1]->message(),
-             Catch::Contains("rank 1 has no memory for messages that come before it takes them"));
+             Catch::Contains("rank 1 is out of memory for messages that arrived early"));
   for (const size_t other : {0, 2}) CHECK(errors[other]->rank() == 1);
   ranks.clear();
 }
 
 namespace {
 
-constexpr uint64_t kAwaited = 1, kEarly = 2, kMark = 3;
+constexpr uint64_t kPosted = 1, kEarly = 2, kMark = 3;
 
-/// Rank 1 of three, which has entered two channels, and rank 0's end of its connection.
+/// Rank 1 of three ranks, which has entered two channels, and rank 0's end of its connection.
 struct Rank1 {
   Socket router;
   std::shared_ptr<Mailbox> mailbox;
@@ -296,10 +297,10 @@ struct Rank1 {
     AllocationFailure::mark(false);
     auto [mine, end] = socket_pair();
     router = std::move(mine);
-    std::vector<Socket> line(1);
-    line[0] = std::move(end);
-    mailbox = make_mailbox_over(1, 3, std::move(line));
-    for (const uint64_t channel : {kAwaited, kMark}) mailbox->enter(channel);
+    std::vector<Socket> connection(1);
+    connection[0] = std::move(end);
+    mailbox = make_mailbox_over(1, 3, std::move(connection));
+    for (const uint64_t channel : {kPosted, kMark}) mailbox->enter(channel);
   }
   ~Rank1() { refusal.disarm(); }
   void put(const FrameHeader& head, const void* content) const {
@@ -312,7 +313,8 @@ struct Rank1 {
 }  // namespace
 
 TEST_CASE(
-    "out of memory: over TCP what comes early ends its own channel alone, or all where it "
+    "out of memory: over TCP an early message ends only its channel, or all channels if its "
+    "channel "
     "was not entered",
     "[unit][tcp]") {
   for (const bool entered : {true, false}) {
@@ -321,20 +323,20 @@ TEST_CASE(
     refusal.begin_drought();
     char sent = 7, got = 0;
     rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
-    rank.put(message_frame(kAwaited, 0, 1, &sent, 1, 0), &sent);
+    rank.put(message_frame(kPosted, 0, 1, &sent, 1, 0), &sent);
     const auto outcome = transport_test::on_ranks(1, [&](int) {
       AllocationFailure::mark(false);
-      rank.mailbox->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
+      rank.mailbox->receive(kPosted, 0, &got, 1, Deadline::in_ms(20'000));
     })[0];
     CHECK(!outcome == entered);
     const auto error = entered ? rank.mailbox->published_error(kEarly) : outcome;
     REQUIRE(error);
     CHECK(error->status() == Status::kOutOfMemory);
-    CHECK_THAT(error->message(), Catch::Contains("rank 1 has no memory"));
+    CHECK_THAT(error->message(), Catch::Contains("rank 1 is out of memory"));
   }
 }
 
-TEST_CASE("out of memory: over TCP a sender goes on whose room comes behind an early message",
+TEST_CASE("out of memory: over TCP a paused sender resumes if kResume follows an early message",
           "[unit][tcp]") {
   const Rank1 rank;
   rank.mailbox->enter(kEarly);
@@ -342,16 +344,16 @@ TEST_CASE("out of memory: over TCP a sender goes on whose room comes behind an e
   const ErrorFrameHeader stop{static_cast<int32_t>(Status::kAborted), -1};
   rank.put(control_frame(FrameKind::kError, kMark, 0, kToAll, &stop, sizeof stop), &stop);
   while (!rank.mailbox->published_error(kMark))
-    std::this_thread::yield();  // all before it has been read
+    std::this_thread::yield();  // wait until all earlier frames are read
   refusal.begin_drought();
   char byte = 7;
   rank.put(message_frame(kEarly, 0, 1, &byte, 1, 0), &byte);
   rank.put(control_frame(FrameKind::kResume, 0, 2, 1), nullptr);
-  rank.mailbox->send(kAwaited, 2, &byte, 1, Deadline::in_ms(20'000));
+  rank.mailbox->send(kPosted, 2, &byte, 1, Deadline::in_ms(20'000));
   CHECK(rank.mailbox->published_error(kEarly)->status() == Status::kOutOfMemory);
 }
 
-TEST_CASE("out of memory: over TCP messages for a channel that was left take no memory",
+TEST_CASE("out of memory: over TCP messages for a channel that was left need no memory",
           "[unit][tcp]") {
   const Rank1 rank;
   rank.mailbox->enter(kEarly);
@@ -359,10 +361,10 @@ TEST_CASE("out of memory: over TCP messages for a channel that was left take no 
   refusal.begin_drought();
   char sent = 7, got = 0;
   rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
-  rank.put(message_frame(kAwaited, 0, 1, &sent, 1, 0), &sent);
+  rank.put(message_frame(kPosted, 0, 1, &sent, 1, 0), &sent);
   CHECK(transport_test::text_of(transport_test::on_ranks(1, [&](int) {
           AllocationFailure::mark(false);
-          rank.mailbox->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
+          rank.mailbox->receive(kPosted, 0, &got, 1, Deadline::in_ms(20'000));
         })) == "");
   CHECK(got == sent);
   const auto left = rank.mailbox->published_error(kEarly);

@@ -1,5 +1,5 @@
-// Threads that the system refuses, and names that it has no memory to look up: this program's
-// functions stand before the C library's. Not under sanitizers, which have their own.
+// The system does not start a thread, or has no memory to resolve a name. The functions of this
+// program replace those of the C library. Not under sanitizers, which replace them, too.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 #include <dlfcn.h>
@@ -23,9 +23,9 @@ using transport_test::on_ranks;
 
 namespace {
 
-std::atomic<int> threads_left = 1 << 30;  // that marked threads may start
+std::atomic<int> threads_left = 1 << 30;  // number of threads that marked threads may start
 thread_local bool marked = false;
-std::atomic<int> name_error = 0, name_errno = 0;  // what getaddrinfo ends with
+std::atomic<int> name_error = 0, name_errno = 0;  // results of getaddrinfo
 
 template <class Function>
 Function* next(const char* name) {
@@ -34,7 +34,7 @@ Function* next(const char* name) {
 
 }  // namespace
 
-// Visible to other libraries, whose calls they take.
+// Visible to other libraries, so that their calls use these functions.
 #define MUONRT_EXPORTED __attribute__((visibility("default")))
 
 extern "C" MUONRT_EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
@@ -52,18 +52,19 @@ extern "C" MUONRT_EXPORTED int getaddrinfo(const char* name, const char* service
 
 namespace {
 
-/// What two ranks return and say, one of which may start `nth` threads more.
+/// Statuses and messages of two ranks.
 struct Ended {
   muonrt_status_t status[2];
-  std::string said[2];
+  std::string message[2];
 };
-template <class Work>
-Ended with_few_threads(int faulty, int nth, const Work& work) {
+/// Runs `function` on two ranks, of which `faulty` can start only `nth` threads.
+template <class Function>
+Ended with_few_threads(int faulty, int nth, const Function& function) {
   Ended out;
   threads_left = nth;
   on_ranks(2, [&](int rank) {
     marked = rank == faulty;
-    out.status[rank] = work(rank, out.said[rank]);
+    out.status[rank] = function(rank, out.message[rank]);
     marked = false;
   });
   return out;
@@ -71,11 +72,11 @@ Ended with_few_threads(int faulty, int nth, const Work& work) {
 
 }  // namespace
 
-TEST_CASE("refused: a thread that a creation needs is want of memory on every rank",
+TEST_CASE("rejected thread: the creation of an optimizer is out of memory on every rank",
           "[unit][optimizer][abi]") {
   for (int faulty = 0; faulty < 2; ++faulty) {
     int failed = 0;
-    for (bool refused = true; refused; failed += refused) {
+    for (bool rejected = true; rejected; failed += rejected) {
       muonrt_thread_group_t* group = nullptr;
       muonrt_thread_group_create(&group, 2);
       muonrt_comm_t* comms[2];
@@ -84,33 +85,33 @@ TEST_CASE("refused: a thread that a creation needs is want of memory on every ra
         muonrt_comm_set_timeout(comms[rank], 20'000);
       }
       muonrt_thread_group_destroy(group);
-      const Ended ended = with_few_threads(faulty, failed, [&](int rank, std::string& said) {
+      const Ended ended = with_few_threads(faulty, failed, [&](int rank, std::string& message) {
         muonrt_optimizer_options_t options;
         muonrt_optimizer_options_init(&options);
         options.threads = 3;
         OneMatrix trainer;
         const muonrt_status_t status = trainer.create(comms[rank], &options);
-        said = muonrt_get_last_error();
+        message = muonrt_get_last_error();
         return status;
       });
       for (muonrt_comm_t* comm : comms) muonrt_comm_destroy(comm);
-      refused = threads_left < 0;
-      CAPTURE(faulty, failed, ended.said[0], ended.said[1]);
+      rejected = threads_left < 0;
+      CAPTURE(faulty, failed, ended.message[0], ended.message[1]);
       for (int rank = 0; rank < 2; ++rank) {
-        CHECK(ended.status[rank] == (refused ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
-        if (refused) CHECK_THAT(ended.said[rank], Catch::Contains("thread"));
+        CHECK(ended.status[rank] == (rejected ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
+        if (rejected) CHECK_THAT(ended.message[rank], Catch::Contains("thread"));
       }
     }
-    CHECK(failed >= 4);  // two of its pool, two streams
+    CHECK(failed >= 4);  // two of the thread pool, two streams
   }
 }
 
-TEST_CASE("refused: a thread that a connection needs is want of memory", "[unit][tcp]") {
+TEST_CASE("rejected thread: the creation of a connection is out of memory", "[unit][tcp]") {
   for (int faulty = 0; faulty < 2; ++faulty) {
-    const int needed = faulty == 0 ? 2 : 1;  // the hub's and the reader's
+    const int needed = faulty == 0 ? 2 : 1;  // router and reader
     for (int nth = 0; nth <= needed; ++nth) {
       const std::string address = loopback::at_port(loopback::free_port()), secret(32, 's');
-      const Ended ended = with_few_threads(faulty, nth, [&](int rank, std::string& said) {
+      const Ended ended = with_few_threads(faulty, nth, [&](int rank, std::string& message) {
         muonrt_tcp_options_t tcp;
         muonrt_tcp_options_init(&tcp);
         tcp.rank = rank;
@@ -120,22 +121,22 @@ TEST_CASE("refused: a thread that a connection needs is want of memory", "[unit]
         tcp.secret_bytes = std::ssize(secret);
         muonrt_comm_t* comm = nullptr;
         muonrt_status_t status = muonrt_comm_create_tcp(&comm, &tcp);
-        said = muonrt_get_last_error();
-        // The other one has met by then; it finds that its peer has gone.
+        message = muonrt_get_last_error();
+        // The other rank is connected by then, and detects that its peer has ended.
         if (comm && nth < needed) status = muonrt_comm_barrier(comm);
         muonrt_comm_destroy(comm);
         return status;
       });
-      CAPTURE(faulty, nth, ended.said[0], ended.said[1]);
+      CAPTURE(faulty, nth, ended.message[0], ended.message[1]);
       CHECK(ended.status[faulty] == (nth < needed ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
       CHECK(ended.status[1 - faulty] == (nth < needed ? MUONRT_ERROR_COMM : MUONRT_OK));
       if (nth < needed)
-        CHECK_THAT(ended.said[faulty], Catch::Contains("cannot start a thread for"));
+        CHECK_THAT(ended.message[faulty], Catch::Contains("cannot start a thread for"));
     }
   }
 }
 
-TEST_CASE("refused: a name that there is no memory to look up says nothing of the name",
+TEST_CASE("resolving a name: an error without memory does not blame the name",
           "[unit][comm][rendezvous]") {
   struct Row {
     int error, code;

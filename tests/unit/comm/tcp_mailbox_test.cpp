@@ -24,23 +24,23 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kOne = 11, kTwo = 12;
 constexpr int64_t kLong = 30'000;
 
-TcpRendezvous meeting(int port, int rank, int size) {
+TcpRendezvous config(int port, int rank, int size) {
   return {rank, size, loopback::at_port(port), "", "a secret of this test", 100};
 }
 
 std::shared_ptr<Mailbox> join(int port, int rank, int size) {
-  return make_tcp_mailbox(meeting(port, rank, size), kLong);
+  return make_tcp_mailbox(config(port, rank, size), kLong);
 }
 
 Deadline in_ms(int64_t ms) { return Deadline::in_ms(ms); }
 
-/// Ranks 0 and 1 join; of rank 2 there is only its connection, `two`.
-void meet_three(std::shared_ptr<Mailbox>& zero, std::shared_ptr<Mailbox>& one, Socket& two) {
+/// Creates the mailboxes of ranks 0 and 1, and only the connection of rank 2, `two`.
+void connect_three(std::shared_ptr<Mailbox>& zero, std::shared_ptr<Mailbox>& one, Socket& two) {
   const int port = loopback::free_port();
   REQUIRE(text_of(on_ranks(3, [&](int rank) {
             if (rank == 0) zero = join(port, 0, 3);
             if (rank == 1) one = join(port, 1, 3);
-            if (rank == 2) two = connect_to_rank_0(meeting(port, 2, 3), in_ms(kLong));
+            if (rank == 2) two = connect_to_rank_0(config(port, 2, 3), in_ms(kLong));
           })) == "");
 }
 
@@ -48,7 +48,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Frames that come over a raw connection, up to a head that `last` accepts; "" if all make sense.
+/// Reads frames from a raw connection, up to a header that `last` accepts. Returns the problem, or
+/// "" if all frames are valid.
 template <class Last>
 std::string read_frames(const Socket& socket, std::vector<FrameHeader>& heads, Last last) {
   const auto read = [&](void* data, int64_t bytes) {
@@ -65,10 +66,10 @@ std::string read_frames(const Socket& socket, std::vector<FrameHeader>& heads, L
   while (heads.empty() || !last(heads.back())) {
     FrameHeader head;
     if (!read(&head, sizeof head)) return "the connection has ended";
-    if (const char* const fault = frame_problem(head, 4)) return fault;
+    if (const char* const problem = frame_problem(head, 4)) return problem;
     content.resize(static_cast<size_t>(head.payload_bytes));
-    if (!read(content.data(), head.payload_bytes)) return "a frame that is not whole";
-    if (!payload_matches(head, content.data())) return "a frame that has changed";
+    if (!read(content.data(), head.payload_bytes)) return "a frame is not complete";
+    if (!payload_matches(head, content.data())) return "the checksum of a payload is wrong";
     heads.push_back(head);
   }
   return "";
@@ -76,13 +77,13 @@ std::string read_frames(const Socket& socket, std::vector<FrameHeader>& heads, L
 
 }  // namespace
 
-TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and does not block",
+TEST_CASE("tcp: if rank 0 reads nothing, publishing an error wakes up a sender and does not block",
           "[unit][comm][rendezvous][tsan]") {
   const int port = loopback::free_port();
   std::vector<Socket> router;
   std::shared_ptr<Mailbox> mailbox;
   REQUIRE(text_of(on_ranks(2, [&](int rank) {
-            if (rank == 0) router = accept_all_ranks(meeting(port, 0, 2), in_ms(kLong));
+            if (rank == 0) router = accept_all_ranks(config(port, 0, 2), in_ms(kLong));
             if (rank == 1) mailbox = join(port, 1, 2);
           })) == "");
   mailbox->enter(kOne);
@@ -95,13 +96,13 @@ TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and do
       error = e;
     }
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by now it is stuck
-  // One of another channel gives up by its deadline, and ends nothing but itself.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by then it waits
+  // A sender on another channel ends at its timeout, and does not affect the first one.
   const auto late =
       on_ranks(1, [&](int) { mailbox->send(kTwo, 0, much.data(), std::ssize(much), in_ms(100)); });
   REQUIRE(late[0]);
   CHECK(late[0]->status() == Status::kTimeout);
-  CHECK(late[0]->message().find("rank 0 takes no more messages") != std::string::npos);
+  CHECK(late[0]->message().find("rank 0 accepted no message") != std::string::npos);
   const auto begin = Clock::now();
   mailbox->publish(kOne, Error(Status::kAborted, "stop"));
   mailbox->leave(kOne);
@@ -110,7 +111,7 @@ TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and do
   REQUIRE(error);
   CHECK(error->status() == Status::kAborted);
 
-  // What rank 0 reads at last makes sense: the rest of a piece, then the error and the farewell.
+  // Rank 0 now reads valid frames: the rest of a message frame, then the error and kLeft frames.
   std::vector<FrameHeader> heads;
   std::thread reader([&] {
     error.reset();
@@ -130,11 +131,11 @@ TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and do
   CHECK(has(FrameKind::kLeft));
 }
 
-TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
+TEST_CASE("tcp: a rank that reads nothing pauses its senders, and no other rank",
           "[unit][comm][rendezvous]") {
   Socket silent;
   std::shared_ptr<Mailbox> zero, one;
-  meet_three(zero, one, silent);
+  connect_three(zero, one, silent);
   std::optional<Error> stuck;
   std::thread sender([&] {
     const std::vector<char> much(300 << 20);
@@ -165,7 +166,7 @@ TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
   CHECK(zero->published_error(kOne)->message() == "rank 1 reported: stop");
   CHECK(zero->published_error(kOne)->rank() == 1);
   CHECK(zero->published_error(kOne)->is_remote());
-  // Gone, it holds nobody back.
+  // After its connection has ended, messages to it are not paused.
   silent = Socket();
   CHECK(text_of(on_ranks(1, [&](int) {
           const std::vector<char> more(2 << 20);
@@ -173,10 +174,10 @@ TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
         })) == "");
 }
 
-TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rendezvous]") {
+TEST_CASE("tcp: senders continue when a slow rank reads again", "[unit][comm][rendezvous]") {
   Socket slow;
   std::shared_ptr<Mailbox> zero, one;
-  meet_three(zero, one, slow);
+  connect_three(zero, one, slow);
   const int64_t bytes = int64_t{200} << 20;
   std::vector<FrameHeader> heads;
   CHECK(text_of(on_ranks(2, [&](int rank) {
@@ -194,11 +195,11 @@ TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rende
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("tcp: a hub without memory stops its senders, and goes on when it has some again",
+TEST_CASE("tcp: a router without memory pauses its senders, and continues when it has memory again",
           "[unit][comm][rendezvous]") {
   Socket silent;
   std::shared_ptr<Mailbox> zero, one;
-  meet_three(zero, one, silent);
+  connect_three(zero, one, silent);
   for (Mailbox* mailbox : {zero.get(), one.get()}) mailbox->enter(kOne);
   AllocationFailure::mark(false);
   refusal.begin_drought();
@@ -211,7 +212,7 @@ TEST_CASE("tcp: a hub without memory stops its senders, and goes on when it has 
           AllocationFailure::mark(false);
           char byte = 0;
           if (rank == 1) one->receive(kOne, 0, &byte, 1, in_ms(5000));
-          if (rank == 1) silent = Socket();  // the hub drops what it holds for rank 2
+          if (rank == 1) silent = Socket();  // the router drops its frames for rank 2
           for (int i = 0; i < 2; ++i) {
             if (rank == 0) zero->send(kOne, 1, &byte, 1, in_ms(kLong));
             if (rank == 0) zero->receive(kOne, 1, &byte, 1, in_ms(kLong));
@@ -223,6 +224,6 @@ TEST_CASE("tcp: a hub without memory stops its senders, and goes on when it has 
   refusal.disarm();
   REQUIRE(stuck[0]);
   CHECK(stuck[0]->status() == Status::kTimeout);
-  CHECK_THAT(stuck[0]->message(), Catch::Contains("rank 2 takes no more messages"));
+  CHECK_THAT(stuck[0]->message(), Catch::Contains("rank 2 accepted no message"));
 }
 #endif

@@ -1,4 +1,4 @@
-// What a rank makes of bits that change on their way, and of frames that no rank of ours sends.
+// Bits that change in transit, and frames that no rank of muonrt sends.
 #include <poll.h>
 
 #include <array>
@@ -20,7 +20,7 @@ using namespace transport_test;
 namespace {
 
 constexpr int64_t kLong = 60'000;
-constexpr uint64_t kChannel = 1;  // of the first transport over a post
+constexpr uint64_t kChannel = 1;  // of the first transport over a mailbox
 
 std::unique_ptr<Transport> transport_over(int rank, int size, std::vector<Socket> connections) {
   auto out = make_mailbox_transport(make_mailbox_over(rank, size, std::move(connections)));
@@ -34,7 +34,7 @@ std::vector<Socket> only(Socket s) {
   return out;
 }
 
-/// Carries bytes from one socket to another until the first ends, with one bit turned over.
+/// Forwards bytes from one socket to another until the first one ends, and flips one bit.
 void pump(const Socket& from, const Socket& to, int64_t flipped) {
   std::vector<char> buffer(1 << 16);
   int64_t passed = 0;
@@ -51,15 +51,15 @@ void pump(const Socket& from, const Socket& to, int64_t flipped) {
 }
 
 struct Flip {
-  int rank;     // of which connection to rank 0
-  bool upward;  // to rank 0
-  int64_t bit;  // of all that goes there
+  int rank;     // the connection of this rank to rank 0
+  bool upward;  // true: in the data that the rank sends to rank 0
+  int64_t bit;  // number of the bit in all data of this direction; -1: none
 };
 
 char value_of(int from, int to, int64_t i) { return static_cast<char>(31 * from + 7 * to + i); }
 
-/// Every rank sends `bytes` to every other one, and they gather 8 bytes.
-void talk(Transport& mine, int64_t bytes) {
+/// Every rank sends `bytes` bytes to every other rank, and all gather 8 bytes.
+void exchange_data(Transport& mine, int64_t bytes) {
   const int size = mine.size(), me = mine.rank();
   std::vector<std::vector<char>> out(static_cast<size_t>(size)), in(out.size());
   std::vector<SendTo> sends;
@@ -86,47 +86,47 @@ void talk(Transport& mine, int64_t bytes) {
   }
 }
 
-/// What each rank's talk ends with, over connections on which that bit is turned.
-std::vector<std::optional<Error>> talk_over(int size, int64_t bytes, const Flip& flip) {
-  std::vector<Socket> at_hub(static_cast<size_t>(size)), at_rank(at_hub.size());
+/// Runs exchange_data() over connections that flip a bit. Returns the errors by rank.
+std::vector<std::optional<Error>> exchange_with_flip(int size, int64_t bytes, const Flip& flip) {
+  std::vector<Socket> at_router(static_cast<size_t>(size)), at_rank(at_router.size());
   std::vector<std::pair<Socket, Socket>> between;
   std::vector<std::thread> pumps;
-  between.reserve(at_hub.size());
+  between.reserve(at_router.size());
   for (int r = 1; r < size; ++r) {
-    auto [router, relay_hub] = socket_pair();
-    auto [rank, relay_rank] = socket_pair();
-    at_hub[static_cast<size_t>(r)] = std::move(router);
+    auto [router, relay_to_router] = socket_pair();
+    auto [rank, relay_to_rank] = socket_pair();
+    at_router[static_cast<size_t>(r)] = std::move(router);
     at_rank[static_cast<size_t>(r)] = std::move(rank);
-    between.emplace_back(std::move(relay_hub), std::move(relay_rank));
+    between.emplace_back(std::move(relay_to_router), std::move(relay_to_rank));
     const auto& [up, down] = between.back();
-    const int64_t turned = r == flip.rank ? flip.bit : -1;
-    pumps.emplace_back([&, turned] { pump(down, up, flip.upward ? turned : -1); });
-    pumps.emplace_back([&, turned] { pump(up, down, flip.upward ? -1 : turned); });
+    const int64_t flipped_bit = r == flip.rank ? flip.bit : -1;
+    pumps.emplace_back([&, flipped_bit] { pump(down, up, flip.upward ? flipped_bit : -1); });
+    pumps.emplace_back([&, flipped_bit] { pump(up, down, flip.upward ? -1 : flipped_bit); });
   }
   auto out = on_ranks(size, [&](int r) {
-    auto mine = r == 0 ? std::move(at_hub) : only(std::move(at_rank[static_cast<size_t>(r)]));
-    talk(*transport_over(r, size, std::move(mine)), bytes);
+    auto mine = r == 0 ? std::move(at_router) : only(std::move(at_rank[static_cast<size_t>(r)]));
+    exchange_data(*transport_over(r, size, std::move(mine)), bytes);
   });
   for (std::thread& t : pumps) t.join();
   return out;
 }
 
 void check_noticed(int size, int64_t bytes, const Flip& flip, int receiver, int sender) {
-  const auto outcome = talk_over(size, bytes, flip);
+  const auto outcome = exchange_with_flip(size, bytes, flip);
   INFO("bit " << flip.bit << (flip.upward ? " from rank " : " to rank ") << flip.rank << "\n"
               << text_of(outcome));
   REQUIRE(outcome[static_cast<size_t>(receiver)]);
-  const std::string words = outcome[static_cast<size_t>(receiver)]->message();
-  CHECK(words.find("rank " + std::to_string(sender)) != std::string::npos);
-  CHECK(words.find("has changed on its way") != std::string::npos);
+  const std::string text = outcome[static_cast<size_t>(receiver)]->message();
+  CHECK(text.find("rank " + std::to_string(sender)) != std::string::npos);
+  CHECK(text.find("corrupted in transit") != std::string::npos);
   for (const auto& error : outcome)
     if (error) CHECK(error->status() == Status::kComm);
 }
 
 constexpr int64_t kHead = 8 * sizeof(FrameHeader);  // bits
 
-/// Of this process's memory, in KiB.
-int64_t peak_of_memory() {
+/// Returns the peak of this process's virtual memory in KiB.
+int64_t peak_memory() {
   std::ifstream in("/proc/self/status");
   std::string word;
   int64_t out = 0;
@@ -139,12 +139,13 @@ struct Hostile {
   const char* name;
   FrameHeader head;
   std::string content;
-  bool seal = true;  // with checksums that are right
+  bool with_checksums = true;  // correct ones
 };
 
-/// Frames that `from` sends `to`, the only other rank, on a channel where 16 bytes are awaited.
+/// Frames that `from` sends to `to`, the only other rank, on a channel with a posted receive of 16
+/// bytes.
 std::vector<Hostile> hostile_frames(int from, int to) {
-  const std::string short_text(16, 'x'), piece(static_cast<size_t>(kMaxPayloadBytes), 'x');
+  const std::string short_text(16, 'x'), full_payload(static_cast<size_t>(kMaxPayloadBytes), 'x');
   const auto frame = [&](FrameKind kind, int32_t target, const std::string& content) {
     const auto bytes = std::ssize(content);
     return FrameHeader{0, static_cast<int32_t>(kind), kChannel, from, target, bytes, 0, bytes, 0,
@@ -157,15 +158,15 @@ std::vector<Hostile> hostile_frames(int from, int to) {
   };
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   for (const int64_t bytes : {int64_t{3'900'000'000}, int64_t{1} << 62, kMost})
-    message("a huge message", piece, [=](FrameHeader& h) { h.message_bytes = bytes; });
+    message("a huge message", full_payload, [=](FrameHeader& h) { h.message_bytes = bytes; });
   for (const int64_t bytes : {int64_t{-1}, int64_t{0}, kMost, kMaxPayloadBytes + 1, int64_t{17}})
-    message("a piece of that size", short_text, [=](FrameHeader& h) { h.payload_bytes = bytes; });
+    message("size of a payload", short_text, [=](FrameHeader& h) { h.payload_bytes = bytes; });
   for (const int64_t bytes : {int64_t{-1}, int64_t{0}, int64_t{15}, -kMost - 1})
-    message("a message of that size", short_text, [=](FrameHeader& h) { h.message_bytes = bytes; });
-  message("less than is awaited", std::string(15, 'x'), [](FrameHeader&) {});
+    message("size of a message", short_text, [=](FrameHeader& h) { h.message_bytes = bytes; });
+  message("less than is expected", std::string(15, 'x'), [](FrameHeader&) {});
   for (const int64_t offset : {int64_t{-1}, int64_t{1}, int64_t{16}, kMost})
-    message("a place", short_text, [=](FrameHeader& h) { h.offset = offset; });
-  message("a second piece first", short_text, [](FrameHeader& h) {
+    message("an offset", short_text, [=](FrameHeader& h) { h.offset = offset; });
+  message("a second part first", short_text, [](FrameHeader& h) {
     h.offset = kMaxPayloadBytes;
     h.message_bytes = kMaxPayloadBytes + 16;
   });
@@ -176,13 +177,13 @@ std::vector<Hostile> hostile_frames(int from, int to) {
   for (const int32_t kind : {-1, 0, 4, 5, 6, 7, 1 << 30})
     message("a kind", short_text, [=](FrameHeader& h) { h.kind = kind; });
   message("no checksums", short_text, [](FrameHeader& h) { h.magic = kFrameMagic; });
-  out.back().seal = false;
-  message("version 1 of the wire", short_text, [](FrameHeader& h) { h.magic = 0x314d524d; });
-  out.back().seal = false;
+  out.back().with_checksums = false;
+  message("protocol version 1", short_text, [](FrameHeader& h) { h.magic = 0x314d524d; });
+  out.back().with_checksums = false;
   for (const int32_t status : {0, 1, 2, -1, 12345}) {
     const ErrorFrameHeader error{status, -1};
     std::string content(reinterpret_cast<const char*>(&error), sizeof error);
-    content += "all is well";
+    content += "no error";
     out.push_back({"a status", frame(FrameKind::kError, kToAll, content), content});
   }
   for (const int32_t rank : {-2, 2, 1 << 30}) {
@@ -191,14 +192,15 @@ std::vector<Hostile> hostile_frames(int from, int to) {
     out.push_back({"a rank in an error", frame(FrameKind::kError, kToAll, content), content});
   }
   for (const std::string& content : {std::string(7, 'x'), std::string(4009, 'x')})
-    out.push_back({"an error's size", frame(FrameKind::kError, kToAll, content), content});
-  out.push_back({"a farewell with words", frame(FrameKind::kLeft, kToAll, short_text), short_text});
+    out.push_back({"size of an error", frame(FrameKind::kError, kToAll, content), content});
+  out.push_back(
+      {"a kLeft frame with a text", frame(FrameKind::kLeft, kToAll, short_text), short_text});
   return out;
 }
 
-void say(const Socket& socket, Hostile frame) {
-  if (frame.seal) {
-    // Sizes that no content has are sealed over what there is.
+void send_frame(const Socket& socket, Hostile frame) {
+  if (frame.with_checksums) {
+    // The checksum covers the actual content, also if the size in the header is wrong.
     frame.head.magic = kFrameMagic;
     frame.head.content_sum = crc32c(frame.content.data(), frame.content.size());
     frame.head.head_sum = head_sum(frame.head);
@@ -209,7 +211,7 @@ void say(const Socket& socket, Hostile frame) {
   shutdown(socket.fd(), SHUT_WR);
 }
 
-/// Connections of rank `me` of two, and the other's end.
+/// Returns the connections of rank `me` of two, and the end of the other rank.
 std::pair<std::vector<Socket>, Socket> ends_of(int me) {
   auto [mine, other] = socket_pair();
   std::vector<Socket> all;
@@ -220,9 +222,9 @@ std::pair<std::vector<Socket>, Socket> ends_of(int me) {
 
 }  // namespace
 
-TEST_CASE("wire: a bit that changes on its way is noticed where it arrives, by the sender's name",
+TEST_CASE("wire: the receiver detects a bit that changes in transit, and names the sender",
           "[unit][comm][rendezvous]") {
-  REQUIRE(text_of(talk_over(2, 24, {1, true, -1})) == "");
+  REQUIRE(text_of(exchange_with_flip(2, 24, {1, true, -1})) == "");
   // An exchange of 24 bytes, then 8 up and 16 down.
   for (int64_t bit = 0; bit < 2 * kHead + 8 * (24 + 8); bit += 5)
     check_noticed(2, 24, {1, true, bit}, 0, 1);
@@ -230,30 +232,30 @@ TEST_CASE("wire: a bit that changes on its way is noticed where it arrives, by t
     check_noticed(2, 24, {1, false, bit}, 1, 0);
 }
 
-TEST_CASE("wire: a bit of a long message, and of one that rank 0 hands on",
+TEST_CASE("wire: a bit of a long message, and of a message that rank 0 forwards",
           "[unit][comm][rendezvous]") {
-  const int64_t bytes = 2 * kMaxPayloadBytes + 77, piece = kHead + 8 * kMaxPayloadBytes;
-  REQUIRE(text_of(talk_over(2, bytes, {1, true, -1})) == "");
-  for (const int64_t bit : {kHead, piece - 1, piece + kHead + 4'000'003, 2 * piece + 200,
-                            2 * piece + kHead + 8 * 77 - 1}) {
+  const int64_t bytes = 2 * kMaxPayloadBytes + 77, frame_bits = kHead + 8 * kMaxPayloadBytes;
+  REQUIRE(text_of(exchange_with_flip(2, bytes, {1, true, -1})) == "");
+  for (const int64_t bit : {kHead, frame_bits - 1, frame_bits + kHead + 4'000'003,
+                            2 * frame_bits + 200, 2 * frame_bits + kHead + 8 * 77 - 1}) {
     check_noticed(2, bytes, {1, true, bit}, 0, 1);
     check_noticed(2, bytes, {1, false, bit}, 1, 0);
   }
   // Rank 2 sends to rank 0 first, then to rank 1.
-  REQUIRE(text_of(talk_over(3, 24, {1, true, -1})) == "");
+  REQUIRE(text_of(exchange_with_flip(3, 24, {1, true, -1})) == "");
   const int64_t second = kHead + 8 * 24;
   for (const int64_t bit : {second + kHead + 3, second + kHead + 8 * 24 - 1})
     check_noticed(3, 24, {2, true, bit}, 1, 2);
 }
 
-TEST_CASE("wire: no frame of a hostile rank makes a result wrong or takes memory",
+TEST_CASE("wire: no frame of a hostile rank makes a result wrong or allocates much memory",
           "[unit][comm][rendezvous]") {
-  const int64_t before = peak_of_memory();
+  const int64_t before = peak_memory();
   for (const int me : {0, 1}) {
     for (const Hostile& frame : hostile_frames(1 - me, me)) {
       auto [mine, other] = ends_of(me);
       const auto transport = transport_over(me, 2, std::move(mine));
-      say(other, frame);
+      send_frame(other, frame);
       std::array<char, 16> data{};
       const ReceiveFrom receive{1 - me, data.data(), 16};
       const auto outcome = on_ranks(1, [&](int) { transport->exchange({}, {&receive, 1}); })[0];
@@ -267,56 +269,56 @@ TEST_CASE("wire: no frame of a hostile rank makes a result wrong or takes memory
       CHECK(outcome->message().find("rank " + std::to_string(1 - me)) != std::string::npos);
     }
   }
-  CHECK(peak_of_memory() - before < int64_t{1} << 20);  // 1 GiB, with the stacks of threads
+  CHECK(peak_memory() - before < int64_t{1} << 20);  // 1 GiB, including the stacks of threads
 }
 
-TEST_CASE("wire: a piece that was refused leaves nothing to take", "[unit][comm][rendezvous]") {
-  ReceiveQueues inboxes(2);
+TEST_CASE("wire: a rejected part of a message is not delivered", "[unit][comm][rendezvous]") {
+  ReceiveQueues queues(2);
   std::array<char, 16> data{};
   FrameHeader second{};
   second.channel = kChannel;
   second.from = 1;
   second.message_bytes = 16;
   second.offset = second.payload_bytes = 8;
-  CHECK_FALSE(inboxes.add(second, data.data()));
+  CHECK_FALSE(queues.add(second, data.data()));
   PostedReceive message{1, data.data(), 16};
   const auto outcome = on_ranks(1, [&](int) {
-    inboxes.post_receives(kChannel, {&message, 1});
-    inboxes.wait_receives(kChannel, Deadline::in_ms(0));
+    queues.post_receives(kChannel, {&message, 1});
+    queues.wait_receives(kChannel, Deadline::in_ms(0));
   })[0];
   REQUIRE(outcome);
   CHECK(outcome->status() == Status::kTimeout);
 }
 
-TEST_CASE("wire: a message of another size is a mismatch with both sizes, in pieces too",
+TEST_CASE("wire: a message of another size is a mismatch with both sizes, also in several parts",
           "[unit][comm][rendezvous]") {
   const int64_t sent = 3 * kMaxPayloadBytes, expected = 2 * kMaxPayloadBytes;
   const std::vector<char> source(static_cast<size_t>(sent));
   std::vector<char> data(static_cast<size_t>(expected));
   for (const bool early : {true, false}) {
-    ReceiveQueues inboxes(2);
+    ReceiveQueues queues(2);
     const auto add = [&](int64_t bytes) {
       for (int64_t at = 0; at < bytes; at += kMaxPayloadBytes)
-        CHECK(inboxes.add(message_frame(kChannel, 1, 0, source.data(), bytes, at),
-                          source.data() + at));
+        CHECK(queues.add(message_frame(kChannel, 1, 0, source.data(), bytes, at),
+                         source.data() + at));
     };
     PostedReceive message{1, data.data(), expected};
-    if (!early) inboxes.post_receives(kChannel, {&message, 1});
+    if (!early) queues.post_receives(kChannel, {&message, 1});
     add(sent);
-    add(expected);  // the next one does not stand in for it
+    add(expected);  // the next message is not delivered instead
     const auto outcome = on_ranks(1, [&](int) {
-      if (early) inboxes.post_receives(kChannel, {&message, 1});
-      inboxes.wait_receives(kChannel, Deadline::in_ms(0));
+      if (early) queues.post_receives(kChannel, {&message, 1});
+      queues.wait_receives(kChannel, Deadline::in_ms(0));
     })[0];
     REQUIRE(outcome);
     CHECK(outcome->status() == Status::kMismatch);
-    const std::string words = outcome->message();
-    CHECK(words.find(cat("rank 1 sent ", sent, " bytes, expected were ", expected)) !=
+    const std::string text = outcome->message();
+    CHECK(text.find(cat("rank 1 sent ", sent, " bytes, but this rank expected ", expected)) !=
           std::string::npos);
   }
 }
 
-TEST_CASE("wire: a peer's words reach the caller without what a terminal acts on",
+TEST_CASE("wire: the text of a peer's error has no control characters",
           "[unit][comm][rendezvous]") {
   auto [mine, other] = ends_of(0);
   const auto transport = transport_over(0, 2, std::move(mine));
@@ -324,7 +326,7 @@ TEST_CASE("wire: a peer's words reach the caller without what a terminal acts on
   std::string content(reinterpret_cast<const char*>(&error), sizeof error);
   content += "a\x1b[2Jb\x7f";
   const auto bytes = std::ssize(content);
-  say(other, {"", {0, 2, kChannel, 1, kToAll, bytes, 0, bytes, 0, 0}, content});
+  send_frame(other, {"", {0, 2, kChannel, 1, kToAll, bytes, 0, bytes, 0, 0}, content});
   char byte = 0;
   const ReceiveFrom receive{1, &byte, 1};
   const auto outcome = on_ranks(1, [&](int) { transport->exchange({}, {&receive, 1}); })[0];

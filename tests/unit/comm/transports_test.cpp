@@ -1,4 +1,4 @@
-// What every transport does, whichever it is; mpi/comm_test.cpp runs the same scripts under mpirun.
+// The scripts that every transport must pass; mpi/comm_test.cpp runs them under mpirun.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -21,7 +21,7 @@ namespace {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
-/// A kind of transport, and the sizes of the worlds in which it is tried.
+/// A kind of transport, and the numbers of ranks to test.
 struct Kind {
   std::string name;
   std::vector<int> sizes;
@@ -37,7 +37,7 @@ Transports over_threads(int size, const ThreadFaults& faults = {}) {
 
 std::atomic<int> destroyed = 0;
 
-/// @param change  leaves out functions of the table that a caller need not have.
+/// @param change  removes optional functions of the table.
 Transports over_tables(int size, const std::function<void(muonrt_transport_t&)>& change) {
   Transports out;
   for (auto& inner : over_threads(size)) {
@@ -80,7 +80,7 @@ void check_all(const Kind& kind) {
 
 }  // namespace
 
-TEST_CASE("transports: of one process carry every byte, and every error reaches every rank",
+TEST_CASE("transports: in one process deliver every byte and report every error to every rank",
           "[unit][comm][tsan]") {
   check_all({"self", {1}, [](int) {
                Transports out;
