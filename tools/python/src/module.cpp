@@ -56,8 +56,10 @@ NB_MODULE(_core, module) {
   module.def(
       "build_info", [] { return muonrt::build_info(); }, nb::sig("def build_info() -> str"),
       "Describes the library's build as JSON");
-  module.def("status_name",
-             [](int32_t status) { return std::string(muonrt_status_get_name(status)); });
+  module.def(
+      "status_name", [](int32_t status) { return std::string(muonrt_status_get_name(status)); },
+      nb::arg("status"), nb::sig("def status_name(status: int) -> str"),
+      "Returns the name of a status, such as \"MUONRT_OK\"");
   module.def("route", &route, nb::arg("name"), nb::arg("ndim"),
              nb::arg("expert_keys") = std::vector<std::string>{},
              nb::sig("def route(name: str, ndim: int, "
