@@ -83,12 +83,12 @@ class Checkpoint:
                 self.state[name]["momentum"] = (momentum.float() * factor).to(momentum.dtype)
 
 
-def find_all(value, wanted) -> list[dict]:
-    """Returns the dicts in nested dicts and lists that satisfy `wanted`."""
-    if isinstance(value, dict) and wanted(value):
+def find_all(value, predicate) -> list[dict]:
+    """Returns the dicts in nested dicts and lists that satisfy `predicate`."""
+    if isinstance(value, dict) and predicate(value):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [found for item in inner for found in find_all(item, wanted)]
+    return [found for item in inner for found in find_all(item, predicate)]
 
 
 def load(path: Path):

@@ -36,11 +36,12 @@ muonrt_dtype_t dtype_of_array(const std::string& what, const nb::dlpack::dtype& 
   const auto is = [&](Code code, int bits) {
     return static_cast<Code>(found.code) == code && found.bits == bits && found.lanes == 1;
   };
-  const muonrt_dtype_t wanted = named.empty() ? 0 : dtype_of(named);
-  if (is(Code::Float, 32) && (wanted == 0 || wanted == MUONRT_DTYPE_F32)) return MUONRT_DTYPE_F32;
-  if (is(Code::Bfloat, 16) && (wanted == 0 || wanted == MUONRT_DTYPE_BF16))
+  const muonrt_dtype_t named_dtype = named.empty() ? 0 : dtype_of(named);
+  if (is(Code::Float, 32) && (named_dtype == 0 || named_dtype == MUONRT_DTYPE_F32))
+    return MUONRT_DTYPE_F32;
+  if (is(Code::Bfloat, 16) && (named_dtype == 0 || named_dtype == MUONRT_DTYPE_BF16))
     return MUONRT_DTYPE_BF16;
-  if (is(Code::UInt, 16) && wanted == MUONRT_DTYPE_BF16) return MUONRT_DTYPE_BF16;
+  if (is(Code::UInt, 16) && named_dtype == MUONRT_DTYPE_BF16) return MUONRT_DTYPE_BF16;
   refuse(kInvalidArg, cat(what, " has dtype ", dtype_text(found),
                           named.empty() ? "" : cat(" (dtype='", named, "' was given)"),
                           "; pass float32, bfloat16, or uint16 with dtype='bfloat16'"));

@@ -32,23 +32,23 @@ std::vector<muonrt_state_shard_t> Optimizer::list_state_shards() const {
 nb::object Optimizer::state(nb::handle param, const std::string& kind) {
   Busy busy(busy_, "the optimizer");
   const size_t i = index(param);
-  const muonrt_state_kind_t wanted = state_of(kind);
-  const bool is_moment = wanted == MUONRT_STATE_MOMENTUM || wanted == MUONRT_STATE_VARIANCE;
-  if (wanted == MUONRT_STATE_NORMUON || (is_moment && owners_hold_moments_[i]))
+  const muonrt_state_kind_t c_kind = state_of(kind);
+  const bool is_moment = c_kind == MUONRT_STATE_MOMENTUM || c_kind == MUONRT_STATE_VARIANCE;
+  if (c_kind == MUONRT_STATE_NORMUON || (is_moment && owners_hold_moments_[i]))
     refuse(MUONRT_ERROR_NOT_SUPPORTED,
            cat("param '", names[i], "': owners hold its ", kind,
                ", so this rank's shard has no such array; use state_shards()"));
   const std::vector<int64_t>& local = held_->data[i].shape;
   const std::vector<size_t> shape(local.begin(), local.end());
   if (held_->data[i].data == nullptr) {
-    const bool f32 = wanted != MUONRT_STATE_REMAINDER &&
-                     (wanted != MUONRT_STATE_MOMENTUM || momentum_dtypes_[i] == MUONRT_DTYPE_F32);
+    const bool f32 = c_kind != MUONRT_STATE_REMAINDER &&
+                     (c_kind != MUONRT_STATE_MOMENTUM || momentum_dtypes_[i] == MUONRT_DTYPE_F32);
     return over_memory(nullptr, f32 ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16, shape);
   }
   // The state of a shard is one state shard.
   const std::vector<muonrt_state_shard_t> shards = list_state_shards();
   const auto found = std::find_if(shards.begin(), shards.end(), [&](const auto& shard) {
-    return shard.param == static_cast<int64_t>(i) && shard.kind == wanted;
+    return shard.param == static_cast<int64_t>(i) && shard.kind == c_kind;
   });
   if (found == shards.end())
     refuse(kInvalidArg, cat("param '", names[i], "' has no ", kind,
