@@ -1,5 +1,5 @@
-/// The class muonrt.Optimizer. Its methods are defined in three files, its Python names in three
-/// more: bind_optimizer.cpp, state.cpp and checkpoint.cpp.
+/// The class muonrt.Optimizer. state.cpp and checkpoint.cpp define and bind some of its methods;
+/// optimizer.cpp defines the others, and bind_optimizer.cpp binds them.
 #ifndef MUONRT_PYTHON_OPTIMIZER_HPP
 #define MUONRT_PYTHON_OPTIMIZER_HPP
 
