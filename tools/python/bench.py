@@ -1,13 +1,13 @@
-"""A step of GPT-2 small: muonrt.torch.Muon beside torch's own optimizers, and beside an all-gather.
+"""Compares a step of muonrt.torch.Muon on GPT-2 small with torch's optimizers and with an all-gather.
 
   python tools/python/bench.py [--layers 12] [--width 768] [--steps 5]
 
-One process: torch.optim.Muon for matrices and AdamW for the rest. Two gloo ranks that hold rows: each
-rank gathers every matrix's momentum, orthogonalizes the whole and applies its rows (as
-muon_reference.py of microsoft/dion does). All iterate in float32, as muonrt does on the host, and take
-the same gradients. The table has medians of steps in turn.
-difference: RMS of muonrt's update less the other's, divided by the RMS of the update, of the worst
-parameter after two steps. Exit 1 if that is more than rounding.
+In one process, the comparison is torch.optim.Muon for matrices and AdamW for the other parameters. On two
+gloo ranks that hold rows, each rank gathers the momentum of every matrix, orthogonalizes the whole matrix
+and applies its rows, as muon_reference.py of microsoft/dion does. All iterate in float32, as muonrt does on
+the host, and have the same gradients. The table has the medians of steps that are run in turn.
+difference: RMS of the difference of the updates, divided by the RMS of the update, for the worst parameter
+after two steps. The exit code is 1 if it is more than rounding.
 """
 
 import argparse
@@ -24,17 +24,17 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import _muon
 
-# Beside this file lie the package's sources; the installed one is wanted.
+# The folder of this file contains the package's sources, but the benchmark needs the installed package.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt.torch  # noqa: E402
 
 SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
 ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
-TOLERANCE = 1e-4  # of RMS: sums of float32 in another order
+TOLERANCE = 1e-4  # relative to RMS, because float32 sums have another order
 
 
 def shapes(args, tiny: bool = False) -> dict[str, tuple]:
-    """GPT-2's parameters; matrices as rows x cols = outputs x inputs."""
+    """Returns the shapes of GPT-2's parameters; matrices are outputs x inputs."""
     d = args.width
     out = {"wte.weight": (50257, d), "wpe.weight": (1024, d)}
     for i in range(args.layers):
@@ -48,13 +48,13 @@ def shapes(args, tiny: bool = False) -> dict[str, tuple]:
 
 
 def split(named) -> list[list]:
-    """The parameters that get Muon, and those that get AdamW."""
+    """Returns the parameters that Muon updates, and those that AdamW updates."""
     return [[p for name, p in named if muonrt.route(name, p.ndim)[0] == role]
             for role in ("muon", "adamw")]
 
 
 def newton_schulz(x: torch.Tensor, *_) -> torch.Tensor:
-    """That of torch.optim.Muon, but in float32."""
+    """Orthogonalizes as torch.optim.Muon, but in float32."""
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
     x = x / x.norm().clamp(min=1e-7)
@@ -66,7 +66,7 @@ def newton_schulz(x: torch.Tensor, *_) -> torch.Tensor:
 
 
 class Torch:
-    """torch.optim.Muon and AdamW, with the function above in place of torch's own."""
+    """torch.optim.Muon and AdamW, with the function above instead of torch's."""
 
     def __init__(self, named):
         _muon._zeropower_via_newtonschulz = newton_schulz
@@ -80,7 +80,7 @@ class Torch:
 
 
 class AllGather:
-    """A step that every rank makes by gathering and orthogonalizing every matrix."""
+    """A step in which every rank gathers and orthogonalizes every matrix."""
 
     def __init__(self, named):
         self.matrices, rest = split(named)
@@ -102,7 +102,7 @@ class AllGather:
 
 
 def parameters(args, ranks: int, tiny: bool = False):
-    """[(name, parameter)] with gradients, equal in all calls: whole, or this rank's rows."""
+    """Returns [(name, parameter)] with gradients, equal in all calls: whole tensors, or this rank's rows."""
     rank = dist.get_rank() if ranks > 1 else 0
     out = []
     for i, (name, shape) in enumerate(shapes(args, tiny).items()):
@@ -116,7 +116,7 @@ def parameters(args, ranks: int, tiny: bool = False):
 
 
 def ours(args, named, ranks: int):
-    if ranks > 1:  # DTensors over the same memory, as FSDP2's are
+    if ranks > 1:  # DTensors over the same memory, as with FSDP2
         mesh = dist.init_device_mesh("cpu", (ranks,))
         whole = shapes(args)
         views = []
@@ -141,7 +141,7 @@ def settle():
 
 
 def measure(args, ranks: int) -> tuple[float, float, float]:
-    """Median ms of muonrt and of the other, and the difference of their updates."""
+    """Returns the median ms of muonrt and of the other optimizer, and the difference of their updates."""
     before = [p.detach().clone() for _, p in parameters(args, ranks)]
     mine, theirs = parameters(args, ranks), parameters(args, ranks)
     optimizers = [ours(args, mine, ranks), (AllGather if ranks > 1 else Torch)(theirs)]
@@ -154,7 +154,7 @@ def measure(args, ranks: int) -> tuple[float, float, float]:
             settle()
             if step > 0:  # the first one allocates
                 taken.append(1e3 * (time.perf_counter() - start))
-        if step == 1:  # the first says nothing of the momentum, which then is the gradient
+        if step == 1:  # after one step the momentum is only a multiple of the gradient
             difference = torch.tensor(worst(before, mine, theirs))
         for _, p in mine + theirs:
             p.grad.copy_(p.grad.flip(-1))  # another gradient for the next step
@@ -174,7 +174,8 @@ def worst(before, mine, theirs) -> float:
 
 
 def binding(args) -> float:
-    """Milliseconds a step outside of the library, with as many parameters, all tiny; the least."""
+    """Returns the shortest time in ms that a step spends outside of the library, with as many parameters,
+    all of which are tiny."""
     optimizer = ours(args, parameters(args, 1, tiny=True), 1)
     outside = []
     for _ in range(50):
@@ -200,7 +201,7 @@ def process(rank: int, args, ranks: int, store: str, queue) -> None:
 def on_ranks(args, ranks: int):
     queue = multiprocessing.get_context("fork").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        # This process does nothing with torch itself, so it may fork.
+        # This process does not use torch itself, so it may fork.
         torch.multiprocessing.start_processes(process, (args, ranks, f"{folder}/store", queue),
                                               nprocs=ranks, start_method="fork")
     return queue.get()
@@ -214,11 +215,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()
     if args.width % 2:
-        parser.error(f"--width is {args.width}; give an even one, for two ranks")
+        parser.error(f"--width is {args.width}, but must be even for two ranks; pass an even width")
     count = sum(torch.Size(shape).numel() for shape in shapes(args).values())
     print(f"GPT-2, {args.layers} layers of {args.width}, {count:,} parameters; "
           f"{os.cpu_count()} threads, torch {torch.__version__}")
-    print(f"{'beside':<42}{'ms':>9}{'muonrt ms':>11}{'ratio':>7}{'difference':>12}")
+    print(f"{'compared with':<42}{'ms':>9}{'muonrt ms':>11}{'ratio':>7}{'difference':>12}")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     wrong = False
     for ranks, who in ((1, "torch.optim.Muon + AdamW"), (2, "2 ranks, all-gather")):

@@ -18,7 +18,7 @@ def main():
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64))
     optimizer = muonrt.torch.Muon(model.named_parameters(), lr=0.02, adamw_lr=1e-2)
     names = {group["role"]: len(group["params"]) for group in optimizer.param_groups}
-    print(f"{names['muon']} matrices by Muon; embedding, head and norms, {names['adamw']}, by AdamW")
+    print(f"Muon updates {names['muon']} matrices, AdamW {names['adamw']} embeddings, heads and norms")
     assert names == {"muon": 2 * 7, "adamw": 2 + 2 * 2 + 1}
     schedule = get_cosine_schedule_with_warmup(optimizer, 4, STEPS)
     tokens = (torch.arange(16 * 32) * 7 % 61).reshape(16, 32)

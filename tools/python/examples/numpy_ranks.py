@@ -25,7 +25,7 @@ def gradients(weights, x, target):
 
 
 def train(comm):
-    rng = np.random.default_rng(0)  # every rank draws the same numbers
+    rng = np.random.default_rng(0)  # equal on every rank
     x = rng.uniform(-1, 1, (SAMPLES, IN)).astype(np.float32)
     target = (x * np.roll(x, -1, axis=1)).sum(axis=1)
     whole = {n: rng.uniform(-0.3, 0.3, s).astype(np.float32) for n, s in SHAPES.items()}
@@ -44,11 +44,11 @@ def train(comm):
     first = None
     with muonrt.Optimizer(params, groups, comm) as optimizer:
         for step in range(STEPS):
-            for name, shape in SHAPES.items():  # all-gather; shards may be uneven, or empty
+            for name, shape in SHAPES.items():  # all-gather; shards may be uneven or empty
                 longest = rows.local_shape(shape, 0)[0] * shape[1] * 4
-                pieces = comm.allgather(shards[name].tobytes().ljust(longest, b"\0"))
+                gathered = comm.allgather(shards[name].tobytes().ljust(longest, b"\0"))
                 sizes = [int(np.prod(rows.local_shape(shape, r))) * 4 for r in range(comm.size)]
-                joined = b"".join(p[:n] for p, n in zip(pieces, sizes))
+                joined = b"".join(g[:n] for g, n in zip(gathered, sizes))
                 whole[name] = np.frombuffer(joined, np.float32).reshape(shape)
             loss, grads = gradients(whole, x, target)
             first = loss if first is None else first

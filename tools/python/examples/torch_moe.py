@@ -15,16 +15,16 @@ EXPERTS, WIDTH, HIDDEN, STEPS = 4, 16, 32, 60
 
 
 class Mixture(torch.nn.Module):
-    """Every rank of "ep" has some experts; each sees all tokens, and their outputs are summed."""
+    """Each rank of "ep" has some of the experts. All experts process all tokens, and the outputs are summed."""
 
     def __init__(self, ep):
         super().__init__()
         self.ep = ep
         self.router = torch.nn.Linear(WIDTH, EXPERTS, bias=False)
-        self.w1 = self.cut(torch.randn(EXPERTS, WIDTH, HIDDEN) / WIDTH**0.5)
-        self.w2 = self.cut(torch.randn(EXPERTS, HIDDEN, WIDTH) / HIDDEN**0.5)
+        self.w1 = self.shard(torch.randn(EXPERTS, WIDTH, HIDDEN) / WIDTH**0.5)
+        self.w2 = self.shard(torch.randn(EXPERTS, HIDDEN, WIDTH) / HIDDEN**0.5)
 
-    def cut(self, whole):
+    def shard(self, whole):
         return torch.nn.Parameter(distribute_tensor(whole, self.ep, [Shard(0)]))
 
     def forward(self, x):
@@ -34,7 +34,7 @@ class Mixture(torch.nn.Module):
         mine = torch.einsum("eth,ehw,te->tw", hidden, w2, share)
         whole = mine.detach().clone()
         dist.all_reduce(whole, group=self.ep.get_group())
-        return mine + (whole - mine.detach())  # the sum; its gradient is each part's own
+        return mine + (whole - mine.detach())  # the sum, with the gradient of this rank's part
 
 
 def main():
@@ -43,7 +43,7 @@ def main():
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("fsdp", "ep"))
     torch.manual_seed(0)
     model = fully_shard(Mixture(mesh["ep"]), mesh=mesh["fsdp"])
-    # A matrix for each expert; the router, which is small and decides, by AdamW.
+    # Each expert is a matrix for Muon. AdamW updates the small router.
     optimizer = muonrt.torch.Muon(
         model.named_parameters(), lr=0.02, adamw_lr=1e-2, weight_decay=0.0,
         role=lambda name, p: ("muon", "stack") if p.ndim == 3 else "adamw")
@@ -56,7 +56,7 @@ def main():
         optimizer.zero_grad()
         loss = (model(x[rank::ranks]) - target[rank::ranks]).square().mean()
         loss.backward()
-        # The router is on every rank of "ep", and each knows the part of its own experts.
+        # Each rank of "ep" has the router's gradient for its own experts, so the gradients are summed.
         dist.all_reduce(model.router.weight.grad.to_local(), group=mesh["ep"].get_group())
         optimizer.step()
         first = loss.item() if first is None else first

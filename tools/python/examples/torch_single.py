@@ -1,4 +1,4 @@
-"""Trains a small convolutional network in one process; a scheduler, clipping, and a checkpoint.
+"""Trains a small convolutional network in one process, with a scheduler, clipping and a checkpoint.
 
   python torch_single.py
 """
@@ -25,8 +25,8 @@ class Network(torch.nn.Module):
 
 
 def role(name, p):
-    # A kernel of n0 x n1 x 3 x 3 is a matrix of n0 x 9 n1; the rest by name and dimension.
-    return ("muon", "matrix") if p.ndim == 4 else None
+    # A kernel of n0 x n1 x 3 x 3 is a matrix of n0 x 9 n1. Other roles follow from name and dimensions.
+    return ("muon", "flatten") if p.ndim == 4 else None
 
 
 def main():
@@ -50,7 +50,7 @@ def main():
     print(f"loss {loss.item():.4f} after {optimizer.last_report.step} steps")
     assert loss.item() < 0.7  # chance: log 4 = 1.39
 
-    # From the middle on again: the same bits.
+    # Training that continues from the checkpoint has bitwise identical results.
     file.seek(0)
     saved = torch.load(file)
     again = Network()

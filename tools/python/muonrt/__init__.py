@@ -1,4 +1,4 @@
-"""muonrt: sharded Muon and AdamW on the arrays that are there. See README.md."""
+"""muonrt: sharded Muon and AdamW on arrays of NumPy and PyTorch. See README.md."""
 
 import atexit as _atexit
 
@@ -12,31 +12,32 @@ from ._core import (
     Param,
     Part,
     QkClip,
-    Report,
-    StateExtent,
+    StateShard,
+    StepReport,
     ThreadGroup,
     route,
 )
 from ._errors import *  # noqa: F403
 
 __all__ = [
-    "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param", "Part", "QkClip", "Report",
-    "StateExtent", "ThreadGroup", "build_info", "route", "version",
+    "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param", "Part", "QkClip", "StateShard",
+    "StepReport", "ThreadGroup", "build_info", "route", "version",
 ]
 __all__ += _errors.__all__
 
-# Rank 0 says goodbye before its process ends, or the others may miss what they have yet to hear.
+# Rank 0 closes its communicator before its process ends. Otherwise the other ranks may not receive
+# its last messages.
 _atexit.register(_core._close_all)
 
 
 def version() -> str:
-    """Version of the library that runs, as "MAJOR.MINOR.PATCH"."""
+    """Returns the version of the library at run time, as "MAJOR.MINOR.PATCH"."""
     number = _core.version()
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def build_info() -> dict:
-    """Versions, compiler, instruction set and transports of the library."""
+    """Describes the library: versions, compiler, instruction set, devices and transports."""
     import json
 
     return json.loads(_core.build_info())

@@ -1,8 +1,9 @@
-"""What optimizers write into their state dicts, for muonrt.convert."""
+"""The keys of optimizers' state dicts, for muonrt.convert."""
 
-# What the sources write: torch/optim/_muon.py and adamw.py of PyTorch 2.15; examples/toy_train.py of
-# MoonshotAI/Moonlight c2ad5b2; dion/megabatch_base.py, muon.py and scalar_opts.py of microsoft/dion
-# 0a059a4. torch's momentum is a mean, that of the other two a heavy ball.
+# Keys of the state of a parameter, and muonrt's kinds of state. Sources: torch/optim/_muon.py and
+# adamw.py of PyTorch 2.15; examples/toy_train.py of MoonshotAI/Moonlight c2ad5b2;
+# dion/megabatch_base.py, muon.py and scalar_opts.py of microsoft/dion 0a059a4. torch's momentum is a
+# mean, that of Moonlight and Dion is a heavy ball.
 KINDS = {
     "muonrt.torch": {
         "muon": {"momentum_buffer": "momentum", "step": "step", "master": "master",
@@ -15,7 +16,7 @@ KINDS = {
                   "adamw": {"moment1": "momentum", "moment2": "variance", "step": "step"}},
     "dion": {"muon": {"momentum": "momentum"},
              "adamw": {"momentum": "momentum", "variance": "variance", "step_dev": "step"}}}
-# Settings of their groups, and ours.
+# Settings of a group, and muonrt.torch's names for them.
 MUON = {k: k for k in ("lr", "weight_decay", "momentum", "nesterov")}
 ADAMW = {k: k for k in ("lr", "weight_decay", "betas", "eps")}
 SETTINGS = {
@@ -29,7 +30,7 @@ SETTINGS = {
                       "nesterov": "nesterov"},
              "adamw": {"lr": "lr", "weight_decay": "weight_decay", "betas": "betas",
                        "epsilon": "eps"}}}
-# What else their groups hold, as published: of the rule, not of the state.
+# Other settings of a group with their published values. They belong to the rule, not to the state.
 _DION = {"cautious_wd": False, "nesterov": False, "flatten": False, "adjust_lr": "spectral_norm",
          "mu": 0.95, "betas": (0.9, 0.95), "epsilon": 1e-8}
 RULES = {
@@ -41,6 +42,6 @@ RULES = {
     "moonlight": {"muon": {"ns_steps": 5, "adamw_betas": (0.9, 0.95), "adamw_eps": 1e-8},
                   "adamw": {"ns_steps": 5, "momentum": 0.95, "nesterov": True}},
     "dion": {"muon": _DION, "adamw": _DION}}
-# Another update: the state alone would not do.
+# Values that mean another update rule, so that the state is not enough.
 REFUSED = {"amsgrad": True, "maximize": True, "decoupled_weight_decay": False}
 STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "steps", "initial_lr"}

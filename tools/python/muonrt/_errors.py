@@ -1,4 +1,4 @@
-"""An exception class for every status of muonrt/base.h; the text is the library's."""
+"""Exception classes, one for each error status of muonrt/base.h."""
 
 __all__ = [
     "AbortedError", "CallbackError", "CommError", "CorruptError", "DeviceError", "Error",
@@ -8,97 +8,98 @@ __all__ = [
 
 
 class Error(RuntimeError):
-    """Base of all; `status` is the number of muonrt/base.h."""
+    """Base class; `status` is the number of the status in muonrt/base.h."""
 
     status = 0
 
 
 class InvalidArgumentError(Error, ValueError):
-    """A value is wrong; the text names the parameter, the field and the values."""
+    """An argument is invalid; the message names it and its value."""
 
     status = 10
 
 
 class InvalidStateError(Error):
-    """The call does not fit what the object is now (closed, failed, in use by another thread)."""
+    """The call is not allowed now: the object is closed, has failed, or is in use by another thread."""
 
     status = 11
 
 
 class NotSupportedError(Error):
-    """Right, but not in this build or not in this combination."""
+    """This build, this machine or this combination of options cannot do it."""
 
     status = 12
 
 
 class CallbackError(Error):
-    """A function of the caller's returned an error."""
+    """A function that the caller has passed returned an error."""
 
     status = 13
 
 
 class MismatchError(Error):
-    """Ranks disagree; the text names them and what differs."""
+    """Arguments that must be equal differ between ranks; the message names the ranks and values."""
 
     status = 20
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """No memory on some rank; nothing has changed."""
+    """A rank could not allocate memory."""
 
     status = 30
 
 
 class DeviceError(Error):
-    """A device failed."""
+    """A GPU or its driver reported an error."""
 
     status = 40
 
 
 class CommError(Error, ConnectionError):
-    """A rank is lost, or the ranks could not meet."""
+    """A communicator has failed, or a rank is no longer reachable."""
 
     status = 50
 
 
 class TimeoutError(Error, TimeoutError):  # noqa: A001 (muonrt.TimeoutError is Python's, too)
-    """A rank did not come in time; the text names who is missing."""
+    """An operation did not complete before its timeout; the message names the missing ranks."""
 
     status = 51
 
 
 class AbortedError(Error):
-    """Some rank called abort, or Ctrl-C ended its call."""
+    """A rank has called abort(), or Ctrl-C has ended its call."""
 
     status = 52
 
 
 class UndecidedError(Error):
-    """A peer failed inside the vote: not committed here, perhaps there; see Optimizer.recover."""
+    """A peer failed during the vote of a step. This rank has not committed the step, but other ranks
+    may have; see Optimizer.recover()."""
 
     status = 60
 
 
 class TornError(Error):
-    """An eager step failed after its vote: parameters are partly updated."""
+    """An eager step failed after its vote, so the parameters are partly updated."""
 
     status = 61
 
 
 class IoError(Error, OSError):
-    """A file could not be read or written."""
+    """A file or folder could not be read or written."""
 
     status = 70
 
 
 class CorruptError(Error):
-    """A file is not what it should be."""
+    """The content of a file is damaged."""
 
     status = 71
 
 
 class InternalError(Error):
-    """A fault of muonrt's own."""
+    """A bug in muonrt; please report the message."""
 
     status = 90
 
@@ -107,7 +108,7 @@ _BY_STATUS = {c.status: c for c in Error.__subclasses__()}
 
 
 def of_status(status: int, text: str) -> Error:
-    """The exception of a status, with the library's text."""
+    """Returns the exception of a status with this message."""
     error = _BY_STATUS.get(status, Error)(text)
     error.status = status
     return error

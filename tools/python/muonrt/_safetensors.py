@@ -1,4 +1,4 @@
-"""Files of `muonrt state export --state`, by the package safetensors, as torch's tensors and back."""
+"""Reads and writes files of `muonrt state export --state` with the package safetensors."""
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -6,14 +6,14 @@ from safetensors.torch import save_file
 
 
 def read(path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors and metadata; what is no such file raises ValueError."""
+    """Returns tensors and metadata. Raises ValueError if the file has another format."""
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
     except SafetensorError as error:
-        raise ValueError(f"{path} is no safetensors file: {error}") from None
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
 
 
 def write(path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    # Each a copy: the package refuses tensors that share memory.
+    # The package rejects tensors that share memory, so each tensor is copied.
     save_file({name: t.contiguous().clone() for name, t in tensors.items()}, path, metadata)

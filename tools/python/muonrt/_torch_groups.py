@@ -1,4 +1,4 @@
-"""add_param_group of muonrt.torch.Muon: all is planned anew, and the state goes over."""
+"""add_param_group of muonrt.torch.Muon: creates a new core optimizer and moves the state to it."""
 
 import torch
 
@@ -6,21 +6,21 @@ import muonrt
 from muonrt import _torch_ranks as ranks
 from muonrt._torch_state import State
 
-# What a plan is, of an optimizer; a refused group leaves these as they were.
-PLANNED = ("_core", "_params", "_sent", "_places", "_state_views")
+# The attributes that belong to the core optimizer. They are restored if a group is rejected.
+OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors")
 
 
 def add(optimizer, param_group: dict, enter) -> None:
-    """`enter(group)` is torch's own. Collective."""
-    if optimizer._state_views is None:
-        raise muonrt.InvalidStateError("the optimizer is closed; create another one")
-    kept = {key: getattr(optimizer, key) for key in PLANNED}
+    """Adds a group of parameters; `enter(group)` is the method of torch. Collective."""
+    if optimizer._state_tensors is None:
+        raise muonrt.InvalidStateError("the optimizer is closed; create a new one")
+    kept = {key: getattr(optimizer, key) for key in OF_CORE}
     groups, names = len(optimizer.param_groups), len(optimizer._names)
     states = dict(optimizer.state)
 
     def join():
         if optimizer._saving:
-            raise muonrt.InvalidStateError("a save is under way; call save_wait first")
+            raise muonrt.InvalidStateError("a save is in progress; call save_wait() first")
         if not isinstance(param_group, dict):
             raise muonrt.InvalidArgumentError(
                 f"param_group is {type(param_group).__name__}; pass a dict with 'params'")
@@ -32,18 +32,18 @@ def add(optimizer, param_group: dict, enter) -> None:
             enter(group)
         optimizer._params = [p for group in optimizer.param_groups for p in group["params"]]
 
-    def go_on():
-        optimizer._state_views.go_on(states, kept["_core"])
+    def move_state():
+        optimizer._state_tensors.take_over(states, kept["_core"])
         if optimizer._reserved is not None:
             optimizer._core.save_reserve(with_params=optimizer._reserved)
 
     with torch.no_grad(), ranks.on_device(optimizer._device):
         try:
-            ranks.together(optimizer._comm, join)
-            kept["_state_views"].gather()
+            ranks.run_collectively(optimizer._comm, join)
+            kept["_state_tensors"].gather()
             optimizer._create()
-            optimizer._state_views = State(optimizer)
-            ranks.together(optimizer._comm, go_on)
+            optimizer._state_tensors = State(optimizer)
+            ranks.run_collectively(optimizer._comm, move_state)
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C
                 optimizer._comm.abort("interrupted by a signal")
@@ -53,7 +53,7 @@ def add(optimizer, param_group: dict, enter) -> None:
             optimizer.state.clear()
             optimizer.state.update(states)
             del optimizer.param_groups[groups:], optimizer._names[names:]
-            del optimizer._readings[names:]
-            optimizer._state_views.note_steps()
+            del optimizer._param_settings[names:]
+            optimizer._state_tensors.read_steps()
             raise
     kept["_core"].close()

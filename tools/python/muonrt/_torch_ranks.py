@@ -1,4 +1,4 @@
-"""From torch's process groups, device meshes and placements to muonrt's. Imported by muonrt.torch."""
+"""Turns torch's process groups into communicators, and DTensors into layouts, for muonrt.torch."""
 
 import contextlib
 import json
@@ -16,11 +16,11 @@ import muonrt
 from muonrt._errors import of_status
 
 if dist.is_available():
-    import torch.distributed.tensor  # noqa: F401 (torch itself imports it late)
+    import torch.distributed.tensor  # noqa: F401 (torch does not import it itself)
 
-# How long TCP may take to say why gloo has lost a peer.
+# Timeout in seconds for the reason, which is received over TCP after gloo has lost a peer.
 REASON_S = 5.0
-# No message has this tag. Gloo chooses a connection by the tag: 840 and 0 share one.
+# A tag that no message has. Gloo chooses a connection by the tag, and the tags 840 and 0 share one.
 NO_TAG = 840
 
 
@@ -29,40 +29,41 @@ def is_dtensor(tensor) -> bool:
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What lies on this rank, detached; the same memory."""
+    """Returns this rank's shard, detached, over the same memory."""
     with torch.no_grad():
         return (tensor.to_local() if is_dtensor(tensor) else tensor).detach()
 
 
 def on_device(device: torch.device):
-    """A context in which `device` is the current one, as exports by DLPack want it."""
+    """Returns a context in which `device` is the current one, which exports by DLPack require."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def stream_of(device: torch.device) -> int | None:
-    """The current CUDA stream, as a number; None on the host."""
+    """Returns the current CUDA stream as a number; None on the host."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
 
 
 def settle(device: torch.device) -> None:
-    """Returns when what the current stream holds has been done."""
+    """Waits until the work on the current stream has ended."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 def _gpu_of(device: torch.device) -> str | None:
-    """What tells a machine's GPUs apart, also where each process sees one alone."""
+    """Identifies a GPU of a machine, even if each process sees only one."""
     if device.type != "cuda":
         return None
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list[int]]:
-    """A communicator over the ranks of a process group, and their global ranks in its order.
+    """Creates a communicator for parameters on `device` over the ranks of a process group.
 
-    For parameters on `device`: of CUDA memory by NCCL where each rank has a GPU of its own, else
-    through host memory: over TCP on one machine, over gloo on several. Rank 0 tells the others its
-    address and a secret by one broadcast. Collective over the group.
+    It uses NCCL if each rank has its own GPU. Otherwise data go through host memory: over TCP on one
+    machine, over gloo on several. Rank 0 sends its TCP address and a secret to the others in one
+    broadcast. Also returns the global ranks in the order of the communicator. Collective over the
+    group.
     """
     group, ranks = None, [0]
     if dist.is_available() and dist.is_initialized():
@@ -74,33 +75,34 @@ def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list
         host = muonrt.Comm.self()
     else:
         dist.all_gather_object(places, (socket.gethostname(), _gpu_of(device)), group=group)
-        host = _meet(group, ranks, [name for name, _ in places])
+        host = _connect(group, ranks, [name for name, _ in places])
     gpus = [place for place in places if place[1] is not None]
     if gpus and len(gpus) < len(places):
         raise muonrt.MismatchError(
-            f"parameters are on {['CUDA' if gpu else 'the host' for _, gpu in places]} by rank; "
-            "an optimizer takes arrays of one kind of device")
+            f"the devices of the ranks' parameters differ: {['CUDA' if gpu else 'the host' for _, gpu in places]}; "
+            "put all parameters on CUDA, or all on the host")
     if len(set(gpus)) == len(places) > 1:
         return muonrt.Comm.nccl(host, device.index), ranks
     if len({name for name, _ in places}) > 1:
-        host = over_gloo(host, ranks)  # over TCP rank 0 carries every byte
+        host = over_gloo(host, ranks)  # over TCP rank 0 would forward all data
     return (muonrt.Comm.staged(host, device.index) if gpus else host), ranks
 
 
-def _meet(group, ranks: list[int], hosts: list[str]) -> muonrt.Comm:
-    """A communicator of host memory over the ranks of a group."""
+def _connect(group, ranks: list[int], hosts: list[str]) -> muonrt.Comm:
+    """Creates a communicator over TCP from the ranks of a group. `hosts`: their host names."""
     rank = dist.get_rank(group)
-    told = False
+    is_broadcast = False
 
-    def tell(address, secret):
-        nonlocal told
-        told = True
-        meeting = [address, secret]
-        dist.broadcast_object_list(meeting, src=ranks[0], group=group)
-        return meeting
+    def broadcast(address, secret):
+        """Sends rank 0's address and secret, or None and an error text, to the other ranks."""
+        nonlocal is_broadcast
+        is_broadcast = True
+        message = [address, secret]
+        dist.broadcast_object_list(message, src=ranks[0], group=group)
+        return message
 
     if rank > 0:
-        address, secret = tell(None, None)
+        address, secret = broadcast(None, None)
         if address is None:
             raise muonrt.CommError(secret)
         return muonrt.Comm.tcp(rank, len(ranks), address, secret)
@@ -114,34 +116,35 @@ def _meet(group, ranks: list[int], hosts: list[str]) -> muonrt.Comm:
     secret = secrets.token_bytes(16)
     try:
         return muonrt.Comm.tcp(0, len(ranks), place, secret,
-                               listening=lambda address: tell(address, secret))
+                               listening=lambda address: broadcast(address, secret))
     except Exception as error:
-        if not told:  # the others wait for it
-            tell(None, f"rank 0: {error}")
+        if not is_broadcast:  # the other ranks wait for the broadcast
+            broadcast(None, f"rank 0: {error}")
         raise
 
 
 def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
-    """A communicator whose data go by a gloo group of its own; `tcp` tells the ranks of errors.
+    """Creates a communicator that sends data over its own gloo group, and errors over `tcp`.
 
-    `ranks`: global ones, in the order of `tcp`. It needs no process group afterwards. Collective.
+    `ranks`: the global ranks, in the order of `tcp`. Later calls need no process group. Collective.
     """
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     gloo = group._get_backend(torch.device("cpu"))
     rank, size = tcp.rank, tcp.size
-    number = [dist.get_group_rank(group, r) for r in ranks]  # gloo has an order of its own
+    number = [dist.get_group_rank(group, r) for r in ranks]  # ranks of gloo may have another order
     tcp.set_timeout(REASON_S)
 
     def exchange(sends, receives, timeout):
         end = time.monotonic() + timeout
-        said = [(peer, bytearray(len(view).to_bytes(8, "little"))) for peer, view in sends]
-        heard = [(peer, bytearray(8)) for peer, _ in receives]
-        move(said, heard, end)  # gloo ends the process of a rank that is sent too much
-        for (peer, length), (_, view) in zip(heard, receives):
+        own_sizes = [(peer, bytearray(len(view).to_bytes(8, "little"))) for peer, view in sends]
+        peer_sizes = [(peer, bytearray(8)) for peer, _ in receives]
+        # The sizes are compared first, because gloo ends a process that receives too many bytes.
+        move(own_sizes, peer_sizes, end)
+        for (peer, length), (_, view) in zip(peer_sizes, receives):
             if (sent := int.from_bytes(length, "little")) != len(view):
                 raise muonrt.MismatchError(
-                    f"rank {peer} sends {sent} bytes where rank {rank} expects {len(view)}; both "
-                    "must derive the sizes from the same plan")
+                    f"rank {peer} sends {sent} bytes, but rank {rank} expects {len(view)}; pass the "
+                    "same size on both ranks")
         move(sends, receives, end)
 
     def move(sends, receives, end):
@@ -154,9 +157,11 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
             for peer, work in works:
                 work.wait(timedelta(seconds=max(end - time.monotonic(), 0.001)))
         except RuntimeError as error:
-            hang_up()  # nothing comes into these views any more
+            disconnect()  # no data arrive in these views any more
             if time.monotonic() >= end:
-                raise TimeoutError(f"rank {peer} did not come before the deadline") from error
+                raise TimeoutError(
+                    f"the exchange with rank {peer} did not complete before the timeout; check whether "
+                    f"rank {peer} is still running, or raise timeout_ms") from error
             raise_reason(peer, error)
 
     def allgather(mine, all, timeout):
@@ -166,31 +171,31 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
         exchange([(i, mine) for i in others], [(i, parts[i]) for i in others], timeout)
 
     def raise_reason(peer, error):
-        """What the ranks have been told, or else TCP's word on a peer that gloo has lost."""
-        asked = time.monotonic()
+        """Raises the error that a rank has published, or TCP's error for a peer that gloo has lost."""
+        start = time.monotonic()
         try:
-            tcp.exchange([], [(peer, bytearray(1))])  # which nobody sends
+            tcp.exchange([], [(peer, bytearray(1))])  # no rank sends this message
         except muonrt.TimeoutError:
-            if time.monotonic() - asked < REASON_S:  # a peer's, that it has told
+            if time.monotonic() - start < REASON_S:  # the published error of a peer
                 raise
             raise muonrt.CommError(f"rank {peer}: {error}") from error
 
-    def hang_up():
-        """Ends all waits of the group, here and on its peers."""
+    def disconnect():
+        """Ends all waits of the group, on this rank and on its peers."""
         nothing = torch.empty(1, dtype=torch.uint8)
-        with contextlib.suppress(RuntimeError):  # a timeout: gloo then closes its connections
+        with contextlib.suppress(RuntimeError):  # after a timeout gloo closes its connections
             gloo.recv([nothing], number[rank - 1], NO_TAG).wait(timedelta(milliseconds=1))
 
     def abort(message, status):
         tcp.abort(message, status)
-        hang_up()
+        disconnect()
 
     def close():
         nonlocal gloo, group
         tcp.close()
-        hang_up()
+        disconnect()
         if dist.is_initialized():
-            with contextlib.suppress(ValueError):  # another world's, by now
+            with contextlib.suppress(ValueError):  # the group may belong to an earlier initialization
                 dist.destroy_process_group(group)
         gloo = group = None
 
@@ -199,38 +204,42 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
 
 
 def gather_objects(comm: muonrt.Comm, mine) -> list:
-    """Every rank's JSON value, in rank order. Collective."""
+    """Gathers a JSON value of every rank, in rank order. Collective."""
     text = json.dumps(mine).encode()
     sizes = [int.from_bytes(b, "little") for b in comm.allgather(len(text).to_bytes(8, "little"))]
     padded = comm.allgather(text.ljust(max(sizes)))
     return [json.loads(b[:n]) for b, n in zip(padded, sizes)]
 
 
-def together(comm: muonrt.Comm, work) -> list:
-    """Every rank's `work()`, a JSON value; what one raises all raise. Collective."""
+def run_collectively(comm: muonrt.Comm, function) -> list:
+    """Runs `function()` on every rank and returns the JSON values of all ranks. If it raises on any
+    rank, all ranks raise that error. Collective."""
     try:
-        mine = {"value": work()}
+        mine = {"value": function()}
     except Exception as error:
         kind = error if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError
         mine = {"status": kind.status, "error": f"rank {comm.rank}: {error}"}
     everywhere = gather_objects(comm, mine)
-    for told in everywhere:
-        if "error" in told:
-            raise of_status(told["status"], told["error"])
-    return [told["value"] for told in everywhere]
+    for result in everywhere:
+        if "error" in result:
+            raise of_status(result["status"], result["error"])
+    return [result["value"] for result in everywhere]
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How a DTensor lies: as it says itself, with ranks of the communicator."""
+class TensorPlacement:
+    """The mesh and the placements of a DTensor. `ranks` are ranks of the communicator."""
 
     mesh_shape: tuple[int, ...]
     ranks: tuple[int, ...]
     placements: str
 
 
-def spread_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Spread | None:
-    """None for a plain tensor, which all ranks hold. `number`: communicator rank by global rank."""
+def placement_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> TensorPlacement | None:
+    """Returns the placement of a DTensor; None for a plain tensor, which all ranks hold.
+
+    `number`: the rank in the communicator of each global rank.
+    """
     if not is_dtensor(tensor):
         return None
     mesh = tensor.device_mesh.mesh
@@ -238,27 +247,31 @@ def spread_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Spread
         ranks = tuple(number[r] for r in mesh.flatten().tolist())
     except KeyError as rank:
         raise muonrt.InvalidArgumentError(
-            f"param '{name}': its device mesh has rank {rank}, which is not in the process group; "
+            f"param '{name}': the device mesh has rank {rank}, which is not in the process group; "
             "pass the process_group of all ranks that hold the parameters") from None
     if any(p.is_partial() for p in tensor.placements):
         raise muonrt.NotSupportedError(
-            f"param '{name}': placements {tensor.placements}; a parameter cannot be partial")
-    return Spread(tuple(mesh.shape), ranks, ", ".join(repr(p) for p in tensor.placements))
+            f"param '{name}': the placements are {tensor.placements}, but a parameter cannot be "
+            "partial; redistribute it")
+    return TensorPlacement(tuple(mesh.shape), ranks, ", ".join(repr(p) for p in tensor.placements))
 
 
-def lift(name: str, everywhere: list[Spread | None], reading: str) -> "muonrt.Layout | None":
-    """The layout over all ranks, each of which may have another submesh.
+def lift(name: str, everywhere: list[TensorPlacement | None],
+         reading: str) -> "muonrt.Layout | None":
+    """Returns the layout over all ranks, each of which may have another submesh.
 
-    `everywhere`: every rank's, in rank order.
+    `everywhere`: the placements of all ranks, in rank order.
     """
     first = everywhere[0]
     if all(s is None for s in everywhere):
         return None
     if any(s is None for s in everywhere):
-        raise muonrt.MismatchError(f"param '{name}': a DTensor on some ranks, plain on others")
+        raise muonrt.MismatchError(f"param '{name}' is a DTensor on some ranks and a plain tensor on "
+                                   "others; use the same type on all ranks")
     if any(s.placements != first.placements or s.mesh_shape != first.mesh_shape
            for s in everywhere):
-        raise muonrt.MismatchError(f"param '{name}': ranks have other placements or mesh shapes")
+        raise muonrt.MismatchError(f"param '{name}': placements or mesh shapes differ between ranks; "
+                                   "use the same on all ranks")
     mesh = muonrt.Mesh(first.mesh_shape, ranks=first.ranks)
     try:
         return muonrt.Layout(mesh, first.placements, reading=reading).lift(
@@ -267,28 +280,29 @@ def lift(name: str, everywhere: list[Spread | None], reading: str) -> "muonrt.La
         raise muonrt.NotSupportedError(f"param '{name}': {error}") from None
 
 
-def layout_of(name: str, tensor: torch.Tensor, everywhere: list[Spread | None], rank: int):
-    """The muonrt.Layout, compared with where torch says that the shard begins."""
+def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement | None], rank: int):
+    """Returns the muonrt.Layout, and checks that it agrees with the offset that torch reports."""
     literal = lift(name, everywhere, "literal")
     if literal is None:
         return None
     world, placements = len(everywhere), everywhere[0].placements
-    # FSDP2 cuts what TP has cut already, and says so by a strided shard.
+    # FSDP2 shards the local tensors that TP has left, and records this as a strided shard.
     layout = lift(name, everywhere, "ordered") if "StridedShard" in placements else literal
     shape = tuple(tensor.shape)
     local = tuple(local_of(tensor).shape)
-    said = tuple(layout.local_shape(shape, rank, world))
-    if local != said:
+    expected = tuple(layout.local_shape(shape, rank, world))
+    if local != expected:
         raise muonrt.NotSupportedError(
-            f"param '{name}': shard of {shape} by {placements} on mesh "
-            f"{everywhere[0].mesh_shape} has shape {local} on rank {rank}; muonrt expects {said}")
+            f"param '{name}': the shard of {shape} with placements {placements} on mesh "
+            f"{everywhere[0].mesh_shape} has shape {local} on rank {rank}, but muonrt expects {expected}")
     if 0 not in local:
         _compare_offsets(name, tensor, literal, rank, world)
     return layout
 
 
 def _compare_offsets(name, tensor, literal, rank, world) -> None:
-    """torch reports placements literally, also those of FSDP2 over TP."""
+    """Compares with the offset that torch reports, which follows the literal reading, even for FSDP2
+    over TP."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape = tuple(tensor.shape)
@@ -300,9 +314,9 @@ def _compare_offsets(name, tensor, literal, rank, world) -> None:
         begins = tuple(r[0][0] for r in runs)
         if begins != tuple(offset):
             raise muonrt.NotSupportedError(
-                f"param '{name}': by torch its shard begins at {tuple(offset)} of {shape}, by "
-                f"muonrt at {begins} ({tensor.placements}, rank {rank})")
+                f"param '{name}': according to torch the shard of rank {rank} begins at {tuple(offset)} "
+                f"of {shape}, but according to muonrt at {begins} (placements {tensor.placements})")
     elif held != tuple(reported):
         raise muonrt.NotSupportedError(
-            f"param '{name}': by torch its shard has shape {tuple(reported)}, by muonrt {held} "
-            f"({tensor.placements}, rank {rank})")
+            f"param '{name}': according to torch the shard of rank {rank} has shape {tuple(reported)}, "
+            f"but according to muonrt {held} (placements {tensor.placements})")

@@ -1,7 +1,7 @@
-"""Which parameters of muonrt.torch.Muon get Muon, and how their tensors are read as matrices."""
+"""Which parameters muonrt.torch.Muon updates with Muon, and how their tensors form matrices."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -9,67 +9,110 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 
-# What a group may say of the matrices in it, and what a role may.
+# Settings of muonrt.Param that a group may have, and those that a role may have.
 DIMS = ("transposed", "batch_dims", "row_dims")
-READING = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape")
+PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape")
+
+# The settings of a param_group that may change between steps. All others are fixed.
+CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
+            "adamw": ("lr", "weight_decay", "betas", "eps")}
+# Values of settings that neither the call nor the preset sets.
+DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True),
+            "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 
 Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | None"]
 
 
 def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
             dims: dict) -> tuple[str, dict]:
-    """"muon" or "adamw", and what muonrt.Param is told of the tensor."""
+    """Returns "muon" or "adamw", and the settings of muonrt.Param for the tensor."""
     chosen = role(name, p) if role else None
     if chosen is None and group_role is not None:
         chosen = group_role
     if chosen is None:
-        # Where a group tells what the dimensions are, only the name is asked.
-        told = p.ndim > 2 and (dims.get("batch_dims") or dims.get("row_dims"))
+        # If the group says how the dimensions form matrices, the name alone determines the role.
+        is_matrix = p.ndim > 2 and (dims.get("batch_dims") or dims.get("row_dims"))
         try:
-            chosen = muonrt.route(name, 2 if told else p.ndim)
+            chosen = muonrt.route(name, 2 if is_matrix else p.ndim)
         except muonrt.InvalidArgumentError as error:
             raise muonrt.InvalidArgumentError(
-                f"{error}; tell it by role=, for instance ('muon', 'stack')") from None
+                f"{error}; return its role with role=, for example ('muon', 'stack')") from None
     pair = (chosen, {}) if isinstance(chosen, str) else chosen
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise muonrt.InvalidArgumentError(
-            f"param '{name}': role {chosen!r}; use 'muon', 'adamw', or a pair of one of these and "
-            "a dict of settings")
-    kind, reading = pair
+            f"param '{name}': the role is {chosen!r}; use 'muon', 'adamw', or a pair of one of these "
+            "and a dict of settings")
+    kind, settings = pair
     if kind not in ("muon", "adamw"):
-        raise muonrt.InvalidArgumentError(f"param '{name}': role {kind!r}; use 'muon' or 'adamw'")
-    if isinstance(reading, str):
-        reading = {} if reading == "plain" else {"view": reading}
-    if unknown := set(reading) - set(READING):
         raise muonrt.InvalidArgumentError(
-            f"param '{name}': a role has no setting {sorted(unknown)}; there are {READING}")
-    if kind == "adamw" and (matrices := set(reading) & {"view", *DIMS}):
+            f"param '{name}': the role is {kind!r}; use 'muon' or 'adamw'")
+    if isinstance(settings, str):
+        settings = {} if settings == "none" else {"view": settings}
+    if unknown := set(settings) - set(PARAM_SETTINGS):
         raise muonrt.InvalidArgumentError(
-            f"param '{name}': role 'adamw' with {sorted(matrices)}, which are Muon's; leave them out")
-    for key, value in (dims | reading).items():
-        kinds = {"transposed": bool, "batch_dims": int, "row_dims": int}
-        if key in DIMS and type(value) is not kinds[key]:
+            f"param '{name}': a role has no setting {sorted(unknown)}; use {PARAM_SETTINGS}")
+    if kind == "adamw" and (of_muon := set(settings) & {"view", *DIMS}):
+        raise muonrt.InvalidArgumentError(
+            f"param '{name}': role 'adamw' cannot be combined with {sorted(of_muon)}, which only Muon "
+            "uses; omit these settings")
+    for key, value in (dims | settings).items():
+        types = {"transposed": bool, "batch_dims": int, "row_dims": int}
+        if key in DIMS and type(value) is not types[key]:
             raise muonrt.InvalidArgumentError(
-                f"param '{name}': {key} is {value!r}; give {kinds[key].__name__}")
-    if "layout" in reading and ranks.is_dtensor(p):
+                f"param '{name}': {key} is {value!r}; pass a value of type {types[key].__name__}")
+    if "layout" in settings and ranks.is_dtensor(p):
         raise muonrt.InvalidArgumentError(
-            f"param '{name}': a layout is given, but the DTensor says {p.placements}; give a layout "
-            "for plain tensors, each rank's shard")
-    return kind, (dims if kind == "muon" else {}) | reading
+            f"param '{name}': a layout is set, but the DTensor has placements {p.placements}; set a "
+            "layout only for plain tensors, which are the shard of each rank")
+    return kind, (dims if kind == "muon" else {}) | settings
 
 
-def warn_of_conv1d(groups: list[dict], readings: list[dict], muon: dict) -> None:
-    """Where GPT-2's names have the shape that only Conv1D gives, and a setting asks for rows."""
+def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], dict]]:
+    """Splits each group of the caller by role. Returns for each new group its role, its parameters (name,
+    settings of muonrt.Param, parameter), and the settings of the group."""
+    out = []
+    entries = list(params)
+    if not entries or not isinstance(entries[0], dict):
+        entries = [{"params": entries}]
+    for entry in entries:
+        if "params" not in entry:
+            raise muonrt.InvalidArgumentError(
+                f"a group has no 'params', only {sorted(entry)}; add 'params'")
+        members: dict[str, list] = {"muon": [], "adamw": []}
+        rest = {k: v for k, v in entry.items() if k not in ("params", "role", *DIMS)}
+        dims = {k: entry[k] for k in DIMS if k in entry}
+        for item in entry["params"]:
+            if isinstance(item, torch.Tensor):
+                raise muonrt.InvalidArgumentError(
+                    f"a parameter of shape {tuple(item.shape)} has no name; pass "
+                    "model.named_parameters(), or pairs of name and parameter")
+            name, p = item
+            if p.requires_grad:
+                kind, settings = role_of(name, p, entry.get("role"), role, dims)
+                members[kind].append((name, settings, p))
+        for kind, named in members.items():
+            if named:
+                unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
+                if unknown:
+                    raise TypeError(f"a group has no setting {sorted(unknown)}; use "
+                                    f"{CHANGING['muon'] + CHANGING['adamw'] + DIMS}")
+                out.append((kind, named, {k: v for k, v in rest.items() if k in CHANGING[kind]}))
+    return out
+
+
+def warn_of_conv1d(groups: list[dict], param_settings: list[dict], muon: dict) -> None:
+    """Warns if a parameter has a name of GPT-2 and the shape of Conv1D, and if a setting distinguishes
+    rows and columns."""
     if muon.get("scale_rule") not in ("original", "ratio") \
-            and muon.get("normuon", "off") == "off" and not muon.get("block_period"):
+            and muon.get("normuon_axis", "off") == "off" and not muon.get("block_period"):
         return
     named = [(group["role"], *pair) for group in groups for pair in group["params"]]
-    for (kind, name, p), reading in zip(named, readings):
-        if kind == "adamw" or p.ndim != 2 or "transposed" in reading:
+    for (kind, name, p), settings in zip(named, param_settings):
+        if kind == "adamw" or p.ndim != 2 or "transposed" in settings:
             continue
         wide = p.shape[0] < p.shape[1] and ("c_attn" in name or "c_fc" in name)
         if wide or p.shape[0] > p.shape[1] and "c_proj" in name:
-            warnings.warn(f"param '{name}': shape {tuple(p.shape)} is that of a weight stored "
-                          "inputs x outputs (GPT-2's Conv1D); give the group or role of all of "
-                          "these transposed=True, or False", stacklevel=4)
+            warnings.warn(f"param '{name}': the shape is {tuple(p.shape)}, so the weight seems to be "
+                          "stored as inputs x outputs (GPT-2's Conv1D); set transposed=True or False "
+                          "in the group or role of these weights", stacklevel=4)
             return

@@ -2,9 +2,10 @@
 
   python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
 
-IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) in which there are state
-dicts of optimizers, anywhere (torch: of Muon and of AdamW); or a file of `muonrt state export --state`.
-OUT: NAME.safetensors for `muonrt state import --from muonrt`; NAME.pt for torch.load; else a DCP folder.
+IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) that contain state dicts of
+optimizers at any depth (of torch: both Muon and AdamW); or files of `muonrt state export --state`.
+OUT: NAME.safetensors for `muonrt state import --from muonrt`; NAME.pt for torch.load; otherwise a DCP
+folder.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from muonrt._torch_state import momentum_factor
 PUBLISHED = {"muon": {"weight_decay": 0.1, "nesterov": True, "momentum_kind": "ema"},
              "adamw": {"weight_decay": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}}
 FORMAT = "muonrt step state 1"  # of tools/command/state/export.cpp
-CHECKED = "muonrt step state 2"  # the same with checksums, which are not read
+WITH_CHECKSUMS = "muonrt step state 2"  # the checksums are not read
 
 
 @dataclass
@@ -37,41 +38,41 @@ class Group:
 
 
 class Checkpoint:
-    """Groups, {name: {kind: tensor}} with muonrt's kinds of state, and counts of steps."""
+    """Groups, state as {name: {kind: tensor}} with muonrt's kinds, and counts of steps."""
 
     def __init__(self):
         self.groups: list[Group] = []
         self.state: dict[str, dict] = {}
         self.step = 0
-        self.updates: dict[str, int] = {}  # of parameters that were told apart
+        self.update_counts: dict[str, int] = {}  # of parameters that have their own count
 
     def set_step(self, number, name: str | None = None) -> None:
-        """Takes the steps of a parameter, or of all."""
+        """Sets the number of steps of a parameter, or of all parameters."""
         self.step = max(self.step, int(number))
-        if name is not None and self.updates.setdefault(name, int(number)) != int(number):
-            raise ValueError(f"param '{name}' is at step {self.updates[name]} and at {int(number)}")
+        if name is not None and self.update_counts.setdefault(name, int(number)) != int(number):
+            raise ValueError(f"param '{name}' is at step {self.update_counts[name]} and at {int(number)}")
 
-    def updates_of(self, name: str) -> int:
-        return self.updates.get(name, self.step)
+    def update_count_of(self, name: str) -> int:
+        return self.update_counts.get(name, self.step)
 
     def add(self, name: str, state: dict) -> None:
         if name in self.state:
-            raise ValueError(f"param '{name}' is there twice")
+            raise ValueError(f"param '{name}' occurs twice; pass each parameter once")
         self.state[name] = state
 
-    def change(self, told: dict) -> None:
-        """Takes settings of --set; a momentum changes its convention."""
+    def change(self, changes: dict) -> None:
+        """Applies the settings of --set. If momentum_kind changes, the momentum is converted."""
         for group in self.groups:
             kind = group.settings.get("momentum_kind")
-            of_adamw = {k.removeprefix("adamw."): v for k, v in told.items() if "." in k}
-            of_muon = {k: v for k, v in told.items() if "." not in k and k != "momentum_kind"}
+            of_adamw = {k.removeprefix("adamw."): v for k, v in changes.items() if "." in k}
+            of_muon = {k: v for k, v in changes.items() if "." not in k and k != "momentum_kind"}
             group.settings.update(of_muon if group.role == "muon" else of_adamw)
-            if kind and "momentum_kind" in told:
-                self.set_kind(group, told["momentum_kind"])
+            if kind and "momentum_kind" in changes:
+                self.set_kind(group, changes["momentum_kind"])
             for key in ("lr", "momentum") if group.role == "muon" else ("lr",):
                 if key not in group.settings:
                     prefix = "adamw." if group.role == "adamw" else ""
-                    raise ValueError(f"the state says no {key}; give --set {prefix}{key}=")
+                    raise ValueError(f"the state has no {key}; pass --set {prefix}{key}=VALUE")
 
     def set_kind(self, group: Group, kind: str) -> None:
         factor = momentum_factor(group.settings["momentum_kind"], kind, group.settings["momentum"])
@@ -82,16 +83,16 @@ class Checkpoint:
                 self.state[name]["momentum"] = (momentum.float() * factor).to(momentum.dtype)
 
 
-def find_all(value, wanted) -> list[dict]:
-    """The dicts in nested dicts and lists for which `wanted` holds."""
-    if isinstance(value, dict) and wanted(value):
+def find_all(value, predicate) -> list[dict]:
+    """Returns the dicts in nested dicts and lists that satisfy `predicate`."""
+    if isinstance(value, dict) and predicate(value):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [found for item in inner for found in find_all(item, wanted)]
+    return [found for item in inner for found in find_all(item, predicate)]
 
 
 def load(path: Path):
-    """What torch.save or DCP wrote."""
+    """Reads a file of torch.save or a folder of DCP."""
     with tempfile.TemporaryDirectory() as folder:
         if path.is_dir():
             from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -112,7 +113,7 @@ def format_of(found: dict) -> str:
 
 
 def read_dict(out: Checkpoint, found: dict, names) -> None:
-    """Adds a state dict of an optimizer. names: an iterator for those without names."""
+    """Adds a state dict of an optimizer. `names`: an iterator over names for parameters without names."""
     form = format_of(found)
     for group in found["param_groups"]:
         keys = list(group["params"])
@@ -121,7 +122,7 @@ def read_dict(out: Checkpoint, found: dict, names) -> None:
         for i, key in enumerate(keys):
             name = called[i] if called else next(names, None)
             if name is None:
-                raise ValueError(f"parameter {key} has no name; --names FILE has one in each line")
+                raise ValueError(f"parameter {key} has no name; pass --names FILE with one name per line")
             entry = dict(found["state"].get(key, {}))
             role = group.get("role") or group.get("algorithm") or \
                 ("muon" if entry.pop("use_muon", "momentum_buffer" in entry) else "adamw")
@@ -139,23 +140,25 @@ def read_dict(out: Checkpoint, found: dict, names) -> None:
 def read_entry(out: Checkpoint, form: str, role: str, name: str, entry: dict) -> dict:
     kinds = KINDS[form].get(role)
     if kinds is None:
-        raise ValueError(f"param '{name}': algorithm '{role}'; muonrt has muon and adamw")
+        raise ValueError(f"param '{name}': algorithm '{role}' cannot be converted; use muon or adamw")
     state = {}
     for key, value in entry.items():
         if key not in kinds:
-            raise ValueError(f"param '{name}': unknown state '{key}' ({form} has {list(kinds)})")
+            raise ValueError(f"param '{name}': unknown state '{key}'; {form} has {list(kinds)}")
         if type(value) is not torch.Tensor and kinds[key] != "step":
             raise ValueError(f"param '{name}': state '{key}' is a {type(value).__name__}, not a "
                              "whole tensor; save shards with torch.distributed.checkpoint")
         if kinds[key] == "step":
             out.set_step(value, name)
         else:
-            # Foreign moments may have the dtype of gradients; muonrt's are what its settings say.
+            # The moments of other optimizers may have the dtype of gradients. Those of muonrt follow
+            # its settings.
             state[kinds[key]] = value if form == "muonrt.torch" else value.float()
     needed = ("momentum", "variance") if role == "adamw" else ("momentum",)
     for key, kind in kinds.items():
         if kind in needed and kind not in state:
-            raise ValueError(f"param '{name}': no state '{key}' (had it never a gradient?)")
+            raise ValueError(f"param '{name}': no state '{key}', perhaps because it never had a gradient; "
+                             "save the state after a step that updates it")
     return state
 
 
@@ -169,13 +172,13 @@ def read_settings(form: str, role: str, group: dict) -> dict:
         if key not in theirs and key not in rule and key not in STRUCTURE:
             raise ValueError(f"unknown setting '{key}' of a group of {form}")
         if key in REFUSED and value == REFUSED[key]:
-            raise ValueError(f"{key}={value} is another rule than muonrt's AdamW")
+            raise ValueError(f"{key}={value} is an update rule that muonrt's AdamW does not support")
         if key in rule and key not in either and value != rule[key]:
-            print(f"note: {form} has {key}={value}: the state does not carry it", file=sys.stderr)
+            print(f"note: {form} has {key}={value}, which is not part of the state", file=sys.stderr)
     kind = "heavy_ball" if form in ("moonlight", "dion") else "ema"
     settings = {"momentum_kind": kind} if role == "muon" else {}
     for key, ours in theirs.items():
-        if key in group:  # rates may be tensors
+        if key in group:  # a rate may be a tensor
             value = group[key]
             settings[ours] = value.item() if isinstance(value, torch.Tensor) else value
     return settings
@@ -184,8 +187,8 @@ def read_settings(form: str, role: str, group: dict) -> dict:
 def read_file(out: Checkpoint, path: Path) -> None:
     """Adds a file of `muonrt state export --state`."""
     tensors, metadata = _safetensors.read(path)
-    if metadata.get("format") not in (FORMAT, CHECKED):
-        raise ValueError(f"{path}: its metadata do not say format '{FORMAT}'")
+    if metadata.get("format") not in (FORMAT, WITH_CHECKSUMS):
+        raise ValueError(f"{path}: the format is {metadata.get('format')!r}, but must be '{FORMAT}'")
     out.set_step(tensors.pop("step"))
     states: dict[str, dict] = {}
     for key, value in tensors.items():
@@ -200,7 +203,7 @@ def read_file(out: Checkpoint, path: Path) -> None:
     for group in groups:
         if "betas" in group.settings:
             group.settings["betas"] = tuple(group.settings["betas"])
-    if not groups:  # of muonrt state export
+    if not groups:  # a file of muonrt state export
         by_kind: dict[str, list] = {}
         for name in states:
             by_kind.setdefault(metadata[f"momentum/{name}"], []).append(name)
@@ -220,19 +223,19 @@ def write_file(ck: Checkpoint, path: Path) -> None:
             metadata[f"momentum/{name}"] = group.settings.get("momentum_kind", "adamw")
             tensors |= {f"{kind}/{name}": value for kind, value in ck.state[name].items()}
             if group.role == "adamw":
-                tensors[f"updates/{name}"] = torch.tensor(ck.updates_of(name), dtype=torch.int64)
+                tensors[f"updates/{name}"] = torch.tensor(ck.update_count_of(name), dtype=torch.int64)
     _safetensors.write(path, tensors, metadata)
 
 
 def write_dict(ck: Checkpoint, form: str, groups: list[Group], by_name: bool) -> dict:
-    """A state dict of `groups`; its keys are names, or numbers as in Optimizer.state_dict."""
+    """Returns a state dict of `groups`, with names or, as Optimizer.state_dict(), numbers as keys."""
     out = {"state": {}, "param_groups": []}
     for group in groups:
         keys = group.names if by_name else \
             list(range(len(out["state"]), len(out["state"]) + len(group.names)))
         settings = {} if form == "moonlight" else dict(RULES[form][group.role])
-        said = PUBLISHED[group.role] | group.settings
-        settings |= {key: said[ours] for key, ours in SETTINGS[form][group.role].items()}
+        values = PUBLISHED[group.role] | group.settings
+        settings |= {key: values[ours] for key, ours in SETTINGS[form][group.role].items()}
         settings |= {"params": keys, "param_names": group.names}
         if form == "muonrt.torch":
             settings |= {"role": group.role, "steps": ck.step}
@@ -251,10 +254,11 @@ def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
     have = dict(ck.state[name])
     if form in ("torch", "moonlight") and role == "muon" and have["momentum"].ndim != 2:
         raise ValueError(f"param '{name}' has {have['momentum'].ndim} dimensions; "
-                         f"Muon of {form} takes matrices alone")
+                         f"Muon of {form} supports only matrices")
     if form != "muonrt.torch":
-        have.pop("master", None)  # they go on from the parameter
-    number = ck.updates_of(name) if form == "moonlight" else torch.tensor(float(ck.updates_of(name)))
+        have.pop("master", None)  # these optimizers continue from the parameter
+    count = ck.update_count_of(name)
+    number = count if form == "moonlight" else torch.tensor(float(count))
     out = {"use_muon": role == "muon"} if form == "moonlight" else {}
     for key, kind in KINDS[form][role].items():
         if kind == "step":
@@ -262,36 +266,36 @@ def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
         elif kind in have:
             out[key] = have.pop(kind)
     if have:
-        raise ValueError(f"param '{name}': {form} has no place for state {sorted(have)}")
+        raise ValueError(f"param '{name}': {form} cannot store the state {sorted(have)}")
     return out
 
 
 def one_step(ck: Checkpoint, group: Group) -> int:
-    """Dion's: one count for a group."""
+    """Returns the count of steps of a group, because Dion has one for each group."""
     if group.role == "muon":
         return ck.step
-    counts = {ck.updates_of(name): name for name in group.names}
+    counts = {ck.update_count_of(name): name for name in group.names}
     if len(counts) > 1:
-        said = ", ".join(f"'{name}' took part in {n} steps" for n, name in counts.items())
-        raise ValueError(f"{said}: Dion has one count for the parameters of a group")
+        listed = ", ".join(f"'{name}' has {n} updates" for n, name in counts.items())
+        raise ValueError(f"{listed}, but Dion has one count for the parameters of a group")
     return next(iter(counts))
 
 
 def one_group(groups: list[dict]) -> dict:
-    """Moonlight's: one for all parameters, those of Muon first."""
+    """Returns one group for all parameters, those of Muon first, because Moonlight has one."""
     out: dict = {}
     for group in sorted(groups, key=lambda g: "momentum" not in g):
         for key, value in group.items():
             if key in ("params", "param_names"):
                 out[key] = out.get(key, []) + value
             elif out.setdefault(key, value) != value:
-                raise ValueError(f"Moonlight has one {key} for all parameters, the state {out[key]} "
-                                 f"and {value}; make them equal by --set")
+                raise ValueError(f"Moonlight has one {key} for all parameters, but the state has "
+                                 f"{out[key]} and {value}; make them equal with --set")
     return RULES["moonlight"]["muon"] | RULES["moonlight"]["adamw"] | out
 
 
 def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
-    """Compares shapes with the model's, and makes masters of its bf16 parameters."""
+    """Compares shapes with the model's, and makes master weights from its bf16 parameters."""
     whole = _safetensors.read(path)[0] if path.suffix == ".safetensors" else load(path)
     models = find_all(whole, lambda d: all(name in d for name in ck.state))
     if not models:
@@ -299,20 +303,21 @@ def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
     for name, state in ck.state.items():
         param = models[0][name].detach()
         if param.shape != state["momentum"].shape:
-            raise ValueError(f"param '{name}': the state has shape "
-                             f"{tuple(state['momentum'].shape)}, the model {tuple(param.shape)}")
+            raise ValueError(f"param '{name}': the state has shape {tuple(state['momentum'].shape)}, but "
+                             f"the model has {tuple(param.shape)}; pass the model of this state")
         if masters and param.dtype == torch.bfloat16:
             state.setdefault("master", param.float())
 
 
 def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path | None = None,
-            model: Path | None = None, told: dict | None = None) -> Checkpoint:
-    """Does what the command does; what is refused raises ValueError, and nothing is written."""
+            model: Path | None = None, changes: dict | None = None) -> Checkpoint:
+    """Converts as the command does. If a checkpoint cannot be converted, raises ValueError and writes
+    nothing."""
     if output.exists():
-        raise ValueError(f"{output} is there already; give another name")
+        raise ValueError(f"{output} already exists; use another name")
     is_file = output.suffix == ".safetensors"
     if is_file and to:
-        raise ValueError("a .safetensors file has muonrt's own format; leave --to out")
+        raise ValueError("a .safetensors file has muonrt's format; omit --to")
     form, ck = to or "muonrt.torch", Checkpoint()
     lines = names.read_text().splitlines() if names else []
     left = iter(lines)
@@ -322,12 +327,13 @@ def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path
             continue
         found = find_all(load(path), lambda d: {"state", "param_groups"} <= set(d))
         if not found:
-            raise ValueError(f"{path} has no state of an optimizer ('state', 'param_groups')")
+            raise ValueError(f"{path} has no state of an optimizer, a dict with 'state' and "
+                             "'param_groups'; pass a file or folder that has one")
         for one in found:
             read_dict(ck, one, left)
     if more := list(left):
-        raise ValueError(f"{names} has {len(more)} names more than the state has parameters")
-    ck.change(told or {})
+        raise ValueError(f"{names} has {len(more)} names more than the state has parameters; remove them")
+    ck.change(changes or {})
     if model:
         take_model(ck, model, is_file)
     if form != "muonrt.torch":
@@ -357,25 +363,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m muonrt.convert", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path, metavar="IN... OUT")
-    parser.add_argument("--to", choices=sorted(KINDS), help="muonrt.torch unless told; not of a file")
-    parser.add_argument("--names", type=Path, help="of parameters in the optimizers' order, a line "
-                        "each, where the state has none (they were not made of named_parameters)")
-    parser.add_argument("--model", type=Path, help="the model's checkpoint: shapes are compared; "
-                        "a .safetensors OUT takes masters of bf16 parameters from it")
+    parser.add_argument("--to", choices=sorted(KINDS), help="default: muonrt.torch; not with a .safetensors OUT")
+    parser.add_argument("--names", type=Path, help="names of parameters, one per line, in the "
+                        "optimizers' order, if an optimizer was created without named_parameters()")
+    parser.add_argument("--model", type=Path, help="the model's checkpoint, whose shapes are compared; "
+                        "a .safetensors OUT gets master weights from its bf16 parameters")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="a setting of all groups: lr=0.02, momentum=0.95, adamw.lr=3e-4, "
-                        "momentum_kind=heavy_ball (or ema; converts)")
+                        help="sets a value in all groups: lr=0.02, momentum=0.95, adamw.lr=3e-4; "
+                        "momentum_kind=heavy_ball or ema also converts the momentum")
     args = parser.parse_args(arguments)
     if len(args.paths) < 2:
-        parser.error("give IN and OUT")
+        parser.error("pass IN and OUT")
     known = list(MUON) + ["momentum_kind"] + [f"adamw.{k}" for k in ADAMW]
-    told = {}
+    changes = {}
     try:
         for key, _, value in (text.partition("=") for text in args.set):
             if key not in known:
-                parser.error(f"--set {key}: there are {', '.join(known)}")
-            told[key] = value if key == "momentum_kind" else ast.literal_eval(value)
-        ck = convert(args.paths[:-1], args.paths[-1], args.to, args.names, args.model, told)
+                parser.error(f"--set {key}: unknown setting; use one of {', '.join(known)}")
+            changes[key] = value if key == "momentum_kind" else ast.literal_eval(value)
+        ck = convert(args.paths[:-1], args.paths[-1], args.to, args.names, args.model, changes)
     except (ValueError, OSError, pickle.UnpicklingError) as error:
         print(f"muonrt.convert: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """muonrt.torch.Muon: a torch.optim.Optimizer over plain tensors and DTensors."""
 
 import atexit
+import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable
@@ -12,56 +13,65 @@ import muonrt
 from muonrt import _presets, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
-from muonrt._torch_roles import DIMS, Role, role_of, warn_of_conv1d
+from muonrt._torch_roles import CHANGING, DEFAULTS, Role, split, warn_of_conv1d
 from muonrt._torch_state import State
 
-# What a param_group of each role holds that may change between steps; the rest is fixed.
-CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
-            "adamw": ("lr", "weight_decay", "betas", "eps")}
-# What a call and a preset leave open.
-DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True),
-            "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
 
-def _place_of(tensor: torch.Tensor) -> tuple:
+def _memory_of(tensor: torch.Tensor) -> tuple:
+    """Identifies the memory of a tensor and its interpretation."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices and AdamW for the rest, sharded as the parameters are.
+    """Updates matrices with Muon and all other parameters with AdamW, sharded as the parameters are.
 
-    params: `model.named_parameters()`, or groups: dicts with "params" (named the same way) and any
-        of the settings below for them, "role" among them ("muon" or "adamw" for all of a group),
-        and how their matrices lie: transposed=True: stored inputs x outputs (GPT-2's Conv1D);
-        batch_dims, row_dims: how many dimensions make a stack, and the rows, as muonrt.Param's;
-        of no effect on those of the group that get AdamW.
-        float32 or bfloat16, all in host memory or on one CUDA device; DTensors (FSDP2, HSDP, TP)
-        lie as they say. Parameters that need no gradient are left out. Updated in place.
-    lr, weight_decay, momentum, nesterov: Muon's (0.02, 0.1, 0.95, True).
-    adamw_lr, adamw_weight_decay, betas, eps: AdamW's (3e-4, 0.01, (0.9, 0.95), 1e-8).
-    preset: a published optimizer by name ("moonlight"; muonrt.torch.presets() lists them): its
-        settings, but for those given here.
-    role: (name, parameter) -> "muon", "adamw", ("muon", "stack") for experts x rows x cols,
-        ("muon", "matrix") for convolution kernels, ("muon", {"transposed": True, "batch_dims": 1})
-        for what else muonrt.Param has (it goes before the group's): "parts", "qk_clip"; "layout" and
-        "shape", for plain tensors that are shards. None: by name and dimension as muonrt.route
-        does (embeddings, heads, norms and vectors get AdamW).
-    muon, adamw: further settings of muonrt.Group by name, such as {"coefficients":
-        "keller_jordan"}; fixed.
-    process_group: the ranks that hold the parameters; None: all. One optimizer for each stage of a
-        pipeline. comm: a muonrt.Comm over the same ranks instead of one of its own; for CUDA
-        tensors one of Comm.nccl or Comm.staged.
-    options: of muonrt.Optimizer (threads: torch.get_num_threads() by default; clip_norm, ...).
+    Creation, step, save and load are collective: call them on all ranks.
 
-    Collective over the ranks: creation, step, save, load. On CUDA a step waits for the current
-    stream, which need not wait for it: the step's work has ended when `step` returns. By default
-    muonrt iterates in f32 (on CUDA in bf16) and sends bf16; for torch.optim.Muon's own values give
-    iteration_dtype="bfloat16", transport_dtype="float32" and muon={"coefficients":
-    "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
+    :param params: ``model.named_parameters()``, or groups: dicts with "params" (pairs of name and
+        parameter) and any of the settings below. A group may also have "role" ("muon" or "adamw" for
+        all of its parameters) and say how the tensors of its matrices are read: "transposed" (True:
+        stored as inputs x outputs, as in GPT-2's Conv1D), "batch_dims" and "row_dims" (see
+        muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one CUDA
+        device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
+        are ignored.
+    :param lr: learning rate of Muon. Default: 0.02.
+    :param adamw_lr: learning rate of AdamW. Default: 3e-4.
+    :param weight_decay: weight decay of Muon. Default: 0.1.
+    :param adamw_weight_decay: weight decay of AdamW. Default: 0.01.
+    :param momentum: momentum of Muon. Default: 0.95.
+    :param nesterov: whether Muon uses Nesterov momentum. Default: True.
+    :param betas: betas of AdamW. Default: (0.9, 0.95).
+    :param eps: epsilon of AdamW. Default: 1e-8.
+    :param preset: name of a published optimizer, such as "moonlight"; see muonrt.torch.presets().
+        Settings that are passed here replace those of the preset.
+    :param role: a function of name and parameter that returns the role and, if needed, how the tensor
+        is read: "muon"; "adamw"; ("muon", "stack") for experts x rows x columns; ("muon", "flatten")
+        for convolution kernels; or ("muon", {...}) with settings of muonrt.Param, such as
+        "transposed", "parts" or "qk_clip", which replace those of the group. "layout" and "shape" are
+        for plain tensors that are shards. None: muonrt.route() decides by name and number of
+        dimensions, so that embeddings, heads, norms and vectors get AdamW.
+    :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
+        "keller_jordan"}. They are fixed.
+    :param adamw: further settings of muonrt.Group for AdamW. They are fixed.
+    :param process_group: the ranks that hold the parameters. None: all ranks. With pipeline
+        parallelism, create one optimizer per stage.
+    :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors it
+        is one of Comm.nccl or Comm.staged.
+    :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
+        torch.get_num_threads() by default.
+
+    On CUDA a step waits for the current stream. When `step` returns, its work has ended, so the
+    current stream need not wait.
+
+    By default the Newton-Schulz iteration uses float32 (on CUDA bfloat16), and ranks exchange
+    bfloat16. For the values of torch.optim.Muon set iteration_dtype="bfloat16",
+    transport_dtype="float32" and muon={"coefficients": "keller_jordan", "normalize": "max_eps",
+    "scale_rule": "original"}.
     """
 
-    _step_supports_amp_scaling = True  # a GradScaler hands over its scale and what it found
+    _step_supports_amp_scaling = True  # a GradScaler sets grad_scale and found_inf before a step
 
     def __init__(self, params: Iterable, lr: float | None = None, *,
                  adamw_lr: float | None = None, weight_decay: float | None = None,
@@ -75,9 +85,10 @@ class Muon(torch.optim.Optimizer):
                               nesterov=nesterov),
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
-        self._saving, self._reserved = False, None  # and what save_reserve was given
+        self._saving = False
+        self._reserved: bool | None = None  # with_params of save_reserve(); None: not called
         self._names: list[str] = []
-        self._readings: list[dict[str, Any]] = []
+        self._param_settings: list[dict[str, Any]] = []
         found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
         if "muon" not in found:
             found, role = found | {"muon": {}}, lambda name, p: "adamw"
@@ -85,11 +96,11 @@ class Muon(torch.optim.Optimizer):
         self._fixed = {kind: {k: v for k, v in found[kind].items() if k not in CHANGING[kind]}
                        | fixed[kind] for kind in CHANGING}
         for kind in CHANGING:
-            said = {k: v for k, v in found[kind].items() if k in CHANGING[kind]}
+            of_preset = {k: v for k, v in found[kind].items() if k in CHANGING[kind]}
             own = {k: v for k, v in given[kind].items() if v is not None}
-            given[kind] = DEFAULTS[kind] | said | own
+            given[kind] = DEFAULTS[kind] | of_preset | own
         groups = self._split(params, role, given)
-        warn_of_conv1d(groups, self._readings, self._fixed["muon"])
+        warn_of_conv1d(groups, self._param_settings, self._fixed["muon"])
         super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
         self._params = [p for group in self.param_groups for p in group["params"]]
         self._device = ranks.local_of(self._params[0]).device
@@ -99,62 +110,38 @@ class Muon(torch.optim.Optimizer):
                 else ranks.comm_of(self._device, process_group)
             self._made_with = given, role, {r: i for i, r in enumerate(world)}, options
             self._create()
-            self._state_views = State(self)
-        self.last_report: muonrt.Report | None = None
+            self._state_tensors = State(self)
+        self.last_report: muonrt.StepReport | None = None
         _alive.add(self)
 
     def _split(self, params: Iterable, role: Role | None, given: dict) -> list[dict]:
-        """torch's groups: each of the caller's, cut by role."""
+        """Returns torch's param_groups, and adds the names and settings of the parameters."""
         out = []
-        entries = list(params)
-        if not entries or not isinstance(entries[0], dict):
-            entries = [{"params": entries}]
-        for entry in entries:
-            if "params" not in entry:
-                raise muonrt.InvalidArgumentError(
-                    f"a group has no 'params'; it has {sorted(entry)}")
-            members: dict[str, list] = {"muon": [], "adamw": []}
-            rest = {k: v for k, v in entry.items() if k not in ("params", "role", *DIMS)}
-            dims = {k: entry[k] for k in DIMS if k in entry}
-            for item in entry["params"]:
-                if isinstance(item, torch.Tensor):
-                    raise muonrt.InvalidArgumentError(
-                        f"a parameter of shape {tuple(item.shape)} has no name; pass "
-                        "model.named_parameters(), or pairs of name and parameter")
-                name, p = item
-                if p.requires_grad:
-                    kind, reading = role_of(name, p, entry.get("role"), role, dims)
-                    members[kind].append((name, reading, p))
-            for kind, named in members.items():
-                if named:
-                    self._names += [name for name, _, _ in named]
-                    self._readings += [reading for _, reading, _ in named]
-                    unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
-                    if unknown:
-                        raise TypeError(f"a group has no setting {sorted(unknown)}; there are "
-                                        f"{CHANGING['muon'] + CHANGING['adamw'] + DIMS}")
-                    own = {k: v for k, v in rest.items() if k in CHANGING[kind]}
-                    out.append({"params": [(name, p) for name, _, p in named], "role": kind,
-                                **given[kind], **own})
-                    if kind == "muon":  # for who reads the state
-                        out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
+        for kind, named, settings in split(params, role):
+            self._names += [name for name, _, _ in named]
+            self._param_settings += [of_param for _, of_param, _ in named]
+            out.append({"params": [(name, p) for name, _, p in named], "role": kind,
+                        **given[kind], **settings})
+            if kind == "muon":  # for readers of the state
+                out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
 
     def _group_settings(self, group: dict) -> dict:
-        """A param_group in muonrt's words, but its rate, which each step is given."""
+        """Returns a param_group as settings of muonrt.Group, without the rate, which each step passes."""
         out = {"weight_decay": float(group["weight_decay"])}
         if group["role"] == "muon":
             return out | {"momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
         return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
-                      "eps": float(group["eps"])}
+                      "adamw_eps": float(group["eps"])}
 
     def _create(self) -> None:
         _, _, number, options = self._made_with
-        everywhere = ranks.together(self._comm, lambda: [
-            self._spread(name, p, number) for name, p in zip(self._names, self._params)])
+        everywhere = ranks.run_collectively(self._comm, lambda: [
+            self._placement(name, p, number) for name, p in zip(self._names, self._params)])
         if len({len(e) for e in everywhere}) > 1:
             raise muonrt.MismatchError(
-                f"ranks have {[len(e) for e in everywhere]} parameters that need a gradient")
+                "the number of parameters that need a gradient differs between ranks: "
+                f"{[len(e) for e in everywhere]}; pass the same parameters on every rank")
         self._sent = [self._group_settings(g) for g in self.param_groups]
         groups = [muonrt.Group(g["role"], **sent, **self._fixed[g["role"]])
                   for g, sent in zip(self.param_groups, self._sent)]
@@ -163,34 +150,36 @@ class Muon(torch.optim.Optimizer):
 
         def describe():
             for i, (name, p) in enumerate(zip(self._names, self._params)):
-                spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
-                           for e in everywhere]
-                layout = ranks.layout_of(name, p, spreads, self._comm.rank)
-                reading = {"shape": tuple(p.shape), "layout": layout} | self._readings[i]
-                params.append(muonrt.Param(name, ranks.local_of(p), group=of_group[i], **reading))
+                placements = [
+                    e[i] and ranks.TensorPlacement(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
+                    for e in everywhere]
+                layout = ranks.layout_of(name, p, placements, self._comm.rank)
+                settings = {"shape": tuple(p.shape), "layout": layout} | self._param_settings[i]
+                params.append(muonrt.Param(name, ranks.local_of(p), group=of_group[i], **settings))
 
-        ranks.together(self._comm, describe)
-        ranks.settle(self._device)  # masters are made from what parameters hold
+        ranks.run_collectively(self._comm, describe)
+        ranks.settle(self._device)  # the creation copies parameters to master weights
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
-        self._places = [_place_of(ranks.local_of(p)) for p in self._params]
+        self._memory = [_memory_of(ranks.local_of(p)) for p in self._params]
 
-    def _spread(self, name: str, p: torch.Tensor, number: dict[int, int]):
+    def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
         if device.type not in ("cpu", "cuda"):
-            raise muonrt.InvalidArgumentError(f"param '{name}' is on device '{device}'; "
-                                              "muonrt takes memory of the host and of CUDA devices")
+            raise muonrt.InvalidArgumentError(f"param '{name}' is on device '{device}'; put it in "
+                                              "host memory or on a CUDA device")
         if device != self._device:
             raise muonrt.InvalidArgumentError(
-                f"param '{name}' is on device '{device}', but param '{self._names[0]}' on "
-                f"'{self._device}'; an optimizer takes parameters of one device")
-        spread = ranks.spread_of(name, p, number)
-        return spread and (spread.mesh_shape, spread.ranks, spread.placements)
+                f"param '{name}' is on device '{device}', but param '{self._names[0]}' is on "
+                f"'{self._device}'; put all parameters on one device")
+        found = ranks.placement_of(name, p, number)
+        return found and (found.mesh_shape, found.ranks, found.placements)
 
     def add_param_group(self, param_group: dict) -> None:
-        """Adds parameters, as those of layers that are unfrozen: a dict as at creation. Collective.
+        """Adds a group of parameters, for example of layers that are unfrozen. Collective.
 
-        All is planned anew. State, counts and rates of the others stay to the bit; those of the new
-        ones begin. Both states are in memory meanwhile. No save may be under way.
+        The group is a dict as at creation. A new plan is made. State, update counts and rates of the
+        other parameters do not change; those of the new parameters start at their initial values.
+        During the call both states are in memory. No save may be in progress.
         """
         enter = super().add_param_group
         if self._core is None:
@@ -199,11 +188,15 @@ class Muon(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None, *,
              qk_logits: torch.Tensor | None = None):
-        """One step of every parameter, or of none; returns the closure's loss. Collective.
+        """Runs one step, which updates every parameter or none. Collective.
 
-        `last_report` says what was done. Parameters without a gradient sit out; where another rank
-        has one, the gradient here counts as zero. qk_logits: float32, for a role's "qk_clip": the
-        largest logit of each query head here, as for muonrt.Optimizer.step.
+        `last_report` is the report of the step. A parameter that has no gradient on any rank does not
+        take part in the step. If only some ranks have a gradient, a missing one counts as zero.
+
+        :param closure: a function that computes the gradients and returns the loss.
+        :param qk_logits: float32, for "qk_clip" of a role: the largest logit of each query head on
+            this rank, as for muonrt.Optimizer.step.
+        :return: the loss of the closure, or None.
         """
         loss = None
         if closure is not None:
@@ -221,7 +214,7 @@ class Muon(torch.optim.Optimizer):
                     given["qk_logits"] = torch.as_tensor(
                         qk_logits, dtype=torch.float32, device=self._device).contiguous()
             except Exception:
-                self._vote_no()
+                self._vote_to_reject()
                 raise
             except BaseException:  # Ctrl-C
                 self._comm.abort("interrupted by a signal")
@@ -230,27 +223,27 @@ class Muon(torch.optim.Optimizer):
             if not self.last_report.skipped:
                 torch.autograd.graph.increment_version(
                     [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
-                self._state_views.note_steps()
+                self._state_tensors.read_steps()
         return loss
 
     def _follow(self) -> None:
-        """Binds parameters anew that have moved in memory (`p.data = ...`)."""
-        stuck = []
+        """Binds parameters that have moved in memory (`p.data = ...`) again."""
+        rejected = []
         for i, p in enumerate(self._params):
             local = ranks.local_of(p)
-            if _place_of(local) != self._places[i]:
+            if _memory_of(local) != self._memory[i]:
                 try:
                     self._bind(i, local)
-                except muonrt.InvalidArgumentError:  # another one may have been there
-                    stuck.append((i, local))
-        for i, local in stuck[1:]:
+                except muonrt.InvalidArgumentError:  # the memory may still belong to another parameter
+                    rejected.append((i, local))
+        for i, local in rejected[1:]:
             self._bind(i, torch.empty_like(local))
-        for i, local in stuck:
+        for i, local in rejected:
             self._bind(i, local)
 
     def _bind(self, i: int, local: torch.Tensor) -> None:
         self._core.set_data(i, local)
-        self._places[i] = _place_of(local)
+        self._memory[i] = _memory_of(local)
 
     def _send_settings(self) -> None:
         for i, group in enumerate(self.param_groups):
@@ -269,9 +262,9 @@ class Muon(torch.optim.Optimizer):
         return ranks.local_of(grad).contiguous()
 
     def _scaler(self) -> dict:
-        """What torch.amp.GradScaler has put here for this step."""
+        """Returns the arguments of the step that torch.amp.GradScaler has set."""
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if self._device.type == "cuda":  # the host does not wait for them
+        if self._device.type == "cuda":  # they stay on the GPU, so the host does not wait for them
             given = {"grad_scale_inv": None if scale is None else scale.double().reciprocal(),
                      "found_inf": found}
             return {key: torch.as_tensor(value, dtype=torch.float32, device=self._device)
@@ -279,7 +272,7 @@ class Muon(torch.optim.Optimizer):
         return {"grad_scale_inv": 1.0 if scale is None else 1.0 / float(scale),
                 "found_inf": found is not None and bool(float(found))}
 
-    def _step(self, grads: list, rates: list[float], given: dict) -> muonrt.Report:
+    def _step(self, grads: list, rates: list[float], given: dict) -> muonrt.StepReport:
         missing = [i for i, g in enumerate(grads) if g is None]
         try:
             return self._core.step(rates, missing, **given)
@@ -287,14 +280,14 @@ class Muon(torch.optim.Optimizer):
             lists = ranks.gather_objects(self._comm, missing)
             if all(other == missing for other in lists):
                 raise
-        absent = set(lists[0]).intersection(*lists[1:])
-        for i in set(missing) - absent:
+        inactive = set(lists[0]).intersection(*lists[1:])
+        for i in set(missing) - inactive:
             grads[i] = torch.zeros_like(ranks.local_of(self._params[i]))
         self._core.set_grads(grads)
-        return self._core.step(rates, sorted(absent), **given)
+        return self._core.step(rates, sorted(inactive), **given)
 
-    def _vote_no(self) -> None:
-        """Takes part in the peers' step without gradients, so that it ends with an error there."""
+    def _vote_to_reject(self) -> None:
+        """Takes part in the peers' step without gradients, so that the step returns an error there."""
         if self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             try:
@@ -304,11 +297,12 @@ class Muon(torch.optim.Optimizer):
 
     @property
     def plan(self) -> str:
-        """Owners, chunks, bytes, memory, balance, for a person."""
+        """The plan as text: owners, chunks, bytes, memory, balance."""
         return self._core.describe()
 
     def health(self) -> dict[str, float]:
-        """A flat dict for W&B or TensorBoard of the last step that measured (health_every=k)."""
+        """Returns the statistics of the last step that collected them (health_every=k), as a flat dict
+        for W&B or TensorBoard."""
         found = self._core.health()
         out = {"muonrt/step": found["step"]}
         for matrix in found["matrices"]:
@@ -316,77 +310,82 @@ class Muon(torch.optim.Optimizer):
                 out[f"muonrt/{matrix['param']}/{matrix['index']}/{key}"] = matrix[key]
         return out
 
-    def take_params(self) -> None:
-        """Reads f32 master weights from the parameters again, after a load into the model."""
-        self._state_views.take_params()
+    def reset_masters(self) -> None:
+        """Resets float32 master weights to the values of the parameters. Call it on every rank after
+        you have loaded parameters into the model."""
+        self._state_tensors.reset_masters()
 
     def state_dict(self) -> dict:
-        """torch's form; tensors over muonrt's memory, DTensors where parameters are.
+        """Returns the state in torch's form. Its tensors are over muonrt's memory, and they are DTensors
+        if the parameters are.
 
-        Collective where NorMuon's moments are part of it: they lie with the owners of matrices.
+        With NorMuon the call is collective, because the owners of matrices hold its second moments.
         """
-        self._state_views.gather()
+        self._state_tensors.gather()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Copies a state in place: of muonrt.torch.Muon, or of torch.optim.Muon and AdamW."""
-        self._state_views.load(state_dict)
+        """Copies a state of muonrt.torch.Muon, or of torch.optim.Muon and AdamW, into this optimizer."""
+        self._state_tensors.load(state_dict)
 
     def save(self, folder: str | os.PathLike, *, with_params: bool = False, keep: int = 1) -> None:
-        """Saves a checkpoint that any mesh can go on from; see muonrt.Optimizer.save. Collective.
+        """Saves a checkpoint that can be loaded on any mesh; see muonrt.Optimizer.save. Collective.
 
-        Rates are not in it, nor are parameters that need no gradient.
+        It contains neither learning rates nor parameters that need no gradient.
         """
         self._of_folder(self._core.save, folder, with_params=with_params, keep=keep)
 
     def load(self, folder: str | os.PathLike, *, manifest: str | None = None,
              without_params: bool = False, partial: bool = False) -> list[str]:
-        """Goes on from what `save` has saved, to the same bits; returns what differs. Collective.
+        """Loads a checkpoint; training then continues with bitwise identical results. Collective.
 
-        See muonrt.Optimizer.load. Parameters go by the names that they were given by; where the
-        checkpoint has them, the model's are written. Rates stay: set those of the scheduler.
+        See muonrt.Optimizer.load. Parameters are identified by the names that were passed at
+        creation. If the checkpoint contains parameters, the model's are overwritten. Learning rates
+        do not change; set those of the scheduler. Returns notes about differences.
         """
         notes = self._of_folder(self._core.load, folder, manifest=manifest,
                                 without_params=without_params, partial=partial)
         torch.autograd.graph.increment_version([ranks.local_of(p) for p in self._params])
-        self._state_views.note_steps()
-        self._state_views.gather()
+        self._state_tensors.read_steps()
+        self._state_tensors.gather()
         return notes
 
     def save_reserve(self, *, with_params: bool = False) -> int:
-        """Takes host memory, so that `save_begin` need not write; returns how many bytes."""
+        """Reserves host memory so that `save_begin` can return before the file is written. Returns the
+        number of bytes."""
         taken = self._core.save_reserve(with_params=with_params)
         self._reserved = with_params or bool(self._reserved)
         return taken
 
     def save_begin(self, folder: str | os.PathLike, *, with_params: bool = False,
                    keep: int = 1) -> None:
-        """Begins a save, which a thread writes while steps go on. Collective."""
+        """Starts a save, which a thread writes while steps continue. Collective."""
         self._of_folder(self._core.save_begin, folder, with_params=with_params, keep=keep)
         self._saving = True
 
     def save_wait(self) -> None:
-        """Waits until every rank has written what was begun, and publishes it. Collective."""
+        """Waits until every rank has written its file, and makes the checkpoint the newest in the
+        folder. Collective."""
         try:
             self._core.save_wait()
         finally:
             self._saving = False
 
     def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
-        """What is wrong here is told to all ranks, which would wait."""
-        def ready():
+        """Calls `call` after a preparation. If that raises on any rank, all ranks raise its error."""
+        def prepare():
             with ranks.on_device(self._device):
                 self._follow()
             self._send_settings()
 
-        ranks.together(self._comm, ready)
+        ranks.run_collectively(self._comm, prepare)
         ranks.settle(self._device)
         return call(folder, **options)
 
     def close(self) -> None:
-        """Gives back memory and connections; `state` is empty afterwards."""
+        """Releases memory and connections. `state` is empty afterwards."""
         self.state.clear()
-        self._state_views = None
+        self._state_tensors = None
         if self._core is not None:
             self._core.close()
         self._comm.close()
@@ -395,4 +394,5 @@ class Muon(torch.optim.Optimizer):
 @atexit.register
 def _close_all() -> None:
     for optimizer in list(_alive):
-        optimizer.close()
+        with contextlib.suppress(muonrt.Error):  # another thread may use it
+            optimizer.close()

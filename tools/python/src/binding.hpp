@@ -1,4 +1,4 @@
-/// What the files of the module share: errors, communicators, layouts, arrays, settings.
+/// Shared by all files of the module: errors, communicators, layouts, arrays, settings.
 #ifndef MUONRT_PYTHON_BINDING_HPP
 #define MUONRT_PYTHON_BINDING_HPP
 
@@ -32,37 +32,37 @@ namespace binding {
 using muonrt::check;
 constexpr muonrt_status_t kInvalidArg = MUONRT_ERROR_INVALID_ARGUMENT;
 
-/// Throws a status with a text of the binding's own.
+/// Throws an error of the binding with this status and text.
 [[noreturn]] inline void refuse(muonrt_status_t status, const std::string& text) {
   throw muonrt::Error(muonrt_set_last_error(status, text.c_str()));
 }
-/// Concatenates texts and numbers. Without streams: a compiler that links its libstdc++
-/// statically would give the module some that know nothing of the process's locale.
-template <class... Pieces>
-std::string cat(const Pieces&... pieces) {
+/// Concatenates texts and numbers. It uses no C++ streams, because a statically linked libstdc++
+/// would give the module streams that do not know the process's locale.
+template <class... Values>
+std::string cat(const Values&... values) {
   std::string out;
-  const auto append = [&](const auto& piece) {
-    using Piece = std::decay_t<decltype(piece)>;
-    if constexpr (std::is_arithmetic_v<Piece> && !std::is_same_v<Piece, char>) {
+  const auto append = [&](const auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    if constexpr (std::is_arithmetic_v<Value> && !std::is_same_v<Value, char>) {
       char digits[64];
-      out.append(digits, std::to_chars(digits, digits + sizeof digits, piece).ptr);
+      out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
     } else {
-      out += piece;
+      out += value;
     }
   };
-  (append(pieces), ...);
+  (append(values), ...);
   return out;
 }
-/// As Python asks. Errors: what __bool__ raises.
+/// Returns Python's truth value of `object`. Errors: those that __bool__ raises.
 inline bool is_true(nb::handle object) {
   const int truth = PyObject_IsTrue(object.ptr());
   if (truth < 0) nb::raise_python_error();
   return truth == 1;
 }
-/// "(4, 3)", as Python prints a shape.
+/// Returns "(4, 3)", as Python prints a shape.
 std::string shape_text(const std::vector<int64_t>& shape);
 
-/// One user of a handle at a time: a second thread is told, not raced.
+/// Marks a handle as in use by this thread. Throws INVALID_STATE if another thread uses it.
 class Busy {
  public:
   Busy(std::atomic<bool>& flag, const char* what) : flag_(flag) {
@@ -77,19 +77,33 @@ class Busy {
   std::atomic<bool>& flag_;
 };
 
-/// All objects of a class that are there, for the end of the process; under the GIL.
+/// The existing objects of a class, so that they can be closed when the process ends. Access it
+/// only with the GIL.
 template <class T>
 std::set<T*>& alive() {
   static std::set<T*> all;
   return all;
 }
 
-/// A communicator. What was made from it shares the handle.
+/// Closes the objects of a class that no other thread uses. Closing an object may release the GIL,
+/// and then another thread may create or destroy objects.
+template <class T>
+void close_all() {
+  const std::set<T*>& all = alive<T>();
+  for (T* object : std::vector<T*>(all.begin(), all.end())) {
+    if (all.count(object) == 0) continue;
+    // The reference keeps the object alive. An object that Python does not own is in use.
+    const nb::object kept = nb::find(*object);
+    if (kept.is_valid() && !object->in_use()) object->close();
+  }
+}
+
+/// A communicator. The objects that were created from it share its handle.
 struct Comm {
   std::shared_ptr<muonrt_comm_t> handle;
   std::atomic<bool> busy{false};
 
-  /// @param over  the communicator that `raw` was made over; it lives as long.
+  /// @param over  the communicator that `raw` was created over; it lives as long as `raw`.
   explicit Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over = nullptr);
   ~Comm() { alive<Comm>().erase(this); }
   Comm(const Comm&) = delete;
@@ -98,6 +112,7 @@ struct Comm {
     Busy mine(busy, "the communicator");
     handle.reset();
   }
+  bool in_use() const { return busy; }
   muonrt_comm_t* get() const {
     if (!handle) refuse(MUONRT_ERROR_INVALID_STATE, "the communicator is closed");
     return handle.get();
@@ -114,19 +129,20 @@ struct Comm {
   }
 };
 
-/// The communicator that `create` makes, without the GIL.
+/// Calls `create` without the GIL and returns its communicator.
 std::unique_ptr<Comm> created(const std::function<muonrt_status_t(muonrt_comm_t**)>& create);
 
-/// Over `host`, for optimizers on a CUDA device; see muonrt/nccl.h.
+/// Creates a communicator that moves GPU memory over `host`; see muonrt_comm_create_staged().
 std::unique_ptr<Comm> staged(Comm& host, int32_t device_index);
 
-/// Over functions in Python; see muonrt/transport.h.
+/// Creates a communicator that calls Python functions; see muonrt/transport.h.
 std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exchange,
                                      nb::object allgather, const std::string& name,
                                      bool caller_thread_only, nb::object abort, nb::object close);
 
-/// Runs `call` without the GIL and throws what it returns. On Python's main thread it runs beside:
-/// an exception of a signal handler (Ctrl-C) aborts `comm`, which ends the call, and is raised.
+/// Runs `call` without the GIL and throws the error that it returns. If this is Python's main
+/// thread, `call` runs in another thread while this one handles signals: if a signal handler raises
+/// (Ctrl-C), `comm` is aborted, which ends the call, and the handler's exception is thrown.
 muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call);
 
 struct Mesh {
@@ -134,9 +150,9 @@ struct Mesh {
   std::vector<std::string> names;
   std::vector<int32_t> ranks;
 
-  /// A mesh dimension by its name or index.
+  /// Returns the index of the mesh dimension with this name or index.
   int32_t dimension(nb::handle name_or_index) const;
-  /// One or several of them.
+  /// Does the same for one mesh dimension or a sequence of them.
   std::vector<int32_t> dimensions(nb::handle names_or_indices) const;
 };
 
@@ -162,7 +178,7 @@ struct Layout {
   int32_t world_or_mesh(std::optional<int32_t> world) const;
 };
 
-/// A layout as the C ABI takes it; points into the Layout and into itself.
+/// A layout as a C struct, which points into the Layout and into this object.
 class LayoutView {
  public:
   explicit LayoutView(const Layout& layout);
@@ -177,7 +193,7 @@ class LayoutView {
   muonrt_layout_t layout_;
 };
 
-/// The host, or a CUDA device.
+/// The host or a CUDA device.
 struct Place {
   muonrt_device_t device = MUONRT_DEVICE_HOST;
   int32_t index = 0;
@@ -189,39 +205,42 @@ struct Place {
   std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
 };
 
-/// An array of a framework's, held: row-major, contiguous, f32 or bf16.
+/// A framework's array, which this object keeps alive: row-major, contiguous, f32 or bf16.
 struct Array {
   nb::ndarray<nb::ro> held;
-  void* data = nullptr;  // NULL where it has no elements
+  void* data = nullptr;  // NULL if the array has no elements
   muonrt_dtype_t dtype = 0;
   std::vector<int64_t> shape;
   Place place;
 };
 
-/// @param what      "param 'w': data", for messages.
-/// @param dtype     as the caller names it ("bfloat16" for uint16), or "".
-/// @param writable  refuse a read-only one.
+/// Checks an array of a framework and keeps it.
+/// @param what      the name of the array in messages, such as "param 'w': data".
+/// @param dtype     the dtype that the caller names, such as "bfloat16" for uint16 bits; "" if
+/// none.
+/// @param writable  whether a read-only array is rejected.
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
                  bool writable);
 
-/// Refuses an array that lies elsewhere than `place`. @param whose  what lies there, for messages.
+/// Rejects an array that is not on `place`.
+/// @param whose  the object that is on `place`, for the message.
 void require_place(const std::string& what, const Array& array, const Place& place,
                    const std::string& whose);
 
-/// A block of a matrix that is orthogonalized by itself.
+/// A part of a matrix that is orthogonalized separately.
 struct Part {
   std::string name;
   std::optional<std::vector<muonrt_run_t>> rows, cols;
   muonrt_part_t settings;
 };
 
-/// What QK-clip knows of a weight.
+/// Settings of QK-clip for one weight.
 struct QkClip {
   std::vector<int32_t> select;
   muonrt_qk_clip_t settings;
 };
 
-/// One parameter, before it belongs to an optimizer.
+/// A parameter that an optimizer can be created with.
 struct Param {
   std::string name;
   std::vector<Part> parts;
@@ -233,7 +252,7 @@ struct Param {
   muonrt_param_t settings;
 };
 
-/// What the C struct of a parameter points to during the creation.
+/// A parameter's C struct and the storage that it points to.
 struct ParamView {
   muonrt_param_t c;
   std::vector<muonrt_part_t> parts;
@@ -246,57 +265,77 @@ void fill(ParamView& view, const Param& param);
 struct Group {
   std::string name;
   std::vector<double> custom;
-  std::vector<int32_t> restarts;
+  std::vector<int32_t> gram_restarts;
   muonrt_group_t settings;
 
-  /// Lets the C struct point into this copy.
+  /// Makes the C struct point into this object. Call it after every copy.
   void point_inside() {
     settings.name = name.empty() ? nullptr : name.c_str();
     settings.custom = custom.empty() ? nullptr : custom.data();
-    settings.restarts = restarts.empty() ? nullptr : restarts.data();
-    settings.n_restarts = static_cast<int32_t>(restarts.size());
+    settings.gram_restarts = gram_restarts.empty() ? nullptr : gram_restarts.data();
+    settings.n_gram_restarts = static_cast<int32_t>(gram_restarts.size());
   }
 };
 
-/// Where an optimizer is: where `settings` say, else where the arrays are. Puts it into the
-/// options, and refuses arrays that lie elsewhere.
-Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& options,
-               const nb::kwargs& settings);
+/// The three option structs of muonrt_optimizer_create(). In Python all their fields are keyword
+/// arguments on one level. No field that a keyword sets is in two of the structs.
+struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {
+  Options()
+      : muonrt_optimizer_options_t(muonrt::options()),
+        muonrt_tuning_options_t(muonrt::tuning_options()),
+        muonrt_debug_options_t(muonrt::debug_options()) {}
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+  /// Returns the C struct, which points to the other two.
+  const muonrt_optimizer_options_t* get() {
+    tuning = this;
+    debug = this;
+    return this;
+  }
+};
 
-/// What a step did: muonrt_step_report_t, by its names.
-struct Report {
+/// Returns the device that `settings` name, or else the device of the arrays, and sets it in the
+/// options. Rejects arrays that are on another device.
+Place place_of(const std::vector<Param*>& params, Options& options, const nb::kwargs& settings);
+
+/// The report of a step: muonrt_step_report_t.
+struct StepReport {
   muonrt_step_report_t c;
 };
 
 nb::dict counters(const muonrt_optimizer_t* optimizer);
 nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names);
 
-/// settings <- kwargs by the names of the C fields; choices are words in lower case.
+/// Sets the fields that `kwargs` name. A keyword has the name of the C field, and a choice is a
+/// word in lower case.
 void set_group(Group& group, const nb::kwargs& kwargs);
-void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs);
-/// Those keyword arguments as the end of a signature in the module's stub.
+void set_options(Options& options, const nb::kwargs& kwargs);
+/// Return these keyword arguments as the end of a Python signature.
 std::string group_signature();
 std::string option_signature();
-/// "muon", "stack", "float32", ... as the C value.
+/// Return the C value of a word such as "muon", "stack" or "float32".
 int32_t role_of(const std::string& word);
 int32_t view_of(const std::string& word);
 int32_t master_of(const std::string& word);
 int32_t state_of(const std::string& word);
 int32_t dtype_of(const std::string& word);
 int32_t qk_clip_of(const std::string& word);
-/// 0 for "": as the group says.
+/// Returns MUONRT_NORMUON_OFF for "", which means the axis of the group.
 int32_t normuon_of(const std::string& word);
-/// The word of a state's value.
+/// Returns the word of a kind of state.
 std::string state_word(muonrt_state_kind_t kind);
 
 void bind_comm(nb::module_& module);
+/// Adds the calls of a communicator to the class.
+void bind_comm_calls(nb::class_<Comm>& comm);
 void bind_layout(nb::module_& module);
 void bind_param(nb::module_& module);
 void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
-/// Closes what no other thread uses: peers may have yet to hear from this rank.
+/// Close all optimizers and communicators that no other thread uses, so that their peers receive
+/// the last messages of this rank before its process ends.
 void close_optimizers();
 void close_comms();
 

@@ -16,7 +16,7 @@ int64_t Optimizer::save_reserve(const muonrt_save_options_t& options) {
   muonrt_optimizer_t* optimizer = get();
   const nb::gil_scoped_release release;
   int64_t bytes = 0;
-  check(muonrt_optimizer_save_reserve(optimizer, &options, &bytes));
+  check(muonrt_optimizer_save_reserve(&bytes, optimizer, &options));
   return bytes;
 }
 
@@ -46,10 +46,7 @@ std::vector<std::string> load(Optimizer& optimizer, const Path& folder,
   options.partial = partial ? 1 : 0;
   optimizer.run(
       [&](muonrt_optimizer_t* c) { return muonrt_optimizer_load(c, folder.c_str(), &options); });
-  const std::string text =
-      muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-        return muonrt_optimizer_get_load_notes(optimizer.get(), buffer, capacity, needed);
-      });
+  const std::string text = optimizer.load_notes();
   std::vector<std::string> notes;
   for (size_t at = 0; at < text.size(); at += notes.back().size() + 1)
     notes.push_back(text.substr(at, text.find('\n', at) - at));
@@ -66,44 +63,62 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
             save(o, muonrt_optimizer_save, folder, with_params, keep);
           },
           nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = false, nb::arg("keep") = 1,
-          "Saves a checkpoint: all state, counts of updates, keys of random rounding. Each rank\n"
-          "writes a file into `folder`, which all ranks share; rank 0 then makes it the newest.\n"
-          "Until then the folder holds what it held before. Collective, between steps.\n"
-          "with_params: the parameters too; else a hash of each, which a load compares.\n"
-          "keep: checkpoints that stay in the folder, this one among them.\n"
-          "Rates and other settings are the caller's to keep. On CUDA what writes parameters has\n"
-          "ended, or is on the default stream. Raises the same on every rank, with rank and file;\n"
-          "the optimizer stays as it was.")
+          nb::sig("def save(self, folder: str | bytes | os.PathLike, *, with_params: bool = False, "
+                  "keep: int = 1) -> None"),
+          "Saves a checkpoint: all state, the step number, update counts, and the keys of\n"
+          "stochastic rounding. Collective; call it between steps.\n\n"
+          "Each rank writes a file into ``folder``, which all ranks share. Then rank 0 makes the\n"
+          "checkpoint the newest. Until then the folder holds the previous checkpoint. Learning\n"
+          "rates and other settings are not saved.\n\n"
+          ":param with_params: save the parameters, too. Otherwise only a hash of each parameter\n"
+          "    is saved, which load() compares.\n"
+          ":param keep: number of checkpoints to keep in the folder, including this one.\n\n"
+          "On CUDA the parameters have been written, or their writes are enqueued on the default\n"
+          "stream. Every rank raises the same error, which names the rank and the file; the\n"
+          "optimizer is then unchanged.")
       .def("load", &load, nb::arg("folder"), nb::kw_only(), nb::arg("manifest") = nb::none(),
            nb::arg("without_params") = false, nb::arg("partial") = false,
-           "Goes on from a checkpoint of whatever ranks and layouts, to the same bits. Returns\n"
-           "notes: settings that differ, what was converted, absent or surplus.\n"
-           "Collective, between steps. All is checked on every rank before anything is written.\n"
-           "manifest: the name of one that was kept; none: the newest.\n"
-           "without_params: parameters are left, and must be those that were saved.\n"
-           "partial: what is absent starts anew, what is surplus is left; else both are refused.\n"
-           "Raises the same on every rank: CorruptError with the file, IoError,\n"
-           "InvalidArgumentError with what differs in another model's state, ...")
+           nb::sig("def load(self, folder: str | bytes | os.PathLike, *, "
+                   "manifest: str | bytes | os.PathLike | None = None, "
+                   "without_params: bool = False, partial: bool = False) -> list[str]"),
+           "Loads a checkpoint of any number of ranks and any layouts. Training then continues\n"
+           "with bitwise identical results. Collective; call it between steps.\n\n"
+           "No rank changes its state before all ranks have verified the data that they need.\n\n"
+           ":param manifest: file name of a manifest in the folder, to load an older checkpoint.\n"
+           "    None: the newest one.\n"
+           ":param without_params: leave the parameters unchanged; they must have the values that\n"
+           "    they had when the checkpoint was saved.\n"
+           ":param partial: initialize missing state and ignore surplus state. Otherwise both are\n"
+           "    errors.\n"
+           ":return: notes about settings that differ, about state that was converted, and about\n"
+           "    missing or surplus state.\n\n"
+           "Every rank raises the same error: CorruptError names the file, InvalidArgumentError\n"
+           "lists the differences if the checkpoint belongs to another model, IoError, ...")
       .def(
           "save_reserve",
           [](Optimizer& o, bool with_params) {
             return o.save_reserve(save_options(with_params, 1));
           },
           nb::kw_only(), nb::arg("with_params") = false,
-          "Takes host memory, so that save_begin need not write: as much as this rank writes.\n"
-          "Returns how many bytes. Not collective.")
+          nb::sig("def save_reserve(self, *, with_params: bool = False) -> int"),
+          "Reserves host memory so that save_begin() can return before the file is written.\n"
+          "Returns the number of bytes that this rank writes. Not collective.")
       .def(
           "save_begin",
           [](Optimizer& o, const Path& folder, bool with_params, int64_t keep) {
             save(o, muonrt_optimizer_save_begin, folder, with_params, keep);
           },
           nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = false, nb::arg("keep") = 1,
-          "Begins a save: copies the state into the memory of save_reserve and returns. A thread\n"
-          "writes it while steps go on. Without that memory it writes here. Collective.")
+          nb::sig("def save_begin(self, folder: str | bytes | os.PathLike, *, "
+                  "with_params: bool = False, keep: int = 1) -> None"),
+          "Starts a save in the background: copies the state into the memory of save_reserve()\n"
+          "and returns. A thread writes the file while steps continue. Without enough reserved\n"
+          "memory the call writes the file itself. Collective.")
       .def(
           "save_wait", [](Optimizer& o) { o.run(muonrt_optimizer_save_wait); },
-          "Waits until every rank has written what was begun, and makes it the newest.\n"
-          "Collective, between steps.");
+          nb::sig("def save_wait(self) -> None"),
+          "Waits until every rank has written its file of the save that save_begin() has\n"
+          "started, and makes the checkpoint the newest. Collective; call it between steps.");
 }
 
 }  // namespace binding

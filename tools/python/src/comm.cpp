@@ -1,6 +1,5 @@
 #include <chrono>
 #include <condition_variable>
-#include <list>
 #include <mutex>
 #include <thread>
 
@@ -10,7 +9,7 @@ namespace binding {
 
 Comm::Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over)
     : handle(raw, [over = std::move(over)](muonrt_comm_t* comm) {
-        // Functions in Python are called, and threads that want the GIL end, before it returns.
+        // muonrt_comm_destroy() calls Python functions and waits for threads that need the GIL.
         nb::gil_scoped_release release;
         muonrt_comm_destroy(comm);
       }) {
@@ -26,10 +25,7 @@ std::unique_ptr<Comm> created(const std::function<muonrt_status_t(muonrt_comm_t*
   return std::make_unique<Comm>(handle);
 }
 
-void close_comms() {
-  for (Comm* comm : alive<Comm>())
-    if (!comm->busy) comm->close();
-}
+void close_comms() { close_all<Comm>(); }
 
 namespace {
 
@@ -86,16 +82,16 @@ muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_statu
 
 namespace {
 
-/// A function in Python that is told where rank 0 listens, and what it raised.
-struct Listening {
-  nb::object call;
+/// The Python function that receives the address of rank 0, and the exception that it has raised.
+struct ListeningCallback {
+  nb::object function;
   std::optional<nb::python_error> raised;
 
-  static int32_t tell(void* state, const char* address) {
-    auto* self = static_cast<Listening*>(state);
+  static int32_t call(void* state, const char* address) {
+    auto* self = static_cast<ListeningCallback*>(state);
     nb::gil_scoped_acquire acquire;
     try {
-      self->call(address);
+      self->function(address);
       return 0;
     } catch (nb::python_error& error) {
       self->raised.emplace(error);
@@ -117,16 +113,16 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
   tcp.secret_bytes = static_cast<int64_t>(secret.size());
   tcp.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
   if (interface_name) tcp.interface_name = interface_name->c_str();
-  Listening told{std::move(listening), {}};
-  if (!told.call.is_none()) tcp.listening = Listening::tell;
-  tcp.state = &told;
+  ListeningCallback callback{std::move(listening), {}};
+  if (!callback.function.is_none()) tcp.listening = ListeningCallback::call;
+  tcp.state = &callback;
   muonrt_comm_t* handle = nullptr;
   muonrt_status_t status = MUONRT_OK;
   {
     nb::gil_scoped_release release;
     status = muonrt_comm_create_tcp(&handle, &tcp);
   }
-  if (told.raised) throw nb::python_error(*told.raised);
+  if (callback.raised) throw nb::python_error(*callback.raised);
   check(status);
   return std::make_unique<Comm>(handle);
 }
@@ -145,12 +141,12 @@ std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string&
   return created([&](muonrt_comm_t** out) { return muonrt_comm_create_folder(out, &folder); });
 }
 
-/// In Python: what mpi4py can call, whatever MPI it has.
+/// Calls mpi4py from Python, so that the binding needs no particular MPI library.
 nb::object over_mpi(nb::object comm, double timeout) {
   return nb::module_::import_("muonrt._mpi").attr("comm_of")(comm, timeout);
 }
 
-/// A communicator of GPU memory over one of host memory.
+/// Creates a communicator of GPU memory over `host`, a communicator of host memory.
 std::unique_ptr<Comm> over_host(
     Comm& host, const std::function<muonrt_status_t(muonrt_comm_t**, muonrt_comm_t*)>& create) {
   Busy busy(host.busy, "the communicator");
@@ -188,139 +184,104 @@ struct ThreadGroup {
   }
 };
 
-nb::list allgather(Comm& comm, nb::bytes mine) {
-  Busy busy(comm.busy, "the communicator");
-  const size_t bytes = mine.size(), size = static_cast<size_t>(comm.size());
-  std::vector<char> all(bytes * size);
-  collective(comm.get(), [&, data = mine.c_str()] {
-    return muonrt_comm_allgather(comm.get(), data, all.data(), static_cast<int64_t>(bytes));
-  });
-  nb::list out;
-  for (size_t i = 0; i < size; ++i) out.append(nb::bytes(all.data() + i * bytes, bytes));
-  return out;
-}
-
-/// The memory of a Python object with the buffer protocol, row-major and contiguous.
-class Buffer {
- public:
-  Buffer(nb::handle object, bool writable) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
-      nb::raise_python_error();
-  }
-  ~Buffer() { PyBuffer_Release(&view_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  muonrt_message_t message(int32_t peer) const { return {peer, 0, view_.buf, view_.len}; }
-
- private:
-  Py_buffer view_;
-};
-
-using Messages = std::vector<std::pair<int32_t, nb::object>>;
-
-void exchange(Comm& comm, const Messages& sends, const Messages& receives) {
-  Busy busy(comm.busy, "the communicator");
-  std::list<Buffer> buffers;
-  std::vector<muonrt_message_t> out, in;
-  for (const auto& [peer, object] : sends)
-    out.push_back(buffers.emplace_back(object, false).message(peer));
-  for (const auto& [peer, object] : receives)
-    in.push_back(buffers.emplace_back(object, true).message(peer));
-  collective(comm.get(), [&] {
-    return muonrt_comm_exchange(comm.get(), out.data(), static_cast<int64_t>(out.size()), in.data(),
-                                static_cast<int64_t>(in.size()));
-  });
-}
-
 }  // namespace
 
 void bind_comm(nb::module_& module) {
-  nb::class_<Comm>(module, "Comm", nb::is_weak_referenceable(), "A fixed set of ranks that talk")
-      .def_static(
-          "self", [] { return created(muonrt_comm_create_self); }, "One rank, alone")
+  nb::class_<Comm> comm(
+      module, "Comm", nb::is_weak_referenceable(),
+      "A communicator: a fixed set of ranks that exchange data.\n\n"
+      "One thread at a time can use a communicator, except for abort(). A second one gets\n"
+      "InvalidStateError.");
+  comm.def_static(
+          "self", [] { return created(muonrt_comm_create_self); }, nb::sig("def self() -> Comm"),
+          "Creates a communicator of one rank")
       .def_static("tcp", &over_tcp, nb::arg("rank"), nb::arg("size"), nb::arg("address"),
                   nb::arg("secret"), nb::arg("timeout") = 60.0, nb::arg("interface") = nb::none(),
                   nb::arg("listening").none() = nb::none(),
-                  "Ranks that meet at rank 0's `address` (\"host:port\"). `secret`: at least 8\n"
-                  "bytes, the same on all ranks, new for every run. `timeout`: seconds for all\n"
-                  "ranks to come. Rank 0 may give port 0 and takes a free one: listening(address)\n"
-                  "is called with it, to tell the others. Collective. Rank 0 ends last.")
+                  nb::sig("def tcp(rank: int, size: int, address: str, secret: bytes, "
+                          "timeout: float = 60.0, interface: str | None = None, "
+                          "listening: collections.abc.Callable[[str], object] | None = None) "
+                          "-> Comm"),
+                  "Creates a communicator over TCP whose ranks connect to rank 0. Collective.\n\n"
+                  ":param address: address of rank 0, \"host:port\". On rank 0 the port may be 0,\n"
+                  "    which means a free port, if listening is set.\n"
+                  ":param secret: at least 8 bytes, equal on all ranks and new for every run.\n"
+                  ":param timeout: seconds in which all ranks must connect.\n"
+                  ":param interface: the network interface to use, by name or address.\n"
+                  ":param listening: rank 0 calls listening(address) with its actual address, so\n"
+                  "    that it can send the address to the other ranks.\n\n"
+                  "Rank 0 forwards all data, so its process must end last.")
       .def_static(
           "folder", &over_folder, nb::arg("rank"), nb::arg("size"), nb::arg("path"),
           nb::arg("run_id"), nb::arg("secret") = nb::none(), nb::arg("timeout") = 60.0,
-          "Ranks that meet over TCP and find rank 0's address in the file path/run_id of a\n"
-          "folder that all of them reach. run_id: tells this run from all others, 1 to 64\n"
-          "of A-Z a-z 0-9 . - _. `secret`: as for tcp; none: who can read the file may\n"
-          "take part. `timeout`: seconds for all ranks to come. Collective. Rank 0 ends\n"
-          "last.")
-      .def_static("mpi", &over_mpi, nb::arg("comm"), nb::arg("timeout") = 60.0,
-                  nb::sig("def mpi(comm: object, timeout: float = 60.0) -> Comm"),
-                  "Over the ranks of `comm`, an intra-communicator of mpi4py, by any MPI that it\n"
-                  "runs on; a duplicate of it is used. `timeout`: seconds for all ranks to come.\n"
-                  "MPI_THREAD_SERIALIZED or more is needed: a step calls MPI on a thread of its\n"
-                  "own. Collective. Close it on all ranks before MPI.Finalize.")
+          nb::sig("def folder(rank: int, size: int, path: str, run_id: str, "
+                  "secret: bytes | None = None, timeout: float = 60.0) -> Comm"),
+          "Creates a communicator over TCP whose ranks find rank 0's address in a shared folder.\n"
+          "Collective.\n\n"
+          ":param path: a folder that all ranks can access. Rank 0 writes the file path/run_id.\n"
+          ":param run_id: identifies the run, different from every other run: 1 to 64 characters\n"
+          "    of A-Z, a-z, 0-9, '.', '-' and '_'.\n"
+          ":param secret: as for tcp(). None: every process that can read the file can connect.\n"
+          ":param timeout: seconds in which all ranks must connect.\n\n"
+          "Rank 0 forwards all data, so its process must end last.")
+      .def_static(
+          "mpi", &over_mpi, nb::arg("comm"), nb::arg("timeout") = 60.0,
+          nb::sig("def mpi(comm: object, timeout: float = 60.0) -> Comm"),
+          "Creates a communicator over the ranks of an intracommunicator of mpi4py, with the\n"
+          "MPI library that mpi4py uses. Collective.\n\n"
+          ":param comm: the intracommunicator. muonrt duplicates it and uses the duplicate.\n"
+          ":param timeout: seconds in which all ranks must take part.\n\n"
+          "MPI must provide MPI_THREAD_SERIALIZED or more, because steps call MPI from a thread "
+          "of\n"
+          "muonrt. Close the communicator on all ranks before MPI.Finalize().")
       .def_static(
           "functions", &from_functions, nb::arg("rank"), nb::arg("size"), nb::arg("exchange"),
           nb::arg("allgather"), nb::arg("name") = "python", nb::arg("caller_thread_only") = true,
           nb::arg("abort").none() = nb::none(), nb::arg("close").none() = nb::none(),
-          "Over functions of yours. exchange(sends, receives, timeout) moves lists of\n"
-          "(peer, memoryview); allgather(mine, all, timeout) fills `all`, size x\n"
-          "len(mine) bytes, in rank order. Both return when that is done, or raise.\n"
-          "A view must not be used after the return, nor written where it is sent.\n"
-          "abort(message, status) tells the peers, whose calls and this rank's then raise;\n"
-          "from any thread, also while another function runs. close() comes last.\n"
-          "Optimizers of one such communicator are used in the same order on every rank.")
+          nb::sig("def functions(rank: int, size: int, "
+                  "exchange: collections.abc.Callable[..., object], "
+                  "allgather: collections.abc.Callable[..., object], name: str = 'python', "
+                  "caller_thread_only: bool = True, "
+                  "abort: collections.abc.Callable[[str, int], object] | None = None, "
+                  "close: collections.abc.Callable[[], object] | None = None) -> Comm"),
+          "Creates a communicator that calls your functions; see muonrt_transport_t.\n\n"
+          ":param exchange: exchange(sends, receives, timeout) sends and receives lists of pairs\n"
+          "    (peer, memoryview).\n"
+          ":param allgather: allgather(mine, all, timeout) fills the memoryview all, with size x\n"
+          "    len(mine) bytes, in rank order.\n"
+          ":param name: name of the transport in messages.\n"
+          ":param caller_thread_only: True if the functions may be called only from threads that\n"
+          "    are inside a call of muonrt.\n"
+          ":param abort: abort(message, status) publishes an error, which ends the calls of all\n"
+          "    ranks. Any thread may call it, also while another function runs.\n"
+          ":param close: called once, after all other calls.\n\n"
+          "exchange and allgather return when the operation is complete, or raise an exception.\n"
+          "They must not use a memoryview after they have returned, nor write to one that is "
+          "sent.\n"
+          "Every rank must use the optimizers of such a communicator in the same order.")
       .def_static(
           "nccl", &over_nccl, nb::arg("host"), nb::arg("device_index") = 0,
           nb::arg("max_ctas") = nb::none(),
-          "For optimizers on CUDA, a GPU for each rank: NCCL. `host`, a communicator of host\n"
-          "memory, brings the ranks together. Collective over it.")
+          nb::sig("def nccl(host: Comm, device_index: int = 0, "
+                  "max_ctas: int | None = None) -> Comm"),
+          "Creates a communicator that exchanges GPU memory through NCCL, for optimizers on\n"
+          "CUDA whose ranks have a GPU each. Collective over host.\n\n"
+          ":param host: a communicator of host memory over the same ranks.\n"
+          ":param device_index: CUDA device index of this rank's GPU.\n"
+          ":param max_ctas: maximum number of thread blocks per NCCL operation.")
       .def_static(
           "staged", &staged, nb::arg("host"), nb::arg("device_index") = 0,
-          "For optimizers on CUDA: `host` carries the messages, through pinned host memory.\n"
-          "Serves several ranks on one GPU, and one rank alone. Collective over `host`.")
-      .def_prop_ro("rank", &Comm::rank)
-      .def_prop_ro("size", &Comm::size)
-      .def(
-          "set_timeout",
-          [](Comm& comm, double seconds) {
-            check(muonrt_comm_set_timeout(comm.get(), static_cast<int64_t>(seconds * 1000.0)));
-          },
-          nb::arg("seconds"), "Every wait ends after so long with TimeoutError; 600 by default")
-      .def(
-          "barrier",
-          [](Comm& comm) {
-            Busy busy(comm.busy, "the communicator");
-            collective(comm.get(), [&] { return muonrt_comm_barrier(comm.get()); });
-          },
-          "Returns when every rank has called it")
-      .def("allgather", &allgather, nb::arg("mine"),
-           nb::sig("def allgather(self, mine: bytes) -> list[bytes]"),
-           "A list of every rank's bytes; all of one length")
-      .def(
-          "exchange", &exchange, nb::arg("sends"), nb::arg("receives"),
-          "Moves lists of (peer, buffer), at most one for each pair of ranks, none of them empty.\n"
-          "MismatchError where a buffer that is sent and the one that receives it differ in size.")
-      .def(
-          "abort",
-          [](Comm& comm, const std::string& message, muonrt_status_t status) {
-            nb::gil_scoped_release release;
-            check(muonrt_comm_abort(comm.get(), status, message.c_str()));
-          },
-          nb::arg("message"),
-          nb::arg("status") = static_cast<muonrt_status_t>(MUONRT_ERROR_ABORTED),
-          "Pending and later calls of every rank end with AbortedError, or with the exception of\n"
-          "which `status` is given. From any thread.")
-      .def(
-          "close", [](Comm& comm) { comm.close(); },
-          "Leaves the communicator, once the optimizers made from it are closed too")
-      .def(
-          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Comm"))
-      .def(
-          "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
+          nb::sig("def staged(host: Comm, device_index: int = 0) -> Comm"),
+          "Creates a communicator that moves GPU memory through pinned host memory and sends\n"
+          "it over host. Several ranks may share a GPU. Collective over host.\n\n"
+          ":param host: a communicator of host memory over the same ranks.\n"
+          ":param device_index: CUDA device index of this rank's GPU.");
+  bind_comm_calls(comm);
 
-  nb::class_<ThreadGroup>(module, "ThreadGroup", "The meeting place of ranks that are threads")
-      .def(nb::init<int32_t>(), nb::arg("size"))
+  nb::class_<ThreadGroup>(module, "ThreadGroup",
+                          "A group of threads of this process, each of which is a rank")
+      .def(nb::init<int32_t>(), nb::arg("size"), nb::sig("def __init__(self, size: int) -> None"),
+           "Creates a group of this number of ranks")
       .def(
           "comm",
           [](ThreadGroup& group, int32_t rank) {
@@ -328,7 +289,8 @@ void bind_comm(nb::module_& module) {
               return muonrt_comm_create_thread(out, group.handle.get(), rank);
             });
           },
-          nb::arg("rank"), "The communicator of thread `rank`; each rank is taken once");
+          nb::arg("rank"), nb::sig("def comm(self, rank: int) -> Comm"),
+          "Creates the communicator of a rank; each rank can be used once");
 }
 
 }  // namespace binding

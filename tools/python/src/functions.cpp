@@ -3,9 +3,9 @@
 namespace binding {
 namespace {
 
-/// Functions in Python that carry a communicator; see muonrt/transport.h.
+/// The Python functions of a communicator; see muonrt/transport.h.
 struct Functions {
-  nb::object exchange, allgather, abort, close;  // None: the last two are not there
+  nb::object exchange, allgather, abort, close;  // the last two may be None
   int32_t size;
 };
 
@@ -13,15 +13,17 @@ nb::object view_of_memory(void* data, int64_t bytes) {
   return nb::steal(PyMemoryView_FromMemory(static_cast<char*>(data), bytes, PyBUF_WRITE));
 }
 
-nb::list views_of(const muonrt_message_t* messages, int64_t n) {
+/// Returns pairs (peer, memoryview) of muonrt_send_t or muonrt_receive_t.
+template <class Message>
+nb::list views_of(const Message* messages, int64_t n) {
   nb::list out;
   for (int64_t i = 0; i < n; ++i)
-    out.append(
-        nb::make_tuple(messages[i].peer, view_of_memory(messages[i].data, messages[i].bytes)));
+    out.append(nb::make_tuple(
+        messages[i].peer, view_of_memory(const_cast<void*>(messages[i].data), messages[i].bytes)));
   return out;
 }
 
-/// Calls into Python; an exception becomes a status and a text.
+/// Runs `call` with the GIL. Returns the status of an exception, and writes its text to `message`.
 muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
                           const std::function<void()>& call) {
   nb::gil_scoped_acquire acquire;
@@ -32,7 +34,7 @@ muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
     muonrt_status_t status = MUONRT_ERROR_COMM;
     if (error.matches(PyExc_TimeoutError)) status = MUONRT_ERROR_TIMEOUT;
     nb::object own = nb::getattr(error.value(), "status", nb::none());
-    const bool named = nb::isinstance<nb::int_>(own);  // an exception of muonrt's
+    const bool named = nb::isinstance<nb::int_>(own);  // an exception class of muonrt
     if (named) status = nb::cast<int32_t>(own);
     const nb::str words(error.value());
     const nb::str type(error.type().attr("__name__"));
@@ -46,8 +48,8 @@ muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
   }
 }
 
-muonrt_status_t call_exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
-                              const muonrt_message_t* receives, int64_t n_receives,
+muonrt_status_t call_exchange(void* state, const muonrt_send_t* sends, int64_t n_sends,
+                              const muonrt_receive_t* receives, int64_t n_receives,
                               int64_t timeout_ms, char* message, int64_t capacity) {
   return as_status("exchange", message, capacity, [&] {
     static_cast<Functions*>(state)->exchange(views_of(sends, n_sends),
@@ -66,7 +68,7 @@ muonrt_status_t call_allgather(void* state, const void* mine, void* all, int64_t
   });
 }
 
-/// What it raises has nobody to go to.
+/// Runs `call` with the GIL. No caller can receive an exception, so Python prints it.
 void call_quietly(const char* what, const std::function<void()>& call) {
   nb::gil_scoped_acquire acquire;
   try {
@@ -78,7 +80,8 @@ void call_quietly(const char* what, const std::function<void()>& call) {
 
 void call_abort(void* state, muonrt_status_t status, const char* message) {
   if (Py_IsInitialized() == 0) return;
-  call_quietly("abort of a communicator", [&] {  // the text may be cut inside a character
+  call_quietly("abort of a communicator", [&] {
+    // The library may have cut the text inside a UTF-8 character.
     const nb::object text = nb::bytes(message).attr("decode")("utf-8", "replace");
     static_cast<Functions*>(state)->abort(text, status);
   });

@@ -78,8 +78,8 @@ Layout Layout::lift(const std::vector<std::vector<int32_t>>& submeshes) const {
   std::vector<int32_t> all;
   for (const auto& ranks : submeshes) {
     if (static_cast<int64_t>(ranks.size()) != size)
-      refuse(kInvalidArg,
-             cat("a submesh of ", ranks.size(), " ranks for mesh ", shape_text(mesh.shape)));
+      refuse(kInvalidArg, cat("a submesh has ", ranks.size(), " ranks, but the mesh has shape ",
+                              shape_text(mesh.shape), "; pass ", size, " ranks"));
     all.insert(all.end(), ranks.begin(), ranks.end());
   }
   std::vector<int32_t> ranks(submeshes.size());
@@ -118,13 +118,15 @@ std::vector<std::pair<int64_t, int64_t>> runs(const Layout& layout,
   return out;
 }
 
-/// One text for muonrt_placements_parse from a text, or from the pieces as they print.
+/// Returns the text for muonrt_placements_parse(): the text itself, or the placements as they
+/// print.
 std::string placements_text(nb::handle placements) {
   if (nb::isinstance<nb::str>(placements)) return nb::cast<std::string>(placements);
   std::string out;
-  for (nb::handle piece : placements) {
+  for (nb::handle placement : placements) {
     if (!out.empty()) out += ",";
-    out += nb::isinstance<nb::str>(piece) ? nb::cast<std::string>(piece) : nb::repr(piece).c_str();
+    out += nb::isinstance<nb::str>(placement) ? nb::cast<std::string>(placement)
+                                              : nb::repr(placement).c_str();
   }
   return out;
 }
@@ -137,10 +139,11 @@ std::vector<muonrt_placement_t> parse(const std::string& text) {
   return out;
 }
 
-Cut cut_of(const Mesh& mesh, nb::handle piece) {
-  const nb::tuple numbers = nb::cast<nb::tuple>(piece);
+Cut cut_of(const Mesh& mesh, nb::handle cut) {
+  const nb::tuple numbers = nb::cast<nb::tuple>(cut);
   if (numbers.size() < 2 || numbers.size() > 4)
-    refuse(kInvalidArg, "a cut is (mesh dimensions, dim[, split_factor[, unit]])");
+    refuse(kInvalidArg, cat("a cut has ", numbers.size(),
+                            " values; pass (mesh dimensions, dim[, split_factor[, unit]])"));
   return {mesh.dimensions(numbers[0]), nb::cast<int32_t>(numbers[1]),
           numbers.size() > 2 ? nb::cast<int64_t>(numbers[2]) : 1,
           numbers.size() > 3 ? nb::cast<int64_t>(numbers[3]) : 1};
@@ -148,12 +151,12 @@ Cut cut_of(const Mesh& mesh, nb::handle piece) {
 
 using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
-/// What stands behind the cuts.
+/// Sets the last step of a layout, after the cuts.
 void set_last(Layout& layout, const std::optional<Pairs>& flat,
               const std::optional<std::vector<int64_t>>& row_bounds,
               const std::optional<int64_t>& owner) {
   if (flat.has_value() + row_bounds.has_value() + owner.has_value() > 1)
-    refuse(kInvalidArg, "a layout has one of flat, row_bounds, owner");
+    refuse(kInvalidArg, "more than one of flat, row_bounds and owner is set; set at most one");
   if (flat) {
     layout.kind = MUONRT_LAYOUT_FLAT;
     for (const auto& [begin, end] : *flat) layout.values.insert(layout.values.end(), {begin, end});
@@ -175,8 +178,8 @@ Layout make(Mesh mesh, nb::object placements, const std::string& reading, nb::ob
   if (!placements.is_none()) {
     out.placements = parse(placements_text(placements));
     if (out.placements.size() != out.mesh.shape.size())
-      refuse(kInvalidArg, cat(out.placements.size(), " placements for mesh ",
-                              shape_text(out.mesh.shape), "; give one for each mesh dimension"));
+      refuse(kInvalidArg, cat("there are ", out.placements.size(), " placements for mesh ",
+                              shape_text(out.mesh.shape), "; pass one for each mesh dimension"));
   }
   if (reading != "literal" && reading != "ordered")
     refuse(kInvalidArg, cat("reading is '", reading, "'; use 'literal' or 'ordered'"));
@@ -193,16 +196,18 @@ Mesh make_mesh(std::vector<int64_t> shape, std::vector<std::string> names,
                std::vector<int32_t> ranks) {
   const int64_t size = size_of(shape);
   if (!names.empty() && names.size() != shape.size())
-    refuse(kInvalidArg, cat(names.size(), " names for mesh ", shape_text(shape)));
+    refuse(kInvalidArg, cat("there are ", names.size(), " names for mesh ", shape_text(shape),
+                            "; pass one for each mesh dimension"));
   if (!ranks.empty() && static_cast<int64_t>(ranks.size()) != size)
-    refuse(kInvalidArg, cat(ranks.size(), " ranks for mesh ", shape_text(shape)));
+    refuse(kInvalidArg, cat("there are ", ranks.size(), " ranks for mesh ", shape_text(shape),
+                            "; pass ", size, " ranks"));
   return {std::move(shape), std::move(names), std::move(ranks)};
 }
 
 }  // namespace
 
 void bind_layout(nb::module_& module) {
-  nb::class_<Mesh>(module, "Mesh", "An array of ranks, the last dimension fastest")
+  nb::class_<Mesh>(module, "Mesh", "An array of ranks, row-major")
       .def(
           "__init__",
           [](Mesh* self, std::vector<int64_t> shape, std::vector<std::string> names,
@@ -211,13 +216,21 @@ void bind_layout(nb::module_& module) {
           },
           nb::arg("shape"), nb::arg("names") = std::vector<std::string>{},
           nb::arg("ranks") = std::vector<int32_t>{},
-          "`ranks`, row-major: 0, 1, 2, ... unless given")
+          nb::sig("def __init__(self, shape: collections.abc.Sequence[int], "
+                  "names: collections.abc.Sequence[str] = [], "
+                  "ranks: collections.abc.Sequence[int] = []) -> None"),
+          ":param shape: the sizes of the mesh.\n"
+          ":param names: a name for each dimension. Default: \"d0\", \"d1\" and so on.\n"
+          ":param ranks: one rank for each position, row-major. Default: 0, 1, 2 and so on.")
       .def_ro("shape", &Mesh::shape)
       .def_ro("names", &Mesh::names)
       .def_ro("ranks", &Mesh::ranks)
       .def("__repr__", [](const Mesh& mesh) { return cat("Mesh(", shape_text(mesh.shape), ")"); });
 
-  nb::class_<Layout>(module, "Layout", "How a tensor lies over a mesh; replicated by default")
+  nb::class_<Layout>(
+      module, "Layout",
+      "How a tensor is distributed over a mesh; see muonrt_layout_t. By default it is\n"
+      "replicated.")
       .def(
           "__init__",
           [](Layout* self, const Mesh& mesh, nb::object placements, const std::string& reading,
@@ -232,27 +245,53 @@ void bind_layout(nb::module_& module) {
           nb::arg("cuts") = std::vector<nb::object>{}, nb::arg("flat") = nb::none(),
           nb::arg("row_bounds") = nb::none(), nb::arg("owner") = nb::none(), nb::arg("dim") = 0,
           nb::arg("over").none() = nb::none(),
-          "placements: one for each mesh dimension, as a DTensor has or prints them, or "
-          "\"S(0),R\".\n"
-          "reading: \"ordered\" for FSDP2 over TP; flat_dims: mesh dimensions FSDP2 cuts as one.\n"
-          "cuts: instead of placements, outermost first: (mesh dims, dim[, split_factor[, "
-          "unit]]).\n"
-          "Behind these one of flat: (begin, end) elements for each shard; row_bounds: shards + 1\n"
-          "bounds along `dim`; owner: the shard that holds all. `over`: the mesh dimensions whose\n"
-          "ranks are the shards; all that nothing else names.")
+          nb::sig(
+              "def __init__(self, mesh: Mesh, "
+              "placements: str | collections.abc.Sequence[typing.Any] | None = None, *, "
+              "reading: str = 'literal', "
+              "flat_dims: str | int | collections.abc.Sequence[str | int] | None = None, "
+              "cuts: collections.abc.Sequence[tuple] = [], "
+              "flat: collections.abc.Sequence[tuple[int, int]] | None = None, "
+              "row_bounds: collections.abc.Sequence[int] | None = None, owner: int | None = None, "
+              "dim: int = 0, "
+              "over: str | int | collections.abc.Sequence[str | int] | None = None) -> None"),
+          ":param placements: one for each mesh dimension: a DTensor's placements, their printed\n"
+          "    text, or the short form \"S(0),R\".\n"
+          ":param reading: the order in which several placements cut one tensor dimension:\n"
+          "    \"literal\", or \"ordered\" for FSDP2 over TP; see muonrt_reading_t.\n"
+          ":param flat_dims: mesh dimensions, by name or index, that FSDP2 shards over as if they\n"
+          "    were one.\n"
+          ":param cuts: instead of placements, in the order in which they are applied: tuples\n"
+          "    (mesh dimensions, dim[, split_factor[, unit]]); see muonrt_cut_t.\n"
+          ":param flat: last step after the cuts: a range (begin, end) of elements for each "
+          "shard.\n"
+          ":param row_bounds: last step after the cuts: shards + 1 bounds along dim.\n"
+          ":param owner: last step after the cuts: the shard that holds everything.\n"
+          ":param dim: the tensor dimension of row_bounds.\n"
+          ":param over: the mesh dimensions of the last step. Default: all that neither shard nor\n"
+          "    are partial.")
       .def_ro("mesh", &Layout::mesh)
       .def("local_shape", &Layout::local_shape, nb::arg("shape"), nb::arg("rank"),
            nb::arg("world") = nb::none(),
-           "The shape of `rank`'s shard of a tensor of global `shape`")
+           nb::sig("def local_shape(self, shape: collections.abc.Sequence[int], rank: int, "
+                   "world: int | None = None) -> list[int]"),
+           "Returns the shape of a rank's shard of a tensor of global shape ``shape``.\n\n"
+           ":param world: number of ranks of the communicator. Default: that of the mesh.")
       .def("lift", &Layout::lift, nb::arg("submeshes"),
-           "The layout over all ranks, of a tensor of which each rank has a submesh of its own: "
-           "this\n"
-           "layout is on one of them. `submeshes`: by rank, the ranks of each rank's. Replicated "
-           "over\n"
-           "the mesh dimension \"lines\" that comes last.")
+           nb::sig("def lift(self, submeshes: "
+                   "collections.abc.Sequence[collections.abc.Sequence[int]]) -> Layout"),
+           "Returns the layout over all ranks if each rank has another submesh and this is the\n"
+           "layout over the submesh of this rank.\n\n"
+           "The new mesh has a further last dimension, \"submeshes\", over which the tensor is\n"
+           "replicated.\n\n"
+           ":param submeshes: for each rank the ranks of its submesh, row-major.")
       .def("runs", &runs, nb::arg("shape"), nb::arg("rank"), nb::arg("dim"),
            nb::arg("world") = nb::none(),
-           "[(begin, end), ...]: the global indices along `dim` that `rank` holds, in local order");
+           nb::sig("def runs(self, shape: collections.abc.Sequence[int], rank: int, dim: int, "
+                   "world: int | None = None) -> list[tuple[int, int]]"),
+           "Returns the global indices along ``dim`` that a rank holds, as ascending ranges\n"
+           "(begin, end).\n\n"
+           ":param world: number of ranks of the communicator. Default: that of the mesh.");
 }
 
 }  // namespace binding

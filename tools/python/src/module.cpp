@@ -10,17 +10,17 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 namespace {
 
-/// Raises the class of muonrt._errors that belongs to the status.
+/// Raises the exception class of muonrt._errors that belongs to the status.
 void raise(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const muonrt::Error& error) {
-    // The class says the status already.
+    // The class already states the status.
     std::string text = error.what();
     const std::string name = cat(muonrt_status_get_name(error.status()), ": ");
     if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
     nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
-    // It may be cut inside a character.
+    // The library may have cut the text inside a UTF-8 character.
     const nb::object decoded =
         nb::bytes(text.data(), text.size()).attr("decode")("utf-8", "replace");
     nb::object raised = make(error.status(), decoded);
@@ -30,8 +30,8 @@ void raise(const std::exception_ptr& thrown, void*) {
 
 std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim,
                                            const std::vector<std::string>& expert_keys) {
-  muonrt_role_t role = 0;
-  muonrt_view_t view = 0;
+  enum muonrt_role role {};
+  enum muonrt_view view {};
   muonrt_routing_t routing;
   muonrt_routing_init(&routing);
   std::vector<const char*> keys;
@@ -40,7 +40,7 @@ std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim
   routing.n_expert_keys = static_cast<int32_t>(keys.size());
   check(muonrt_routing_resolve(&role, &view, &routing, name.c_str(), ndim));
   return {role == MUONRT_ROLE_MUON ? "muon" : "adamw",
-          view == MUONRT_VIEW_STACK ? "stack" : "plain"};
+          view == MUONRT_VIEW_STACK ? "stack" : "none"};
 }
 
 }  // namespace
@@ -48,17 +48,26 @@ std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim
 
 NB_MODULE(_core, module) {
   using namespace binding;
-  module.doc() = "The C ABI of muonrt. Use the package muonrt.";
+  module.doc() = "The binding of muonrt's C ABI. Use the package muonrt.";
   nb::register_exception_translator(raise);
   module.def(
-      "version", [] { return muonrt_get_version(); }, "major * 10000 + minor * 100 + patch");
+      "version", [] { return muonrt_get_version(); }, nb::sig("def version() -> int"),
+      "Returns the library's version as major * 10000 + minor * 100 + patch");
   module.def(
-      "build_info", [] { return muonrt::build_info(); }, "Versions and abilities, as JSON");
-  module.def("status_name",
-             [](int32_t status) { return std::string(muonrt_status_get_name(status)); });
+      "build_info", [] { return muonrt::build_info(); }, nb::sig("def build_info() -> str"),
+      "Describes the library's build as JSON");
+  module.def(
+      "status_name", [](int32_t status) { return std::string(muonrt_status_get_name(status)); },
+      nb::arg("status"), nb::sig("def status_name(status: int) -> str"),
+      "Returns the name of a status, such as \"MUONRT_OK\"");
   module.def("route", &route, nb::arg("name"), nb::arg("ndim"),
              nb::arg("expert_keys") = std::vector<std::string>{},
-             "(role, view) of a parameter by its name and number of dimensions");
+             nb::sig("def route(name: str, ndim: int, "
+                     "expert_keys: collections.abc.Sequence[str] = []) -> tuple[str, str]"),
+             "Chooses the role (\"muon\" or \"adamw\") and the view (\"none\" or \"stack\") of a\n"
+             "parameter by its name and number of dimensions; see muonrt_routing_resolve().\n\n"
+             ":param expert_keys: parts of the names of stacks of experts. A parameter of three\n"
+             "    dimensions is a stack if its name contains one of them.");
   module.def("_close_all", [] {
     close_optimizers();
     close_comms();

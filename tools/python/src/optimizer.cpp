@@ -1,58 +1,112 @@
 #include "optimizer.hpp"
 
+#include <algorithm>
+
 namespace binding {
+
+/// The arguments of muonrt_optimizer_create(), and the storage that they point to.
+struct Optimizer::Creation {
+  Options options;
+  std::vector<ParamView> views;
+  std::vector<muonrt_param_t> params;
+  std::vector<muonrt_group_t> groups;
+  std::shared_ptr<Held> held = std::make_shared<Held>();
+};
+
+namespace {
+
+bool has_partial_gradients(const Param& param) {
+  if (param.grad_layout) return true;
+  if (!param.layout) return false;
+  const auto& placements = param.layout->placements;
+  return std::any_of(placements.begin(), placements.end(), [](const muonrt_placement_t& placement) {
+    return placement.kind == MUONRT_PLACEMENT_PARTIAL;
+  });
+}
+
+/// Takes part in the peers' call of muonrt_optimizer_create() with arguments that it rejects. The
+/// peers then return an error at once; without this call they would wait until their timeout.
+void reject_creation(muonrt_comm_t* comm) {
+  collective(comm, [&] {
+    muonrt_optimizer_t* rejected = nullptr;
+    muonrt_optimizer_create(&rejected, comm, nullptr, nullptr, 0, nullptr, 0);
+    return MUONRT_OK;
+  });
+}
+
+}  // namespace
+
+void Optimizer::prepare(Creation& creation, const std::vector<Param*>& params,
+                        const std::vector<Group*>& groups, const Comm* comm,
+                        const nb::kwargs& settings) {
+  set_options(creation.options, settings);
+  place_ = place_of(params, creation.options, settings);
+  const int32_t rank = comm ? comm->rank() : 0, size = comm ? comm->size() : 1;
+  Held& held = *creation.held;
+  creation.views = std::vector<ParamView>(params.size());
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Param& param = *params[i];
+    fill(creation.views[i], param);
+    creation.params.push_back(creation.views[i].c);
+    names.push_back(param.name);
+    held.data.push_back(param.data);
+    held.masters.push_back(param.master);
+    held.grads.push_back(param.grad);
+    grad_dtypes_.push_back(param.settings.grad_dtype);
+    grad_shapes_.push_back(param.grad_layout
+                               ? param.grad_layout->local_shape(param.shape, rank, size)
+                               : param.data.shape);
+    const auto group = static_cast<size_t>(param.settings.group);
+    momentum_dtypes_.push_back(group < groups.size() ? groups[group]->settings.momentum_dtype
+                                                     : MUONRT_DTYPE_F32);
+    owners_hold_moments_.push_back(has_partial_gradients(param));
+  }
+  for (const Group* group : groups) {
+    groups_.push_back(*group);
+    creation.groups.push_back(group->settings);
+  }
+}
 
 Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups,
                      Comm* comm, const nb::kwargs& settings) {
-  muonrt_optimizer_options_t options = muonrt::options();
-  set_options(options, settings);
-  place_ = place_of(params, options, settings);
-  Comm alone(nullptr);
-  if (comm == nullptr) {
-    alone.handle = created(muonrt_comm_create_self)->handle;
-    if (place_.on_cuda()) alone.handle = staged(alone, place_.index)->handle;
-    comm = &alone;
+  std::optional<Busy> busy;
+  if (comm != nullptr) busy.emplace(comm->busy, "the communicator");
+  std::shared_ptr<muonrt_comm_t> over = comm != nullptr ? comm->handle : nullptr;
+  if (comm != nullptr) comm->get();
+  Creation creation;
+  try {
+    prepare(creation, params, groups, comm, settings);
+  } catch (...) {
+    if (over) reject_creation(over.get());
+    throw;
   }
-  Busy busy(comm->busy, "the communicator");
-  auto held = std::make_shared<Held>();
-  held->comm = comm->handle;
-  std::vector<ParamView> views(params.size());
-  std::vector<muonrt_param_t> c_params;
-  for (size_t i = 0; i < params.size(); ++i) {
-    const Param& param = *params[i];
-    fill(views[i], param);
-    c_params.push_back(views[i].c);
-    names.push_back(param.name);
-    held->data.push_back(param.data);
-    held->masters.push_back(param.master);
-    held->grads.push_back(param.grad);
-    grad_dtypes_.push_back(param.settings.grad_dtype);
-    grad_shapes_.push_back(
-        param.grad_layout ? param.grad_layout->local_shape(param.shape, comm->rank(), comm->size())
-                          : param.data.shape);
+  if (!over) {
+    std::unique_ptr<Comm> one_rank = created(muonrt_comm_create_self);
+    if (place_.on_cuda()) one_rank = staged(*one_rank, place_.index);
+    over = one_rank->handle;
   }
-  std::vector<muonrt_group_t> c_groups;
-  for (const Group* group : groups) {
-    groups_.push_back(*group);
-    c_groups.push_back(group->settings);
-  }
-  collective(comm->get(), [&] {
-    return muonrt_optimizer_create(&held->handle, comm->get(), &options, c_groups.data(),
-                                   static_cast<int32_t>(c_groups.size()), c_params.data(),
-                                   static_cast<int64_t>(c_params.size()));
+  Held& held = *creation.held;
+  held.comm = over;
+  const muonrt_optimizer_options_t* options = creation.options.get();
+  collective(over.get(), [&] {
+    return muonrt_optimizer_create(&held.handle, over.get(), options, creation.groups.data(),
+                                   static_cast<int32_t>(creation.groups.size()),
+                                   creation.params.data(),
+                                   static_cast<int64_t>(creation.params.size()));
   });
-  held_ = std::move(held);
+  held_ = std::move(creation.held);
   alive<Optimizer>().insert(this);
 }
 
 size_t Optimizer::index(nb::handle param) const {
   int64_t found = -1;
   if (nb::isinstance<nb::str>(param))
-    check(muonrt_optimizer_find_param(get(), nb::cast<std::string>(param).c_str(), &found));
+    check(muonrt_optimizer_find_param(&found, get(), nb::cast<std::string>(param).c_str()));
   else
     found = nb::cast<int64_t>(param);
   if (found < 0 || found >= static_cast<int64_t>(names.size()))
-    refuse(kInvalidArg, cat("no parameter ", found, "; there are ", names.size()));
+    refuse(kInvalidArg, cat("the parameter index is ", found, ", but there are ", names.size(),
+                            " parameters; pass an index of these, or a name"));
   return static_cast<size_t>(found);
 }
 
@@ -73,7 +127,8 @@ std::optional<Array> Optimizer::take_grad(size_t i, nb::handle grad) const {
                    false);
 }
 
-/// A number that the step reads on the device; null where it is no array.
+/// Returns the element of an array, which the step reads on the device; NULL if `object` is not an
+/// array.
 const float* Optimizer::take_scalar(const char* what, nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) return nullptr;
   Array array = take_array(what, object, "float32", false);
@@ -84,10 +139,19 @@ const float* Optimizer::take_scalar(const char* what, nb::handle object) {
   return static_cast<const float*>(array.data);
 }
 
+void Optimizer::set_grad(nb::handle param, nb::handle grad) {
+  Busy busy(busy_, "the optimizer");
+  const size_t i = index(param);
+  std::optional<Array> array = take_grad(i, grad);
+  check(muonrt_optimizer_set_grad(get(), static_cast<int64_t>(i), array ? array->data : nullptr));
+  held_->grads[i] = std::move(array);
+}
+
 void Optimizer::set_grads(const std::vector<nb::object>& grads) {
   Busy busy(busy_, "the optimizer");
   if (grads.size() != names.size())
-    refuse(kInvalidArg, cat(grads.size(), " gradients for ", names.size(), " parameters"));
+    refuse(kInvalidArg, cat("grads has ", grads.size(), " gradients, but there are ", names.size(),
+                            " parameters; pass one gradient or None for each"));
   std::vector<std::optional<Array>> arrays;
   std::vector<const void*> pointers;
   for (size_t i = 0; i < grads.size(); ++i) {
@@ -112,7 +176,8 @@ void Optimizer::set_data(nb::handle param, nb::handle data) {
 void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
   Busy busy(busy_, "the optimizer");
   if (index < 0 || index >= static_cast<int32_t>(groups_.size()))
-    refuse(kInvalidArg, cat("no group ", index, "; there are ", groups_.size()));
+    refuse(kInvalidArg, cat("the group index is ", index, ", but there are ", groups_.size(),
+                            " groups; pass an index of these"));
   Group changed = groups_[static_cast<size_t>(index)];
   changed.point_inside();
   binding::set_group(changed, settings);
@@ -120,7 +185,7 @@ void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
   groups_[static_cast<size_t>(index)] = changed;
 }
 
-void Optimizer::take_params(const std::optional<std::vector<nb::object>>& params) {
+void Optimizer::reset_masters(const std::optional<std::vector<nb::object>>& params) {
   Busy busy(busy_, "the optimizer");
   std::vector<int64_t> list;
   if (params)
@@ -130,29 +195,54 @@ void Optimizer::take_params(const std::optional<std::vector<nb::object>>& params
                                          static_cast<int64_t>(list.size())));
 }
 
-std::vector<int64_t> Optimizer::updates() const {
+std::vector<int64_t> Optimizer::update_counts() {
+  Busy busy(busy_, "the optimizer");
   std::vector<int64_t> out(names.size());
   for (size_t i = 0; i < out.size(); ++i)
-    check(muonrt_optimizer_get_update_count(get(), static_cast<int64_t>(i), &out[i]));
+    check(muonrt_optimizer_get_update_count(&out[i], get(), static_cast<int64_t>(i)));
   return out;
 }
 
-void Optimizer::set_updates(const std::vector<int64_t>& updates) {
+void Optimizer::set_update_counts(const std::vector<int64_t>& counts) {
   Busy busy(busy_, "the optimizer");
-  if (updates.size() != names.size())
-    refuse(kInvalidArg,
-           cat(updates.size(), " counts of updates for ", names.size(), " parameters"));
-  for (size_t i = 0; i < updates.size(); ++i)
-    check(muonrt_optimizer_set_update_count(get(), static_cast<int64_t>(i), updates[i]));
+  if (counts.size() != names.size())
+    refuse(kInvalidArg, cat("update_counts has ", counts.size(), " counts, but there are ",
+                            names.size(), " parameters; pass one count for each"));
+  for (size_t i = 0; i < counts.size(); ++i)
+    check(muonrt_optimizer_set_update_count(get(), static_cast<int64_t>(i), counts[i]));
 }
 
-/// Keeps what the arguments point to in `held_`.
+int64_t Optimizer::steps() {
+  Busy busy(busy_, "the optimizer");
+  int64_t step = 0;
+  check(muonrt_optimizer_get_step(&step, get()));
+  return step;
+}
+
+void Optimizer::set_steps(int64_t steps) {
+  Busy busy(busy_, "the optimizer");
+  check(muonrt_optimizer_set_step(get(), steps));
+}
+
+std::vector<std::pair<int32_t, int32_t>> Optimizer::clipped_heads() {
+  Busy busy(busy_, "the optimizer");
+  int64_t count = 0;
+  check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, get()));
+  std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
+  check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count, get()));
+  std::vector<std::pair<int32_t, int32_t>> out;
+  for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
+  return out;
+}
+
+/// Sets the arguments that may be arrays, and keeps the arrays in `held_`.
 void Optimizer::take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv,
                              nb::handle found_inf, nb::handle qk_logits) {
   static const float found = 1.0f;
   args.device_grad_scale_inv = take_scalar("grad_scale_inv", grad_scale_inv);
   if (!args.device_grad_scale_inv && !nb::try_cast(grad_scale_inv, args.grad_scale_inv))
-    refuse(kInvalidArg, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(), ", no number"));
+    refuse(kInvalidArg, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(),
+                            "; pass a number, or a float32 array of one element"));
   args.found_inf = take_scalar("found_inf", found_inf);
   if (!args.found_inf && is_true(found_inf)) {
     if (place_.on_cuda())
@@ -168,10 +258,10 @@ void Optimizer::take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv
   held_->scalars.push_back(logits);
 }
 
-Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
-                       const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
-                       nb::object found_inf, std::optional<uintptr_t> stream,
-                       nb::object qk_logits) {
+StepReport Optimizer::step(const std::variant<double, std::vector<double>>& lr,
+                           const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
+                           nb::object found_inf, std::optional<uintptr_t> stream,
+                           nb::object qk_logits) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
@@ -189,15 +279,15 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
   try {
     take_scalars(args, grad_scale_inv, found_inf, qk_logits);
   } catch (...) {
-    // A step without arguments votes no, so that the peers' step ends with an error.
+    // A step without arguments votes to reject, so the peers' step returns an error at once.
     collective(held->comm.get(), [&] {
-      muonrt_optimizer_step(optimizer, nullptr, nullptr);
+      muonrt_optimizer_step(nullptr, optimizer, nullptr);
       return MUONRT_OK;
     });
     throw;
   }
-  Report report{muonrt::detail::filled(muonrt_step_report_init_sized)};
-  collective(held->comm.get(), [&] { return muonrt_optimizer_step(optimizer, &args, &report.c); });
+  StepReport report{muonrt::detail::filled(muonrt_step_report_init_sized)};
+  collective(held->comm.get(), [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
   held->scalars.clear();
   return report;
 }
@@ -205,148 +295,16 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
 std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
   Busy busy(busy_, "the optimizer");
   Busy both(survivors.busy, "the communicator");
+  muonrt_optimizer_t* optimizer = get();
+  muonrt_comm_t* comm = survivors.get();
   auto recovery = muonrt::detail::filled(muonrt_recovery_init_sized);
-  collective(survivors.get(),
-             [&] { return muonrt_optimizer_recover(get(), survivors.get(), &recovery); });
-  return {recovery.outcome == MUONRT_RECOVERY_ROLLED_FORWARD ? "forward"
+  collective(comm, [&] { return muonrt_optimizer_recover(optimizer, comm, &recovery); });
+  return {recovery.outcome == MUONRT_RECOVERY_ROLLED_FORWARD ? "rolled_forward"
           : recovery.outcome == MUONRT_RECOVERY_DISCARDED    ? "discarded"
-                                                             : "nothing",
+                                                             : "none",
           recovery.step};
 }
 
-void close_optimizers() {
-  for (Optimizer* optimizer : alive<Optimizer>())
-    if (!optimizer->in_use()) optimizer->close();
-}
-
-void bind_optimizer(nb::module_& module) {
-  static const std::string made =
-      cat("def __init__(self, params: collections.abc.Sequence[Param], groups: "
-          "collections.abc.Sequence[Group], comm: Comm | None = None, ",
-          option_signature(), " -> None");
-  static const std::string changed =
-      cat("def set_group(self, index: int, ", group_signature(), " -> None");
-  bind_report(module);
-  nb::class_<StateExtent>(module, "StateExtent",
-                          "A piece of state that lies on this rank. Of a tensor of `shape`: the\n"
-                          "product of the index lists `runs`, [(begin, end), ...] for each\n"
-                          "dimension, and of these, row-major, elements `begin` to `end`.\n"
-                          "NorMuon: lines. `data`: these, of one dimension (as Optimizer.state\n"
-                          "gives it). `written`: of those, counted from `begin`, what this rank\n"
-                          "writes where all who hold the same share a checkpoint's work.")
-      .def_ro("param", &StateExtent::param)
-      .def_ro("kind", &StateExtent::kind)
-      .def_ro("shape", &StateExtent::shape)
-      .def_ro("runs", &StateExtent::runs)
-      .def_ro("begin", &StateExtent::begin)
-      .def_ro("end", &StateExtent::end)
-      .def_ro("written", &StateExtent::written)
-      .def_prop_ro(
-          "data", [](const StateExtent& extent) { return extent.data; },
-          nb::sig("def data(self) -> typing.Any"));
-  nb::class_<Optimizer> optimizer(
-      module, "Optimizer", nb::is_weak_referenceable(),
-      "Muon and AdamW over sharded parameters, one step for all of them");
-  optimizer
-      .def(
-          nb::init<const std::vector<Param*>&, const std::vector<Group*>&, Comm*,
-                   const nb::kwargs&>(),
-          nb::arg("params"), nb::arg("groups"), nb::arg("comm").none() = nb::none(),
-          nb::arg("settings"), nb::sig(made.c_str()),
-          "Collective over `comm` (none: one rank). Every rank passes the same parameters in the\n"
-          "same order, with its own arrays, which are kept and lie on one device. Settings by the\n"
-          "names of muonrt_optimizer_options_t: threads=1, transport_dtype=\"bfloat16\",\n"
-          "iteration_dtype=\"float32\", timeout_ms, clip_norm, health_every, trace, ...\n"
-          "device (\"host\", \"cuda\") and device_index: the arrays' where they are not given.\n"
-          "On CUDA parameters have been written, or are on the default stream; `comm` is one of\n"
-          "Comm.nccl or Comm.staged.")
-      .def("step", &Optimizer::step, nb::arg("lr"),
-           nb::arg("inactive_params") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
-           nb::arg("found_inf") = false, nb::arg("stream") = nb::none(),
-           nb::arg("qk_logits").none() = nb::none(),
-           "One step of every parameter, or of none. Collective; the GIL is free meanwhile.\n"
-           "lr: the rate, or a list of one for each group.\n"
-           "inactive_params: indices that sit out, the same list on every rank. found_inf: on any\n"
-           "rank: the step is skipped on all. Both grad_scale_inv and found_inf may be float32 "
-           "arrays\n"
-           "of one element on the optimizer's device. stream: CUDA: an integer, the cudaStream_t "
-           "on\n"
-           "which gradients are written; none: the default stream. When the call returns, the "
-           "step's\n"
-           "work has ended: every stream sees the new parameters.\n"
-           "qk_logits: float32, the largest logit here of each query head, layer by layer that a\n"
-           "QkClip names, ascending; -inf of a head that is not here; none: of none. The largest\n"
-           "over all ranks decides.")
-      .def("set_grad", &Optimizer::set_grad, nb::arg("param"), nb::arg("grad").none(),
-           "Rebinds and keeps the gradient of a parameter (name or index); None: none")
-      .def("set_grads", &Optimizer::set_grads, nb::arg("grads"),
-           "The same for all parameters, in their order")
-      .def("set_data", &Optimizer::set_data, nb::arg("param"), nb::arg("data"),
-           "Rebinds and keeps the array of a parameter (name or index), with the values that the\n"
-           "last one had; of others tell take_params. Local, between steps")
-      .def("set_group", &Optimizer::set_group, nb::arg("index"), nb::arg("settings"),
-           nb::sig(changed.c_str()),
-           "Changes settings of a group for the steps to come, the same on every rank")
-      .def("take_params", &Optimizer::take_params, nb::arg("params").none() = nb::none(),
-           "Takes new weights, after arrays of parameters were written: master weights follow\n"
-           "them. params: names or indices, the same on every rank; none: all. On CUDA what\n"
-           "writes them has ended, or is on the default stream.")
-      .def_prop_rw("updates", &Optimizer::updates, &Optimizer::set_updates,
-                   "Committed steps in which each parameter took part, which AdamW corrects its\n"
-                   "moments by; set them to resume, after `steps`, the same on every rank")
-      .def("recover", &Optimizer::recover, nb::arg("survivors"),
-           "After a step that failed: (\"nothing\" | \"forward\" | \"discarded\", committed "
-           "steps).\n"
-           "Collective over `survivors`.")
-      .def(
-          "clipped_heads",
-          [](const Optimizer& o) {
-            int64_t count = 0;
-            check(muonrt_optimizer_get_clipped_heads(o.get(), nullptr, nullptr, 0, &count));
-            std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-            check(muonrt_optimizer_get_clipped_heads(o.get(), layers.data(), heads.data(), count,
-                                                     &count));
-            std::vector<std::pair<int32_t, int32_t>> out;
-            for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
-            return out;
-          },
-          "[(layer, head), ...] that QK-clip acted on in the last committed step")
-      .def("find", &Optimizer::index, nb::arg("name"), "Index of a parameter")
-      .def_ro("names", &Optimizer::names)
-      .def_prop_rw(
-          "steps",
-          [](const Optimizer& optimizer) {
-            int64_t step = 0;
-            check(muonrt_optimizer_get_step(optimizer.get(), &step));
-            return step;
-          },
-          [](Optimizer& optimizer, int64_t step) {
-            check(muonrt_optimizer_set_step(optimizer.get(), step));
-          },
-          "Committed steps; set it to resume, the same on every rank")
-      .def(
-          "describe",
-          [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_describe_plan, json); },
-          nb::arg("json") = false, "The plan: owners, chunks, bytes, memory, balance")
-      .def(
-          "trace", [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_get_trace, json); },
-          nb::arg("json") = false,
-          "The last step: the order of its stages, or their times as a Chrome trace (trace=True)")
-      .def(
-          "counters", [](const Optimizer& o) { return counters(o.get()); },
-          "Counts since creation, of this rank")
-      .def(
-          "health", [](const Optimizer& o) { return health(o.get(), o.names); },
-          "What the last step that measured found (health_every)")
-      .def("close", &Optimizer::close,
-           "Gives back everything, once no array of state() is left either")
-      .def(
-          "__enter__", [](nb::object self) { return self; },
-          nb::sig("def __enter__(self) -> Optimizer"))
-      .def(
-          "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
-  bind_state(optimizer);
-  bind_checkpoint(optimizer);
-}
+void close_optimizers() { close_all<Optimizer>(); }
 
 }  // namespace binding

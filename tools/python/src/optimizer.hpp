@@ -1,4 +1,5 @@
-/// The class muonrt.Optimizer, whose methods are in three files.
+/// The class muonrt.Optimizer. state.cpp and checkpoint.cpp define and bind some of its methods;
+/// optimizer.cpp defines the others, and bind_optimizer.cpp binds them.
 #ifndef MUONRT_PYTHON_OPTIMIZER_HPP
 #define MUONRT_PYTHON_OPTIMIZER_HPP
 
@@ -6,12 +7,12 @@
 
 namespace binding {
 
-/// Everything that lives as long as the C optimizer does: views of state share it.
+/// Everything that lives as long as the C optimizer. Arrays over its state share this object.
 struct Held {
   std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
   std::vector<Array> data, masters;     // borrowed by the C optimizer
   std::vector<std::optional<Array>> grads;
-  std::vector<Array> scalars;  // of a step that runs, or did not end
+  std::vector<Array> scalars;  // of a step that is running or has failed
   muonrt_optimizer_t* handle = nullptr;
 
   Held() = default;
@@ -23,13 +24,13 @@ struct Held {
   }
 };
 
-/// A piece of state that lies here; see muonrt/state.h.
-struct StateExtent {
+/// A block of state on this rank; see muonrt_state_shard_t.
+struct StateShard {
   std::string param, kind;
   std::vector<int64_t> shape;
   std::vector<std::vector<std::pair<int64_t, int64_t>>> runs;
   int64_t begin, end;
-  std::pair<int64_t, int64_t> written;
+  std::pair<int64_t, int64_t> write_range;
   nb::object data;
 };
 
@@ -41,26 +42,23 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  Report step(const std::variant<double, std::vector<double>>& lr,
-              const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
-              nb::object found_inf, std::optional<uintptr_t> stream, nb::object qk_logits);
-  void set_grad(nb::handle param, nb::handle grad) {
-    Busy busy(busy_, "the optimizer");
-    const size_t i = index(param);
-    std::optional<Array> array = take_grad(i, grad);
-    check(muonrt_optimizer_set_grad(get(), static_cast<int64_t>(i), array ? array->data : nullptr));
-    held_->grads[i] = std::move(array);
-  }
+  StepReport step(const std::variant<double, std::vector<double>>& lr,
+                  const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
+                  nb::object found_inf, std::optional<uintptr_t> stream, nb::object qk_logits);
+  void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
   void set_data(nb::handle param, nb::handle data);
   void set_group(int32_t index, const nb::kwargs& settings);
-  void take_params(const std::optional<std::vector<nb::object>>& params);
-  std::vector<int64_t> updates() const;
-  void set_updates(const std::vector<int64_t>& updates);
+  void reset_masters(const std::optional<std::vector<nb::object>>& params);
+  std::vector<int64_t> update_counts();
+  void set_update_counts(const std::vector<int64_t>& counts);
+  int64_t steps();
+  void set_steps(int64_t steps);
+  std::vector<std::pair<int32_t, int32_t>> clipped_heads();
   nb::object state(nb::handle param, const std::string& kind);
-  std::vector<StateExtent> state_extents();
+  std::vector<StateShard> state_shards();
   std::tuple<std::string, int64_t> recover(Comm& survivors);
-  /// Makes a collective call of the C optimizer, without the GIL; `call` throws nothing.
+  /// Makes a collective call of the C optimizer without the GIL. `call` must not throw.
   void run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& call);
   int64_t save_reserve(const muonrt_save_options_t& options);
   bool in_use() const { return busy_; }
@@ -73,19 +71,42 @@ class Optimizer {
     if (!held_) refuse(MUONRT_ERROR_INVALID_STATE, "the optimizer is closed");
     return held_->handle;
   }
-  size_t index(nb::handle param) const;
+  int64_t find_param(nb::handle param) {
+    Busy busy(busy_, "the optimizer");
+    return static_cast<int64_t>(index(param));
+  }
   std::string text(decltype(muonrt_optimizer_describe_plan) call, bool json) {
     Busy busy(busy_, "the optimizer");
     return muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return call(get(), json ? MUONRT_FORMAT_JSON : MUONRT_FORMAT_TEXT, buffer, capacity, needed);
+      return call(buffer, capacity, needed, get(), json ? MUONRT_FORMAT_JSON : MUONRT_FORMAT_TEXT);
     });
+  }
+  std::string load_notes() {
+    Busy busy(busy_, "the optimizer");
+    return muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
+      return muonrt_optimizer_get_load_notes(buffer, capacity, needed, get());
+    });
+  }
+  nb::dict counters() {
+    Busy busy(busy_, "the optimizer");
+    return binding::counters(get());
+  }
+  nb::dict health() {
+    Busy busy(busy_, "the optimizer");
+    return binding::health(get(), names);
   }
   std::vector<std::string> names;
 
  private:
+  struct Creation;
+  void prepare(Creation& creation, const std::vector<Param*>& params,
+               const std::vector<Group*>& groups, const Comm* comm, const nb::kwargs& settings);
+  /// Returns the index of a parameter that is given by name or index.
+  size_t index(nb::handle param) const;
   Array take_like(const std::string& what, nb::handle object, muonrt_dtype_t dtype,
                   const std::vector<int64_t>& shape, bool writable) const;
   std::optional<Array> take_grad(size_t i, nb::handle grad) const;
+  std::vector<muonrt_state_shard_t> list_state_shards() const;
   nb::object over_memory(void* data, muonrt_dtype_t dtype, const std::vector<size_t>& shape) const;
   const float* take_scalar(const char* what, nb::handle object);
   void take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
@@ -94,14 +115,15 @@ class Optimizer {
   std::shared_ptr<Held> held_;
   Place place_;
   std::vector<Group> groups_;
-  std::vector<muonrt_dtype_t> grad_dtypes_;
+  std::vector<muonrt_dtype_t> grad_dtypes_, momentum_dtypes_;
   std::vector<std::vector<int64_t>> grad_shapes_;
+  std::vector<bool> owners_hold_moments_;
   std::atomic<bool> busy_{false};
 };
 
-/// Adds the views of state to the class.
+/// Adds access to state to the class.
 void bind_state(nb::class_<Optimizer>& optimizer);
-/// Adds what saves and loads to the class.
+/// Adds the calls that save and load checkpoints to the class.
 void bind_checkpoint(nb::class_<Optimizer>& optimizer);
 
 }  // namespace binding

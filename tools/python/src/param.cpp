@@ -36,14 +36,15 @@ muonrt_dtype_t dtype_of_array(const std::string& what, const nb::dlpack::dtype& 
   const auto is = [&](Code code, int bits) {
     return static_cast<Code>(found.code) == code && found.bits == bits && found.lanes == 1;
   };
-  const muonrt_dtype_t wanted = named.empty() ? 0 : dtype_of(named);
-  if (is(Code::Float, 32) && (wanted == 0 || wanted == MUONRT_DTYPE_F32)) return MUONRT_DTYPE_F32;
-  if (is(Code::Bfloat, 16) && (wanted == 0 || wanted == MUONRT_DTYPE_BF16))
+  const muonrt_dtype_t named_dtype = named.empty() ? 0 : dtype_of(named);
+  if (is(Code::Float, 32) && (named_dtype == 0 || named_dtype == MUONRT_DTYPE_F32))
+    return MUONRT_DTYPE_F32;
+  if (is(Code::Bfloat, 16) && (named_dtype == 0 || named_dtype == MUONRT_DTYPE_BF16))
     return MUONRT_DTYPE_BF16;
-  if (is(Code::UInt, 16) && wanted == MUONRT_DTYPE_BF16) return MUONRT_DTYPE_BF16;
+  if (is(Code::UInt, 16) && named_dtype == MUONRT_DTYPE_BF16) return MUONRT_DTYPE_BF16;
   refuse(kInvalidArg, cat(what, " has dtype ", dtype_text(found),
                           named.empty() ? "" : cat(" (dtype='", named, "' was given)"),
-                          "; muonrt takes float32, bfloat16, and uint16 with dtype='bfloat16'"));
+                          "; pass float32, bfloat16, or uint16 with dtype='bfloat16'"));
 }
 
 Place place_of(const std::string& what, const nb::ndarray<nb::ro>& array) {
@@ -52,7 +53,7 @@ Place place_of(const std::string& what, const nb::ndarray<nb::ro>& array) {
   if (type == nb::device::cuda::value || type == nb::device::cuda_managed::value)
     return {MUONRT_DEVICE_CUDA, array.device_id()};
   refuse(MUONRT_ERROR_NOT_SUPPORTED, cat(what, " is on a device of DLPack's type ", type,
-                                         "; muonrt takes memory of the host and of CUDA devices"));
+                                         "; pass memory of the host or of a CUDA device"));
 }
 
 }  // namespace
@@ -70,12 +71,13 @@ void fill(ParamView& view, const Param& param) {
   if (param.layout && param.layout->kind == MUONRT_LAYOUT_FLAT) {
     if (view.local.size() != 1)
       refuse(kInvalidArg, cat("param '", param.name, "': data of a flat range has shape ",
-                              shape_text(view.local), "; pass it with one dimension"));
+                              shape_text(view.local), "; pass an array of one dimension"));
     view.local.resize(std::max<size_t>(param.shape.size(), 1), 1);
   }
   if (view.local.size() != param.shape.size())
     refuse(kInvalidArg, cat("param '", param.name, "': data has shape ", shape_text(view.local),
-                            ", the whole tensor ", shape_text(param.shape)));
+                            ", but the whole tensor has shape ", shape_text(param.shape),
+                            "; pass a shard with the same number of dimensions"));
   view.c.local_shape = view.local.data();
   for (const Part& part : param.parts) {
     muonrt_part_t c = part.settings;
@@ -98,15 +100,15 @@ void fill(ParamView& view, const Param& param) {
 void require_place(const std::string& what, const Array& array, const Place& place,
                    const std::string& whose) {
   if (array.place == place) return;
-  refuse(kInvalidArg, cat(what, " is on ", array.place.text(), ", but ", whose, " on ",
-                          place.text(), "; an optimizer takes arrays of one device"));
+  refuse(kInvalidArg, cat(what, " is on ", array.place.text(), ", but ", whose, " is on ",
+                          place.text(), "; pass arrays of one device"));
 }
 
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
                  bool writable) {
   nb::object source = nb::borrow(object);
   std::string named = dtype;
-  if (nb::hasattr(source, "detach")) source = source.attr("detach")();  // torch exports no others
+  if (nb::hasattr(source, "detach")) source = source.attr("detach")();  // torch exports only these
   // ml_dtypes' bfloat16 has neither a buffer nor a DLPack type.
   if (nb::hasattr(source, "dtype") && nb::hasattr(source, "view") &&
       text_of(source.attr("dtype")) == "bfloat16") {
@@ -115,14 +117,14 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
   }
   Array out;
   if (!nb::try_cast(source, out.held, false)) {
-    if (nb::hasattr(source, "__dlpack__"))
-      source.attr("__dlpack__")();  // raises why it is not given
-    refuse(kInvalidArg, cat(what, " is no array (", nb::type_name(source.type()).c_str(),
-                            " offers neither DLPack nor a buffer that can be read)"));
+    if (nb::hasattr(source, "__dlpack__")) source.attr("__dlpack__")();  // raises the reason
+    refuse(kInvalidArg, cat(what, " has type ", nb::type_name(source.type()).c_str(),
+                            ", which supports neither DLPack nor the buffer protocol; pass an "
+                            "array of NumPy, PyTorch or another framework"));
   }
   nb::ndarray<> mutable_array;
   if (writable && !nb::try_cast(source, mutable_array, false))
-    refuse(kInvalidArg, cat(what, " is read-only; steps write to it, so pass a writable array"));
+    refuse(kInvalidArg, cat(what, " is read-only, but steps write to it; pass a writable array"));
   for (size_t i = 0; i < out.held.ndim(); ++i)
     out.shape.push_back(static_cast<int64_t>(out.held.shape(i)));
   out.place = place_of(what, out.held);
@@ -132,7 +134,7 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
     for (size_t i = 0; i < out.held.ndim(); ++i) strides.push_back(out.held.stride(i));
     refuse(kInvalidArg,
            cat(what, " has strides ", shape_text(strides), " for shape ", shape_text(out.shape),
-               " (not row-major and contiguous); pass a contiguous one"));
+               ", so it is not row-major and contiguous; pass a contiguous array"));
   }
   out.data = out.held.size() == 0 ? nullptr : const_cast<void*>(out.held.data());
   return out;
@@ -152,7 +154,8 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
   out.name = name;
   out.data = take_array(what + "data", data, dtype, true);
   if (layout != nullptr && !shape)
-    refuse(kInvalidArg, what + "has a layout and no shape; give the shape of the whole tensor");
+    refuse(kInvalidArg,
+           what + "layout is set, but shape is None; pass the shape of the whole tensor");
   out.shape = shape ? *shape : out.data.shape;
   if (layout != nullptr) out.layout = *layout;
   if (grad_layout != nullptr) out.grad_layout = *grad_layout;
@@ -172,10 +175,12 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
   out.settings.master_kind = master_of(master_kind);
   if (!master.is_none()) {
     out.master = take_array(what + "master", master, "", true);
-    if (out.master.dtype != MUONRT_DTYPE_F32) refuse(kInvalidArg, what + "master is not float32");
+    if (out.master.dtype != MUONRT_DTYPE_F32)
+      refuse(kInvalidArg, what + "master has dtype bfloat16; pass a float32 array");
     if (out.master.shape != out.data.shape)
-      refuse(kInvalidArg, cat(what, "master has shape ", shape_text(out.master.shape), ", data ",
-                              shape_text(out.data.shape)));
+      refuse(kInvalidArg,
+             cat(what, "master has shape ", shape_text(out.master.shape), ", but data has shape ",
+                 shape_text(out.data.shape), "; pass a master of the same shape"));
     out.settings.master_kind = MUONRT_MASTER_CALLER;
     out.settings.master = static_cast<float*>(out.master.data);
   }
@@ -185,29 +190,29 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
         take_array(what + "grad", grad,
                    out.settings.grad_dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", false);
     if (grad_layout == nullptr && out.grad->shape != out.data.shape)
-      refuse(kInvalidArg, cat(what, "grad has shape ", shape_text(out.grad->shape), ", data ",
-                              shape_text(out.data.shape)));
+      refuse(kInvalidArg, cat(what, "grad has shape ", shape_text(out.grad->shape),
+                              ", but data has shape ", shape_text(out.data.shape),
+                              "; pass a gradient of the same shape, or set grad_layout"));
   }
   new (self) Param(std::move(out));
 }
 
 }  // namespace
 
-Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& options,
-               const nb::kwargs& settings) {
-  const std::string said = "the optimizer's setting";
-  std::string whose = settings.contains("device") ? said : "";
+Place place_of(const std::vector<Param*>& params, Options& options, const nb::kwargs& settings) {
+  const std::string by_setting = "the optimizer";
+  std::string whose = settings.contains("device") ? by_setting : "";
   Place place{options.device, options.device_index};
-  const auto look = [&](const Param& param, const char* which, const Array& array) {
+  const auto compare = [&](const Param& param, const char* which, const Array& array) {
     if (!array.held.is_valid()) return;
     const std::string what = cat("param '", param.name, "': ", which);
     if (whose.empty()) {
       const bool numbered = settings.contains("device_index") && array.place.on_cuda();
-      whose = numbered ? said : what;
+      whose = numbered ? by_setting : what;
       place = {array.place.device, numbered ? place.index : array.place.index};
     }
-    // `device` alone leaves the index to the arrays.
-    if (whose == said && !settings.contains("device_index") && place.on_cuda() &&
+    // If only `device` is set, the arrays determine the index.
+    if (whose == by_setting && !settings.contains("device_index") && place.on_cuda() &&
         array.place.on_cuda()) {
       place.index = array.place.index;
       whose = what;
@@ -215,9 +220,9 @@ Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& op
     require_place(what, array, place, whose);
   };
   for (const Param* param : params) {
-    look(*param, "data", param->data);
-    look(*param, "master", param->master);
-    if (param->grad) look(*param, "grad", *param->grad);
+    compare(*param, "data", param->data);
+    compare(*param, "master", param->master);
+    if (param->grad) compare(*param, "grad", *param->grad);
   }
   options.device = place.device;
   options.device_index = place.index;
@@ -225,34 +230,54 @@ Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& op
 }
 
 void bind_param(nb::module_& module) {
-  nb::class_<Param>(module, "Param", "One parameter as this rank holds it")
-      .def(
-          "__init__", &init, nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(),
-          nb::kw_only(), nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
-          nb::arg("group") = 0, nb::arg("dtype") = "", nb::arg("grad_dtype") = "",
-          nb::arg("view") = "plain", nb::arg("master_kind") = "auto",
-          nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
-          nb::arg("grad_layout").none() = nb::none(), nb::arg("transposed") = false,
-          nb::arg("batch_dims") = 0, nb::arg("row_dims") = 0,
-          nb::arg("parts") = std::vector<Part>{}, nb::arg("qk_clip").none() = nb::none(),
-          nb::arg("normuon_axis") = "", nb::arg("priority") = 0,
-          "data: this rank's shard, float32 or bfloat16, row-major, on the host or a CUDA device;\n"
-          "steps write to it.\n"
-          "grad: its gradient, of the same shape unless `grad_layout` is given; may come later.\n"
-          "shape: of the whole tensor, needed with a layout. layout: none: replicated.\n"
-          "dtype: \"bfloat16\" where data is uint16 bits. view: \"plain\" (Muon: a matrix), "
-          "\"stack\"\n"
-          "(experts x rows x cols), \"matrix\" (n0 x the rest); or batch_dims and row_dims: how "
-          "many\n"
-          "dimensions make the stack, and the rows. transposed: stored inputs x outputs.\n"
-          "master_kind: \"auto\" (bf16 gets owned f32 masters), \"none\", \"owned\", "
-          "\"remainder\",\n"
-          "\"stochastic\"; or `master`, float32 of data's shape, yours.\n"
-          "parts: list of Part that tile the matrix (fused Q, K, V), each orthogonalized by "
-          "itself.\n"
-          "qk_clip: a QkClip. normuon_axis: \"\" (as the group), \"rows\", \"columns\", "
-          "\"longer\".\n"
-          "priority: lower numbers go first in a step.")
+  nb::class_<Param>(module, "Param", "A parameter as this rank holds it; see muonrt_param_t")
+      .def("__init__", &init, nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(),
+           nb::kw_only(), nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
+           nb::arg("group") = 0, nb::arg("dtype") = "", nb::arg("grad_dtype") = "",
+           nb::arg("view") = "none", nb::arg("master_kind") = "auto",
+           nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
+           nb::arg("grad_layout").none() = nb::none(), nb::arg("transposed") = false,
+           nb::arg("batch_dims") = 0, nb::arg("row_dims") = 0,
+           nb::arg("parts") = std::vector<Part>{}, nb::arg("qk_clip").none() = nb::none(),
+           nb::arg("normuon_axis") = "", nb::arg("priority") = 0,
+           nb::sig(
+               "def __init__(self, name: str, data: typing.Any, grad: typing.Any = None, *, "
+               "shape: collections.abc.Sequence[int] | None = None, layout: Layout | None = None, "
+               "group: int = 0, dtype: str = '', grad_dtype: str = '', view: str = 'none', "
+               "master_kind: str = 'auto', master: typing.Any = None, owner: int = -1, "
+               "lr_factor: float = 1.0, grad_layout: Layout | None = None, "
+               "transposed: bool = False, batch_dims: int = 0, row_dims: int = 0, "
+               "parts: collections.abc.Sequence[Part] = [], qk_clip: QkClip | None = None, "
+               "normuon_axis: str = '', priority: int = 0) -> None"),
+           ":param name: the parameter's name, unique in the optimizer.\n"
+           ":param data: this rank's shard, float32 or bfloat16, row-major and contiguous, on the\n"
+           "    host or on a CUDA device. Steps write to it.\n"
+           ":param grad: the gradient, with the shape of data unless grad_layout is set. None: it "
+           "is\n"
+           "    bound later.\n"
+           ":param shape: shape of the whole tensor, required with a layout.\n"
+           ":param layout: how the tensor is distributed. None: replicated over all ranks.\n"
+           ":param group: index of the group.\n"
+           ":param dtype: \"bfloat16\" if the elements of data are uint16 bits.\n"
+           ":param grad_dtype: dtype of gradients. Default: that of data.\n"
+           ":param view: how the dimensions form matrices. \"none\": the tensor is a matrix;\n"
+           "    \"stack\": experts x rows x columns; \"flatten\": all dimensions after the first\n"
+           "    are merged into the columns.\n"
+           ":param master_kind: \"auto\" (float32 master weights for bfloat16 parameters), "
+           "\"none\",\n"
+           "    \"owned\", \"remainder\" or \"stochastic\".\n"
+           ":param master: float32 master weights in the caller's memory, with the shape of data.\n"
+           ":param owner: the rank that orthogonalizes the parameter. -1: the plan chooses.\n"
+           ":param lr_factor: factor of the group's learning rate.\n"
+           ":param grad_layout: layout of the gradient if it differs from layout.\n"
+           ":param transposed: True if matrices are stored as inputs x outputs.\n"
+           ":param batch_dims: number of leading dimensions that form a stack of matrices.\n"
+           ":param row_dims: number of dimensions after these that form the rows. 0: 1.\n"
+           ":param parts: parts that cover the matrix, such as fused Q, K and V. Each of them is\n"
+           "    orthogonalized separately.\n"
+           ":param qk_clip: settings of QK-clip.\n"
+           ":param normuon_axis: \"rows\", \"columns\" or \"longer\". Default: that of the group.\n"
+           ":param priority: parameters with lower numbers are exchanged first in a step.")
       .def_ro("name", &Param::name)
       .def_ro("shape", &Param::shape)
       .def("__repr__", [](const Param& param) {

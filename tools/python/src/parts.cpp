@@ -4,21 +4,21 @@ namespace binding {
 namespace {
 
 using Pair = std::pair<int64_t, int64_t>;
-/// One stretch, or several.
-using Lines = std::optional<std::variant<Pair, std::vector<Pair>>>;
-constexpr const char* kUse = "give (begin, end), or an ascending list of such; None: all";
+/// One range, several ranges, or None.
+using Ranges = std::optional<std::variant<Pair, std::vector<Pair>>>;
+constexpr const char* kUse = "pass (begin, end), an ascending list of such pairs, or None for all";
 
-/// @param what  "part 'q': rows", for messages.
+/// @param what  the argument in messages, such as "part 'q': rows".
 std::optional<std::vector<muonrt_run_t>> runs_of(const std::string& what, nb::handle given) {
-  Lines lines;
-  if (!nb::try_cast(given, lines))
+  Ranges ranges;
+  if (!nb::try_cast(given, ranges))
     refuse(kInvalidArg, cat(what, " is ", nb::repr(given).c_str(), "; ", kUse));
-  if (!lines) return std::nullopt;
+  if (!ranges) return std::nullopt;
   std::vector<muonrt_run_t> out;
-  if (const auto* one = std::get_if<Pair>(&*lines)) {
+  if (const auto* one = std::get_if<Pair>(&*ranges)) {
     out.push_back({one->first, one->second});
   } else {
-    for (const auto& [begin, end] : std::get<std::vector<Pair>>(*lines))
+    for (const auto& [begin, end] : std::get<std::vector<Pair>>(*ranges))
       out.push_back({begin, end});
     if (out.empty()) refuse(kInvalidArg, cat(what, " is empty; ", kUse));
   }
@@ -58,7 +58,8 @@ QkClip make_clip(const std::string& kind, int32_t layer, int32_t heads, int32_t 
 }  // namespace
 
 void bind_parts(nb::module_& module) {
-  nb::class_<Part>(module, "Part", "Rows and columns of a matrix, orthogonalized by themselves")
+  nb::class_<Part>(module, "Part",
+                   "A part of a matrix, which Muon orthogonalizes as a separate matrix")
       .def(
           "__init__",
           [](Part* self, const std::string& name, nb::handle rows, nb::handle cols,
@@ -74,12 +75,19 @@ void bind_parts(nb::module_& module) {
               "cols: tuple[int, int] | collections.abc.Sequence[tuple[int, int]] | None = None, "
               "scale_factor: float = 1.0, lr_factor: float = 1.0, "
               "normuon_axis: str = '') -> None"),
-          "rows, cols: (begin, end), or an ascending list of such; none: all. Rows are outputs,\n"
-          "also of a transposed parameter. Parts of a Param tile its matrix, of a stack each; the\n"
-          "scale is that of a part's own shape, times scale_factor. lr_factor: times the\n"
-          "parameter's. normuon_axis: \"\": as the parameter.")
+          "The parts of a parameter must cover its matrix, or each matrix of a stack, without\n"
+          "overlap. The scale of a part follows from the shape of the part.\n\n"
+          ":param name: a name for messages. Default: the index of the part.\n"
+          ":param rows: (begin, end), or an ascending list of such pairs. None: all rows. Rows "
+          "are\n"
+          "    outputs, even if the parameter is transposed.\n"
+          ":param cols: columns, in the same form.\n"
+          ":param scale_factor: factor of the group's scale_factor.\n"
+          ":param lr_factor: factor of the parameter's lr_factor.\n"
+          ":param normuon_axis: \"rows\", \"columns\" or \"longer\". Default: that of the "
+          "parameter.")
       .def_ro("name", &Part::name);
-  nb::class_<QkClip>(module, "QkClip", "How a weight of attention answers large logits")
+  nb::class_<QkClip>(module, "QkClip", "QK-clip of one weight of an attention layer")
       .def(
           "__init__",
           [](QkClip* self, const std::string& kind, int32_t layer, int32_t heads, int32_t kv_heads,
@@ -92,14 +100,24 @@ void bind_parts(nb::module_& module) {
           nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0, nb::arg("nope") = 0,
           nb::arg("rope") = 0, nb::arg("v_dim") = 0, nb::arg("select") = std::vector<int32_t>{},
           nb::arg("threshold") = 100.0, nb::arg("exponent") = 0.5,
-          "A head whose largest logit (step(qk_logits=)) is above `threshold` has its rows\n"
-          "multiplied: gamma = threshold / logit. Rows are counted in the whole weight.\n"
-          "kind: \"q\": heads x head_dim rows, by gamma^exponent; \"k\": kv_heads x head_dim, by "
+          nb::sig("def __init__(self, kind: str, layer: int, heads: int, *, kv_heads: int = 0, "
+                  "head_dim: int = 0, nope: int = 0, rope: int = 0, v_dim: int = 0, "
+                  "select: collections.abc.Sequence[int] = [], threshold: float = 100.0, "
+                  "exponent: float = 0.5) -> None"),
+          "If the largest logit of a head (``qk_logits`` of Optimizer.step) exceeds threshold, "
           "the\n"
-          "smallest gamma of its heads ^ (1 - exponent); \"mla_q\": heads x (nope + rope);\n"
-          "\"mla_kv\": kv_heads x (nope + v_dim); \"qkv\": fused, group by group.\n"
-          "layer: a number that the weights of a layer share. kv_heads: 0: as heads. select: the\n"
-          "query heads that may be clipped; empty: all.");
+          "step multiplies the rows of the head by powers of gamma = threshold / logit. Rows are\n"
+          "those of the whole weight.\n\n"
+          ":param kind: \"q\": heads x head_dim rows, times gamma^exponent; \"k\": kv_heads x\n"
+          "    head_dim rows, times gamma^(1 - exponent), with the smallest gamma of the query\n"
+          "    heads that share the key head; \"mla_q\": heads x (nope + rope) rows; \"mla_kv\":\n"
+          "    kv_heads x (nope + v_dim) rows; \"qkv\": a fused projection. See muonrt_qk_clip_t.\n"
+          ":param layer: number of the layer, equal for the weights of a layer.\n"
+          ":param heads: number of query heads.\n"
+          ":param kv_heads: number of key heads. 0: heads.\n"
+          ":param select: the query heads that may be clipped. Empty: all.\n"
+          ":param threshold: limit of a logit.\n"
+          ":param exponent: share of the factor that queries receive, 0 to 1.");
 }
 
 }  // namespace binding

@@ -4,7 +4,7 @@ namespace binding {
 
 nb::dict counters(const muonrt_optimizer_t* optimizer) {
   auto c = muonrt::detail::filled(muonrt_counters_init_sized);
-  check(muonrt_optimizer_get_counters(optimizer, &c));
+  check(muonrt_optimizer_get_counters(&c, optimizer));
   nb::dict out;
   out["chunks_resident_peak"] = c.chunks_resident_peak;
   out["allocations"] = c.allocations;
@@ -38,11 +38,11 @@ nb::dict matrix_health(const muonrt_matrix_health_t& m, const std::vector<std::s
 
 nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names) {
   auto summary = muonrt::detail::filled(muonrt_health_init_sized);
-  check(muonrt_optimizer_get_health(optimizer, &summary, nullptr, 0));
+  check(muonrt_optimizer_get_health(&summary, nullptr, 0, optimizer));
   std::vector<muonrt_matrix_health_t> matrices(
       static_cast<size_t>(summary.matrices),
       muonrt::detail::filled(muonrt_matrix_health_init_sized));
-  check(muonrt_optimizer_get_health(optimizer, &summary, matrices.data(), summary.matrices));
+  check(muonrt_optimizer_get_health(&summary, matrices.data(), summary.matrices, optimizer));
   nb::list list;
   for (const auto& m : matrices) list.append(matrix_health(m, names));
   nb::dict out;
@@ -58,14 +58,19 @@ nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::stri
 }
 
 void bind_report(nb::module_& module) {
-  nb::class_<Report> report(module, "Report", "What a step did; times in seconds, of this rank");
+  nb::class_<StepReport> report(
+      module, "StepReport",
+      "What a step did. Times are in seconds, and they and ``bytes_sent`` are those of this rank.");
   const auto field = [&](const char* name, auto member) {
-    report.def_prop_ro(name, [member](const Report& r) { return r.c.*member; });
+    report.def_prop_ro(name, [member](const StepReport& r) { return r.c.*member; });
   };
   report.def_prop_ro(
-      "skipped", [](const Report& r) { return r.c.skipped != 0; },
-      "Voted down: a gradient was not finite on some rank, nothing has changed");
-  report.def_prop_ro("measured", [](const Report& r) { return r.c.health != 0; });
+      "skipped", [](const StepReport& r) { return r.c.skipped != 0; },
+      "True if all ranks have skipped the step, for example because a gradient was not finite.\n"
+      "Then nothing has changed.");
+  report.def_prop_ro(
+      "has_health", [](const StepReport& r) { return r.c.has_health != 0; },
+      "True if this step collected statistics; see Optimizer.health()");
   field("step", &muonrt_step_report_t::step);
   field("orthogonalized", &muonrt_step_report_t::orthogonalized);
   field("planned", &muonrt_step_report_t::planned);
@@ -81,8 +86,8 @@ void bind_report(nb::module_& module) {
   field("exposed_seconds", &muonrt_step_report_t::exposed_seconds);
   field("grad_norm", &muonrt_step_report_t::grad_norm);
   field("clipped_heads", &muonrt_step_report_t::clipped_heads);
-  report.def("__repr__", [](const Report& r) {
-    return cat("Report(step=", r.c.step, ", skipped=", r.c.skipped != 0 ? "True" : "False",
+  report.def("__repr__", [](const StepReport& r) {
+    return cat("StepReport(step=", r.c.step, ", skipped=", r.c.skipped != 0 ? "True" : "False",
                ", seconds=", r.c.seconds, ")");
   });
 }

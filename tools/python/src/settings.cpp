@@ -19,7 +19,7 @@ int32_t value_of(const char* what, Words words, const std::string& word) {
 }
 
 constexpr Word kViews[] = {
-    {"plain", MUONRT_VIEW_NONE}, {"stack", MUONRT_VIEW_STACK}, {"matrix", MUONRT_VIEW_FLATTEN}};
+    {"none", MUONRT_VIEW_NONE}, {"stack", MUONRT_VIEW_STACK}, {"flatten", MUONRT_VIEW_FLATTEN}};
 constexpr Word kMasters[] = {{"auto", MUONRT_MASTER_AUTO},
                              {"none", MUONRT_MASTER_NONE},
                              {"owned", MUONRT_MASTER_OWNED},
@@ -43,7 +43,8 @@ template <class Rule>
 constexpr bool is_dtype =
     std::is_same_v<Rule, muonrt::StorageDType> || std::is_same_v<Rule, muonrt::AnyDType>;
 
-/// Puts kwargs into fields of a struct, by name; what no field took is refused.
+/// Sets fields of a struct from keyword arguments of the same names, and rejects keywords that name
+/// no field.
 class Fields {
  public:
   explicit Fields(const nb::kwargs& kwargs) : kwargs_(kwargs) {}
@@ -51,7 +52,7 @@ class Fields {
   template <class T>
   void value(const char* name, T& field, const char* kind) {
     if (nb::handle value = take(name); value.is_valid() && !nb::try_cast(value, field))
-      refuse(kInvalidArg, cat(name, " is ", nb::repr(value).c_str(), ", no ", kind));
+      refuse(kInvalidArg, cat(name, " is ", nb::repr(value).c_str(), "; pass a ", kind));
   }
   void flag(const char* name, int32_t& field) {
     if (nb::handle value = take(name); value.is_valid()) field = is_true(value);
@@ -63,7 +64,8 @@ class Fields {
       field = value_of(name, words, word);
     }
   }
-  /// Each row of a table of settings, but the role, which is given at the beginning.
+  /// Returns a visitor that sets the field of each row of a table, except the role, which is a
+  /// separate argument.
   template <class C>
   auto rows_of(C& to) {
     return [this, &to](const auto& row) {
@@ -78,7 +80,9 @@ class Fields {
         } else if constexpr (std::is_same_v<Rule, muonrt::Flag>) {
           flag(row.name, field);
         } else {
-          value(row.name, field, "number of its kind");
+          value(
+              row.name, field,
+              std::is_floating_point_v<std::decay_t<decltype(field)>> ? "number" : "whole number");
         }
       }
     };
@@ -87,7 +91,7 @@ class Fields {
     for (auto [key, value] : kwargs_) {
       const auto name = nb::cast<std::string>(key);
       if ((known_ + ",").find(" " + name + ",") == std::string::npos)
-        throw nb::type_error(cat("no setting '", name, "'; there are", known_).c_str());
+        throw nb::type_error(cat("there is no setting '", name, "'; use one of", known_).c_str());
     }
   }
 
@@ -100,7 +104,7 @@ class Fields {
   std::string known_;
 };
 
-/// Adds ", name: type = ..." for each row of a table, as the module's stub has them.
+/// Returns a visitor that appends ", name: type = ..." for each row of a table.
 auto signs(std::string& out) {
   return [&out](const auto& row) {
     if constexpr (requires { row.rule; }) {
@@ -122,8 +126,8 @@ auto signs(std::string& out) {
 
 std::string group_signature() {
   std::string out =
-      "*, custom: collections.abc.Sequence[float] = ..., restarts: collections.abc.Sequence[int] = "
-      "...";
+      "*, custom: collections.abc.Sequence[float] = ..., gram_restarts: "
+      "collections.abc.Sequence[int] = ...";
   muonrt::visit_group_fields(signs(out));
   return out + ")";
 }
@@ -153,16 +157,16 @@ void set_group(Group& group, const nb::kwargs& kwargs) {
   muonrt_group_t& s = group.settings;
   muonrt::visit_group_fields(fields.rows_of(s));
   fields.value("custom", group.custom, "list of numbers");
-  fields.value("restarts", group.restarts, "list of numbers");
+  fields.value("gram_restarts", group.gram_restarts, "list of whole numbers");
   fields.end();
   if (group.custom.size() % 3 != 0 ||
       (!group.custom.empty() && static_cast<int64_t>(group.custom.size()) != 3 * int64_t{s.steps}))
-    refuse(kInvalidArg,
-           cat("custom has ", group.custom.size(), " numbers; give 3 for each of steps=", s.steps));
+    refuse(kInvalidArg, cat("custom has ", group.custom.size(), " numbers, but steps is ", s.steps,
+                            "; pass 3 numbers for each step"));
   group.point_inside();
 }
 
-void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs) {
+void set_options(Options& options, const nb::kwargs& kwargs) {
   Fields fields(kwargs);
   fields.choice("device", kDevices, options.device);
   muonrt::visit_option_fields(fields.rows_of(options));
@@ -172,22 +176,28 @@ void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs) 
 void bind_settings(nb::module_& module) {
   static const std::string sig =
       cat("def __init__(self, role: str = 'muon', name: str = '', ", group_signature(), " -> None");
-  nb::class_<Group>(module, "Group", "Settings that parameters share")
+  nb::class_<Group>(module, "Group", "Settings that parameters share; see muonrt_group_t")
       .def(
           "__init__",
           [](Group* self, const std::string& role, const std::string& name,
              const nb::kwargs& settings) {
             Group group;
             group.name = name;
-            muonrt_group_init(&group.settings, role_of(role));
+            if (role_of(role) == MUONRT_ROLE_MUON)
+              muonrt_group_init_muon(&group.settings);
+            else
+              muonrt_group_init_adamw(&group.settings);
             set_group(group, settings);
             (new (self) Group(group))->point_inside();
           },
           nb::arg("role") = "muon", nb::arg("name") = "", nb::arg("settings"), nb::sig(sig.c_str()),
-          "role: \"muon\" or \"adamw\". Settings by the names of muonrt/group.h, choices as words "
-          "in\n"
-          "lower case: lr_factor=1.0, weight_decay=0.1, momentum=0.95, nesterov=True,\n"
-          "coefficients=\"polar_express\", scale_rule=\"match_rms\", beta1=0.9, beta2=0.95, ...")
+          ":param role: \"muon\" or \"adamw\".\n"
+          ":param name: a name for messages and the printed plan.\n\n"
+          "Settings have the names of the fields of muonrt_group_t, and choices are words in "
+          "lower\n"
+          "case: lr_factor=1.0, weight_decay=0.1, momentum=0.95, nesterov=True,\n"
+          "coefficients=\"polar_express\", scale_rule=\"match_rms\", beta1=0.9, beta2=0.95,\n"
+          "adamw_eps=1e-8, normuon_axis=\"rows\", ...")
       .def_ro("name", &Group::name)
       .def_prop_ro("role", [](const Group& group) {
         return group.settings.role == MUONRT_ROLE_MUON ? "muon" : "adamw";

@@ -1,8 +1,10 @@
+#include <algorithm>
+
 #include "optimizer.hpp"
 
 namespace binding {
 
-/// An array over memory of the optimizer's, which lives as long.
+/// Returns an array over memory of the optimizer. The array keeps the memory alive.
 nb::object Optimizer::over_memory(void* data, muonrt_dtype_t dtype,
                                   const std::vector<size_t>& shape) const {
   static float nothing = 0.0f;
@@ -18,57 +20,81 @@ nb::object Optimizer::over_memory(void* data, muonrt_dtype_t dtype,
                                          shape.data(), owner, nullptr, type));
 }
 
+std::vector<muonrt_state_shard_t> Optimizer::list_state_shards() const {
+  int64_t count = 0;
+  check(muonrt_optimizer_get_state_shards(nullptr, 0, &count, get()));
+  std::vector<muonrt_state_shard_t> shards(static_cast<size_t>(count),
+                                           muonrt::detail::filled(muonrt_state_shard_init_sized));
+  check(muonrt_optimizer_get_state_shards(shards.data(), count, &count, get()));
+  return shards;
+}
+
 nb::object Optimizer::state(nb::handle param, const std::string& kind) {
   Busy busy(busy_, "the optimizer");
   const size_t i = index(param);
-  auto view = muonrt::detail::filled(muonrt_state_view_init_sized);
-  check(muonrt_optimizer_state(get(), static_cast<int64_t>(i), state_of(kind), &view));
-  std::vector<size_t> shape{static_cast<size_t>(view.numel)};
-  if (view.place == MUONRT_PLACE_LOCAL)
-    shape.assign(held_->data[i].shape.begin(), held_->data[i].shape.end());
-  return over_memory(view.data, view.dtype, shape);
+  const muonrt_state_kind_t c_kind = state_of(kind);
+  const bool is_moment = c_kind == MUONRT_STATE_MOMENTUM || c_kind == MUONRT_STATE_VARIANCE;
+  if (c_kind == MUONRT_STATE_NORMUON || (is_moment && owners_hold_moments_[i]))
+    refuse(MUONRT_ERROR_NOT_SUPPORTED,
+           cat("param '", names[i], "': owners hold its ", kind,
+               ", so this rank's shard has no such array; use state_shards()"));
+  const std::vector<int64_t>& local = held_->data[i].shape;
+  const std::vector<size_t> shape(local.begin(), local.end());
+  if (held_->data[i].data == nullptr) {
+    const bool f32 = c_kind != MUONRT_STATE_REMAINDER &&
+                     (c_kind != MUONRT_STATE_MOMENTUM || momentum_dtypes_[i] == MUONRT_DTYPE_F32);
+    return over_memory(nullptr, f32 ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16, shape);
+  }
+  // The state of a shard is one state shard.
+  const std::vector<muonrt_state_shard_t> shards = list_state_shards();
+  const auto found = std::find_if(shards.begin(), shards.end(), [&](const auto& shard) {
+    return shard.param == static_cast<int64_t>(i) && shard.kind == c_kind;
+  });
+  if (found == shards.end())
+    refuse(kInvalidArg, cat("param '", names[i], "' has no ", kind,
+                            "; state_shards() lists the state of this rank"));
+  return over_memory(found->data, found->dtype, shape);
 }
 
-std::vector<StateExtent> Optimizer::state_extents() {
+std::vector<StateShard> Optimizer::state_shards() {
   Busy busy(busy_, "the optimizer");
-  int64_t count = 0;
-  check(muonrt_optimizer_get_state_shards(get(), nullptr, 0, &count));
-  std::vector<muonrt_state_shard_t> found(static_cast<size_t>(count),
-                                          muonrt::detail::filled(muonrt_state_shard_init_sized));
-  check(muonrt_optimizer_get_state_shards(get(), found.data(), count, &count));
-  std::vector<StateExtent> out;
-  for (const muonrt_state_shard_t& e : found) {
-    StateExtent& extent = out.emplace_back();
-    extent.param = names[static_cast<size_t>(e.param)];
-    extent.kind = state_word(e.kind);
-    extent.shape.assign(e.shape, e.shape + e.ndim);
-    const muonrt_run_t* run = e.runs;
-    for (int32_t dim = 0; dim < e.ndim; ++dim) {
-      auto& list = extent.runs.emplace_back();
-      for (int64_t i = 0; i < e.n_runs[dim]; ++i, ++run) list.emplace_back(run->begin, run->end);
+  std::vector<StateShard> out;
+  for (const muonrt_state_shard_t& c : list_state_shards()) {
+    StateShard& shard = out.emplace_back();
+    shard.param = names[static_cast<size_t>(c.param)];
+    shard.kind = state_word(c.kind);
+    shard.shape.assign(c.shape, c.shape + c.ndim);
+    const muonrt_run_t* run = c.runs;
+    for (int32_t dim = 0; dim < c.ndim; ++dim) {
+      auto& list = shard.runs.emplace_back();
+      for (int64_t i = 0; i < c.n_runs[dim]; ++i, ++run) list.emplace_back(run->begin, run->end);
     }
-    extent.begin = e.begin;
-    extent.end = e.end;
-    extent.written = {e.first_written, e.end_written};
-    extent.data = over_memory(e.data, e.dtype, {static_cast<size_t>(e.end - e.begin)});
+    shard.begin = c.begin;
+    shard.end = c.end;
+    shard.write_range = {c.write_begin, c.write_end};
+    shard.data = over_memory(c.data, c.dtype, {static_cast<size_t>(c.end - c.begin)});
   }
   return out;
 }
 
 void bind_state(nb::class_<Optimizer>& optimizer) {
   optimizer
-      .def(
-          "state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
-          nb::sig("def state(self, param: str | int, kind: str) -> typing.Any"),
-          "A NumPy array (on CUDA: a DLPack capsule, for from_dlpack of a framework) over "
-          "muonrt's\n"
-          "own memory: \"momentum\", \"variance\", \"master\" (float32,\n"
-          "the shard's shape), \"remainder\" (uint16), \"normuon\". bf16 momentum is uint16 bits.\n"
-          "Write to it only between steps. Where the gradient lies otherwise than the parameter\n"
-          "it has one dimension; see state_extents.")
-      .def("state_extents", &Optimizer::state_extents,
-           "All state of this rank, parameter by parameter, as a list of StateExtent: where each\n"
-           "piece lies in the whole tensor, for a checkpoint of your own");
+      .def("state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
+           nb::sig("def state(self, param: str | int, kind: str) -> typing.Any"),
+           "Returns one kind of state of a parameter, given by name or index, as an array over\n"
+           "muonrt's memory.\n\n"
+           "The array holds the state of this rank's shard and has the shard's shape. On the host\n"
+           "it is a NumPy array, on CUDA a DLPack capsule for a framework's from_dlpack(). Write\n"
+           "to it only between steps.\n\n"
+           ":param kind: \"momentum\", \"variance\" or \"master\" (float32; uint16 bits for\n"
+           "    bfloat16 momentum), or \"remainder\" (uint16).\n\n"
+           "Raises NotSupportedError for state that owners hold instead of the shard's ranks:\n"
+           "\"normuon\", and the moments of parameters with partial gradients or a grad_layout.\n"
+           "state_shards() lists this state.")
+      .def("state_shards", &Optimizer::state_shards,
+           nb::sig("def state_shards(self) -> list[StateShard]"),
+           "Lists all state of this rank, parameter by parameter, with its position in the whole\n"
+           "tensors. Use it to write your own checkpoints.");
 }
 
 }  // namespace binding

@@ -1,4 +1,4 @@
-"""Ranks for the tests that are threads of this process."""
+"""Runs the ranks of a test as threads of this process."""
 
 import threading
 
@@ -6,7 +6,7 @@ import muonrt
 
 
 def on_threads(size, work, comm_of=None):
-    """[work(comm) of every rank]; the first exception of a rank is raised here."""
+    """Returns [work(comm) of every rank], or raises the first exception of a rank."""
     comm_of = comm_of or muonrt.ThreadGroup(size).comm
     results, errors = [None] * size, []
 
@@ -15,7 +15,7 @@ def on_threads(size, work, comm_of=None):
             with comm_of(rank) as comm:
                 comm.set_timeout(60)
                 results[rank] = work(comm)
-        except BaseException as error:  # the test must see it, whatever it is
+        except BaseException as error:  # raised again in the test's thread
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]

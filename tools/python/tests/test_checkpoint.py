@@ -1,5 +1,5 @@
-"""`save` and `load` of NumPy arrays: arguments, notes, errors, memory. What the format promises is
-tested below the binding."""
+"""`save` and `load` of NumPy arrays: arguments, notes, errors, memory. The tests of the library cover
+the format."""
 
 import os
 
@@ -14,7 +14,7 @@ HALF, ALL = 3, 6  # steps
 
 
 class Trainer:
-    """Rows of a matrix, and a vector that every rank holds; gradients follow from the step."""
+    """Rows of a matrix, and a vector that every rank holds. Gradients depend only on the step."""
 
     def __init__(self, comm=None, lr_factor=0.1, more=(), scale=1.0):
         self.rank, self.size = (comm.rank, comm.size) if comm else (0, 1)
@@ -39,23 +39,23 @@ class Trainer:
         return self
 
 
-def test_a_save_during_steps_on_two_ranks_continues_on_one_to_the_last_bit(tmp_path):
+def test_a_background_save_on_two_ranks_continues_on_one_bit_for_bit(tmp_path):
     def work(comm):
         one = Trainer(comm).steps(0, HALF)
-        taken = one.optimizer.save_reserve(with_params=True)
+        reserved = one.optimizer.save_reserve(with_params=True)
         one.optimizer.save_begin(tmp_path, with_params=True)
-        with pytest.raises(muonrt.InvalidStateError, match="under way"):
+        with pytest.raises(muonrt.InvalidStateError, match="a save is"):
             one.optimizer.save(tmp_path)
         one.steps(HALF, ALL)
         assert one.optimizer.save_wait() is None
-        return taken
+        return reserved
 
-    # The weights, one momentum, two moments of the vector; replicas share what they write.
+    # The weights, one momentum and two moments of the vector. Replicas divide the writing.
     assert sum(on_threads(2, work)) == 4 * (2 * ROWS * COLS + 3 * 7)
-    want, one = Trainer().steps(0, ALL), Trainer(scale=0.0)  # its weights are the checkpoint's
+    want, one = Trainer().steps(0, ALL), Trainer(scale=0.0)  # load() overwrites its weights
     momentum = one.optimizer.state("w", "momentum")
-    assert one.optimizer.load(tmp_path) == [] and momentum.any()  # the array is the same memory
-    assert (one.optimizer.steps, one.optimizer.updates) == (HALF, [HALF, HALF - 1])
+    assert one.optimizer.load(tmp_path) == [] and momentum.any()  # the array is over this memory
+    assert (one.optimizer.steps, one.optimizer.update_counts) == (HALF, [HALF, HALF - 1])
     one.steps(HALF, ALL)
     assert one.w.tobytes() == want.w.tobytes() and one.v.tobytes() == want.v.tobytes()
     assert (momentum == want.optimizer.state("w", "momentum")).all()
@@ -73,12 +73,12 @@ def test_options_and_notes(tmp_path):
     with pytest.raises(muonrt.InvalidArgumentError, match="'u' is not in the checkpoint"):
         one.load(tmp_path)
     notes = one.load(tmp_path, manifest=older, partial=True)
-    assert one.steps == 2 and one.updates == [2, 1, 0] and len(notes) == 2
+    assert one.steps == 2 and one.update_counts == [2, 1, 0] and len(notes) == 2
     for word in ("'u'", "anew", "'v'", "lr_factor", "0.25", "0.1"):
         assert word in "".join(notes), notes
 
 
-def test_folders_and_what_is_refused(tmp_path):
+def test_folders_and_rejected_arguments(tmp_path):
     one = Trainer().optimizer
     for folder in (tmp_path / "path", str(tmp_path / "str"), os.fsencode(tmp_path / "bytes")):
         one.save(folder)

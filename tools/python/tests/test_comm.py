@@ -1,4 +1,4 @@
-"""Communicators: meetings, threads, functions of Python in place of a transport, exchanges."""
+"""Communicators: rendezvous, threads, Python functions as a transport, exchanges, errors."""
 
 import queue
 import threading
@@ -44,7 +44,7 @@ def test_a_communicator_of_python_functions():
     assert on_threads(2, work, over_functions) == [whole.tobytes()] * 2
 
 
-def test_an_exception_in_a_function_is_told():
+def test_an_exception_in_a_function_is_reported():
     def broken(*arguments):
         raise ValueError("the cable is out")
 
@@ -53,21 +53,21 @@ def test_an_exception_in_a_function_is_told():
         comm.barrier()
 
 
-def test_functions_hear_of_an_abort_and_the_end():
-    heard = []
+def test_abort_and_close_are_called():
+    calls = []
 
     def waits(*arguments):
-        heard.append("waits")
-        while len(heard) < 2:
+        calls.append("waits")
+        while len(calls) < 2:
             time.sleep(0.01)
         raise ValueError("woken")
 
     comm = muonrt.Comm.functions(0, 2, waits, waits, caller_thread_only=False,
-                                 abort=lambda *said: heard.append(said),
-                                 close=lambda: heard.append("closed"))
+                                 abort=lambda *error: calls.append(error),
+                                 close=lambda: calls.append("closed"))
 
     def abort():
-        while not heard:
+        while not calls:
             time.sleep(0.01)
         comm.abort("enough", muonrt.TimeoutError.status)
 
@@ -77,7 +77,7 @@ def test_functions_hear_of_an_abort_and_the_end():
         comm.barrier()
     thread.join(30)
     comm.close()
-    assert heard == ["waits", ("enough", muonrt.TimeoutError.status), "closed"]
+    assert calls == ["waits", ("enough", muonrt.TimeoutError.status), "closed"]
 
 
 @pytest.mark.parametrize("first", ["", "x"])
@@ -85,13 +85,13 @@ def test_a_text_that_is_cut_inside_a_character(first):
     def fails(*arguments):
         raise ValueError("woken")
 
-    heard = []
+    errors = []
     comm = muonrt.Comm.functions(0, 2, fails, fails, caller_thread_only=False,
-                                 abort=lambda *said: heard.append(said))
+                                 abort=lambda *error: errors.append(error))
     comm.abort(first + "\u00e9" * 4000)
     with pytest.raises(muonrt.AbortedError, match="\u00e9\u00e9"):
         comm.barrier()
-    assert "\u00e9\u00e9" in heard[0][0]
+    assert "\u00e9\u00e9" in errors[0][0]
 
 
 def test_one_thread_at_a_time():
@@ -100,7 +100,7 @@ def test_one_thread_at_a_time():
     waits = threading.Thread(target=comm.barrier)
     waits.start()
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:  # the GIL is free while the barrier waits
+    while time.monotonic() < deadline:  # the GIL is released while the barrier waits
         try:
             comm.allgather(b"x")
         except muonrt.InvalidStateError as error:
@@ -112,7 +112,7 @@ def test_one_thread_at_a_time():
 
 
 def moves(comm):
-    """To the next rank and to oneself; sizes by rank."""
+    """Sends a message to the next rank and one to itself. The sizes depend on the rank."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     own, got = np.full(3, comm.rank, np.int32), bytearray(before + 1)
     kept = np.zeros_like(own)
@@ -132,7 +132,7 @@ def test_exchange():
 
 def test_a_bad_argument_of_one_rank_ends_the_step_of_all():
     def work(comm):
-        """Rank 1 alone has logits of another dtype; the step after is whole on both."""
+        """Only rank 1 passes an invalid argument. The next step runs on both ranks."""
         w = ones()
         one = optimizer(w, comm=comm)
         for bad in ({"qk_logits": np.zeros(1, np.float64)}, {"grad_scale_inv": "x"}):
@@ -146,31 +146,76 @@ def test_a_bad_argument_of_one_rank_ends_the_step_of_all():
     assert first == second
 
 
-def test_rank_0_takes_a_free_port_and_tells_where():
-    told = queue.Queue()
+def test_an_error_before_the_creation_ends_the_creation_of_all():
+    def work(comm):
+        """Only rank 1 passes an invalid setting. The communicator remains usable."""
+        settings = {"window": "x"} if comm.rank == 1 else {}
+        match = "window is 'x'" if comm.rank == 1 else "rank 1"
+        with pytest.raises(muonrt.InvalidArgumentError, match=match):
+            optimizer(comm=comm, **settings)
+        return optimizer(comm=comm).step(0.1).step
 
-    def meets(rank):
+    assert on_threads(2, work) == [1, 1]
+
+
+def test_getters_during_a_step_of_another_thread():
+    group = muonrt.ThreadGroup(2)
+    made = [None, None]
+
+    def make(rank):
+        made[rank] = optimizer(comm=group.comm(rank))
+
+    makers = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join(60)
+    one, other = made
+    step = threading.Thread(target=one.step, args=(0.1,))
+    step.start()
+    for getter in (lambda: one.steps, lambda: one.update_counts, one.counters, one.state_shards,
+                   one.clipped_heads, lambda: one.find_param("w1")):
+        deadline = time.monotonic() + 30
+        with pytest.raises(muonrt.InvalidStateError, match="another thread"):
+            while time.monotonic() < deadline:  # the step may not have started yet
+                getter()
+    other.step(0.1)
+    step.join(30)
+    assert one.steps == 1
+
+
+def test_allreduce_sum():
+    def work(comm):
+        return comm.allreduce_sum([comm.rank + 1.0, 0.5]), comm.allreduce_sum(np.array([2.0]))
+
+    assert on_threads(3, work) == [([6.0, 1.5], [6.0])] * 3
+
+
+def test_rank_0_listens_at_a_free_port_and_passes_its_address():
+    addresses = queue.Queue()
+
+    def connect(rank):
         if rank == 0:
-            return muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=told.put)
-        return muonrt.Comm.tcp(1, 2, told.get(timeout=60), b"12345678")
+            return muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=addresses.put)
+        return muonrt.Comm.tcp(1, 2, addresses.get(timeout=60), b"12345678")
 
-    assert on_threads(2, moves, meets) == [bytes([1] * 2), bytes([0])]
+    assert on_threads(2, moves, connect) == [bytes([1] * 2), bytes([0])]
 
-    def refuse(address):
-        raise RuntimeError(f"no way to tell {address}")
+    def fail(address):
+        raise RuntimeError(f"cannot send {address}")
 
-    with pytest.raises(RuntimeError, match="no way to tell 127.0.0.1:[1-9]"):
-        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=refuse)
-    with pytest.raises(muonrt.InvalidArgumentError, match="nobody is told"):
+    with pytest.raises(RuntimeError, match="cannot send 127.0.0.1:[1-9]"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=fail)
+    with pytest.raises(muonrt.InvalidArgumentError, match="listening"):
         muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678")
 
 
-def test_ranks_meet_in_a_folder(tmp_path):
+def test_rendezvous_in_a_folder(tmp_path):
     for secret in (b"a secret", None):
-        def meets(rank):
+        def connect(rank):
             return muonrt.Comm.folder(rank, 3, str(tmp_path), "run-1", secret=secret, timeout=20)
 
-        assert on_threads(3, moves, meets) == [bytes([2] * 3), bytes([0]), bytes([1] * 2)]
+        assert on_threads(3, moves, connect) == [bytes([2] * 3), bytes([0]), bytes([1] * 2)]
         assert list(tmp_path.iterdir()) == []
     with pytest.raises(muonrt.InvalidArgumentError, match="run id"):
         muonrt.Comm.folder(0, 2, str(tmp_path), "run/1")

@@ -1,4 +1,4 @@
-"""CUDA arrays on a GPU: values, bits, streams, how trainers use them."""
+"""CUDA arrays on a GPU: values, bitwise equality, streams, use in trainers."""
 
 import copy
 import io
@@ -17,7 +17,7 @@ from torch_ranks import on_gloo  # noqa: E402
 RUNS = torch.cuda.is_available() and muonrt.build_info()["cuda"]
 pytestmark = pytest.mark.skipif(not RUNS, reason="no CUDA device, or a library without CUDA")
 LR = 0.02
-# A fifth of a second and more on any GPU: what does not wait is early.
+# At least 0.2 seconds on any GPU, so that a step that does not wait for the stream is too early.
 LONG = 500_000_000
 
 
@@ -61,7 +61,7 @@ def test_a_step_sees_what_the_current_stream_writes():
         inject(m, 0)
         real = [p.grad for p in m.parameters()]
         for p in m.parameters():
-            p.grad = -p.grad  # what a step that does not wait would read
+            p.grad = -p.grad  # the values that a step would read if it did not wait
         torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             if busy:
@@ -77,7 +77,7 @@ def test_a_step_sees_what_the_current_stream_writes():
     assert all(torch.equal(p, a) for p, a in zip(m.parameters(), seen))
 
 
-def test_masters_are_what_the_current_stream_writes():
+def test_masters_are_copied_after_the_current_stream():
     m = Model(torch.bfloat16)
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
@@ -87,13 +87,13 @@ def test_masters_are_what_the_current_stream_writes():
     assert float(one.state[m.down.weight]["master"].min()) == 2.0
     with torch.no_grad():
         m.down.weight.fill_(3.0)
-    one.take_params()
+    one.reset_masters()
     assert float(one.state[m.down.weight]["master"].max()) == 3.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_state_continues_to_the_last_bit(dtype):
-    muon = {"normuon": "rows"} if dtype == torch.float32 else None
+def test_a_state_dict_continues_bit_for_bit(dtype):
+    muon = {"normuon_axis": "rows"} if dtype == torch.float32 else None
     m = Model(dtype)
     one = on_the_gpu(m, muon=muon)
     state = one.state[m.down.weight]
@@ -115,8 +115,8 @@ def test_the_state_continues_to_the_last_bit(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_folder_holds_what_the_current_stream_has_written(tmp_path, dtype):
-    muon = {"normuon": "rows"} if dtype == torch.float32 else None
+def test_a_save_waits_for_the_current_stream(tmp_path, dtype):
+    muon = {"normuon_axis": "rows"} if dtype == torch.float32 else None
     m, twin = Model(dtype), Model(dtype)
     one, other = on_the_gpu(m, muon=muon), optimizer(twin, muon=muon)
     real = m.down.weight.detach().clone()
@@ -134,21 +134,21 @@ def test_a_folder_holds_what_the_current_stream_has_written(tmp_path, dtype):
 
 
 def test_grad_scaler():
-    m, plain = Model(), Model()
-    one, other = optimizer(m), optimizer(plain)
+    m, unscaled = Model(), Model()
+    one, other = optimizer(m), optimizer(unscaled)
     scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
     tokens = torch.arange(11, device="cuda")
     for step in range(2):  # the second with gradients that the trainer has unscaled
-        for x in (m, plain):
+        for x in (m, unscaled):
             x.zero_grad()
         scaler.scale(m(tokens).square().mean()).backward()
         if step == 1:
             scaler.unscale_(one)
         scaler.step(one)
         scaler.update()
-        plain(tokens).square().mean().backward()
+        unscaled(tokens).square().mean().backward()
         other.step()
-        assert bits(m) == bits(plain)  # powers of two change no bit
+        assert bits(m) == bits(unscaled)  # the scale is a power of two
     before = bits(m)
     m.down.weight.grad[0, 0] = float("inf")
     scaler.step(one)
@@ -158,7 +158,7 @@ def test_grad_scaler():
 
 
 def test_fsdp2_over_nccl(tmp_path):
-    """One rank: FSDP2's streams and collectives around the steps."""
+    """On one rank, with FSDP2's streams and collectives around the steps."""
     from torch.distributed.fsdp import fully_shard
 
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -179,8 +179,8 @@ def test_fsdp2_over_nccl(tmp_path):
         dist.destroy_process_group()
 
 
-def test_the_core_alone():
-    """muonrt.Optimizer on CUDA arrays, without the adapter."""
+def test_the_core_without_muonrt_torch():
+    """muonrt.Optimizer on CUDA arrays."""
     w, on_host = torch.ones(4, 6, device="cuda"), torch.ones(4, 6)
     grad = torch.randn(4, 6, device="cuda")
     torch.cuda.synchronize()
@@ -201,14 +201,14 @@ def test_the_core_alone():
     with pytest.raises(muonrt.InvalidArgumentError, match="'w': grad is on the host.*cuda:0"):
         one.set_grad("w", grad.cpu())
     one.close()
-    assert torch.allclose(momentum, grad * 0.5)  # its memory is held
+    assert torch.allclose(momentum, grad * 0.5)  # the tensor keeps the memory alive
 
 
-def test_parameters_of_two_devices_are_refused_on_the_gpu():
+def test_parameters_of_two_devices_are_rejected():
     m = Model()
     m.norm.to("cpu")
     with pytest.raises(muonrt.InvalidArgumentError,
-                       match="'norm.weight' is on device 'cpu'.*'down.weight' on 'cuda:0'"):
+                       match="'norm.weight' is on device 'cpu'.*'down.weight' is on 'cuda:0'"):
         optimizer(m)
 
 
@@ -219,7 +219,7 @@ def replicated(rank, size):
     return bits(m), one.last_report.bytes_sent
 
 
-def test_two_processes_on_one_gpu_have_the_bits_of_one():
+def test_two_processes_on_one_gpu_have_the_results_of_one():
     m = Model()
     on_the_gpu(m)
     (first, sent), (second, _) = on_gloo(2, replicated)

@@ -1,4 +1,4 @@
-"""CUDA arrays without a GPU: what is refused, which stream a step and which communicator ranks get."""
+"""CUDA arrays without a GPU: rejected arguments, the stream of a step, the communicator of the ranks."""
 
 import contextlib
 import ctypes
@@ -29,11 +29,11 @@ class Managed(ctypes.Structure):
 capsule = ctypes.pythonapi.PyCapsule_New
 capsule.restype = ctypes.py_object
 capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-kept = []  # what capsules point to
+kept = []  # the memory that capsules point to
 
 
 class On:
-    """A float32 array that says by DLPack that it lies on `cuda:index`."""
+    """A float32 array whose DLPack export claims that it is on `cuda:index`."""
 
     def __init__(self, index, *shape, device_type=2):
         self.array, self.device = np.ones(shape, np.float32), (device_type, index)
@@ -57,33 +57,33 @@ def adamw(*arrays, **settings):
                             [muonrt.Group("adamw")], **settings)
 
 
-@pytest.mark.skipif(RUNS, reason="a CUDA device is there")
+@pytest.mark.skipif(RUNS, reason="there is a CUDA device")
 @pytest.mark.parametrize("make", [
     lambda: adamw([On(0, 3), On(0, 3)]), lambda: adamw([On(0, 3)], comm=muonrt.Comm.self()),
     lambda: muonrt.Comm.nccl(muonrt.Comm.self()), lambda: muonrt.Comm.staged(muonrt.Comm.self()),
-    lambda: adamw([On(1, 3)], device="cuda")])  # `device` alone takes the arrays' index
-def test_without_cuda_the_library_says_so(make):
+    lambda: adamw([On(1, 3)], device="cuda")])  # without device_index the arrays determine it
+def test_without_cuda_it_is_not_supported(make):
     with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
         make()
 
 
 @pytest.mark.parametrize("make, words", [
-    (lambda: adamw([On(0, 3)], [HOST]), "'b': data is on the host, but param 'a': data on cuda:0"),
-    (lambda: adamw([On(0, 3)], [On(1, 3)]), "'b': data is on cuda:1, but param 'a': data on cuda:0"),
+    (lambda: adamw([On(0, 3)], [HOST]), "'b': data is on the host, but param 'a': data is on cuda:0"),
+    (lambda: adamw([On(0, 3)], [On(1, 3)]), "'b': data is on cuda:1, but param 'a': data is on cuda:0"),
     (lambda: adamw([On(0, 3), HOST]), "'a': grad is on the host.*on cuda:0"),
-    (lambda: adamw([On(0, 3)], device="host"), "on cuda:0, but the optimizer's .* on the host"),
-    (lambda: adamw([On(0, 3)], device_index=2), "on cuda:0, but the optimizer's .* on cuda:2"),
+    (lambda: adamw([On(0, 3)], device="host"), "on cuda:0, but the optimizer is on the host"),
+    (lambda: adamw([On(0, 3)], device_index=2), "on cuda:0, but the optimizer is on cuda:2"),
     (lambda: adamw([HOST]).set_grad("a", On(0, 3)), "'a': grad is on cuda:0.*on the host"),
     (lambda: adamw([HOST]).step(0.1, [0], stream=8), "stream is given on the host"),
     (lambda: adamw([HOST]).step(0.1, found_inf=np.zeros(2, np.float32)),
      r"found_inf has shape \(2,\)"),
     (lambda: adamw([HOST]).step(0.1, grad_scale_inv="x"), "grad_scale_inv is 'x'")])
-def test_what_is_refused_by_name(make, words):
+def test_a_rejected_argument_is_named(make, words):
     with pytest.raises(muonrt.InvalidArgumentError, match=words):
         make()
 
 
-def test_a_device_of_another_kind_is_refused():
+def test_a_device_of_another_kind_is_rejected():
     with pytest.raises(muonrt.NotSupportedError, match="'a': data is on a device .* type 7"):
         muonrt.Param("a", On(0, 3, device_type=7))
 
@@ -104,20 +104,20 @@ def test_scalars_may_be_arrays():
 
 
 class Recorder:
-    """A core that notes how it is asked to step."""
+    """A core that records the arguments of its steps."""
 
     def __init__(self, core):
-        self.core, self.asked = core, []
+        self.core, self.steps_args = core, []
 
     def __getattr__(self, name):
         return getattr(self.core, name)
 
-    def step(self, rates, missing, **asked):
-        self.asked.append(asked)
+    def step(self, rates, missing, **args):
+        self.steps_args.append(args)
         return self.core.step(rates, missing)
 
 
-def test_a_step_is_given_the_current_stream(monkeypatch):
+def test_a_step_receives_the_current_stream(monkeypatch):
     m = Model(device="cpu")
     one = optimizer(m)
     one._core = recorder = Recorder(one._core)
@@ -129,15 +129,15 @@ def test_a_step_is_given_the_current_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device",
                         lambda d: entered.append(d) or contextlib.nullcontext())
     one.step()
-    assert [asked["stream"] for asked in recorder.asked] == [None, 77]
+    assert [args["stream"] for args in recorder.steps_args] == [None, 77]
     assert entered == [torch.device("cuda", 1)]
 
 
-def test_which_communicator_ranks_get(monkeypatch):
+def test_the_communicator_of_the_ranks(monkeypatch):
     from muonrt import _torch_ranks as ranks
 
     device, host = torch.device("cuda", 1), object()
-    monkeypatch.setattr(ranks, "_meet", lambda group, ranks, hosts: host)
+    monkeypatch.setattr(ranks, "_connect", lambda group, ranks, hosts: host)
     monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(ranks.dist, "get_process_group_ranks", lambda group: [0, 1])
     monkeypatch.setattr(ranks, "_gpu_of", lambda device: "a")

@@ -1,4 +1,4 @@
-"""The examples run, alone and over ranks, and the benchmark's updates agree."""
+"""The examples run on one rank and on several, and the benchmark's updates agree."""
 
 import contextlib
 import io
@@ -25,10 +25,10 @@ def test_numpy_ranks():
 
 
 def example(rank, size, name, port, arguments):
-    """Runs it in this process with the environment of torchrun; what it prints."""
+    """Runs an example in this process with the environment of torchrun, and returns its output."""
     import torch.distributed as dist
 
-    dist.destroy_process_group()  # it makes its own
+    dist.destroy_process_group()  # the example creates one
     if size > 1:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -39,7 +39,7 @@ def example(rank, size, name, port, arguments):
 
 
 def over_ranks(name, ranks, *arguments):
-    """What rank 0 prints. Not by torchrun, where each rank imports torch for many seconds."""
+    """Returns the output of rank 0. It does not use torchrun, where each rank imports torch for seconds."""
     pytest.importorskip("torch")
     from torch_ranks import on_gloo
 
@@ -69,9 +69,10 @@ def test_torch_program_of_the_readme():
     assert not torch.equal(model.weight, before)
 
 
-def test_torch_bench_agrees_with_what_it_measures_beside():
-    said = over_ranks("../bench.py", 1, "--layers", "1", "--width", "64", "--steps", "1")
-    assert "torch.optim.Muon" in said and "2 ranks" in said and "outside of the library" in said
+def test_torch_bench_agrees_with_torch():
+    output = over_ranks("../bench.py", 1, "--layers", "1", "--width", "64", "--steps", "1")
+    assert "torch.optim.Muon" in output and "2 ranks" in output
+    assert "outside of the library" in output
 
 
 def test_torch_may_be_imported_after_muonrt():

@@ -1,4 +1,4 @@
-"""Comm.mpi over ranks of mpirun, if there are mpirun and mpi4py; run as a program, this is one rank."""
+"""Comm.mpi over ranks of mpirun, if mpirun and mpi4py are installed. As a program, this file is one rank."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ pytest.importorskip("mpi4py")
 if shutil.which("mpirun") is None:
     pytest.skip("no mpirun", allow_module_level=True)
 
-# Open MPI 4 and 5: as root, and more ranks than cores. Others do not read them.
+# Let Open MPI 4 and 5 run as root, and with more ranks than cores. Other MPIs ignore these.
 ENV = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                     "OMPI_MCA_rmaps_base_oversubscribe": "1",
                     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
@@ -44,7 +44,7 @@ def fails(world, timeout, error, words, act):
     with pytest.raises(error, match=words):
         act(comm)
     comm.close()
-    world.Barrier()  # a communicator that failed has left the caller's alone
+    world.Barrier()  # the failed communicator has not changed the caller's
 
 
 def abort(comm):
@@ -60,7 +60,7 @@ def late(comm):
 
 
 def sizes(comm):
-    mine = bytearray(4 - comm.rank)  # one is sent less than it expects, the other more
+    mine = bytearray(4 - comm.rank)  # one rank receives less than it expects, the other more
     comm.exchange([(1 - comm.rank, mine)], [(1 - comm.rank, mine.copy())])
 
 
@@ -71,7 +71,7 @@ def run_a_rank():
     steps(world)
     fails(world, 20, muonrt.AbortedError, "enough of it", abort)
     fails(world, 0.3, muonrt.TimeoutError, "rank", late)
-    fails(world, 5, muonrt.MismatchError, "another size than the", sizes)
+    fails(world, 5, muonrt.MismatchError, "message differs from the", sizes)
     for comm in (MPI.COMM_NULL, "world"):
         with pytest.raises(muonrt.InvalidArgumentError, match="mpi4py"):
             muonrt.Comm.mpi(comm)
@@ -79,13 +79,13 @@ def run_a_rank():
 
 
 def test_ranks_of_mpirun():
-    # By its module, mpi4py ends the job where one rank raises.
+    # With `-m mpi4py` an exception on one rank ends the job.
     done = mpirun("2", "-m", "mpi4py", __file__)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line) == ["OK 0", "OK 1"]
 
 
-def test_too_low_a_thread_level_is_refused():
+def test_a_low_thread_level_is_rejected():
     done = mpirun("1", "-c", """import mpi4py
 mpi4py.rc.thread_level = "funneled"
 from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""NumPy arrays: settings, layouts and arrays reach the library, and state is where it is said to be."""
+"""NumPy arrays: settings, layouts and arrays reach the library, and state has the stated position."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_settings_reach_the_rules():
 
 
 def stepped(store=np.copy, load=np.copy, lr=0.02, param=None, **group):
-    """A matrix after one step, stored as `store` says."""
+    """Returns a matrix after one step. `store` converts it before the step, `load` after it."""
     w, grad = (np.ascontiguousarray(store(x[0])) for x in (weights(), gradients(0)))
     one = muonrt.Optimizer([muonrt.Param("w", w, grad, **param or {})],
                            [muonrt.Group("muon", **group)], **EXACT)
@@ -105,7 +105,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_two_ways_to_say_the_same_have_the_same_bits(name):
+def test_equivalent_settings_have_bitwise_identical_results(name):
     first, second = (stepped(**how) for how in SAME[name])
     assert first == second != stepped(**SAME[name][0] | dict(lr=0.0))
 
@@ -124,22 +124,22 @@ def test_parts_have_factors():
 
 
 def attention(logits=None):
-    """Q of one layer after a step, 2 heads of 3 rows, and what was clipped."""
+    """Returns Q of one layer after a step, with 2 heads of 3 rows, and the clipped heads."""
     q, clip = drawn(3, 6, 5), muonrt.QkClip("q", layer=7, heads=2, head_dim=3, exponent=0.25)
     optimizer = muonrt.Optimizer([muonrt.Param("q", q, drawn(5, 6, 5), qk_clip=clip)], groups()[:1])
     return q, optimizer.step(0.02, qk_logits=logits).clipped_heads, optimizer.clipped_heads()
 
 
 def test_qk_clip_multiplies_the_rows_of_a_head():
-    plain, *none = attention()
+    unclipped, *none = attention()
     q, *clipped = attention(np.array([50.0, 400.0], np.float32))
     assert none == [0, []] and clipped == [1, [(7, 1)]]
-    assert (q[:3] == plain[:3]).all()
+    assert (q[:3] == unclipped[:3]).all()
     # gamma of head 1 is 100 / 400.
-    np.testing.assert_allclose(q[3:], plain[3:] * 0.25**0.25, rtol=1e-6)
+    np.testing.assert_allclose(q[3:], unclipped[3:] * 0.25**0.25, rtol=1e-6)
 
 
-# Every way in which the binding takes a layout, over three ranks: arguments of Mesh and of Layout.
+# All forms of a layout that the binding accepts, over three ranks: arguments of Mesh and of Layout.
 RANKS = 3
 FLAT = [(0, 0), (0, 65), (65, ROWS * COLS)]  # the first rank is empty
 LAYOUTS = {
@@ -156,7 +156,7 @@ LAYOUTS = {
 
 
 def cut(layout, whole, rank, size):
-    """What `rank` holds of `whole`, by the layout's own lists of indices."""
+    """Returns the shard of `rank`, from the index ranges of the layout."""
     lists = []
     for dim in range(whole.ndim):
         runs = layout.runs(whole.shape, rank, dim, size)
@@ -165,7 +165,7 @@ def cut(layout, whole, rank, size):
 
 
 def train(comm, layout, mine=cut, **settings):
-    """Local shards after STEPS steps of a matrix in `layout` and a replicated vector."""
+    """Returns the local shards of a matrix in `layout` and of a replicated vector after STEPS steps."""
     whole, v = weights()
     gv = np.empty_like(v)
     w = mine(layout, whole, comm.rank, comm.size)
@@ -174,7 +174,7 @@ def train(comm, layout, mine=cut, **settings):
     with muonrt.Optimizer(params, groups(), comm, **EXACT) as optimizer:
         for step in range(STEPS):
             grad, gv[...] = gradients(step)
-            if settings:  # the first two ranks have a half each
+            if settings:  # partial gradients: the first two ranks have a half each
                 optimizer.set_grad("w", grad * np.float32(0.5 if comm.rank < 2 else 0.0))
             else:
                 optimizer.set_grad("w", mine(layout, grad, comm.rank, comm.size))
@@ -187,7 +187,7 @@ def flat_range(_, whole, rank, size):
 
 
 @pytest.mark.parametrize("name", [*LAYOUTS, "partial gradients"])
-def test_bits_do_not_depend_on_the_layout(name):
+def test_results_do_not_depend_on_the_layout(name):
     mesh, how = LAYOUTS[name if name in LAYOUTS else "replicated"]
     layout = muonrt.Layout(muonrt.Mesh((RANKS,), **mesh), **how)
     mine = flat_range if name == "flat" else cut
@@ -208,7 +208,7 @@ def test_readings_of_placements_and_submeshes():
     assert ordered.runs((7, 1), 5, 0) == [(6, 7)] and ordered.runs((7, 1), 4, 0) == []
     assert muonrt.Layout(mesh, text).runs((7, 1), 4, 0) == [(6, 7)]
     assert ordered.local_shape((7, 4), 0) == [2, 4] and ordered.local_shape((7, 4), 5) == [1, 4]
-    # Ranks 0 to 3 as "dp, tp" of 2 x 2: a layout on "dp" alone.
+    # Ranks 0 to 3 are a mesh "dp, tp" of 2 x 2, and the layout is on "dp" only.
     own = [(0, 2), (1, 3), (0, 2), (1, 3)]
     for ranks in own:
         layout = muonrt.Layout(muonrt.Mesh((2,), ["dp"], list(ranks)), "S(0)").lift(own)
@@ -218,7 +218,7 @@ def test_readings_of_placements_and_submeshes():
         assert rows == [[(0, 3)], [(0, 3)], [(3, 5)], [(3, 5)]]
 
 
-def test_extents_of_the_state():
+def test_state_shards():
     layout = muonrt.Layout(muonrt.Mesh((2,)), "S(0)")
 
     def work(comm):
@@ -227,21 +227,44 @@ def test_extents_of_the_state():
         one = muonrt.Optimizer([muonrt.Param("w", w, mine, shape=(7, 4), layout=layout)],
                                groups()[:1], comm)
         one.step(0.02)
-        (e,) = one.state_extents()
-        np.testing.assert_allclose(e.data.reshape(-1, 4), 0.05 * mine, rtol=1e-5)
-        return e.param, e.kind, e.shape, e.runs, e.begin, e.end, tuple(e.written)
+        (s,) = one.state_shards()
+        np.testing.assert_allclose(s.data.reshape(-1, 4), 0.05 * mine, rtol=1e-5)
+        return s.param, s.kind, s.shape, s.runs, s.begin, s.end, tuple(s.write_range)
 
     assert on_threads(2, work) == [
         ("w", "momentum", [7, 4], [[(0, 4)], [(0, 4)]], 0, 16, (0, 16)),
         ("w", "momentum", [7, 4], [[(4, 7)], [(0, 4)]], 0, 12, (0, 12))]
 
 
-def test_weights_written_late_are_taken_when_asked():
+def test_state_of_one_parameter():
+    layout = muonrt.Layout(muonrt.Mesh((2,)), row_bounds=[0, 0, 7])  # the shard of rank 0 is empty
+    partial = muonrt.Layout(muonrt.Mesh((2,)), "Partial(sum)")
+
+    def work(comm):
+        w = cut(layout, drawn(8, 7, 4), comm.rank, 2)
+        params = [muonrt.Param("w", w, np.ones_like(w), shape=(7, 4), layout=layout),
+                  muonrt.Param("p", np.ones((4, 3), np.float32), np.ones((4, 3), np.float32),
+                               shape=(4, 3), grad_layout=partial)]
+        one = muonrt.Optimizer(params, groups()[:1], comm)
+        one.step(0.02)
+        assert one.state("w", "momentum").shape == w.shape
+        with pytest.raises(muonrt.NotSupportedError, match="'p': owners hold its momentum"):
+            one.state("p", "momentum")
+        if comm.rank == 1:
+            with pytest.raises(muonrt.InvalidArgumentError, match="'w' has no variance"):
+                one.state("w", "variance")
+        with pytest.raises(muonrt.NotSupportedError, match="owners hold its normuon"):
+            one.state("w", "normuon")
+
+    on_threads(2, work)
+
+
+def test_masters_are_reset_to_parameters_that_were_written():
     low, grad = np.full((4, 3), 0x3f80, np.uint16), np.full((4, 3), 0x3f00, np.uint16)
     optimizer = muonrt.Optimizer([muonrt.Param("w", low, grad, dtype="bfloat16")], groups()[:1])
     low[...] = 0x4000
-    with pytest.raises(muonrt.InvalidArgumentError, match="take_params"):
+    with pytest.raises(muonrt.InvalidArgumentError, match="reset_masters"):
         optimizer.step(0.02)
-    optimizer.take_params(["w"])
+    optimizer.reset_masters(["w"])
     assert (optimizer.state("w", "master") == 2.0).all()
     assert not optimizer.step(0.02).skipped

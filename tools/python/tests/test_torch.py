@@ -1,4 +1,4 @@
-"""muonrt.torch.Muon on one rank: values beside torch's own optimizers, and how trainers use it."""
+"""muonrt.torch.Muon on one rank: values compared with torch's optimizers, and use in trainers."""
 
 import contextlib
 import copy
@@ -22,7 +22,7 @@ def muon(m, **settings):
 
 
 class Float32Torch:
-    """The module torch, but for one name."""
+    """The module torch, except that bfloat16 is float32."""
 
     bfloat16 = torch.float32
 
@@ -114,17 +114,17 @@ BAD = muonrt.InvalidArgumentError
     ([w(2, 3)[1]], {}, BAD, "pass model.named_parameters"),
     ([{"params": [w(2, 3)], "learning_rate": 1}], {}, TypeError, "no setting"),
     ([w(2, 3, device="meta")], {}, BAD, "'w' is on device 'meta'"),
-    ([w(2, 3, 4)], {}, BAD, "tell it by role="),
+    ([w(2, 3, 4)], {}, BAD, "with role="),
     ([{"params": [w(2, 3, 4)], "batch_dims": 3}], {}, BAD, "param 'w'.*batch_dims"),
     ([w(2, 3)], {"role": lambda *_: ("muon", {"rows": 2})}, BAD, r"no setting \['rows'\]"),
     ([w(2, 3)], {"role": lambda *_: ("muon", {}, 1)}, BAD, "use 'muon', 'adamw', or a pair"),
     ([w(2, 3)], {"role": lambda *_: ("adamw", {"transposed": True})}, BAD,
-     "'adamw' with .'transposed'."),
+     "'adamw' cannot be combined with .'transposed'."),
     ([w(2, 3)], {"role": lambda *_: ("muon", {"batch_dims": "x"})}, BAD,
-     "batch_dims is 'x'; give int"),
+     "batch_dims is 'x'; pass a value of type int"),
     ([w(2, 3)], {"preset": "moon"}, BAD, "preset is 'moon'.*moonlight"),
-    ([w(2, 3)], {"preset": "muonclip"}, muonrt.NotSupportedError, "muonclip.*logits")])
-def test_what_is_refused(params, settings, error, words):
+    ([w(2, 3)], {"preset": "muonclip"}, muonrt.NotSupportedError, "muonclip.*QK-clip")])
+def test_rejected_arguments(params, settings, error, words):
     with pytest.raises(error, match=words):
         muonrt.torch.Muon(params, **settings)
 
@@ -142,7 +142,7 @@ def test_each_preset_steps(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_parameters_that_move_are_bound_anew(dtype):
+def test_parameters_that_move_are_bound_again(dtype):
     m, still = two_layers(dtype), two_layers(dtype)
     one, other = muon(m), muon(still)
     left = m[0].weight.data
@@ -152,18 +152,18 @@ def test_parameters_that_move_are_bound_anew(dtype):
         before = left.clone() if step == 0 else before
         for p in m.parameters():
             p.data = p.data.clone()
-    assert torch.equal(left, before)  # nobody writes to where it was
+    assert torch.equal(left, before)  # the step does not write to the old memory
     same_bits(m, still)
 
 
-def test_swapped_memory_is_followed_and_what_cannot_be_taken_is_refused():
+def test_swapped_memory_is_bound_and_unsupported_memory_is_rejected():
     a, b, c = params = [torch.nn.Parameter(torch.full((2, 3), float(i))) for i in range(3)]
     one = muonrt.torch.Muon([(f"w{i}", p) for i, p in enumerate(params)], lr=0.0)
     a.data, b.data, c.data = b.data, c.data, a.data
     for p in params:
         p.grad = torch.ones(2, 3)
     one.step()
-    assert [p.data_ptr() for p in params] == [place[0] for place in one._places]
+    assert [p.data_ptr() for p in params] == [place[0] for place in one._memory]
     whole = b.data
     for data, words in ((a.data, "'w1'"), (whole.t().contiguous().t(), "row-major"),
                         (whole[:1], r"\(2, 3\)"), (whole.bfloat16(), "bfloat")):
@@ -193,7 +193,7 @@ def test_master_weights_of_bfloat16():
     assert torch.equal(master.bfloat16(), m[0].weight.detach())
     with torch.no_grad():
         m[0].weight.fill_(1.0)
-    one.take_params()
+    one.reset_masters()
     assert float(master.min()) == 1.0
 
 

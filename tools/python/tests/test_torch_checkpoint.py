@@ -1,5 +1,5 @@
-"""muonrt.torch.Muon continues with the same bits from a state_dict, from torch.distributed.checkpoint
-and from muonrt's own folder, on one rank and over FSDP2."""
+"""muonrt.torch.Muon continues with bitwise identical results from a state_dict, from
+torch.distributed.checkpoint and from muonrt's checkpoint, on one rank and with FSDP2."""
 
 import pytest
 
@@ -25,7 +25,7 @@ import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
 from muonrt._torch_ranks import local_of  # noqa: E402
 
-NORMUON = {"muon": {"normuon": "rows"}}
+NORMUON = {"muon": {"normuon_axis": "rows"}}
 BFLOAT16 = {"muon": {"momentum_dtype": "bfloat16"}}
 
 
@@ -38,10 +38,10 @@ def steps(m, one, first, last):
 
 
 def same(m, one, twin, other):
-    """Compares parameters and everything in `state` that torch sees."""
+    """Compares parameters and everything in `state`."""
     same_bits(m, twin)
     for x in (one, other):
-        x.state_dict()  # brings NorMuon's moments into its `state`
+        x.state_dict()  # copies NorMuon's second moments to `state`
     for p, q in zip(m.parameters(), twin.parameters()):
         assert one.state[p].keys() == other.state[q].keys()
         for key, value in one.state[p].items():
@@ -64,13 +64,13 @@ def by_state_dict(one, other, m, twin, tmp_path):
 def by_folder(one, other, m, twin, tmp_path):
     one.save(tmp_path, with_params=True)
     assert other.load(tmp_path) == []
-    assert other.param_groups[0]["lr"] == 0.7  # rates stay
+    assert other.param_groups[0]["lr"] == 0.7  # load() does not change rates
     other.param_groups[0]["lr"] = 0.02
 
 
 @pytest.mark.parametrize("way", [by_state_dict, by_folder])
 @pytest.mark.parametrize("dtype, settings", [(torch.float32, NORMUON), (torch.bfloat16, BFLOAT16)])
-def test_a_new_model_continues_to_the_last_bit(tmp_path, way, dtype, settings):
+def test_a_new_model_continues_bit_for_bit(tmp_path, way, dtype, settings):
     m, twin = two_layers(dtype), two_layers(dtype)
     zero(twin)
     one, other = muon(m, **settings), muon(twin, lr=0.7, **settings)
@@ -95,7 +95,7 @@ def test_a_state_of_torch_optim_muon(settings, factor):
     train(m, [0], theirs)
     one = muonrt.torch.Muon(named, **settings)
     one.load_state_dict(theirs.state_dict())
-    # After one step torch's mean is a tenth of the gradient, a heavy ball all of it.
+    # After one step torch's mean is a tenth of the gradient, and a heavy ball is the gradient.
     for p in (m[0].weight, m[2].weight):
         assert torch.allclose(one.state[p]["momentum_buffer"], factor * 0.1 * p.grad, rtol=1e-6)
     assert one.param_groups[0]["momentum"] == 0.9
@@ -113,7 +113,7 @@ def test_other_settings_are_noted(tmp_path):
     assert len(notes) == 1 and "momentum is 0.875, and was 0.95" in notes[0], notes
 
 
-def test_parameters_that_were_written_or_moved_are_seen(tmp_path):
+def test_load_marks_parameters_as_written_and_save_binds_moved_ones(tmp_path):
     m = two_layers()
     one = muon(m)
     one.save(tmp_path, with_params=True)
@@ -131,22 +131,22 @@ def test_parameters_that_were_written_or_moved_are_seen(tmp_path):
             call(tmp_path)
 
 
-def over_two(rank, size, given, wanted, momenta, taken):
-    """Loads, makes a step, saves."""
+def over_two(rank, size, loaded, wanted, momenta, saved):
+    """Loads, runs a step, saves."""
     m = fsdp(Model())
     one = optimizer(m, **NORMUON)
-    one.load(given)
+    one.load(loaded)
     for name, p in m.named_parameters():
         same_part(name, p, wanted[name])
         if name in momenta:
             same_part(name, one.state[p]["momentum_buffer"], momenta[name])
     train(m, [3], one)
-    one.save(taken, with_params=True)
+    one.save(saved, with_params=True)
     if rank == 1:
-        p = m.up.weight  # moves to columns that lie one after the other
+        p = m.up.weight  # moves to memory that is column-major
         p._local_tensor = p._local_tensor.t().contiguous().t()
     with pytest.raises(muonrt.InvalidArgumentError, match="rank 1: param 'up.weight'.*row-major"):
-        one.save(taken)
+        one.save(saved)
     return list(local_of(m.up.weight).shape), one.state[m.up.weight]["normuon"].sum().item()
 
 

@@ -1,6 +1,6 @@
-"""muonrt.convert: from torch's optimizers training goes on with equal updates; from states named as
-MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4 (dion/muon.py,
-scalar_opts.py) name them, every tensor and setting goes to muonrt and back."""
+"""muonrt.convert: training that continues from torch's optimizers has equal updates. Every tensor and
+setting of states as in MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4
+(dion/muon.py, scalar_opts.py) is converted to muonrt and back."""
 
 import copy
 import subprocess
@@ -19,7 +19,7 @@ import muonrt.torch  # noqa: E402
 from muonrt import _safetensors, convert  # noqa: E402
 
 COMMAND = Path(__file__).resolve().parents[3] / "build/bin/muonrt"
-TOLERANCE = 2e-6  # of updates of about 0.02, of float32 on both sides
+TOLERANCE = 2e-6  # absolute, for updates of about 0.02 in float32
 
 
 def parts(m):
@@ -34,7 +34,7 @@ def torchs(m, monkeypatch):
 
 
 def trained(monkeypatch):
-    """A model, and torch's optimizers after three steps."""
+    """Returns a model and torch's optimizers after three steps."""
     m = two_layers()
     theirs = torchs(m, monkeypatch)
     train(m, range(3), *theirs)
@@ -60,7 +60,7 @@ def run(*arguments):
 
 
 @pytest.mark.parametrize("settings", [IN_F32, HEAVY_BALL])
-def test_training_goes_on_in_muonrt_and_back_in_torch(settings, tmp_path, monkeypatch):
+def test_training_continues_in_muonrt_and_back_in_torch(settings, tmp_path, monkeypatch):
     m, theirs = trained(monkeypatch)
     torch.save({"deep": [o.state_dict() for o in theirs]}, tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
@@ -79,7 +79,7 @@ def test_training_goes_on_in_muonrt_and_back_in_torch(settings, tmp_path, monkey
 
 
 def moonlights(matrices, rest):
-    """One group for all."""
+    """A state of Moonlight, with one group for all parameters."""
     state = [{"use_muon": True, "momentum_buffer": p} for p in matrices]
     state += [{"use_muon": False, "moment1": p, "moment2": p * p, "step": 3} for p in rest]
     return {"state": dict(enumerate(state)), "param_groups": [dict(
@@ -88,7 +88,7 @@ def moonlights(matrices, rest):
 
 
 def dions(matrices, rest):
-    """A group for each algorithm, with the settings of both."""
+    """A state of Dion, with a group for each algorithm that has the settings of both."""
     state = [{"momentum": p} for p in matrices]
     state += [{"momentum": p, "variance": p * p, "step_dev": torch.tensor(3.0)} for p in rest]
     both = dict(step=3, lr=3e-3, weight_decay=0.3, nesterov=False, cautious_wd=False,
@@ -100,7 +100,7 @@ def dions(matrices, rest):
 
 @pytest.mark.parametrize("source, form, preset", [(moonlights, "moonlight", "moonlight"),
                                                   (dions, "dion", "dion_muon")])
-def test_states_of_other_repositories_go_to_muonrt_and_back(source, form, preset, tmp_path):
+def test_states_of_other_repositories_are_converted_and_back(source, form, preset, tmp_path):
     m = two_layers()
     matrices, rest = ([drawn(i, *p.shape) for i, (_, p) in enumerate(named)] for named in parts(m))
     theirs = source(matrices, rest)
@@ -132,7 +132,7 @@ def test_states_of_other_repositories_go_to_muonrt_and_back(source, form, preset
 
 
 def ours(role, counts=(3,), **settings):
-    """A state of muonrt.torch, of one group."""
+    """A state of muonrt.torch with one group."""
     keys = ("momentum_buffer",) if role == "muon" else ("exp_avg", "exp_avg_sq")
     state = {i: {"step": n} | {key: torch.zeros(2, 2) for key in keys} for i, n in enumerate(counts)}
     group = {"role": role, "params": list(state), "param_names": [f"{role}{i}" for i in state]}
@@ -143,14 +143,15 @@ def ours(role, counts=(3,), **settings):
     ([ours("adamw", (2, 3), lr=1)], "dion", "Dion has one count for the parameters of a group"),
     ([ours("muon", lr=1, momentum=0.9), ours("adamw", lr=2)], "moonlight",
      "Moonlight has one lr for all parameters")])
-def test_what_other_repositories_cannot_hold_is_refused(states, form, text, tmp_path, capsys):
+def test_state_that_other_repositories_cannot_store_is_an_error(states, form, text, tmp_path, capsys):
     torch.save(states, tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--to", form) == 1
     assert text in capsys.readouterr().err
 
 
 def torchs_file(tmp_path, monkeypatch):
-    """A model, torch's optimizers after three steps, and their state in state.safetensors."""
+    """Returns a model and torch's optimizers after three steps, and writes their state to
+    state.safetensors."""
     m, theirs = trained(monkeypatch)
     torch.save([o.state_dict() for o in theirs], tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "state.safetensors") == 0
@@ -186,7 +187,7 @@ def test_the_command_imports_a_file_and_exports_it(tmp_path, monkeypatch):
                   ["export", tmp_path / "checkpoint", "--state", "--to", tmp_path / "next"]):
         done = subprocess.run([COMMAND, "state", *map(str, words)], text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
-    # Its own file has neither rate nor momentum.
+    # The file of the command has neither a rate nor a momentum.
     state = tmp_path / "next" / "state-00001-of-00001.safetensors"
     assert run(state, tmp_path / "out.pt", "--to", "torch") == 1
     assert run(state, tmp_path / "out.pt", "--to", "torch", "--set",
@@ -207,13 +208,13 @@ def test_dcp_folders(tmp_path, monkeypatch):
     dcp.load(found, checkpoint_id=tmp_path / "out", no_dist=True)
     of_model.set_optimizer_state_dict(twin, one, optim_state_dict=found["optimizer"])
     same_updates(m, theirs, twin, [one])
-    # And from muonrt's DCP to torch's, which asks for both optimizers in one dict.
+    # And from muonrt's DCP to torch's, which has both optimizers in one dict.
     dcp.save({"optimizer": of_model.get_optimizer_state_dict(twin, one)},
              checkpoint_id=tmp_path / "in2", no_dist=True)
     assert run(tmp_path / "in2", tmp_path / "out2", "--to", "torch") == 0
     third = copy.deepcopy(twin)
     others = torchs(third, monkeypatch)
-    train(third, [0], *others)  # so that there is a state to load into
+    train(third, [0], *others)  # creates the state to load into
     third.load_state_dict(twin.state_dict())
     found = {"optimizer": of_model.get_optimizer_state_dict(third, others)}
     dcp.load(found, checkpoint_id=tmp_path / "out2", no_dist=True)
@@ -267,22 +268,22 @@ def state_of(entry=None, **group):
     (state_of(lr=1, momentum=0.9), ["--set", "momentum_kind=sum"], "momentum_kind is 'ema' and 'sum'"),
     (state_of(entry={"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2)}, lr=1, amsgrad=True),
      [], "amsgrad=True"),
-    ([state_of(lr=1, momentum=0.9)] * 2, [], "param 'w' is there twice"),
-    (state_of(lr=1, momentum=0.9, param_names=None), [], "parameter 0 has no name; --names"),
+    ([state_of(lr=1, momentum=0.9)] * 2, [], "param 'w' occurs twice"),
+    (state_of(lr=1, momentum=0.9, param_names=None), [], "parameter 0 has no name; pass --names"),
     ({"model": {}}, [], "no state of an optimizer"),
     (state_of(entry={"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2), "step": 2},
               role="adamw", lr=1, step=3), [], "param 'w' is at step 2 and at 3"),
     (state_of(entry={"momentum_buffer": torch.zeros(2, 2, 2)}, lr=1, momentum=0.9),
      ["--to", "torch"], "param 'w' has 3 dimensions"),
 ])
-def test_what_is_refused(state, options, text, tmp_path, capsys):
+def test_errors(state, options, text, tmp_path, capsys):
     torch.save(state, tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt", *options) == 1
     assert text in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["in.pt"]
 
 
-def test_a_shard_is_refused(tmp_path, capsys):
+def test_a_shard_is_rejected(tmp_path, capsys):
     from torch.distributed import tensor
 
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,

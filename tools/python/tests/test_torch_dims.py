@@ -1,4 +1,4 @@
-"""How muonrt.torch.Muon reads tensors: (in, out), stacks, rows of several dimensions, parts."""
+"""How muonrt.torch.Muon forms matrices: (in, out), stacks, rows of several dimensions, parts."""
 
 import warnings
 
@@ -18,28 +18,28 @@ def thirds(whole):
     return of_role({"parts": parts, "transposed": True})(whole)
 
 
-def of_role(reading):
-    return lambda whole: muonrt.torch.Muon([("w", whole)], **SIDED, role=lambda *_: ("muon", reading))
+def of_role(settings):
+    return lambda whole: muonrt.torch.Muon([("w", whole)], **SIDED, role=lambda *_: ("muon", settings))
 
 
 def of_group(**dims):
     return lambda whole: muonrt.torch.Muon([{"params": [("w", whole)], **dims}], **SIDED)
 
 
-# A tensor of a shape, its optimizer, and its matrices, rows for outputs.
-READINGS = {
+# The shape of a tensor, its optimizer, and its matrices as outputs x inputs.
+TENSORS = {
     "stack": ((3, 8, 5), of_role("stack"), lambda t: [*t]),
     "stack of stacks": ((2, 3, 8, 5), of_group(batch_dims=2), lambda t: [*t.flatten(0, 1)]),
-    "kernel": ((4, 3, 2, 2), of_role("matrix"), lambda t: [t.flatten(1)]),
+    "kernel": ((4, 3, 2, 2), of_role("flatten"), lambda t: [t.flatten(1)]),
     "rows of several dimensions": ((2, 4, 5), of_group(row_dims=2), lambda t: [t.flatten(0, 1)]),
     "(in, out) by group": ((7, 24), of_group(transposed=True), lambda t: [t.T]),
     "(in, out) by role": ((7, 24), of_role({"transposed": True}), lambda t: [t.T]),
     "parts, (in, out)": ((5, 12), thirds, lambda t: t.T.split(4))}
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_a_tensor_has_the_bits_of_its_matrices(name):
-    shape, make, matrices = READINGS[name]
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_is_bitwise_identical_to_its_matrices(name):
+    shape, make, matrices = TENSORS[name]
     whole = torch.nn.Parameter(drawn(0, *shape))
     alone = [torch.nn.Parameter(w.detach().contiguous().clone()) for w in matrices(whole)]
     one = make(whole)
@@ -70,13 +70,13 @@ RATIO = {"muon": {"scale_rule": "ratio"}}
 
 
 @pytest.mark.parametrize("shapes, group, settings, named", [
-    ({"c_attn": (7, 24), "c_proj": (24, 7)}, {}, RATIO, ["c_attn"]),  # the first one alone
-    ({"c_proj": (24, 7)}, {}, {"muon": {"normuon": "rows"}}, ["c_proj"]),
+    ({"c_attn": (7, 24), "c_proj": (24, 7)}, {}, RATIO, ["c_attn"]),  # only the first one
+    ({"c_proj": (24, 7)}, {}, {"muon": {"normuon_axis": "rows"}}, ["c_proj"]),
     ({"c_fc": (7, 24)}, {}, {}, []),  # match_rms does not distinguish rows and columns
     ({"c_fc": (7, 24)}, {"transposed": True}, RATIO, []),
     ({"c_fc": (7, 24)}, {"transposed": False}, RATIO, []),
     ({"c_fc": (24, 7), "c_proj": (7, 24)}, {}, RATIO, [])])
-def test_conv1d_by_its_names_is_told_where_it_matters(shapes, group, settings, named):
+def test_a_warning_about_conv1d_if_rows_and_columns_differ(shapes, group, settings, named):
     params = [(f"{name}.weight", torch.nn.Parameter(torch.ones(shape)))
               for name, shape in shapes.items()]
     with warnings.catch_warnings(record=True) as found:

@@ -1,4 +1,4 @@
-"""What fails between ranks, over TCP and over gloo: no rank hangs, and the message names the rank."""
+"""Faults between ranks, over TCP and over gloo: no rank hangs, and the message names the rank."""
 
 import itertools
 import os
@@ -35,7 +35,7 @@ def over_tcp(rank, size, work, *arguments):
 
 
 def over_gloo(rank, size, work, *arguments):
-    """Runs `work` as a rank that takes itself to be alone on its machine."""
+    """Runs `work` as a rank that has a machine for itself, so that muonrt.torch uses gloo."""
     made, real = [], ranks.over_gloo
 
     def counted(*given):
@@ -50,9 +50,9 @@ def over_gloo(rank, size, work, *arguments):
     return result
 
 
-def test_bits_of_one_rank_over_gloo():
+def test_results_of_one_rank_over_gloo():
     on_gloo(3, over_gloo, each_way, one_rank(), one_rank(Experts))
-    on_gloo(4, over_gloo, stages, one_rank()[0])  # groups of some ranks each
+    on_gloo(4, over_gloo, stages, one_rank()[0])  # each process group has some of the ranks
 
 
 def sharded(size, **settings):
@@ -70,7 +70,7 @@ def lost_rank(rank, size, how):
         raise ValueError("the data are gone")
     with pytest.raises(muonrt.Error, match="rank 1"):
         one.step()
-    dist.barrier(left)  # rank 0 carries what rank 2 has yet to hear
+    dist.barrier(left)  # rank 0 forwards the error to rank 2
 
 
 @pytest.mark.parametrize("way, how", [(over_tcp, "killed"), (over_tcp, "raises"),
@@ -80,13 +80,13 @@ def test_a_lost_rank_is_named(way, how):
 
 
 def unequal(rank, size):
-    """Rank 1 alone is sent more, then less, than it expects."""
+    """Rank 1 receives more, then less, than it expects."""
     for expected in (4, 16):
         comm, _ = ranks.comm_of(torch.device("cpu"))
         comm.set_timeout(20)
         sends, receives = ([(1, bytes(8))], []) if rank == 0 else ([], [(0, bytearray(expected))])
         if rank == 1:
-            with pytest.raises(muonrt.MismatchError, match=f"sends 8 bytes.*expects {expected}"):
+            with pytest.raises(muonrt.MismatchError, match=f"sends 8 bytes, but rank 1 expects {expected}"):
                 comm.exchange(sends, receives)
         else:
             with pytest.raises(muonrt.Error, match="rank 1 reported.*sends 8 bytes"):
@@ -101,7 +101,7 @@ def late(rank, size):
     inject(m, 0)
     if rank == 1:
         dist.barrier()
-    with pytest.raises(muonrt.TimeoutError, match="rank 1 did not come before the deadline"
+    with pytest.raises(muonrt.TimeoutError, match="with rank 1 did not complete before the timeout"
                        if rank == 0 else "rank 0 reported.*rank 1"):
         one.step()
     if rank == 0:
@@ -109,7 +109,7 @@ def late(rank, size):
     one.close()
 
 
-def gone(rank, size):
+def closed(rank, size):
     m, one = sharded(size, timeout_ms=20000)
     train(m, [0], one)
     if rank == 1:
@@ -119,13 +119,13 @@ def gone(rank, size):
             one.step()
 
 
-def sits_out(rank, size):
+def inactive(rank, size):
     m, one = sharded(size)
     inject(m, 0)
     m.up.weight.grad = None  # on no rank
     before = full(m.up.weight)
     if rank == 1:
-        m.down.weight.grad = None  # rank 0 has one: zero here
+        m.down.weight.grad = None  # rank 0 has one, so it counts as zero here
     one.step()
     assert (full(m.up.weight) == before).all() and one.last_report.step == 1
 
@@ -134,22 +134,22 @@ def fails_on_one_rank(rank, size):
     m, one = sharded(size)
     inject(m, 0)
     if rank == 1:
-        p = m.up.weight  # moves to columns that lie one after the other
+        p = m.up.weight  # moves to memory that is column-major
         p._local_tensor = p._local_tensor.t().contiguous().t()
     with pytest.raises(muonrt.InvalidArgumentError,
                        match="'up.weight'.*row-major" if rank == 1 else "rank 1"):
         one.step()
 
 
-def refused_on_one_rank(rank, size):
+def rejected_on_one_rank(rank, size):
     m = Model().to("meta") if rank == 1 else Model()
     with pytest.raises(muonrt.InvalidArgumentError, match="rank 1.* is on device 'meta'"):
         optimizer(m)
 
 
 def overflow_on_one_rank(rank, size):
-    """Where one rank's gradients overflow, both skip; other steps are those without a GradScaler."""
-    (m, one), (plain, other) = sharded(size), sharded(size)
+    """If gradients overflow on one rank, both skip. Other steps are as without a GradScaler."""
+    (m, one), (unscaled, other) = sharded(size), sharded(size)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     tokens = torch.arange(12) % 11
     for overflows in (False, True, False):
@@ -157,12 +157,12 @@ def overflow_on_one_rank(rank, size):
         if overflows and rank == 1:
             ranks.local_of(m.up.weight.grad)[0, 0] = float("inf")
         if not overflows:
-            torch.nn.functional.cross_entropy(plain(tokens), tokens % 3).backward()
+            torch.nn.functional.cross_entropy(unscaled(tokens), tokens % 3).backward()
             other.step()
         scaler.step(one)
         scaler.update()
         assert one.last_report.skipped == overflows
-        for p, q in zip(m.parameters(), plain.parameters()):
+        for p, q in zip(m.parameters(), unscaled.parameters()):
             assert torch.allclose(ranks.local_of(p), ranks.local_of(q), atol=1e-6)
         one.zero_grad()
         other.zero_grad()
@@ -195,7 +195,7 @@ def interrupted(rank, size):
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            one.step()  # rank 1 comes only when this has ended
+            one.step()  # rank 1 starts its step only when this one has ended
         dist.barrier()
         return
     dist.barrier()
@@ -215,13 +215,13 @@ def forking_loader(rank, size):
     m, one = sharded(size)
     loader = torch.utils.data.DataLoader(Tokens(), 8, num_workers=2,
                                          multiprocessing_context="fork")
-    for _ in range(2):  # workers begin and end while the optimizer lives
+    for _ in range(2):  # workers start and end while the optimizer exists
         for tokens, labels in loader:
             one.zero_grad()
             torch.nn.functional.cross_entropy(m(tokens), labels).backward()
             one.step()
     assert one.last_report.step == 6
-    # The process group may go first.
+    # The process group may be destroyed before the optimizer.
     dist.barrier()
     dist.destroy_process_group()
     train(m, [0], one)
@@ -233,12 +233,12 @@ def in_turn(rank, size, works):
         work(rank, size)
 
 
-FAULTS = (sits_out, fails_on_one_rank, refused_on_one_rank, overflow_on_one_rank, gone,
+FAULTS = (inactive, fails_on_one_rank, rejected_on_one_rank, overflow_on_one_rank, closed,
           interrupted_early, interrupted, forking_loader)
 
 
 @pytest.mark.parametrize("way, works", [(over_tcp, FAULTS), (over_gloo, (unequal, late, *FAULTS))])
-def test_ranks_that_differ_get_an_answer_and_never_hang(way, works):
+def test_faults_end_on_every_rank_without_a_hang(way, works):
     on_gloo(2, way, in_turn, works)
 
 
@@ -253,4 +253,4 @@ def test_del_in_any_order(order):
     del m, one, comm
     for name in order:
         del held[name]
-        assert torch.equal(momentum, want)  # its memory is held
+        assert torch.equal(momentum, want)  # the tensor keeps the memory alive

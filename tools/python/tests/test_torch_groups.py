@@ -1,4 +1,4 @@
-"""add_param_group: parameters that join after some steps; the others continue with the same bits."""
+"""add_param_group: parameters that are added after some steps; the others continue bit for bit."""
 
 import pytest
 
@@ -19,11 +19,11 @@ import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
 
 LATE = ("up.weight", "up.bias")
-SETTINGS = dict(muon={"normuon": "rows"})
+SETTINGS = dict(muon={"normuon_axis": "rows"})
 
 
 def unfreeze(m):
-    """Two steps without LATE, two with; LATE's gradients are there all the time."""
+    """Runs two steps without the parameters LATE and two with them. LATE always has gradients."""
     late = [(n, p) for n, p in m.named_parameters() if n in LATE]
     for _, p in late:
         p.requires_grad_(False)
@@ -33,16 +33,16 @@ def unfreeze(m):
         p.requires_grad_(True)
     one.state[m.embed.weight]["mine"] = torch.ones(1)
     one.add_param_group({"params": late, "lr": 0.05})
-    assert one.state[m.embed.weight].pop("mine") == 1  # what a caller keeps in `state` stays
+    assert one.state[m.embed.weight].pop("mine") == 1  # entries of the caller in `state` are kept
     train(m, range(2, 4), one)
     return one
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_others_go_on_and_the_new_ones_begin(dtype):
+def test_other_parameters_continue_and_new_ones_start(dtype):
     m, rest, late = (Model().to(dtype) for _ in range(3))
     one = unfreeze(m)
-    # Beside it: those that were there take four steps, the late ones two of their own.
+    # For comparison: the first parameters run four steps, and the late ones two steps by themselves.
     for x, steps, settings in ((rest, range(4), {}),
                                (late, range(2, 4), dict(lr=0.05, adamw_lr=0.05))):
         for name, p in x.named_parameters():
@@ -60,8 +60,8 @@ def over_ranks(rank, size, want):
     one = unfreeze(m)
     for name, p in m.named_parameters():
         same_part(name, p, want[name])
-    # One rank alone has a parameter of no known kind, or dtype: all are told.
-    for shape, dtype, match in (((2, 3, 4, 5), torch.float32, "tell it by role="),
+    # Only one rank has a parameter that is rejected; all ranks raise its error.
+    for shape, dtype, match in (((2, 3, 4, 5), torch.float32, "with role="),
                                 ((2, 3), torch.float16, "dtype float16")):
         bad = torch.nn.Parameter(torch.ones(shape, dtype=dtype) if rank == 1 else torch.ones(2, 3))
         with pytest.raises(muonrt.InvalidArgumentError, match=f"rank 1: .*{match}"):
@@ -77,14 +77,14 @@ def test_over_fsdp2():
 
 
 def lone(m):
-    """Two of the parameters, and an optimizer of them that has made a step."""
+    """Returns an optimizer of two of the parameters, after one step, and all parameters."""
     pairs = list(m.named_parameters())
     one = muonrt.torch.Muon(pairs[:2], **SETTINGS)
     train(m, [0], one)
     return one, pairs
 
 
-def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
+def test_a_rejected_group_leaves_the_optimizer_unchanged():
     m, n = Model(), Model()
     one, other = lone(m)[0], lone(n)[0]
     deep = torch.nn.Parameter(torch.ones(2, 3, 4, dtype=torch.float64))
@@ -92,9 +92,9 @@ def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
                        ({"params": [("deep", deep)], "role": "muon"}, "dtype float64"),
                        ({"params": [("f", m.norm.bias.detach())]}, "needs a gradient"),
                        ({"params": [m.norm.bias]}, "has no name"),
-                       ({"lr": 1}, r"no 'params'; it has \['lr'\]"), ([], "is list; pass a dict"),
+                       ({"lr": 1}, r"no 'params', only \['lr'\]"), ([], "is list; pass a dict"),
                        ({"params": [("m", m.down.weight)], "transposed": None},
-                        "param 'm': transposed is None; give bool")):
+                        "param 'm': transposed is None; pass a value of type bool")):
         with pytest.raises(muonrt.InvalidArgumentError, match=match):
             one.add_param_group(bad)
     train(m, [1], one)
@@ -104,13 +104,13 @@ def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_an_error_when_state_goes_over_leaves_all_as_it_was(monkeypatch, error):
+def test_an_error_while_state_is_copied_changes_nothing(monkeypatch, error):
     def fails(*_):
         raise error
 
     one, pairs = lone(Model())
     states = {p: dict(state) for p, state in one.state.items()}
-    monkeypatch.setattr("muonrt._torch_state.State.go_on", fails)
+    monkeypatch.setattr("muonrt._torch_state.State.take_over", fails)
     with pytest.raises((muonrt.Error, KeyboardInterrupt)):
         one.add_param_group({"params": pairs[2:]})
     assert [len(g["params"]) for g in one.param_groups] == [1, 1] and len(one._names) == 2
@@ -124,18 +124,18 @@ def test_an_error_when_state_goes_over_leaves_all_as_it_was(monkeypatch, error):
             one.step()
 
 
-def test_a_save_under_way_is_waited_for(tmp_path, monkeypatch):
+def test_a_group_is_rejected_during_a_save(tmp_path, monkeypatch):
     one, pairs = lone(Model())
     reserved = one.save_reserve()
     one.save_begin(tmp_path)
-    with pytest.raises(muonrt.InvalidStateError, match="call save_wait first"):
+    with pytest.raises(muonrt.InvalidStateError, match="call save_wait"):
         one.add_param_group({"params": pairs[2:]})
     one.save_wait()
-    taken, reserve = [], muonrt.Optimizer.save_reserve
+    sizes, reserve = [], muonrt.Optimizer.save_reserve
     monkeypatch.setattr(muonrt.Optimizer, "save_reserve",
-                        lambda core, **how: taken.append(reserve(core, **how)))
+                        lambda core, **how: sizes.append(reserve(core, **how)))
     one.add_param_group({"params": pairs[2:]})
-    assert len(taken) == 1 and taken[0] > reserved  # also for the new parameters
+    assert len(sizes) == 1 and sizes[0] > reserved  # also for the new parameters
     one.close()
     with pytest.raises(muonrt.InvalidStateError, match="optimizer is closed"):
         one.add_param_group({"params": pairs[2:]})

@@ -1,4 +1,5 @@
-"""muonrt.torch.Muon over gloo processes: with equal gradients every mesh gives the bits of one rank."""
+"""muonrt.torch.Muon over gloo processes: with equal gradients every mesh has the results of one rank, bit
+for bit."""
 
 import pytest
 
@@ -51,7 +52,7 @@ def fsdp_tp(m, size):
 
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
     tensor_parallel(m, mesh["tp"])
-    # Norm and head lie on "dp" alone: each rank has its own line of the mesh.
+    # Norm and head are only on "dp", so each rank has its own submesh.
     return fully_shard(m, mesh=mesh["dp"])
 
 
@@ -60,7 +61,7 @@ def ddp(m, size):
 
 
 def flattened(m, size):
-    """As torchtitan's dp_shard_cp: two dimensions of a mesh, taken as one."""
+    """As torchtitan's dp_shard_cp: shards over two dimensions of a mesh as if they were one."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))
@@ -68,7 +69,7 @@ def flattened(m, size):
 
 
 def of_a_whole_mesh(m, size):
-    """The same with parameters that are DTensors on the mesh of all ranks."""
+    """As `flattened`, with parameters that are DTensors on the mesh of all ranks."""
     from torch.distributed.fsdp import DataParallelMeshDims, fully_shard
     from torch.distributed.tensor import Replicate, distribute_module
 
@@ -95,7 +96,7 @@ def expert_rows(m, size):
     return m
 
 
-# By number of ranks: ways of cutting, with each rank's rows of "up.weight", or its experts or rows of w1.
+# By number of ranks: ways to shard, with each rank's rows of "up.weight", or its experts or rows of w1.
 WAYS = {
     1: [(fsdp, [13])],
     2: [(ddp, [13, 13]), (fsdp, [7, 6]), (tp, [7, 6])],
@@ -103,7 +104,7 @@ WAYS = {
     4: [(fsdp, [4, 4, 4, 1]), (hsdp, [7, 6, 7, 6]), (fsdp_tp, [4, 3, 3, 3]),
         (flattened, [4, 4, 4, 1]), (of_a_whole_mesh, [4, 4, 4, 1]),
         (expert_parallel, [2, 1, 1, 1])],
-    # TP cuts 13 rows into 7 and 6, FSDP2 these into 3, 3, 1 and 2, 2, 2.
+    # TP shards 13 rows as 7 and 6, and FSDP2 shards these as 3, 3, 1 and 2, 2, 2.
     6: [(fsdp_tp, [3, 2, 3, 2, 1, 2]), (expert_parallel, [1, 1, 1, 1, 1, 0])]}
 
 
@@ -113,7 +114,7 @@ def each_way(rank, size, whole, whole_experts):
 
     for way, rows in WAYS[size]:
         if way is of_a_whole_mesh and not hasattr(fsdp2, "DataParallelMeshDims"):
-            continue  # of later torches
+            continue  # only in later versions of torch
         of_experts = way in (expert_parallel, expert_rows)
         m = way(Experts() if of_experts else Model(), size)
         one = optimizer(m)
@@ -135,7 +136,7 @@ STAGES = (("embed", "up"), ("down", "norm", "head"))
 
 
 def stages(rank, size, want):
-    """A pipeline of two stages, each with an optimizer over its own ranks."""
+    """Runs a pipeline of two stages, each of which has an optimizer over its ranks."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))
@@ -150,7 +151,7 @@ def stages(rank, size, want):
     for step in range(STEPS):
         inject(m, step)
         if layers == STAGES[0]:
-            one.step()  # stages step in an order of their own
+            one.step()  # the stages run their steps in this order
         dist.barrier()
         if layers == STAGES[1]:
             one.step()
@@ -160,11 +161,12 @@ def stages(rank, size, want):
 
 
 ROWS, BOUNDS, STACK = (11, 6), [0, 3, 11], (2, 5, 6)
-SIDED = dict(muon={"scale_rule": "original", "normuon": "rows"}, transport_dtype="float32")
+SIDED = dict(muon={"scale_rule": "original", "normuon_axis": "rows"}, transport_dtype="float32")
 
 
 def two_steps(rows, experts, layouts=None):
-    """Rows [BOUNDS[i], BOUNDS[i + 1]) of a matrix, which no DTensor has, and experts."""
+    """Runs two steps with rows of a matrix, for example [BOUNDS[i], BOUNDS[i + 1]), which no DTensor has,
+    and with experts."""
     part = {"rows": drawn(5, *ROWS)[rows].clone(), "experts": drawn(6, *STACK)[experts].clone()}
     named = {name: torch.nn.Parameter(p) for name, p in part.items()}
     layouts = layouts or {"rows": {}, "experts": {"view": "stack"}}
@@ -177,7 +179,7 @@ def two_steps(rows, experts, layouts=None):
     return named["rows"].detach().numpy(), named["experts"].detach().numpy()
 
 
-def plain_shards(rank, size, want_rows, want_experts):
+def shards_without_dtensor(rank, size, want_rows, want_experts):
     mesh = muonrt.Mesh((size,))
     rows, experts = slice(*BOUNDS[rank:rank + 2]), slice(rank, rank + 1)
     got = two_steps(rows, experts, {
@@ -187,16 +189,16 @@ def plain_shards(rank, size, want_rows, want_experts):
     assert got[1].tobytes() == want_experts[experts].tobytes()
 
 
-def all_of(rank, size, whole, whole_experts, whole_plain):
+def all_of(rank, size, whole, whole_experts, whole_tensors):
     each_way(rank, size, whole, whole_experts)
     if size == 4:
         stages(rank, size, whole[0])
     if size == 2:
-        plain_shards(rank, size, *whole_plain)
+        shards_without_dtensor(rank, size, *whole_tensors)
 
 
 @pytest.mark.parametrize("size", WAYS)
-def test_bits_of_one_rank(size):
+def test_results_of_one_rank(size):
     everything = slice(None)
     on_gloo(size, all_of, one_rank(), one_rank(Experts), two_steps(everything, everything))
 
@@ -242,6 +244,6 @@ def test_policies_of_fsdp2():
 
 
 def test_compile():
-    plain, compiled = losses_of(Model(), 8), losses_of(torch.compile(Model(), backend="aot_eager"), 8)
-    assert plain[0][-1] < plain[0][0]
-    assert plain[0] == pytest.approx(compiled[0], rel=1e-4)  # parameters change under the graph
+    eager, compiled = losses_of(Model(), 8), losses_of(torch.compile(Model(), backend="aot_eager"), 8)
+    assert eager[0][-1] < eager[0][0]
+    assert eager[0] == pytest.approx(compiled[0], rel=1e-4)  # the graph sees the new parameters

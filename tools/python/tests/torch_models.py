@@ -8,8 +8,8 @@ from muonrt._torch_ranks import local_of
 
 
 class Model(torch.nn.Module):
-    """Odd sizes: for 13 rows over fsdp=3, tp=2 the two readings of placements differ, and the head has
-    fewer rows than some meshes have ranks."""
+    """A model with odd sizes: 13 rows on fsdp=3, tp=2, for which the two readings of placements differ,
+    and a head with fewer rows than some meshes have ranks."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ def two_layers(dtype=torch.float32):
 
 
 def role(name, p):
-    # The head gets Muon, too: if its 3 rows are cut over more ranks, some have none.
+    # The head gets Muon, too. If its 3 rows are sharded over more ranks, some shards are empty.
     return "muon" if name == "head.weight" else ("muon", "stack") if p.ndim == 3 else None
 
 
@@ -74,7 +74,7 @@ def train(m, steps, *optimizers):
 
 
 def cut_as(p, whole):
-    """This rank's part of `whole`, computed by torch alone: TP's cut first, then FSDP's."""
+    """Returns this rank's part of `whole`, computed by torch: first TP's shard, then FSDP's."""
     placements = list(p.placements)
     coordinate = p.device_mesh.get_coordinate()
     strided = [i for i, q in enumerate(placements) if "StridedShard" in type(q).__name__]
@@ -89,14 +89,14 @@ def cut_as(p, whole):
 
 
 def full(tensor):
-    """The whole tensor in NumPy; a DTensor is gathered, which is collective."""
+    """Returns the whole tensor in NumPy. Collective for a DTensor, which is gathered."""
     whole = tensor.detach()
     whole = whole.full_tensor() if isinstance(whole, dist.tensor.DTensor) else whole
     return whole.float().numpy().copy()
 
 
 def one_rank(make=Model, steps=3, **settings):
-    """{name: whole parameter}, {name: whole momentum} after steps on one rank."""
+    """Returns {name: whole parameter} and {name: whole momentum} after steps on one rank."""
     m = make()
     alone = optimizer(m, **settings)
     train(m, range(steps), alone)

@@ -1,4 +1,4 @@
-"""Gloo processes for the tests of muonrt.torch."""
+"""Runs the ranks of a test of muonrt.torch as gloo processes."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ def _process(work, rank, size, store, queue, lost, arguments):
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
         result = work(rank, size, *arguments)
-        # Bytes, not tensors: those would travel through shared memory of a process that ends.
+        # Results are bytes, because tensors would be in shared memory of a process that ends.
         queue.put((rank, result, None))
         if dist.is_initialized() and lost is None:
             dist.barrier()
@@ -27,21 +27,22 @@ def _process(work, rank, size, store, queue, lost, arguments):
 
 
 def on_gloo(size, work, *arguments, lost=None):
-    """[work(rank, size, *arguments) of every rank], each a process; `work` is global.
+    """Returns [work(rank, size, *arguments) of every rank]; each rank is a process.
 
+    work: a global function.
     lost: a rank that ends without a result, by an exception or a signal.
     """
     try:
         return _on_gloo(size, work, *arguments, lost=lost)
     except AssertionError as error:
-        # Now and then two ranks of gloo do not find each other at the start, before any code of ours.
+        # Sometimes gloo itself fails to connect two ranks at the start; then the ranks start again.
         if "Gloo connectFullMesh failed" not in str(error) or "in init_process_group" not in str(error):
             raise
     return _on_gloo(size, work, *arguments, lost=lost)
 
 
 def _on_gloo(size, work, *arguments, lost):
-    # Forked from one process that has imported torch and done nothing with it. FSDP2 imports
+    # Ranks are forked from a process that has imported torch, but has not used it. FSDP2 imports
     # torch._dynamo when it is first used.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint",

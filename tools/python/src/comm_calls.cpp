@@ -1,0 +1,127 @@
+#include <list>
+
+#include "binding.hpp"
+
+namespace binding {
+namespace {
+
+nb::list allgather(Comm& comm, nb::bytes mine) {
+  Busy busy(comm.busy, "the communicator");
+  const size_t bytes = mine.size(), size = static_cast<size_t>(comm.size());
+  std::vector<char> all(bytes * size);
+  collective(comm.get(), [&, data = mine.c_str()] {
+    return muonrt_comm_allgather(all.data(), comm.get(), data, static_cast<int64_t>(bytes));
+  });
+  nb::list out;
+  for (size_t i = 0; i < size; ++i) out.append(nb::bytes(all.data() + i * bytes, bytes));
+  return out;
+}
+
+std::vector<double> allreduce_sum(Comm& comm, const std::vector<double>& values) {
+  Busy busy(comm.busy, "the communicator");
+  std::vector<double> sums(values.size());
+  collective(comm.get(), [&] {
+    return muonrt_comm_allreduce_sum(sums.data(), comm.get(), values.data(),
+                                     static_cast<int64_t>(values.size()));
+  });
+  return sums;
+}
+
+/// The memory of a Python object with the buffer protocol, row-major and contiguous.
+class Buffer {
+ public:
+  Buffer(nb::handle object, bool writable) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
+      nb::raise_python_error();
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  void* data() const { return view_.buf; }
+  int64_t bytes() const { return view_.len; }
+
+ private:
+  Py_buffer view_;
+};
+
+using Messages = std::vector<std::pair<int32_t, nb::object>>;
+
+void exchange(Comm& comm, const Messages& sends, const Messages& receives) {
+  Busy busy(comm.busy, "the communicator");
+  std::list<Buffer> buffers;
+  std::vector<muonrt_send_t> out;
+  std::vector<muonrt_receive_t> in;
+  for (const auto& [peer, object] : sends) {
+    const Buffer& buffer = buffers.emplace_back(object, false);
+    out.push_back({peer, 0, buffer.data(), buffer.bytes()});
+  }
+  for (const auto& [peer, object] : receives) {
+    const Buffer& buffer = buffers.emplace_back(object, true);
+    in.push_back({peer, 0, buffer.data(), buffer.bytes()});
+  }
+  collective(comm.get(), [&] {
+    return muonrt_comm_exchange(comm.get(), out.data(), static_cast<int64_t>(out.size()), in.data(),
+                                static_cast<int64_t>(in.size()));
+  });
+}
+
+}  // namespace
+
+void bind_comm_calls(nb::class_<Comm>& comm) {
+  comm.def_prop_ro("rank", &Comm::rank, "Rank of the caller, 0 to size - 1")
+      .def_prop_ro("size", &Comm::size, "Number of ranks")
+      .def(
+          "set_timeout",
+          [](Comm& self, double seconds) {
+            Busy busy(self.busy, "the communicator");
+            check(muonrt_comm_set_timeout(self.get(), static_cast<int64_t>(seconds * 1000.0)));
+          },
+          nb::arg("seconds"), nb::sig("def set_timeout(self, seconds: float) -> None"),
+          "Sets the timeout of every wait; a wait that takes longer raises TimeoutError. The\n"
+          "default is 600 seconds.")
+      .def(
+          "barrier",
+          [](Comm& self) {
+            Busy busy(self.busy, "the communicator");
+            collective(self.get(), [&] { return muonrt_comm_barrier(self.get()); });
+          },
+          nb::sig("def barrier(self) -> None"), "Waits until every rank has called it. Collective.")
+      .def("allgather", &allgather, nb::arg("mine"),
+           nb::sig("def allgather(self, mine: bytes) -> list[bytes]"),
+           "Gathers the bytes of every rank, which have the same length on all ranks, in rank\n"
+           "order. Collective.")
+      .def("allreduce_sum", &allreduce_sum, nb::arg("values"),
+           nb::sig("def allreduce_sum(self, values: collections.abc.Sequence[float]) "
+                   "-> list[float]"),
+           "Returns the sum over all ranks of each of the numbers, for example of a loss or a\n"
+           "count of tokens. All ranks pass the same number of values. Collective.")
+      .def("exchange", &exchange, nb::arg("sends"), nb::arg("receives"),
+           nb::sig("def exchange(self, sends: collections.abc.Sequence[tuple[int, typing.Any]], "
+                   "receives: collections.abc.Sequence[tuple[int, typing.Any]]) -> None"),
+           "Sends and receives messages. Collective.\n\n"
+           ":param sends: pairs of peer and buffer, at most one for each peer; no buffer is\n"
+           "    empty.\n"
+           ":param receives: pairs of peer and writable buffer, in the same form.\n\n"
+           "Raises MismatchError if a sender and its receiver pass different sizes.")
+      .def(
+          "abort",
+          [](Comm& self, const std::string& message, muonrt_status_t status) {
+            nb::gil_scoped_release release;
+            check(muonrt_comm_abort(self.get(), status, message.c_str()));
+          },
+          nb::arg("message"),
+          nb::arg("status") = static_cast<muonrt_status_t>(MUONRT_ERROR_ABORTED),
+          nb::sig("def abort(self, message: str, status: int = 52) -> None"),
+          "Ends pending and later calls of every rank with AbortedError, or with the exception\n"
+          "class whose ``status`` is passed. Any thread may call it.")
+      .def(
+          "close", [](Comm& self) { self.close(); }, nb::sig("def close(self) -> None"),
+          "Releases the communicator. It is destroyed when the optimizers and communicators that\n"
+          "were created from it are closed, too.")
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Comm"))
+      .def(
+          "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
+}
+
+}  // namespace binding
