@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// Rows that a weight of this kind has; -1 for a count that is out of range.
+/// The number of rows of a weight of this kind; -1 if QK-clip is off.
 int64_t rows_of(const QkClipSettings& c) {
   const int64_t heads = c.heads, kv = c.kv_heads;
   switch (c.kind) {
