@@ -90,8 +90,8 @@ std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& o
   static_assert(sizeof(ErrorText) <= kExplanationBytes);
   std::vector<ErrorText> texts;
   const bool has_room = make_room(texts, comm);
-  const RankValues<ErrorHeader> all(comm,
-                                    {own_error ? static_cast<int32_t>(own_error->status()) : 0, has_room});
+  const RankValues<ErrorHeader> all(
+      comm, {own_error ? static_cast<int32_t>(own_error->status()) : 0, has_room});
   const size_t first = all.find([](const ErrorHeader& s) { return s.status != 0; });
   if (first == all.count()) return std::nullopt;
   const Status status = status_of_peer(all[first].status);
@@ -128,9 +128,11 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   const RankValues<TableHeader> headers(
       comm, {prefix_hash(std::ssize(entries_)), std::ssize(entries_), complete_, has_room});
   const size_t incomplete = headers.find([](const TableHeader& h) { return !h.complete; });
-  const size_t other = headers.find([&](const TableHeader& h) { return h.hash != headers[0].hash; });
+  const size_t other =
+      headers.find([&](const TableHeader& h) { return h.hash != headers[0].hash; });
   if (other == headers.count() && incomplete == headers.count()) return std::nullopt;
-  const size_t no_memory = std::min(incomplete, headers.find([](const TableHeader& h) { return !h.has_room; }));
+  const size_t no_memory =
+      std::min(incomplete, headers.find([](const TableHeader& h) { return !h.has_room; }));
   if (no_memory < headers.count())
     return make_error(Status::kMismatch, "ranks disagree, and rank ", no_memory,
                       " has no memory to find out where; pass the same on every rank");

@@ -179,7 +179,8 @@ void CommitState::on_commit(const Vote& vote_sum) {
 //  * The stream sets the flag before it sends the vote.
 //  * It clears the flag only if the communicator was aborted before. An aborted communicator stays
 //    aborted, so the vote is not sent, and no vote sum passes without the consent of every rank.
-//  * The communicator is aborted before the flag is read here. A stream that reaches the vote later,
+//  * The communicator is aborted before the flag is read here. A stream that reaches the vote
+//  later,
 //    because the caller's stream was late, finds it aborted.
 Error CommitState::on_failure(const Error& error, const StepReadback& readback) {
   StepEndState end = end_state(readback);

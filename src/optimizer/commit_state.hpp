@@ -56,7 +56,8 @@ class CommitState {
   /// Compares the step numbers of all ranks. Call it before a step if there are two plans: ranks
   /// with different step numbers could take different plans, whose exchanges do not match, so the
   /// vote would be too late. Collective.
-  /// Errors: MISMATCH, naming ranks and numbers; those of the communicator, which end the optimizer.
+  /// Errors: MISMATCH, naming ranks and numbers; those of the communicator, which end the
+  /// optimizer.
   void agree_on_steps(Comm& comm, int period);
 
   /// Notes the fingerprint of the step that begins.

@@ -161,7 +161,8 @@ std::optional<Error> ConsistencyCheck::find_replica_mismatch(Comm& comm,
                                                              const OptimizerSettings& settings,
                                                              const Vote& vote_sum) {
   if (vote_sum.gradient_replicas == 0 && vote_sum.weight_replicas == 0) return std::nullopt;
-  const ReplicaDifference found = hashes_.find(comm, find_param(comm, vote_sum.gradient_replicas != 0));
+  const ReplicaDifference found =
+      hashes_.find(comm, find_param(comm, vote_sum.gradient_replicas != 0));
   const bool gradient = found.kind == Replicated::kGradient;
   const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
   return error_with_message(Status::kMismatch, [&] {

@@ -34,7 +34,7 @@ std::string describe_nonfinite(const OptimizerSettings& settings, const Nonfinit
 
 std::string describe_skip(const OptimizerSettings& settings, const StepReport& skipped) {
   const NonfiniteSource source{NonfiniteSource::kUpdate, skipped.nonfinite_param,
-                              skipped.transport_overflow};
+                               skipped.transport_overflow};
   return describe_nonfinite(settings, source, skipped.nonfinite_rank);
 }
 

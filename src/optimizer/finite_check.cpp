@@ -14,7 +14,7 @@ constexpr int64_t kMaxElements = int64_t{1} << 30;  // of one tally
 
 [[noreturn]] void throw_nonfinite(const ParamSettings& p, int64_t tally, int64_t count) {
   const auto kind = static_cast<StateKind>(tally - 1);
-  const char* const what = tally == 0                       ? "data"
+  const char* const what = tally == 0                      ? "data"
                            : kind == StateKind::kRemainder ? "data with its remainder"
                                                            : name_of(kind);
   const bool weights = tally == 0 || kind == StateKind::kMaster || kind == StateKind::kRemainder;
@@ -71,7 +71,8 @@ void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& se
   });
   for (int64_t i = first * kTallies; i < count * kTallies; ++i) {
     const int64_t bad = host_tallies_.as<Tally>()[i].nonfinite;
-    if (bad > 0) throw_nonfinite(settings.params[static_cast<size_t>(i / kTallies)], i % kTallies, bad);
+    if (bad > 0)
+      throw_nonfinite(settings.params[static_cast<size_t>(i / kTallies)], i % kTallies, bad);
   }
 }
 

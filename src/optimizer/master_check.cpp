@@ -80,8 +80,8 @@ void MasterCheck::require_equal(Pipeline& pipeline, const OptimizerSettings& set
     if (other == count) continue;
     const uint32_t bits = half ? uint32_t{static_cast<const uint16_t*>(weights)[other]} << 16 : 0;
     throw_stale(settings.params[static_cast<size_t>(param)], begin + other,
-           half ? std::bit_cast<float>(bits) : static_cast<const float*>(weights)[other],
-           masters[other]);
+                half ? std::bit_cast<float>(bits) : static_cast<const float*>(weights)[other],
+                masters[other]);
   }
 }
 

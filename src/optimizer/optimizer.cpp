@@ -10,7 +10,8 @@ namespace muonrt {
 // Each local part of the creation runs inside run_collectively, together with the allocations that
 // the next collective needs. If it fails on one rank, all ranks therefore return before the next
 // collective.
-std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSettings()> read_settings,
+std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
+                                             FunctionRef<OptimizerSettings()> read_settings,
                                              const MakeDevice& make_device) {
   std::unique_ptr<Optimizer> out;
   AgreementTable table;

@@ -34,11 +34,13 @@ class Optimizer {
   /// throw the same error.
   /// @param read_settings  returns this rank's settings and may throw. It runs inside
   ///     run_collectively, so an error of it is returned by every rank.
-  static std::unique_ptr<Optimizer> create(Comm& comm, FunctionRef<OptimizerSettings()> read_settings,
+  static std::unique_ptr<Optimizer> create(Comm& comm,
+                                           FunctionRef<OptimizerSettings()> read_settings,
                                            const MakeDevice& make_device);
 
   /// Runs one step. Collective.
-  /// @param read_args  returns this rank's arguments and may throw. The step is then rejected on all
+  /// @param read_args  returns this rank's arguments and may throw. The step is then rejected on
+  /// all
   ///     ranks.
   /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step().
   Status step(FunctionRef<StepArgs()> read_args, StepReport& report);
@@ -101,8 +103,7 @@ class Optimizer {
   void enqueue(const StepInputs& inputs);
   void wait();
   std::optional<Error> apply_vote_result(const StepArgs& args,
-                                         const std::optional<Error>& own_error,
-                                         StepReport& report);
+                                         const std::optional<Error>& own_error, StepReport& report);
   void finish_commit();
   [[noreturn]] void abort_and_throw(const Error& error);
   void collect_health(StepReport& report);

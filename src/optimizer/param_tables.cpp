@@ -71,7 +71,7 @@ void check_args(const OptimizerSettings& settings, const StepArgs& args) {
 }  // namespace
 
 ParamTables::ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
-                    const std::vector<RankChunk>& chunks, int rank)
+                         const std::vector<RankChunk>& chunks, int rank)
     : group_count_(std::ssize(settings.groups)), updates_(settings.params.size(), 0) {
   std::vector<OwnerState> owner_state;
   for (const RankChunk& chunk : chunks)
@@ -280,7 +280,8 @@ GradientTables ParamTables::gradient_tables() const {
     return reinterpret_cast<decltype(table)>(read + (reinterpret_cast<char*>(table) - host));
   };
   const int64_t views = param_count() + std::ssize(owner_params_);
-  return {on_device(params_), views, on_device(groups_), group_count_, on_device(adam_), param_count()};
+  return {on_device(params_), views,        on_device(groups_), group_count_,
+          on_device(adam_),   param_count()};
 }
 
 StepTables ParamTables::on_device() const {

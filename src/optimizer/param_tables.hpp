@@ -20,8 +20,9 @@ struct RandomKeys {
 };
 
 /// The tables that the ops read in a step: the views of the parameters, then the views of this
-/// rank's owner state (OwnerState); the scalars of the groups; the scalars of AdamW. The host writes
-/// them between steps. If the device cannot read the host's tables, each step begins with a copy.
+/// rank's owner state (OwnerState); the scalars of the groups; the scalars of AdamW. The host
+/// writes them between steps. If the device cannot read the host's tables, each step begins with a
+/// copy.
 class ParamTables {
  public:
   ParamTables() = default;
@@ -29,7 +30,7 @@ class ParamTables {
   /// @param chunks  the chunks of `rank` in the plan that `state` was made for.
   /// Errors: INVALID_ARGUMENT, naming the parameter, for a buffer that the device does not reach.
   ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
-         const std::vector<RankChunk>& chunks, int rank);
+              const std::vector<RankChunk>& chunks, int rank);
   /// Allocates the device's copy of the tables if the device cannot read the host's.
   void allocate_device_copy(Device& device);
   /// Sets the gradients of the owner state to the sums of the pipeline.
@@ -40,8 +41,8 @@ class ParamTables {
   /// @param plan       the plan of the step.
   /// @param committed  committed steps before this one.
   /// @return  the fingerprint: a hash of everything here in which ranks may differ.
-  /// Errors: INVALID_ARGUMENT for a number that f32 cannot represent, an invalid parameter index, or
-  /// an active parameter without a gradient. Call deactivate_all after an error.
+  /// Errors: INVALID_ARGUMENT for a number that f32 cannot represent, an invalid parameter index,
+  /// or an active parameter without a gradient. Call deactivate_all after an error.
   int64_t fill_for_step(const OptimizerSettings& settings, const Plan& plan, const StepArgs& args,
                         int64_t committed, bool in_blocks);
   /// Moves a parameter, and the owner state that points into it, to `data`.

@@ -15,8 +15,8 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
                      int rank);
 
 /// The views of the state that a rank keeps for all holders of a parameter with partial gradients:
-/// of the matrices that the rank owns, or of its slice. To the ops each of them is a parameter whose
-/// gradient is the sum.
+/// of the matrices that the rank owns, or of its slice. To the ops each of them is a parameter
+/// whose gradient is the sum.
 /// @param params       the views of all parameters.
 /// @param owner_state  the owner state of the rank, in any order. The views have the same order.
 std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,

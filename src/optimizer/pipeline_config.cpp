@@ -54,7 +54,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
   out.clipping.clipped = clipper.weights();
   out.clipping.tables = tables.gradient_tables();
   out.chunks.normuon = &state.normuon().states();
-  out.chunks.functions = settings.exchange_callbacks;
+  out.chunks.callbacks = settings.exchange_callbacks;
   out.table_copy = tables.copy();
   out.serial = settings.serial;
   out.health = settings.health_every > 0;

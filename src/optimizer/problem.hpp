@@ -9,8 +9,8 @@
 namespace muonrt {
 
 /// Returns the coefficients and restarts of every group; those of AdamW groups stay empty.
-/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming the group, for coefficients without headroom or
-/// without bounded restarts.
+/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming the group, for coefficients without headroom
+/// or without bounded restarts.
 std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings);
 
 /// Returns the input of the planner: shapes, layouts, costs and scales. Reads no buffer of the

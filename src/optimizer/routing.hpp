@@ -35,9 +35,9 @@ struct Route {
   Role role = Role::kMuon;
   View view = View::kNone;
 };
-/// Returns AdamW for fewer than two dimensions, or if an AdamW key matches; Muon for other matrices;
-/// Muon with a stack of matrices for three dimensions if an expert key matches.
-/// Errors: INVALID_ARGUMENT for three or more dimensions that no rule covers.
+/// Returns AdamW for fewer than two dimensions, or if an AdamW key matches; Muon for other
+/// matrices; Muon with a stack of matrices for three dimensions if an expert key matches. Errors:
+/// INVALID_ARGUMENT for three or more dimensions that no rule covers.
 Route route(const RoutingRules& rules, std::string_view name, int32_t ndim);
 
 }  // namespace muonrt

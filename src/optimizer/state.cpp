@@ -62,7 +62,8 @@ int64_t bytes_of(const StateEntry& entry) {
       break;
     case StateKind::kNormuon:
       why =
-          "' has no NorMuon moments (its group has NorMuon off, or it has one row or column); ask for its "
+          "' has no NorMuon moments (its group has NorMuon off, or it has one row or column); ask "
+          "for its "
           "momentum";
       break;
   }
@@ -101,8 +102,8 @@ std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t para
   const bool adamw = group.role == Role::kAdamW;
   const bool sums = p.grad_layout || !p.layout.partial_dims().empty();
   const StateLocation location = !sums   ? StateLocation::kShard
-                              : adamw ? StateLocation::kOwnedSlices
-                                      : StateLocation::kOwnedMatrices;
+                                 : adamw ? StateLocation::kOwnedSlices
+                                         : StateLocation::kOwnedMatrices;
   std::vector<StateEntry> out = {{param, StateKind::kMomentum, location, group.momentum_dtype}};
   if (adamw) out.push_back({param, StateKind::kVariance, location, DType::kF32});
   if (owns_master(p) || p.master_kind == MasterKind::kCaller)
@@ -163,7 +164,8 @@ void State::reset_masters(Device& device, const OptimizerSettings& settings,
 void State::set_masters(Device& device, const OptimizerSettings& settings,
                         const std::vector<int64_t>& params, bool clears) {
   if (!memory_.data()) return;
-  const Buffer findings(device, sizeof(Findings));  // not read: non-finite weights are no error here
+  const Buffer findings(device,
+                        sizeof(Findings));  // not read: non-finite weights are no error here
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> sources;
   std::vector<MatrixBlock> blocks;

@@ -6,8 +6,8 @@ StepOutcome determine_outcome(const StepEndState& end) {
   const auto accepted = [&](const Vote& sum) {
     return vote_passes(sum, end.world, end.fingerprint);
   };
-  // A committed step needs no exchange after its last vote. If the communicator fails then, the next
-  // step returns the error.
+  // A committed step needs no exchange after its last vote. If the communicator fails then, the
+  // next step returns the error.
   if (end.failed || (end.comm_failed && !accepted(final_vote_sum(end)))) {
     // A GPU's stream continues after a reduction that was aborted, and the vote sum then keeps the
     // value that the step began with.
@@ -23,7 +23,7 @@ StepOutcome determine_outcome(const StepEndState& end) {
   // A rank that has an error adds to neither count.
   const bool no_errors = end.vote_sum.consent + end.vote_sum.nonfinite == end.world;
   return same_fingerprints && no_errors && end.vote_sum.nonfinite > 0 ? StepOutcome::kSkipped
-                                                               : StepOutcome::kRejected;
+                                                                      : StepOutcome::kRejected;
 }
 
 }  // namespace muonrt

@@ -21,7 +21,8 @@ struct StepEndState {
 
 enum class StepOutcome : int32_t {
   kCommitted,
-  kSkipped,   // not committed, because a value was not finite; the ranks exchange which rank found it
+  kSkipped,   // not committed, because a value was not finite; the ranks exchange which rank found
+              // it
   kRejected,  // not committed for another reason, which the ranks exchange
   // The following outcomes end the optimizer without another exchange.
   kTorn,       // parts may be committed on this rank
@@ -34,9 +35,9 @@ inline const Vote& final_vote_sum(const StepEndState& end) {
   return end.commit == CommitMode::kEager ? end.confirm_sum : end.vote_sum;
 }
 
-/// Returns the outcome of the step. If the streams end without an error, it depends only on the vote
-/// sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or with
-/// none. Ranks with different fingerprints could get different outcomes only if the sum of the
+/// Returns the outcome of the step. If the streams end without an error, it depends only on the
+/// vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or
+/// with none. Ranks with different fingerprints could get different outcomes only if the sum of the
 /// fingerprints were the world size times one of them, which is as likely as a hash collision.
 StepOutcome determine_outcome(const StepEndState& end);
 

@@ -27,8 +27,8 @@ void StepPipelines::create_pipelines(PipelineContext context, int rank,
     // Settings with NorMuon and a block period are rejected.
     config.chunks.normuon = nullptr;
     context.plan = block_.plan.get();
-    block_.pipeline =
-        std::make_unique<Pipeline>(context, rank, block_.plan->rank_chunks(rank), std::move(config));
+    block_.pipeline = std::make_unique<Pipeline>(context, rank, block_.plan->rank_chunks(rank),
+                                                 std::move(config));
   }
   health_.matrices.reserve(max_health_matrices());
 }

@@ -36,7 +36,8 @@ inline void require_apart(const Interval& given, const Interval& other) {
                  " bytes; give every buffer its own memory");
 }
 
-/// Errors: INVALID_ARGUMENT, naming the parameter and `what`, if the device does not reach `memory`.
+/// Errors: INVALID_ARGUMENT, naming the parameter and `what`, if the device does not reach
+/// `memory`.
 inline void require_reach(const Device& device, const std::string& name, const char* what,
                           const void* memory) {
   MUONRT_REQUIRE(device.reaches(memory), Status::kInvalidArgument, "param '", name, "': ", what,

@@ -80,8 +80,8 @@ uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param) {
     const auto i = static_cast<size_t>(m.index);
     const Runs all = whole(axis == NormuonAxis::kRows ? m.rows : m.cols);
     const Runs& neurons = p.parts.empty()              ? all
-                        : axis == NormuonAxis::kRows ? p.parts[i].rows
-                                                     : p.parts[i].cols;
+                          : axis == NormuonAxis::kRows ? p.parts[i].rows
+                                                       : p.parts[i].cols;
     hash.value(static_cast<int64_t>(axis));
     hash.value(int64_t{p.transposed});
     for (const Run& run : neurons) hash.value(run.begin), hash.value(run.end);

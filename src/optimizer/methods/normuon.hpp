@@ -26,8 +26,8 @@ int64_t normuon_bytes(int64_t neurons);
 class NormuonMemory {
  public:
   NormuonMemory() = default;
-  /// Allocates the moments and sets them to zero. Allocates nothing if this rank owns no matrix that
-  /// is normalized.
+  /// Allocates the moments and sets them to zero. Allocates nothing if this rank owns no matrix
+  /// that is normalized.
   NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan, int rank);
 
   /// By matrix; `neurons` is 0 if this rank does not normalize the matrix.

@@ -16,8 +16,8 @@ struct QkLogits {
   int64_t logits_at;  // index of its first logit; the layers are in ascending order
 };
 
-/// Returns the layers that parameters name, in ascending order. Errors: INVALID_ARGUMENT, naming the
-/// parameter, if two parameters of a layer have different numbers of heads.
+/// Returns the layers that parameters name, in ascending order. Errors: INVALID_ARGUMENT, naming
+/// the parameter, if two parameters of a layer have different numbers of heads.
 std::vector<QkLogits> qk_layers(const OptimizerSettings& settings);
 int64_t logit_count(const std::vector<QkLogits>& layers);
 

@@ -11,7 +11,8 @@
 
 namespace muonrt {
 
-/// Owns the row factors of the weights that QK-clip acts on, and lists the heads that it has clipped.
+/// Owns the row factors of the weights that QK-clip acts on, and lists the heads that it has
+/// clipped.
 class QkClipper {
  public:
   using Heads = std::vector<std::pair<int32_t, int32_t>>;  // (layer, head), ascending
