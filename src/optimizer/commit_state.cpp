@@ -73,10 +73,10 @@ const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
     if (s.steps == last.steps) continue;
     MUONRT_REQUIRE(may_follow(s, last), Status::kMismatch, "recover: rank ", s.rank,
                    " of the optimizer has committed ", s.steps, " steps and rank ", last.rank, " ",
-                   last.steps, ", which it does not wait for; reload a checkpoint");
+                   last.steps, ", but not the step that rank lacks; load a checkpoint");
     MUONRT_REQUIRE(s.has_staged_step, Status::kTorn, "recover: rank ", last.rank,
                    " of the optimizer has committed step ", last.steps, ", and rank ", s.rank,
-                   " keeps nothing of it (commit is eager); reload a checkpoint");
+                   " has staged nothing of it, because commit is eager; load a checkpoint");
   }
   return last;
 }
@@ -97,9 +97,9 @@ void check_quorum(const std::vector<SurvivorState>& all) {
   const bool enough = 2 * here > world || (2 * here == world && lowest);
   MUONRT_REQUIRE(enough || all[0].policy == static_cast<int64_t>(SurvivorPolicy::kAny),
                  Status::kUndecided, "recover: ", here, " of the optimizer's ", world,
-                 " ranks are here (more than half are needed, or half with its rank 0), and the "
-                 "others may settle the step otherwise; bring more ranks, reload a checkpoint, or "
-                 "set survivor_policy if the others are certainly lost");
+                 " ranks are here, but more than half are needed, or half with its rank 0; call it "
+                 "on more ranks, load a checkpoint, or set survivor_policy to MUONRT_SURVIVORS_ANY "
+                 "if the other ranks have certainly ended");
 }
 
 // An error of a stream or a communicator ends the optimizer. Statuses that would mean "rejected,
@@ -134,11 +134,11 @@ void CommitState::require_usable() const {
   const char* const front = "this optimizer is unusable since an earlier step failed (";
   const char* const status = status_name(fatal_error_->status());
   MUONRT_REQUIRE(recovered_, Status::kInvalidState, front, status, ": ", fatal_error_->message(),
-                 "); destroy it and resume from a checkpoint");
+                 "); destroy it and load a checkpoint");
   throw make_error(Status::kInvalidState, front, status, ": ", fatal_error_->message(), "); ",
                    steps_,
-                   " steps are committed, as the ranks have settled: make another over the ranks "
-                   "that are left, from this one's state");
+                   " steps are committed on all surviving ranks; create a new optimizer on these "
+                   "ranks from the state of this one");
 }
 
 void CommitState::agree_on_steps(Comm& comm, int period) {
@@ -152,7 +152,7 @@ void CommitState::agree_on_steps(Comm& comm, int period) {
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
                    all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with block_period ",
-                   period, " it says which steps take blocks); set the same on every rank");
+                   period, " it selects the block steps); set the same on every rank");
   }
 }
 
@@ -189,13 +189,13 @@ Error CommitState::on_failure(const Error& error, const StepReadback& readback) 
   Error final_error = as_fatal_error(error);
   if (outcome == StepOutcome::kTorn) {
     final_error = make_error(Status::kTorn, "the step failed after its vote (", error.message(),
-                             "); parameters may be partly updated, reload a checkpoint");
+                             "), so parameters may be partly updated; load a checkpoint");
     torn_ = true;
   } else if (outcome == StepOutcome::kUndecided) {
     final_error =
-        make_error(Status::kUndecided, "the step failed inside its vote (", error.message(),
-                   "); nothing was committed here, but a peer may have committed; settle "
-                   "it with muonrt_optimizer_recover, or reload a checkpoint");
+        make_error(Status::kUndecided, "the step failed during its vote (", error.message(),
+                   "): this rank did not commit it, but another rank may have; call "
+                   "muonrt_optimizer_recover() on the surviving ranks, or load a checkpoint");
     undecided_ = true;
   }
   fatal_error_ = final_error;

@@ -66,7 +66,7 @@ void add_arguments(AgreementTable& table, const OptimizerSettings& settings, con
   for (size_t i = 0; i < settings.params.size(); ++i) {
     const std::string who = cat("step: param '", settings.params[i].name, "'");
     table.add(who + " takes part", cat(tables.params()[i].active));
-    table.add(who + " has had updates", cat(tables.updates(static_cast<int64_t>(i))));
+    table.add(who + ": update count", cat(tables.updates(static_cast<int64_t>(i))));
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
     describe_scalars(table, cat("group ", i), settings.groups[i]);
@@ -75,7 +75,7 @@ void add_arguments(AgreementTable& table, const OptimizerSettings& settings, con
     table.add(
         cat("step: param '", settings.params[i].name,
             "' compares with its replicas (call muonrt_optimizer_reset_masters, _set_step and "
-            "_set_updates on every rank)"),
+            "_set_update_count on every rank)"),
         check.described(static_cast<int64_t>(i)));
 }
 

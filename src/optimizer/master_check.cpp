@@ -33,14 +33,13 @@ int64_t find_stale(const float* weights, const float* masters, int64_t count) {
 }
 
 [[noreturn]] void throw_stale(const ParamSettings& p, int64_t element, float weight, float master) {
-  throw Error(Status::kInvalidArgument,
-              cat("param '", p.name, "': local element ", element, " is ", weight,
-                  ", but its master weight is ", master,
-                  " (the parameter was written after its master weights were taken, and the step "
-                  "would overwrite it from them); ",
-                  p.master_kind == MasterKind::kCaller
-                      ? "write its master weights, too"
-                      : "call muonrt_optimizer_reset_masters behind what writes parameters"));
+  throw Error(
+      Status::kInvalidArgument,
+      cat("param '", p.name, "': local element ", element, " is ", weight,
+          ", but its master weight is ", master, ", so the step would overwrite the parameter; ",
+          p.master_kind == MasterKind::kCaller
+              ? "write its master weights, too"
+              : "call muonrt_optimizer_reset_masters() after you write parameters"));
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ int64_t Optimizer::find(const std::string& name) const {
 
 void Optimizer::set_steps(int64_t steps) {
   MUONRT_REQUIRE(steps >= 0 && steps <= kMaxStepCount, Status::kInvalidArgument, "step is ", steps,
-                 " (it counts committed steps, up to 2^53); correct it");
+                 ", but must be between 0 and 2^53; use a number in that range");
   commit_state_.set_steps(steps);
   param_tables_.set_steps(settings_, steps);
   consistency_check_.schedule_all();
@@ -114,7 +114,7 @@ void Optimizer::set_updates(int64_t param, int64_t updates) {
   require_param(settings_, param);
   MUONRT_REQUIRE(updates >= 0 && updates <= kMaxStepCount, Status::kInvalidArgument, "param '",
                  settings_.params[static_cast<size_t>(param)].name, "': updates is ", updates,
-                 " (it counts committed steps, up to 2^53); correct it");
+                 ", but must be between 0 and 2^53; use a number in that range");
   param_tables_.set_updates(param, updates);
   consistency_check_.schedule_all();
 }

@@ -83,7 +83,7 @@ void describe_param(AgreementTable& table, const std::string& who, const ParamSe
 std::string text_of(const ComparedEntry& entry, const GroupSettings& g) {
   const std::string_view name = entry.name;
   if (name == "name") return cat("'", g.name, "'");
-  if (name == "restarts") return g.gram_restarts ? cat(*g.gram_restarts) : "searched";
+  if (name == "gram_restarts") return g.gram_restarts ? cat(*g.gram_restarts) : "searched";
   std::string out;  // custom
   for (const Coefficients& c : g.custom) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
   return out;

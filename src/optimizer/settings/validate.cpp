@@ -144,8 +144,9 @@ void check_parts(const GroupSettings& g, const ParamSettings& p, const std::stri
     number(where, "lr_factor", part.lr_factor, 0, 1e30, false);
     axis = axis || part.normuon_axis != NormuonAxis::kOff;
   }
-  MUONRT_REQUIRE(!axis || g.normuon_axis != NormuonAxis::kOff, kInvalidArg, who,
-                 ": normuon_axis is set, but its group has NorMuon off; set the group's normuon");
+  MUONRT_REQUIRE(
+      !axis || g.normuon_axis != NormuonAxis::kOff, kInvalidArg, who,
+      ": normuon_axis is set, but its group has NorMuon off; set the group's normuon_axis");
 }
 
 void check_master(const ParamSettings& p, const std::string& who, int64_t numel) {
@@ -175,7 +176,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                  numel, " elements); pass the local shard");
   check_gradients(s, p, who);
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kInvalidArg, who, ": owner is ", p.owner,
-                 " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
+                 ", but must be a rank, 0 to ", world - 1,
+                 ", or -1 to let the plan choose; use one of them");
   if (group.role == Role::kMuon) check_matrix(p, who);
   check_parts(group, p, who);
   number(who, "lr_factor", p.lr_factor, 0, 1e30, false);
@@ -196,9 +198,9 @@ void check_periods(const OptimizerSettings& s) {
                    "; the groups that have one share it); set the same, or 1");
     for (const GroupSettings& other : s.groups)
       MUONRT_REQUIRE(other.normuon_axis == NormuonAxis::kOff, Status::kNotSupported, "group '",
-                     other.name, "': normuon cannot be combined with block_period ",
+                     other.name, "': normuon_axis cannot be combined with block_period ",
                      g.blocks.period, " of group '", g.name,
-                     "'; set block_period to 1, or normuon to MUONRT_NORMUON_OFF");
+                     "'; set block_period to 1, or normuon_axis to MUONRT_NORMUON_OFF");
     for (const ParamSettings& p : s.params)
       MUONRT_REQUIRE(
           p.layout.partial_dims().empty() && !p.grad_layout, Status::kNotSupported, "param '",
@@ -212,14 +214,13 @@ void check_periods(const OptimizerSettings& s) {
 
 void check_restarts(const GroupSettings& g, const std::string& who) {
   MUONRT_REQUIRE(!g.gram_restarts || g.form != FormChoice::kStandard, kInvalidArg, who,
-                 ": restarts are given, but form is MUONRT_FORM_STANDARD (only the Gram form has "
+                 ": gram_restarts is set, but form is MUONRT_FORM_STANDARD (only the Gram form has "
                  "any); leave them out");
   int last = 0;
   for (const int i : g.gram_restarts.value_or(std::vector<int>{})) {
-    MUONRT_REQUIRE(i > last && i < g.steps, kInvalidArg, who, ": restarts are ", *g.gram_restarts,
-                   " (steps counted from 0 before which X is rebuilt: ascending, 1 to steps - 1, "
-                   "and steps is ",
-                   g.steps, "); correct them");
+    MUONRT_REQUIRE(i > last && i < g.steps, kInvalidArg, who, ": gram_restarts are ",
+                   *g.gram_restarts, ", but must be ascending from 1 to steps - 1, and steps is ",
+                   g.steps, "; set steps before which X is rebuilt");
     last = i;
   }
 }
@@ -232,16 +233,18 @@ void validate(const GroupSettings& g, const std::string& who) {
   const bool adamw = g.role == Role::kAdamW;
   MUONRT_REQUIRE(adamw || g.update_every == 1, kInvalidArg, who, ": update_every is ",
                  g.update_every, " (Muon acts at every step); leave it at 1");
-  MUONRT_REQUIRE(!adamw || g.normuon_axis == NormuonAxis::kOff, kInvalidArg, who, ": normuon is ",
-                 static_cast<int32_t>(g.normuon_axis), " (AdamW has no matrices); leave it off");
+  MUONRT_REQUIRE(!adamw || g.normuon_axis == NormuonAxis::kOff, kInvalidArg, who,
+                 ": normuon_axis is ", static_cast<int32_t>(g.normuon_axis),
+                 " (AdamW has no matrices); leave it off");
   MUONRT_REQUIRE(g.normuon_axis == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported,
-                 who, ": normuon is on with block_period ", g.blocks.period,
+                 who, ": normuon_axis is set with block_period ", g.blocks.period,
                  ", but the rows of a block are not those of the matrix; use one of them");
   MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kInvalidArg, who,
                  ": momentum_dtype is ", name_of(g.momentum_dtype),
                  " (AdamW's moments are f32); leave it at f32");
   MUONRT_REQUIRE(g.adamw_eps == 0 || std::isnormal(static_cast<float>(g.adamw_eps)), kInvalidArg,
-                 who, ": eps is ", g.adamw_eps, " (vanishes in f32); use 0 or a number from 1e-37");
+                 who, ": adamw_eps is ", g.adamw_eps,
+                 " (vanishes in f32); use 0 or a number from 1e-37");
   for (const Coefficients& c : g.custom) {
     for (const double value : {c.a, c.b, c.c})
       number(who, "custom coefficient", value, -1e6, 1e6, false);
@@ -259,9 +262,10 @@ void validate(const OptimizerSettings& s, int rank, int world) {
       !s.exchange_callbacks || s.assign_owner, kInvalidArg,
       "options: distributed: gather and redistribute are given without assign (they have "
       "to know the owners); give all three");
-  MUONRT_REQUIRE(!s.exchange_callbacks || s.commit == CommitMode::kAtomic, Status::kNotSupported,
-                 "options: commit is eager, with functions of the caller's (one that fails after "
-                 "chunks were committed could not be undone); use MUONRT_COMMIT_ATOMIC");
+  MUONRT_REQUIRE(
+      !s.exchange_callbacks || s.commit == CommitMode::kAtomic, Status::kNotSupported,
+      "options: commit is eager, but gather and redistribute are set, and a chunk that is "
+      "committed before one of them fails cannot be undone; use MUONRT_COMMIT_ATOMIC");
   qk_layers(s);
   for (size_t i = 0; i < s.groups.size(); ++i) {
     validate(s.groups[i], cat("group ", i, " '", s.groups[i].name, "'"));

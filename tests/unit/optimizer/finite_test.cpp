@@ -9,7 +9,8 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Infinities and NaN in weights and state: refused before a commit, and behind one that made them.
+// Infinities and NaN in weights and state are reported before the next commit, whether they were
+// loaded or written by a step.
 
 using namespace muonrt;
 
@@ -30,8 +31,9 @@ const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
                                     {"bf16, remainder", DType::kBF16, MasterKind::kRemainder},
                                     {"bf16, stochastic", DType::kBF16, MasterKind::kStochastic}};
 
-/// Every way to write a weight: commit_muon, commit_adamw; by addends, commit_update with
-/// commit_momentum and commit_values with commit_adamw. Only the first two are cut.
+/// Every way to write a weight: commit_muon, commit_adamw; with partial gradients commit_update
+/// with commit_momentum, and commit_values with commit_adamw. Only the first two parameters are
+/// sharded.
 world::Case case_of(const Stored& form, int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -47,12 +49,13 @@ world::Case case_of(const Stored& form, int ranks) {
     p.dtype = form.dtype;
     p.master_kind = form.master;
   }
-  // The decay of the second step is 10^9: what is 3e38 by then overflows, what is 1 does not.
+  // The decay of the second step is 10^9: a weight of 3e38 then overflows, and a weight of 1 does
+  // not.
   c.arguments = [](StepArgs& s, int64_t step, int) { s.lr = step == 1 ? 1e10 : 0.02; };
   return c;
 }
 
-bool is_cut(int64_t param) { return param < 2; }
+bool is_sharded(int64_t param) { return param < 2; }
 
 void put(const world::Case& c, world::Rank& rank, int64_t param, float x) {
   const bf16 half = to_bf16(x);
@@ -75,21 +78,21 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Whether it names the parameter, what of it, and the rank where there are several.
+/// Whether the message names the parameter, what is not finite, and with several ranks the rank.
 bool names(const std::string& said, const std::string& param, const std::string& what, int rank,
            int ranks) {
   return has(said, cat("param '", param, "': its ", what, " is not finite")) &&
          (ranks == 1 || has(said, cat("rank ", rank)));
 }
 
-/// The tensors after four steps, of which the second makes a weight of `param` infinite, where
-/// `breaks`; then it is mended. @param said  by rank, of the steps that are refused meanwhile.
+/// The tensors after four steps. If `breaks`, the second step makes a weight of `param` infinite,
+/// and the weight is then repaired. @param said  by rank: the message of the rejected step.
 world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
                         std::vector<std::string>& said) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     Optimizer& o = rank.optimizer();
     StepReport report;
-    const bool mine = !is_cut(param) || comm.rank() == c.world - 1;
+    const bool mine = !is_sharded(param) || comm.rank() == c.world - 1;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
     if (breaks && mine) put(c, rank, param, 3e38f);
     o.reset_masters({param});
@@ -110,7 +113,7 @@ world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
 
 }  // namespace
 
-TEST_CASE("finite: a step that makes a weight infinite is told by the next, until it is mended",
+TEST_CASE("finite: an infinite weight is reported by the next step until it is repaired",
           "[unit][optimizer]") {
   for (size_t i = 0; i < kForms.size(); i += kSanitized ? 3 : 1) {
     const Stored& form = kForms[i];
@@ -153,7 +156,7 @@ TEST_CASE("finite: of several parameters the lowest is named", "[unit][optimizer
   });
 }
 
-TEST_CASE("finite: what is loaded is looked at before the first commit, and when it is renewed",
+TEST_CASE("finite: loaded state is checked before the first commit, and again after a reload",
           "[unit][optimizer]") {
   using Held = std::pair<int64_t, StateKind>;
   for (const Stored& form : kForms) {
@@ -238,7 +241,7 @@ TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[
   });
 }
 
-TEST_CASE("skip: a direction that only the transport's dtype makes infinite is told from NaN",
+TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
           "[unit][optimizer]") {
   constexpr float kAbove = 3.4e38f;
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -262,7 +265,7 @@ TEST_CASE("skip: a direction that only the transport's dtype makes infinite is t
         bool overflow;
       };
       const bool half = transport == DType::kBF16;
-      // A bf16 direction above its range, at the owner for a sum; with NaN below, beside, above it.
+      // A bf16 direction above its range, at the owner for a sum; with NaN below, at and above it.
       const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
                                         {kAbove, kNan, 1, half ? 0 : 1, 1, half},
                                         {kNan, kAbove, 1, 0, 1, false},
@@ -281,7 +284,7 @@ TEST_CASE("skip: a direction that only the transport's dtype makes infinite is t
           why[static_cast<size_t>(comm.rank())] = words_of(rank.optimizer().settings(), end.report);
           return end;
         });
-        // In an eager step the vote on gradients comes first; there NaN is found, wherever it is.
+        // In an eager step the vote on gradients comes first; NaN is found there in any parameter.
         if (eager && p.overflow) {
           if (!std::isfinite(p.b) || !std::isfinite(p.sum)) continue;
           for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);
