@@ -150,9 +150,9 @@ TEST_CASE("replica check: weights and their state are compared", "[unit][optimiz
       return out;
     });
     CHECK_THAT(said[0], Contains(cat("param 'norm': its ",
-                                     momentum ? "momentum on rank 1 has" : "weights on rank 1 have",
-                                     " other bits than on rank 0")) &&
-                            Contains("copy it from one of them"));
+                                     momentum ? "momentum on rank 1 differs" : "weights on rank 1 differ",
+                                     " from rank 0")) &&
+                            Contains("copy it from one of the ranks"));
     CHECK(said[1].empty());
   }
 }

@@ -240,7 +240,7 @@ def test_weights_written_late_are_taken_when_asked():
     low, grad = np.full((4, 3), 0x3f80, np.uint16), np.full((4, 3), 0x3f00, np.uint16)
     optimizer = muonrt.Optimizer([muonrt.Param("w", low, grad, dtype="bfloat16")], groups()[:1])
     low[...] = 0x4000
-    with pytest.raises(muonrt.InvalidArgumentError, match="take_params"):
+    with pytest.raises(muonrt.InvalidArgumentError, match="reset_masters"):
         optimizer.step(0.02)
     optimizer.take_params(["w"])
     assert (optimizer.state("w", "master") == 2.0).all()
