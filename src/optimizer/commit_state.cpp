@@ -90,13 +90,13 @@ void check_quorum(const std::vector<SurvivorState>& all) {
                    "recover: survivor_policy is ", all[r].policy, " on rank ", r, ", but ",
                    all[0].policy, " on rank 0; pass the same on every rank");
   }
-  const auto here = std::ssize(all);
+  const auto count = std::ssize(all);
   const int64_t world = all[0].world;
   const bool lowest =
       std::any_of(all.begin(), all.end(), [](const SurvivorState& s) { return s.rank == 0; });
-  const bool enough = 2 * here > world || (2 * here == world && lowest);
+  const bool enough = 2 * count > world || (2 * count == world && lowest);
   MUONRT_REQUIRE(enough || all[0].policy == static_cast<int64_t>(SurvivorPolicy::kAny),
-                 Status::kUndecided, "recover: ", here, " of the optimizer's ", world,
+                 Status::kUndecided, "recover: ", count, " of the optimizer's ", world,
                  " ranks are here, but more than half are needed, or half with its rank 0; call it "
                  "on more ranks, load a checkpoint, or set survivor_policy to MUONRT_SURVIVORS_ANY "
                  "if the other ranks have certainly ended");
@@ -177,11 +177,12 @@ void CommitState::on_commit(const Vote& vote_sum) {
 
 // vote_sent == 0 must be certain, because then no other rank can have committed the step:
 //  * The stream sets the flag before it sends the vote.
-//  * It clears the flag only if the communicator was aborted before. An aborted communicator stays
-//    aborted, so the vote is not sent, and no vote sum passes without the consent of every rank.
-//  * The communicator is aborted before the flag is read here. A stream that reaches the vote
-//  later,
-//    because the caller's stream was late, finds it aborted.
+//  * It clears the flag only if the communicator was aborted before. The communicator stays
+//  aborted,
+//    so at most zeros are sent instead of the vote, and no vote sum passes without the consent of
+//    every rank.
+//  * The communicator is aborted before the flag is read here. If a stream reaches the vote later,
+//    because the caller's stream was late, it finds the communicator aborted.
 Error CommitState::on_failure(const Error& error, const StepReadback& readback) {
   StepEndState end = end_state(readback);
   end.failed = true;

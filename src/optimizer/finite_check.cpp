@@ -18,13 +18,12 @@ constexpr int64_t kMaxElements = int64_t{1} << 30;  // of one tally
                            : kind == StateKind::kRemainder ? "data with its remainder"
                                                            : name_of(kind);
   const bool weights = tally == 0 || kind == StateKind::kMaster || kind == StateKind::kRemainder;
-  throw Error(
-      Status::kInvalidArgument,
-      cat("param '", p.name, "': its ", what, " is not finite (infinite or NaN elements: ", count,
-          "; loaded so, or made so by a committed step whose rate, decay or gradients were "
-          "too large); ",
-          weights ? "load the weights again and call muonrt_optimizer_reset_masters"
-                  : "load it again, or fill it with zeros"));
+  throw Error(Status::kInvalidArgument,
+              cat("param '", p.name, "': its ", what, " is not finite (", count,
+                  " elements are infinite or NaN): it was loaded like this, or a committed step "
+                  "had a too large rate, decay or gradient; ",
+                  weights ? "load the weights again and call muonrt_optimizer_reset_masters()"
+                          : "load it again, or fill it with zeros"));
 }
 
 }  // namespace

@@ -54,17 +54,17 @@ std::vector<QkLogits> qk_layers(const OptimizerSettings& settings) {
   std::map<int32_t, std::pair<int32_t, const ParamSettings*>> found;
   for (const ParamSettings& p : settings.params) {
     if (p.qk_clip.kind == QkKind::kNone) continue;
-    const auto [at, fresh] = found.try_emplace(p.qk_clip.layer, p.qk_clip.heads, &p);
-    MUONRT_REQUIRE(fresh || at->second.first == p.qk_clip.heads, kInvalidArg, "param '", p.name,
+    const auto [at, is_new] = found.try_emplace(p.qk_clip.layer, p.qk_clip.heads, &p);
+    MUONRT_REQUIRE(is_new || at->second.first == p.qk_clip.heads, kInvalidArg, "param '", p.name,
                    "': qk_clip has ", p.qk_clip.heads, " heads, but param '",
                    at->second.second->name, "' of the same layer ", p.qk_clip.layer, " has ",
                    at->second.first, "; give every weight of a layer its query heads");
   }
   std::vector<QkLogits> out;
   int64_t at = 0;
-  for (const auto& [layer, what] : found) {
-    out.push_back({layer, what.first, at});
-    at += what.first;
+  for (const auto& [layer, heads_and_param] : found) {
+    out.push_back({layer, heads_and_param.first, at});
+    at += heads_and_param.first;
   }
   return out;
 }

@@ -66,7 +66,7 @@ void put(const world::Case& c, world::Rank& rank, int64_t param, float x) {
 }
 
 /// The message of a step that is rejected; it changes nothing.
-std::string refusal(world::Rank& rank, int64_t step) {
+std::string rejection_message(world::Rank& rank, int64_t step) {
   const int64_t steps = rank.optimizer().steps();
   const world::Ended end = world::attempt(rank, step);
   RANK_CHECK(end.status == Status::kInvalidArgument && end.unchanged);
@@ -79,16 +79,16 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 /// Whether the message names the parameter, what is not finite, and with several ranks the rank.
-bool names(const std::string& said, const std::string& param, const std::string& what, int rank,
+bool names(const std::string& messages, const std::string& param, const std::string& what, int rank,
            int ranks) {
-  return has(said, cat("param '", param, "': its ", what, " is not finite")) &&
-         (ranks == 1 || has(said, cat("rank ", rank)));
+  return has(messages, cat("param '", param, "': its ", what, " is not finite")) &&
+         (ranks == 1 || has(messages, cat("rank ", rank)));
 }
 
 /// The tensors after four steps. If `breaks`, the second step makes a weight of `param` infinite,
-/// and the weight is then repaired. @param said  by rank: the message of the rejected step.
+/// and the weight is then repaired. @param messages  by rank: the message of the rejected step.
 world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
-                        std::vector<std::string>& said) {
+                        std::vector<std::string>& messages) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     Optimizer& o = rank.optimizer();
     StepReport report;
@@ -101,9 +101,9 @@ world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
     for (const MatrixHealth& m : o.health().matrices)
       RANK_CHECK(std::isnan(m.weight_rms) == (breaks && m.param == param));
     if (breaks) {
-      std::string& once = said[static_cast<size_t>(comm.rank())];
-      once = refusal(rank, 2);
-      RANK_CHECK(refusal(rank, 2) == once);
+      std::string& once = messages[static_cast<size_t>(comm.rank())];
+      once = rejection_message(rank, 2);
+      RANK_CHECK(rejection_message(rank, 2) == once);
     }
     if (mine) put(c, rank, param, 0.5f);
     o.reset_masters({param});
@@ -127,12 +127,12 @@ TEST_CASE("finite: an infinite weight is reported by the next step until it is r
           const std::string& name = c.params[static_cast<size_t>(param)].name;
           INFO(form.name << ", " << ranks << " ranks, " << name
                          << (commit == CommitMode::kEager ? ", eager" : ""));
-          std::vector<std::string> said(static_cast<size_t>(ranks));
-          const world::Tensors whole = overflow(c, param, false, said);
-          CHECK((overflow(c, param, true, said) == whole));
-          INFO(said[0]);
-          CHECK(names(said[0], name, "data", is_cut(param) ? ranks - 1 : 0, ranks));
-          for (const std::string& s : said) CHECK(s == said[0]);
+          std::vector<std::string> messages(static_cast<size_t>(ranks));
+          const world::Tensors whole = overflow(c, param, false, messages);
+          CHECK((overflow(c, param, true, messages) == whole));
+          INFO(messages[0]);
+          CHECK(names(messages[0], name, "data", is_sharded(param) ? ranks - 1 : 0, ranks));
+          for (const std::string& s : messages) CHECK(s == messages[0]);
         }
       }
     }
@@ -148,9 +148,9 @@ TEST_CASE("finite: of several parameters the lowest is named", "[unit][optimizer
     for (const int64_t p : {1, 0})
       if (mine) put(c, rank, p, 3e38f);
     RANK_CHECK(rank.step(1, report) == Status::kOk);
-    RANK_CHECK(names(refusal(rank, 2), "matrix", "data", 1, 2));
-    if (mine) put(c, rank, 0, 1.0f);  // without masters there is nothing to take
-    RANK_CHECK(names(refusal(rank, 2), "vector", "data", 1, 2));
+    RANK_CHECK(names(rejection_message(rank, 2), "matrix", "data", 1, 2));
+    if (mine) put(c, rank, 0, 1.0f);  // without masters nothing has to be reset
+    RANK_CHECK(names(rejection_message(rank, 2), "vector", "data", 1, 2));
     if (mine) put(c, rank, 1, 1.0f);
     RANK_CHECK(rank.step(2, report) == Status::kOk);
   });
@@ -179,8 +179,8 @@ TEST_CASE("finite: loaded state is checked before the first commit, and again af
       const world::Tensors out = world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
         Optimizer& o = rank.optimizer();
         const auto check = [&](int64_t param, const std::string& what) {
-          RANK_CHECK(names(refusal(rank, o.steps()), c.params[static_cast<size_t>(param)].name,
-                           what, 0, ranks));
+          RANK_CHECK(names(rejection_message(rank, o.steps()),
+                           c.params[static_cast<size_t>(param)].name, what, 0, ranks));
         };
         for (int64_t p = 0; p < std::ssize(c.params); ++p) {
           const auto kept = rank.data(p);
@@ -281,7 +281,7 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
           for (int64_t i = 0; i < 3; ++i)
             if (comm.rank() == 1 || i == 2) std::memcpy(rank.grad(i).data(), values + i, 4);
           const world::Ended end = world::attempt_only(rank, 0);
-          why[static_cast<size_t>(comm.rank())] = words_of(rank.optimizer().settings(), end.report);
+          why[static_cast<size_t>(comm.rank())] = describe_skip(rank.optimizer().settings(), end.report);
           return end;
         });
         // In an eager step the vote on gradients comes first; NaN is found there in any parameter.

@@ -90,21 +90,21 @@ void check_equal(const MeshCase& m, const Settings& s, const world::Tensors& exp
 
 void covering_array(bool half) {
   const auto all = meshes();
-  Settings plain;
-  plain.half = half;
+  Settings base;
+  base.half = half;
   std::map<std::pair<int, DType>, world::Tensors> expected;
   const auto rows = covering::pairwise({static_cast<int>(all.size()), 3, 2, 3, 2}, 11);
   for (size_t i = 0; i < rows.size(); i += kSanitized ? 5 : 1) {
     const auto& row = rows[i];
     const MeshCase& m = all[static_cast<size_t>(row[0])];
-    Settings s = plain;
+    Settings s = base;
     s.window = 1 + row[1];
     s.commit = row[2] ? CommitMode::kEager : CommitMode::kAtomic;
     s.chunk = std::vector<int64_t>{1, 2048, 1 << 20}[static_cast<size_t>(row[3])];
     s.transport = row[4] ? DType::kF32 : DType::kBF16;
     const auto [at, is_new] = expected.try_emplace({m.partial_grads, s.transport});
     if (is_new) {
-      Settings of = plain;
+      Settings of = base;
       of.transport = s.transport;
       at->second = reference(m.partial_grads, of);
     }

@@ -296,7 +296,7 @@ TEST_CASE("recover: impossible step numbers and duplicate ranks are named", "[un
 TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[unit][recover]") {
   world::Case c = world::on_mesh({4});
   world::add(c, "w", {8, 4}, {{PlacementKind::kShard, 0, 1}});
-  ThreadGroup with_lowest(2), without(2), alone(1);
+  ThreadGroup with_lowest(2), without(2), single(1);
   world::on_each(c, [&](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);
@@ -321,7 +321,7 @@ TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[
     RANK_CHECK(status(half, comm.rank() < 2 ? SurvivorPolicy::kAny : SurvivorPolicy::kMajority) ==
                Status::kMismatch);
     if (comm.rank() == 0) {
-      HostComm one(alone.transport(0));
+      HostComm one(single.transport(0));
       RANK_CHECK(status(one, SurvivorPolicy::kMajority) == Status::kUndecided);
       RANK_CHECK(status(one, SurvivorPolicy::kAny) == Status::kOk);
     }

@@ -66,10 +66,10 @@ class CountingComm final : public ForwardingComm {
  public:
   CountingComm(std::unique_ptr<Comm> inner, Gathered& gathered)
       : ForwardingComm(std::move(inner)), gathered_(gathered) {}
-  void allgather(const void* mine, void* all, int64_t bytes) override {
+  void allgather(const void* own, void* all, int64_t bytes) override {
     ++gathered_.calls;
     gathered_.most_bytes = std::max(gathered_.most_bytes, bytes);
-    inner_->allgather(mine, all, bytes);
+    inner_->allgather(own, all, bytes);
   }
   std::unique_ptr<Comm> duplicate() override {
     return std::make_unique<CountingComm>(inner_->duplicate(), gathered_);
@@ -110,21 +110,21 @@ TEST_CASE("replica check: a gradient that one rank did not reduce is named by pa
   world::add(sums, "sum", {6, 4}, {kPartialGrads, kWhole}).partial_grads = 2;
   rows.push_back({sums, 0, 3, "param 'sum': its gradient on rank 3 differs from rank 2"});
   for (const Row& row : rows) {
-    const auto said = messages(row.c, [&](world::Rank& rank, int me) {
+    const auto errors = messages(row.c, [&](world::Rank& rank, int me) {
       std::vector<std::string> out = {step(rank, me, 0, flip_gradient(row.param, row.rank)),
                                       step(rank, me, 0)};
       RANK_CHECK(rank.optimizer().steps() ==
                  1);  // the optimizer continues with the reduced gradient
       return out;
     });
-    CHECK_THAT(said[0], Contains(row.says) && Contains("reduce the gradient"));
-    CHECK(said[1].empty());
+    CHECK_THAT(errors[0], Contains(row.says) && Contains("reduce the gradient"));
+    CHECK(errors[1].empty());
   }
 }
 
 TEST_CASE("replica check: gradients of two parameters that are swapped do not cancel",
           "[unit][optimizer]") {
-  const auto said = messages(replicated({2}), [](world::Rank& rank, int me) {
+  const auto errors = messages(replicated({2}), [](world::Rank& rank, int me) {
     const Plant swap = [](world::Rank& r, int number) {
       if (number != 1) return;
       std::swap(r.grad(kNorm),
@@ -133,12 +133,12 @@ TEST_CASE("replica check: gradients of two parameters that are swapped do not ca
     };
     return std::vector{step(rank, me, 0, swap)};
   });
-  CHECK_THAT(said[0], Contains("its gradient on rank 1 differs from rank 0"));
+  CHECK_THAT(errors[0], Contains("its gradient on rank 1 differs from rank 0"));
 }
 
 TEST_CASE("replica check: weights and their state are compared", "[unit][optimizer]") {
   for (const bool momentum : {false, true}) {
-    const auto said = messages(replicated({3}), [&](world::Rank& rank, int me) {
+    const auto errors = messages(replicated({3}), [&](world::Rank& rank, int me) {
       auto* const at = momentum ? static_cast<unsigned char*>(
                                       rank.optimizer().state(kNorm, StateKind::kMomentum).data)
                                 : rank.data(kNorm).data();
@@ -149,30 +149,31 @@ TEST_CASE("replica check: weights and their state are compared", "[unit][optimiz
       }
       return out;
     });
-    CHECK_THAT(said[0], Contains(cat("param 'norm': its ",
-                                     momentum ? "momentum on rank 1 differs" : "weights on rank 1 differ",
-                                     " from rank 0")) &&
-                            Contains("copy it from one of the ranks"));
-    CHECK(said[1].empty());
+    CHECK_THAT(errors[0],
+               Contains(cat("param 'norm': its ",
+                            momentum ? "momentum on rank 1 differs" : "weights on rank 1 differ",
+                            " from rank 0")) &&
+                   Contains("copy it from one of the ranks"));
+    CHECK(errors[1].empty());
   }
 }
 
 TEST_CASE("replica check: first, every or off says which steps compare", "[unit][optimizer]") {
   for (const ReplicaCheck check :
        {ReplicaCheck::kFirst, ReplicaCheck::kEvery, ReplicaCheck::kOff}) {
-    const auto said = messages(replicated({2}, check), [&](world::Rank& rank, int me) {
+    const auto errors = messages(replicated({2}, check), [&](world::Rank& rank, int me) {
       std::vector<std::string> out = {step(rank, me, 0, flip_gradient(kNorm, 1))};
       if (check != ReplicaCheck::kOff) out.push_back(step(rank, me, 0));
       out.push_back(step(rank, me, 1, flip_gradient(kNorm, 1)));
       return out;
     });
-    CHECK(said[0].empty() == (check == ReplicaCheck::kOff));
-    CHECK(said.back().empty() == (check != ReplicaCheck::kEvery));
+    CHECK(errors[0].empty() == (check == ReplicaCheck::kOff));
+    CHECK(errors.back().empty() == (check != ReplicaCheck::kEvery));
   }
 }
 
 TEST_CASE("replica check: it stays due after a skipped step", "[unit][optimizer]") {
-  const auto said = messages(replicated({2}), [](world::Rank& rank, int me) {
+  const auto errors = messages(replicated({2}), [](world::Rank& rank, int me) {
     std::vector<std::string> out = {step(rank, me, 0, [](world::Rank& r, int) {
       r.grad(kMatrix).at(2) = r.grad(kMatrix).at(3) = 0xff;  // NaN
     })};
@@ -180,27 +181,27 @@ TEST_CASE("replica check: it stays due after a skipped step", "[unit][optimizer]
     out.push_back(step(rank, me, 0, flip_gradient(kNorm, 1)));
     return out;
   });
-  CHECK(said[0].empty());
-  CHECK_THAT(said[1], Contains("param 'norm'"));
+  CHECK(errors[0].empty());
+  CHECK_THAT(errors[1], Contains("param 'norm'"));
 }
 
 TEST_CASE("replica check: a gradient is compared in the first step in which it is active",
           "[unit][optimizer]") {
   world::Case c = replicated({2});
   c.inactive_params = {{kNorm}, {}};
-  const auto said = messages(c, [](world::Rank& rank, int me) {
+  const auto errors = messages(c, [](world::Rank& rank, int me) {
     return std::vector{step(rank, me, 0, flip_gradient(kNorm, 1)),
                        step(rank, me, 1, flip_gradient(kNorm, 1))};
   });
-  CHECK(said[0].empty());
-  CHECK_THAT(said[1], Contains("param 'norm': its gradient on rank 1"));
+  CHECK(errors[0].empty());
+  CHECK_THAT(errors[1], Contains("param 'norm': its gradient on rank 1"));
 }
 
 TEST_CASE("replica check: a resume, or a reset of masters, makes it due again",
           "[unit][optimizer]") {
   for (const bool resume : {true, false}) {
     for (const bool everywhere : {true, false}) {
-      const auto said = messages(replicated({2}), [&](world::Rank& rank, int me) {
+      const auto errors = messages(replicated({2}), [&](world::Rank& rank, int me) {
         std::vector<std::string> out = {step(rank, me, 0)};
         if (!resume && everywhere && me == 1) rank.data(kNorm).at(2) ^= 4;
         if (resume && (everywhere || me == 1)) rank.optimizer().set_steps(1);
@@ -209,8 +210,8 @@ TEST_CASE("replica check: a resume, or a reset of masters, makes it due again",
         out.push_back(step(rank, me, 1, everywhere ? flip_gradient(kOther, 1) : Plant{}));
         return out;
       });
-      CHECK(said[0].empty());
-      CHECK_THAT(said[1],
+      CHECK(errors[0].empty());
+      CHECK_THAT(errors[1],
                  Contains(!everywhere ? "_set_update_count on every rank) is nothing on rank 0"
                           : resume    ? "param 'other': its gradient on rank 1"
                                       : "param 'norm': its weights on rank 1 have other bits"));

@@ -82,7 +82,7 @@ TEST_CASE("scratch: as many matrices as one launch may hold", "[unit][plan]") {
 
 namespace {
 
-/// The number behind `key` in the row of a rank.
+/// The number after `key` in the row of a rank.
 int64_t stated(const std::string& json, int rank, const char* key) {
   const size_t row = json.find(cat("{\"rank\":", rank, ","));
   if (row == std::string::npos) return -1;

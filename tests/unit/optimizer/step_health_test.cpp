@@ -151,7 +151,7 @@ TEST_CASE("health: the Gram form reports its largest Q, the standard form has no
 }
 
 TEST_CASE(
-    "health: a skipped step counts the gradients' bad elements, by matrix, and tells no update",
+    "health: a skipped step counts non-finite elements of gradients by matrix, and has no update",
     "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 8, .scheme = 2, .window = 2}, 2, 2);
   c.inactive_params.clear();
@@ -293,9 +293,9 @@ TEST_CASE("health: steps without statistics send, allocate and order nothing els
 TEST_CASE("health: numbers are bitwise identical on every mesh, and steps do not change",
           "[bits][health][nosan]") {
   for (const int variant : {0, 1, 3}) {
-    bits::Factors alone;
-    alone.variant = variant;
-    const ReportedHealth expected = run_and_report(measured(alone));
+    bits::Factors one_rank;
+    one_rank.variant = variant;
+    const ReportedHealth expected = run_and_report(measured(one_rank));
     REQUIRE(expected.equal);
     CHECK((expected.tensors == bits::reference_ops(false, 2, variant)));
     for (bits::Factors f : {bits::Factors{.mesh = 4, .threads = 2},
@@ -343,8 +343,8 @@ TEST_CASE("health: experts, parts, partial gradients and all forms of weights on
                          {"rest", {{5, 8}}, {{0, 12}}, 1.0, 2.0}};
     return c;
   };
-  const world::Case alone = make({1}, {r});
-  const ReportedHealth expected = run_and_report(alone);
+  const world::Case one_rank = make({1}, {r});
+  const ReportedHealth expected = run_and_report(one_rank);
   REQUIRE(expected.reports[0].matrices.size() == 2 + 3 + 3);
   // Forms of weights whose values are stored in the parameter itself.
   const auto& experts = expected.tensors.params[1];

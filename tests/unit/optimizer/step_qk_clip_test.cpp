@@ -136,9 +136,10 @@ void give(world::Case& c, const std::vector<float>& logits) {
 
 void check_factors(const world::Case& clipped, const std::vector<double>& logits, double threshold,
                    double alpha, const std::vector<bool>& may) {
-  world::Case plain = clipped;
-  plain.arguments = nullptr;
-  const auto before = world::run(plain).tensors.params, after = world::run(clipped).tensors.params;
+  world::Case unclipped = clipped;
+  unclipped.arguments = nullptr;
+  const auto before = world::run(unclipped).tensors.params,
+             after = world::run(clipped).tensors.params;
   for (size_t i = 0; i + 1 < std::size(kWeights); ++i) {
     INFO(clipped.params[i].name);
     const auto expected = factors(kWeights[i], logits, threshold, alpha, may);
@@ -171,9 +172,9 @@ TEST_CASE("qk-clip: the threshold itself does not clip, and a subset clips no ot
           "[unit][optimizer][qkclip]") {
   const std::vector<float> exact = {100, 100, 100, 100, 100, 100, 100, 100};
   world::Case c = make_case({1});
-  world::Case plain = c;
+  world::Case unclipped = c;
   give(c, exact);
-  CHECK((world::run(c).tensors == world::run(plain).tensors));
+  CHECK((world::run(c).tensors == world::run(unclipped).tensors));
   const std::vector<float> logits = {200, 400, 300, 900, 1, 1, 1, 1};
   for (auto& p : c.params) {
     p.qk_clip.selects = true;
@@ -273,8 +274,8 @@ TEST_CASE("qk-clip: a logit that is not finite skips the step, -inf everywhere d
   world::Case c = make_case({2});
   const std::vector<float> none(8, kNothing);
   give(c, none);
-  world::Case plain = make_case({2});
-  CHECK((world::run(c).tensors == world::run(plain).tensors));
+  world::Case unclipped = make_case({2});
+  CHECK((world::run(c).tensors == world::run(unclipped).tensors));
   for (const float bad : {HUGE_VALF, std::nanf("")}) {
     std::vector<float> logits(8, 1.0f);
     logits[6] = bad;

@@ -81,7 +81,7 @@ std::vector<Row> rows() {
     row.how.equilibrate = equilibrate;
   }
   for (const auto& [folded, every] : {std::pair{true, 1}, {false, 3}, {true, 3}}) {
-    Row& row = add(cat(folded ? "folded" : "plain", " AdamW at every step ", every));
+    Row& row = add(cat(folded ? "folded" : "torch", " AdamW at every step ", every));
     row.adamw.adam_form = folded ? AdamForm::kFolded : AdamForm::kTorch;
     row.adam.folded = folded;
     row.adamw.update_every = every;
@@ -265,7 +265,7 @@ TEST_CASE("step: bf16 weights and momentum round by the bits of seed, step, para
   for (c.steps = 1; c.steps <= 2; ++c.steps) after.push_back(world::run(c).tensors);
 
   const auto seed = static_cast<uint64_t>(c.settings.seed);
-  const double taken = 1 - c.settings.groups[0].momentum;
+  const double weight = 1 - c.settings.groups[0].momentum;
   reference::AdamW how;
   how.lr = c.lr;
   std::vector<double> m(480), w(500), mean(500), square(500), gradient(500);
@@ -274,8 +274,8 @@ TEST_CASE("step: bf16 weights and momentum round by the bits of seed, step, para
   for (int64_t step = 0; step < 2; ++step) {
     const auto at = static_cast<uint64_t>(step);
     for (size_t i = 0; i < m.size(); ++i)
-      m[i] = (1 - taken) * m[i] +
-             taken * static_cast<double>(world::value(0, static_cast<int64_t>(i), step));
+      m[i] = (1 - weight) * m[i] +
+             weight * static_cast<double>(world::value(0, static_cast<int64_t>(i), step));
     for (size_t i = 0; i < w.size(); ++i)
       gradient[i] = static_cast<double>(world::value(1, static_cast<int64_t>(i), step));
     reference::adamw_step(how, step + 1, w, mean, square, gradient);
