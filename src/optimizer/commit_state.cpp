@@ -73,7 +73,8 @@ const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
     if (s.steps == last.steps) continue;
     MUONRT_REQUIRE(may_follow(s, last), Status::kMismatch, "recover: rank ", s.rank,
                    " of the optimizer has committed ", s.steps, " steps and rank ", last.rank, " ",
-                   last.steps, ", but not the step that rank lacks; load a checkpoint");
+                   last.steps, ", but rank ", s.rank,
+                   " can only roll forward by the step that failed; load a checkpoint");
     MUONRT_REQUIRE(s.has_staged_step, Status::kTorn, "recover: rank ", last.rank,
                    " of the optimizer has committed step ", last.steps, ", and rank ", s.rank,
                    " has staged nothing of it, because commit is eager; load a checkpoint");

@@ -44,7 +44,8 @@ class ConsistencyCheck {
   /// Errors: as FiniteCheck and MasterCheck; those of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings,
                        const ParamView* params, StepInputs& inputs);
-  /// Clears the checks that the committed step has run.
+  /// Clears the checks that the committed step has run. With ReplicaCheck::kEvery the comparison of
+  /// replicas stays due.
   /// @param wrote_nonfinite  the commit wrote a value that is not finite on this rank. All local
   ///     checks are then due again.
   void on_commit(bool wrote_nonfinite);

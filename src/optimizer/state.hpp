@@ -64,8 +64,8 @@ class State {
   /// Allocates the memory. Only NorMuon's moments are set to zero here.
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
         const std::vector<RankChunk>& chunks, int rank);
-  /// Sets state to zero, and owned master weights to the values of the parameters. Runs on the
-  /// device after the work on the caller's default stream, and blocks.
+  /// Sets state to zero, and owned master weights to the values of the parameters, after the work
+  /// on the caller's default stream that may still write them. Runs on the device, and blocks.
   void initialize(Device& device, const OptimizerSettings& settings);
   /// Sets the owned master weights of these parameters to their values, and their remainders to
   /// zero, as `initialize` does.
@@ -82,12 +82,12 @@ class State {
   const NormuonMemory& normuon() const { return normuon_; }
 
  private:
-  std::vector<StateEntry> entries_;
-  std::vector<size_t> first_;  // by parameter: its first entry; then the number of entries
   /// @param clears  also sets all other state to zero.
   void set_masters(Device& device, const OptimizerSettings& settings,
                    const std::vector<int64_t>& params, bool clears);
 
+  std::vector<StateEntry> entries_;
+  std::vector<size_t> first_;  // by parameter: its first entry; then the number of entries
   Buffer memory_;
   NormuonMemory normuon_;
 };

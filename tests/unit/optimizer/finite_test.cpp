@@ -281,7 +281,8 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
           for (int64_t i = 0; i < 3; ++i)
             if (comm.rank() == 1 || i == 2) std::memcpy(rank.grad(i).data(), values + i, 4);
           const world::Ended end = world::attempt_only(rank, 0);
-          why[static_cast<size_t>(comm.rank())] = describe_skip(rank.optimizer().settings(), end.report);
+          why[static_cast<size_t>(comm.rank())] =
+              describe_skip(rank.optimizer().settings(), end.report);
           return end;
         });
         // In an eager step the vote on gradients comes first; NaN is found there in any parameter.

@@ -288,8 +288,8 @@ TEST_CASE("recover: impossible step numbers and duplicate ranks are named", "[un
     survivors.allgather(&here, both, 1);
   });
   check_mismatch(steps,
-                 "rank 0 of the optimizer has committed 1 steps and rank 1 5, which it does not "
-                 "wait for");
+                 "rank 0 of the optimizer has committed 1 steps and rank 1 5, but rank 0 can only "
+                 "roll forward by the step that failed");
   check_mismatch(twice, "ranks 0 and 1 both bring rank 0 of the optimizer");
 }
 
