@@ -37,7 +37,7 @@ std::vector<NewtonSchulz> methods_in(DType iteration) {
   OptimizerSettings settings;
   settings.groups = {GroupSettings::defaults(Role::kMuon)};
   settings.groups[0].form = FormChoice::kStandard;
-  settings.groups[0].iteration = iteration;
+  settings.groups[0].iteration_dtype = iteration;
   return make_newton_schulz(settings);
 }
 

@@ -187,7 +187,7 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     std::vector<GroupSettings> others(5, g);
     others[0].steps = 4;
     others[1].name = "other";
-    others[2].iteration = DType::kBF16;
+    others[2].iteration_dtype = DType::kBF16;
     others[3].normuon_axis = NormuonAxis::kRows;
     others[4].scale_factor = 0.5;
     const char* const says[] = {
