@@ -202,7 +202,7 @@ TEST_CASE("recover: if no rank has committed the step, it is discarded", "[unit]
 TEST_CASE("recover: a step that fails after its vote is torn for all ranks", "[unit][recover]") {
   world::Case c = three_ranks();
   c.settings.commit = CommitMode::kEager;
-  // The rank fails in the second vote, after the chunks were committed.
+  // Rank 0 does not receive the sum of the second vote, after its chunks were committed.
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step.status == Status::kOk);
   CHECK(result.ranks[0].step.status == Status::kTorn);
