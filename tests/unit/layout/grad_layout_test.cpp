@@ -158,7 +158,7 @@ TEST_CASE("gradient layouts: what differs by addends alone is said by the layout
   CHECK_FALSE(p.grad_layout);
   CHECK(p.layout.partial_dims() == std::vector<int>{0});
   CHECK_THROWS_WITH(take_grad_layout(p, of({kR, shard(0)})),
-                    Catch::Contains("in grad_layout alone"));
+                    Catch::Contains("only in grad_layout"));
   p.layout = of({kR, shard(0)});
   take_grad_layout(p, of({kP, shard(1)}));
   REQUIRE(p.grad_layout);
@@ -188,7 +188,7 @@ TEST_CASE("gradient layouts: what cannot be is refused on every rank", "[unit][g
         c.settings.groups = world::default_groups();
         c.settings.groups[0].blocks = {2, 2, 3, 0.5};
       },
-      "cut in another way than it is");
+      "its gradients are partial or have another layout");
   refused(
       [](world::Case& c) {
         for (size_t i = 0; i < 9; ++i) c.params[i].grad_placements = {kP};
