@@ -110,8 +110,7 @@ void check_gradients(const OptimizerSettings& s, const ParamSettings& p, const s
   const bool slices = s.groups[p.group].role == Role::kAdamW && (partial || p.grad_layout);
   MUONRT_REQUIRE(!slices || p.master_kind != MasterKind::kStochastic, Status::kNotSupported, who,
                  ": master_kind is MUONRT_MASTER_STOCHASTIC, but its gradients are partial or have "
-                 "another layout "
-                 "than the parameter (",
+                 "another layout than the parameter (",
                  grad_layout(p).describe(),
                  "), so its owners send rounded values; use master weights or a remainder");
   MUONRT_REQUIRE(

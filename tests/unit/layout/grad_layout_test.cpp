@@ -188,7 +188,7 @@ TEST_CASE("gradient layouts: what cannot be is refused on every rank", "[unit][g
         c.settings.groups = world::default_groups();
         c.settings.groups[0].blocks = {2, 2, 3, 0.5};
       },
-      "its gradients are partial or have another layout");
+      "cut in another way than it is");
   refused(
       [](world::Case& c) {
         for (size_t i = 0; i < 9; ++i) c.params[i].grad_placements = {kP};
