@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// A line as it is sent.
+/// An entry as it is sent. Longer texts are cut.
 struct AgreementTable::SentEntry {
   uint64_t hash;
   char label[504], value[3584];
@@ -20,36 +20,36 @@ namespace {
 
 template <size_t kCapacity>
 void put(char (&to)[kCapacity], const std::string& text) noexcept {
-  const auto keep = [&](const std::string& words) {
-    const size_t length = std::min(words.size(), kCapacity - 1);
-    std::memcpy(to, words.data(), length);
+  const auto copy = [&](const std::string& from) {
+    const size_t length = std::min(from.size(), kCapacity - 1);
+    std::memcpy(to, from.data(), length);
     to[length] = 0;
   };
   try {
-    keep(shorten_names(text));
+    copy(shorten_names(text));
   } catch (const std::bad_alloc&) {
-    keep(text);
+    copy(text);
   }
 }
 
-/// A few bytes of every rank; up to kFew ranks they lie here.
+/// A small value of every rank, gathered over `comm`. With up to kFew ranks it does not allocate.
 template <class T>
 class RankValues {
  public:
-  RankValues(Comm& comm, const T& mine) : count_(static_cast<size_t>(comm.size())) {
+  RankValues(Comm& comm, const T& own) : count_(static_cast<size_t>(comm.size())) {
     if (count_ > kFew) run_or_abort(comm, [&] { many_.resize(count_); });
-    comm.allgather(&mine, data(), sizeof mine);
+    comm.allgather(&own, data(), sizeof own);
   }
   const T& operator[](size_t rank) const { return const_cast<RankValues*>(this)->data()[rank]; }
-  /// The first rank of which `holds(word)`; the number of ranks if there is none.
-  template <class Holds>
-  size_t find(Holds holds) const {
+  /// Returns the first rank whose value satisfies `condition`, or the number of ranks.
+  template <class Condition>
+  size_t find(Condition condition) const {
     size_t rank = 0;
-    while (rank < count_ && !holds((*this)[rank])) ++rank;
+    while (rank < count_ && !condition((*this)[rank])) ++rank;
     return rank;
   }
   bool equal() const {
-    return find([&](const T& word) { return !(word == (*this)[0]); }) == count_;
+    return find([&](const T& value) { return !(value == (*this)[0]); }) == count_;
   }
   size_t count() const { return count_; }
 
@@ -62,21 +62,23 @@ class RankValues {
   std::vector<T> many_;
 };
 
-/// What a rank says before any text.
+/// What a rank sends before its text.
 struct ErrorHeader {
   int32_t status;    // 0: no error
-  int32_t has_room;  // for the texts of all
+  int32_t has_room;  // 1: the rank has memory for the texts of all ranks
 };
 struct ErrorText {
-  char words[1024];
+  char text[1024];
 };
 
-/// The size of a table, and its hash.
+/// What a rank sends of its table first.
 struct TableHeader {
   uint64_t hash;
-  int64_t lines;
-  int32_t whole, has_room;
+  int64_t entries;
+  int32_t complete, has_room;
 };
+
+/// Resizes `room` to one element for each rank. Returns false if the allocation fails.
 template <class T>
 bool make_room(std::vector<T>& room, Comm& comm) {
   return !capture_error([&] { room.resize(static_cast<size_t>(comm.size())); });
@@ -84,12 +86,12 @@ bool make_room(std::vector<T>& room, Comm& comm) {
 
 }  // namespace
 
-std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& mine) {
+std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error) {
   static_assert(sizeof(ErrorText) <= kExplanationBytes);
   std::vector<ErrorText> texts;
   const bool has_room = make_room(texts, comm);
-  const RankValues<ErrorHeader> all(comm,
-                                    {mine ? static_cast<int32_t>(mine->status()) : 0, has_room});
+  const RankValues<ErrorHeader> all(
+      comm, {own_error ? static_cast<int32_t>(own_error->status()) : 0, has_room});
   const size_t first = all.find([](const ErrorHeader& s) { return s.status != 0; });
   if (first == all.count()) return std::nullopt;
   const Status status = status_of_peer(all[first].status);
@@ -97,25 +99,24 @@ std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& m
   Error error(status, rank);
   if (all.find([](const ErrorHeader& s) { return !s.has_room; }) == all.count()) {
     ErrorText text{};
-    if (mine) put(text.words, mine->message());
+    if (own_error) put(text.text, own_error->message());
     comm.allgather(&text, texts.data(), sizeof text);
-    texts[first].words[sizeof text - 1] = 0;
+    texts[first].text[sizeof text - 1] = 0;
     error = error_with_message(
-        status, [&] { return std::string(texts[first].words); }, rank);
+        status, [&] { return std::string(texts[first].text); }, rank);
   }
   return all.count() == 1 ? error : error.with_rank(comm.rank());
 }
 
-void throw_common_error(Comm& comm, const std::optional<Error>& mine) {
-  if (const auto error = find_common_error(comm, mine)) throw *error;
+void throw_common_error(Comm& comm, const std::optional<Error>& own_error) {
+  if (const auto error = find_common_error(comm, own_error)) throw *error;
 }
 
-/// Hash of the first lines.
-uint64_t AgreementTable::prefix(int64_t lines) const {
+uint64_t AgreementTable::prefix_hash(int64_t count) const {
   Hash hash;
-  for (const Entry& line : std::span(entries_).first(static_cast<size_t>(lines))) {
-    hash.bytes(line.label);
-    hash.bytes(line.value);
+  for (const Entry& entry : std::span(entries_).first(static_cast<size_t>(count))) {
+    hash.bytes(entry.label);
+    hash.bytes(entry.value);
   }
   return hash.digest();
 }
@@ -124,39 +125,43 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   static_assert(sizeof(SentEntry) <= kExplanationBytes);
   std::vector<SentEntry> room;
   const bool has_room = make_room(room, comm);
-  const RankValues<TableHeader> heads(
-      comm, {prefix(std::ssize(entries_)), std::ssize(entries_), complete_, has_room});
-  const size_t cut = heads.find([](const TableHeader& h) { return !h.whole; });
-  const size_t other = heads.find([&](const TableHeader& h) { return h.hash != heads[0].hash; });
-  if (other == heads.count() && cut == heads.count()) return std::nullopt;
-  const size_t poor = std::min(cut, heads.find([](const TableHeader& h) { return !h.has_room; }));
-  if (poor < heads.count())
-    return make_error(Status::kMismatch, "ranks disagree, and rank ", poor,
+  const RankValues<TableHeader> headers(
+      comm, {prefix_hash(std::ssize(entries_)), std::ssize(entries_), complete_, has_room});
+  const size_t incomplete = headers.find([](const TableHeader& h) { return !h.complete; });
+  const size_t other =
+      headers.find([&](const TableHeader& h) { return h.hash != headers[0].hash; });
+  if (other == headers.count() && incomplete == headers.count()) return std::nullopt;
+  const size_t no_memory =
+      std::min(incomplete, headers.find([](const TableHeader& h) { return !h.has_room; }));
+  if (no_memory < headers.count())
+    return make_error(Status::kMismatch, "ranks disagree, and rank ", no_memory,
                       " has no memory to find out where; pass the same on every rank");
-  int64_t most = 0;
-  for (size_t r = 0; r < heads.count(); ++r) most = std::max(most, heads[r].lines);
-  return find_entry_mismatch(comm, most, room);
+  int64_t longest = 0;
+  for (size_t r = 0; r < headers.count(); ++r) longest = std::max(longest, headers[r].entries);
+  return find_entry_mismatch(comm, longest, room);
 }
 
-/// @param most  lines of a table, of which one differs, or more: one that a short one ends before.
-std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t most,
+// Finds the first entry that differs by bisection over the hashes of prefixes. A table that has
+// fewer entries than another one differs where it ends.
+// @param limit  the number of entries of the longest table.
+std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t limit,
                                                          std::vector<SentEntry>& all) const {
   const int64_t count = std::ssize(entries_);
-  int64_t equal = 0, different = most;
+  int64_t equal = 0, different = limit;
   while (different - equal > 1) {
     const int64_t middle = equal + (different - equal) / 2;
-    const uint64_t mine = middle > count ? ~prefix(count) : prefix(middle);
-    (RankValues<uint64_t>(comm, mine).equal() ? equal : different) = middle;
+    const uint64_t own = middle > count ? ~prefix_hash(count) : prefix_hash(middle);
+    (RankValues<uint64_t>(comm, own).equal() ? equal : different) = middle;
   }
-  static const Entry kEnd{"end of the list", "absent"};  // short: no memory
-  const Entry& line = equal >= count ? kEnd : entries_[static_cast<size_t>(equal)];
+  static const Entry kEnd{"end of the list", "absent"};  // short texts need no allocation
+  const Entry& entry = equal >= count ? kEnd : entries_[static_cast<size_t>(equal)];
   Hash hash;
-  hash.bytes(line.label);
-  hash.bytes(line.value);
+  hash.bytes(entry.label);
+  hash.bytes(entry.value);
   SentEntry sent{};
   sent.hash = hash.digest();
-  put(sent.label, line.label);
-  put(sent.value, line.value);
+  put(sent.label, entry.label);
+  put(sent.value, entry.value);
   comm.allgather(&sent, all.data(), sizeof sent);
   for (SentEntry& x : all) x.label[sizeof x.label - 1] = x.value[sizeof x.value - 1] = 0;
   const auto other = std::find_if(all.begin(), all.end(),

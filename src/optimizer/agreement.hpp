@@ -10,55 +10,59 @@
 
 namespace muonrt {
 
-/// What `work` throws, as current_error. Takes no memory.
-template <class Work>
-std::optional<Error> capture_error(const Work& work) {
+/// Runs `function` and returns the error that it throws, converted by current_error(). Does not
+/// allocate.
+template <class Function>
+std::optional<Error> capture_error(const Function& function) {
   try {
-    work();
+    function();
   } catch (const std::exception&) {
     return current_error();
   }
   return std::nullopt;
 }
 
-// None of the collectives here fails for want of memory, nor changes the status that it agrees on:
-// where a rank has no memory for the words, every rank's are fewer. (But for worlds of more than
-// 512 ranks, where it closes the communicator.)
+// With up to 512 ranks a failed allocation neither fails one of these collectives nor changes the
+// status on which it agrees: if one rank has no memory for the texts, all ranks return a shorter
+// text. With more ranks a failed allocation may abort the communicator.
 
-/// If any rank brings an error, the same one on all: that of the lowest such rank, with the rank's
-/// number in front. Collective. Throws what the communicator does.
-std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& mine);
-/// Throws it.
-void throw_common_error(Comm& comm, const std::optional<Error>& mine);
+/// Returns the same error on every rank if any rank passes one: the error of the lowest such rank,
+/// with its rank number as a prefix. Collective. Errors: those of the communicator.
+std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
+/// As find_common_error, but throws the error.
+void throw_common_error(Comm& comm, const std::optional<Error>& own_error);
 
-/// Runs `work` everywhere; where it throws on any rank, every rank throws that error. Collective.
-template <class Work>
-void run_collectively(Comm& comm, const Work& work) {
-  throw_common_error(comm, capture_error(work));
+/// Runs `function` on every rank. If it throws on any rank, every rank throws that error.
+/// Collective.
+template <class Function>
+void run_collectively(Comm& comm, const Function& function) {
+  throw_common_error(comm, capture_error(function));
 }
 
-/// Runs `work`, for which peers may be waiting inside `comm`: what it throws ends `comm`.
-template <class Work>
-void run_or_abort(Comm& comm, const Work& work) {
-  if (const auto error = capture_error(work)) {
+/// Runs `function` while peers may be waiting in `comm`. If it throws, aborts `comm`, so that the
+/// peers return, and throws the error as one of the communicator.
+template <class Function>
+void run_or_abort(Comm& comm, const Function& function) {
+  if (const auto error = capture_error(function)) {
     comm.abort(error->status(), error->message());
     throw error->as_comm_error();
   }
 }
 
-/// What must be equal on every rank, line by line.
+/// A list of labels and values that must be equal on all ranks.
 class AgreementTable {
  public:
   void add(std::string label, std::string value) {
     entries_.push_back({std::move(label), std::move(value)});
   }
-  /// There was no memory for all lines.
+  /// Notes that an allocation failed, so that entries are missing.
   void mark_incomplete() { complete_ = false; }
-  /// MISMATCH, the same on every rank, naming the first differing line, the ranks and both values;
-  /// none where all are equal, and whole. Hashes alone are sent, and of that line a few KiB: tables
-  /// may be long, ranks many. Collective. Throws what the communicator does.
+  /// Returns the same MISMATCH error on every rank if the tables differ. It names the first entry
+  /// that differs, two ranks and their values. Returns nothing if the tables of all ranks are equal
+  /// and complete. Tables may be long, so the ranks exchange hashes, and about 4 KiB for the entry
+  /// that differs. Collective. Errors: those of the communicator.
   std::optional<Error> find_mismatch(Comm& comm) const;
-  /// Throws it.
+  /// As find_mismatch, but throws the error.
   void require_equal(Comm& comm) const;
 
  private:
@@ -66,8 +70,9 @@ class AgreementTable {
     std::string label, value;
   };
   struct SentEntry;
-  uint64_t prefix(int64_t lines) const;
-  std::optional<Error> find_entry_mismatch(Comm& comm, int64_t most,
+  /// Hash of the first `count` entries.
+  uint64_t prefix_hash(int64_t count) const;
+  std::optional<Error> find_entry_mismatch(Comm& comm, int64_t limit,
                                            std::vector<SentEntry>& all) const;
 
   std::vector<Entry> entries_;

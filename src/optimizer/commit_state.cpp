@@ -5,37 +5,38 @@
 
 #include "optimizer/agreement.hpp"
 
-// How a step that failed is told, and how the ranks that are left settle it. The vote's sum does
-// not arrive everywhere at once: where a rank dies inside it, some may have committed and others
-// not. What has committed stays; the others have staged all that a commit reads, and roll forward.
+// If a rank dies during a vote, some ranks may have received the vote sum and committed the step,
+// and others not. A commit is never undone. The other ranks have staged everything that a commit
+// reads, so they roll forward.
 
 namespace muonrt {
 
-/// Where a rank stands, for the others.
+/// The commit state of one rank, as the survivors exchange it.
 struct SurvivorState {
   enum Kind : int64_t { kUsable, kFailed, kUndecided, kTorn };
 
   int64_t kind = kUsable;
   uint64_t identity = 0;              // of the optimizer
-  int64_t rank = 0, world = 0;        // in it
-  int64_t steps = 0;                  // committed
-  int64_t has_staged_step = 0;        // 1: what an open step staged is still there
-  int64_t fingerprint = 0;            // kOpen: of the step that it has not heard the vote of
-  int64_t committed_fingerprint = 0;  // of the last committed step,
-  Vote committed_vote_sum;            // and its vote
+  int64_t rank = 0, world = 0;        // in the optimizer's communicator
+  int64_t steps = 0;                  // committed steps
+  int64_t has_staged_step = 0;        // 1: an undecided step can still be committed (atomic commit)
+  int64_t fingerprint = 0;            // kUndecided: of the step whose vote sum has not arrived
+  int64_t committed_fingerprint = 0;  // of the last committed step
+  Vote committed_vote_sum;            // of the last committed step
   int64_t policy = 0;                 // a SurvivorPolicy
 };
 
 namespace {
 
-/// Whether `behind` waits for the vote that `ahead` has heard.
-bool may_follow(const SurvivorState& behind, const SurvivorState& ahead) {
-  return behind.kind == SurvivorState::kUndecided && behind.steps + 1 == ahead.steps &&
-         behind.fingerprint == ahead.committed_fingerprint &&
-         vote_passes(ahead.committed_vote_sum, ahead.world, behind.fingerprint);
+/// Whether the undecided step of `undecided` is the last committed step of `committed`.
+bool may_follow(const SurvivorState& undecided, const SurvivorState& committed) {
+  return undecided.kind == SurvivorState::kUndecided && undecided.steps + 1 == committed.steps &&
+         undecided.fingerprint == committed.committed_fingerprint &&
+         vote_passes(committed.committed_vote_sum, committed.world, undecided.fingerprint);
 }
 
-// Throws the same on every rank. @param bringers  room: by rank of the optimizer, who brings it.
+// Checks that the survivors are different ranks of one optimizer. Throws the same error on every
+// rank. @param bringers  memory: for each rank of the optimizer, the survivor that has it.
 void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t>& bringers) {
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
@@ -56,14 +57,13 @@ void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t
   }
 }
 
-/// The rank that has committed most. Throws the same on every rank where there is no way to bring
-/// all others there.
+/// Returns the state of a rank that has committed the most steps. Throws the same error on every
+/// rank if another rank cannot roll forward to it.
 const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
   for (const SurvivorState& s : all) {
     MUONRT_REQUIRE(s.kind != SurvivorState::kTorn, Status::kTorn, "recover: the step of rank ",
-                   s.rank, " is torn, behind ", s.steps,
-                   " committed ones (its parameters are partly "
-                   "updated); reload a checkpoint");
+                   s.rank, " is torn after ", s.steps,
+                   " committed steps, so its parameters are partly updated; load a checkpoint");
   }
   const auto more = [](const SurvivorState& a, const SurvivorState& b) {
     return a.steps < b.steps;
@@ -73,36 +73,39 @@ const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
     if (s.steps == last.steps) continue;
     MUONRT_REQUIRE(may_follow(s, last), Status::kMismatch, "recover: rank ", s.rank,
                    " of the optimizer has committed ", s.steps, " steps and rank ", last.rank, " ",
-                   last.steps, ", which it does not wait for; reload a checkpoint");
+                   last.steps, ", but rank ", s.rank,
+                   " can only roll forward by the step that failed; load a checkpoint");
     MUONRT_REQUIRE(s.has_staged_step, Status::kTorn, "recover: rank ", last.rank,
                    " of the optimizer has committed step ", last.steps, ", and rank ", s.rank,
-                   " keeps nothing of it (commit is eager); reload a checkpoint");
+                   " has staged nothing of it, because commit is eager; load a checkpoint");
   }
   return last;
 }
 
-// Throws the same on every rank. Ranks that are not here may settle the step among themselves: only
-// those that cannot be two parts of one world may go ahead.
+// Ranks that do not take part may recover among themselves with another result. A recovery is
+// therefore allowed only for a majority, because two groups of survivors cannot both be one. Throws
+// the same error on every rank.
 void check_quorum(const std::vector<SurvivorState>& all) {
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].policy == all[0].policy, Status::kMismatch,
                    "recover: survivor_policy is ", all[r].policy, " on rank ", r, ", but ",
                    all[0].policy, " on rank 0; pass the same on every rank");
   }
-  const auto here = std::ssize(all);
+  const auto count = std::ssize(all);
   const int64_t world = all[0].world;
   const bool lowest =
       std::any_of(all.begin(), all.end(), [](const SurvivorState& s) { return s.rank == 0; });
-  const bool enough = 2 * here > world || (2 * here == world && lowest);
+  const bool enough = 2 * count > world || (2 * count == world && lowest);
   MUONRT_REQUIRE(enough || all[0].policy == static_cast<int64_t>(SurvivorPolicy::kAny),
-                 Status::kUndecided, "recover: ", here, " of the optimizer's ", world,
-                 " ranks are here (more than half are needed, or half with its rank 0), and the "
-                 "others may settle the step otherwise; bring more ranks, reload a checkpoint, or "
-                 "set survivor_policy if the others are certainly lost");
+                 Status::kUndecided, "recover: ", count, " of the optimizer's ", world,
+                 " ranks are here, but more than half are needed, or half with its rank 0; call it "
+                 "on more ranks, load a checkpoint, or set survivor_policy to MUONRT_SURVIVORS_ANY "
+                 "if the other ranks have certainly ended");
 }
 
-// What else says "voted down, still usable" is not what a stream or a communicator ends with. A
-// communicator's own want of memory is COMM by now.
+// An error of a stream or a communicator ends the optimizer. Statuses that would mean "rejected,
+// still usable" are therefore replaced by DEVICE or COMM. A failed allocation of a communicator has
+// the status COMM already.
 Error as_fatal_error(const Error& error) {
   if (!leaves_optimizer_usable(error.status())) return error;
   const bool device = error.status() == Status::kOutOfMemory && !error.is_remote();
@@ -115,13 +118,13 @@ CommitState::CommitState(int rank, int world, CommitMode commit)
     : rank_(rank),
       world_(world),
       by_rank_(static_cast<size_t>(world)),
-      found_of_ranks_(static_cast<size_t>(world)),
+      nonfinite_by_rank_(static_cast<size_t>(world)),
       commit_(commit) {
   std::random_device draw;
   identity_ = uint64_t{draw()} << 32 | draw();
 }
 
-// Rank 0's.
+// All ranks take the number of rank 0.
 void CommitState::agree_on_identity(Comm& comm) {
   comm.allgather(&identity_, by_rank_.data(), sizeof identity_);
   identity_ = static_cast<uint64_t>(by_rank_[0]);
@@ -132,11 +135,11 @@ void CommitState::require_usable() const {
   const char* const front = "this optimizer is unusable since an earlier step failed (";
   const char* const status = status_name(fatal_error_->status());
   MUONRT_REQUIRE(recovered_, Status::kInvalidState, front, status, ": ", fatal_error_->message(),
-                 "); destroy it and resume from a checkpoint");
+                 "); destroy it and load a checkpoint");
   throw make_error(Status::kInvalidState, front, status, ": ", fatal_error_->message(), "); ",
                    steps_,
-                   " steps are committed, as the ranks have settled: make another over the ranks "
-                   "that are left, from this one's state");
+                   " steps are committed on all surviving ranks; create a new optimizer on these "
+                   "ranks from the state of this one");
 }
 
 void CommitState::agree_on_steps(Comm& comm, int period) {
@@ -150,20 +153,21 @@ void CommitState::agree_on_steps(Comm& comm, int period) {
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
                    all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with block_period ",
-                   period, " it says which steps take blocks); set the same on every rank");
+                   period, " it selects the block steps); set the same on every rank");
   }
 }
 
-StepEndState CommitState::end_state(const StepReadback& outcome) const {
-  // Flags first, as a stream that is late writes them: a verdict is then no older than they are.
-  const bool entered = outcome.vote_sent != 0, passed = outcome.vote_returned != 0;
-  return {.vote_sum = outcome.vote_sum,
-          .confirm_sum = outcome.confirm_sum,
+StepEndState CommitState::end_state(const StepReadback& readback) const {
+  // A stream that is late may still write the readback. The flags are read before the vote sums, so
+  // the sums are at least as new as the flags.
+  const bool sent = readback.vote_sent != 0, returned = readback.vote_returned != 0;
+  return {.vote_sum = readback.vote_sum,
+          .confirm_sum = readback.confirm_sum,
           .world = world_,
           .fingerprint = fingerprint_,
           .commit = commit_,
-          .vote_sent = entered,
-          .vote_returned = passed};
+          .vote_sent = sent,
+          .vote_returned = returned};
 }
 
 void CommitState::on_commit(const Vote& vote_sum) {
@@ -172,32 +176,35 @@ void CommitState::on_commit(const Vote& vote_sum) {
   committed_fingerprint_ = fingerprint_;
 }
 
-// "Not entered" has to be certain, for nobody waits for this rank then. The stream sets the flag
-// before it hands the ballot on, and takes it back only where it finds the communicator closed;
-// that stays so, what it hands on is zeros, and no sum passes without every rank's consent. The
-// communicator is closed before the flag is read: a stream that comes to the vote later, from
-// behind a caller's that was late, finds it closed.
-Error CommitState::on_failure(const Error& error, const StepReadback& outcome) {
-  StepEndState end = end_state(outcome);
+// vote_sent == 0 must be certain, because then no other rank can have committed the step:
+//  * The stream sets the flag before it sends the vote.
+//  * It clears the flag only if the communicator was aborted before. The communicator stays
+//  aborted,
+//    so at most zeros are sent instead of the vote, and no vote sum passes without the consent of
+//    every rank.
+//  * The communicator is aborted before the flag is read here. If a stream reaches the vote later,
+//    because the caller's stream was late, it finds the communicator aborted.
+Error CommitState::on_failure(const Error& error, const StepReadback& readback) {
+  StepEndState end = end_state(readback);
   end.failed = true;
-  const StepOutcome result = determine_outcome(end);
+  const StepOutcome outcome = determine_outcome(end);
   Error final_error = as_fatal_error(error);
-  if (result == StepOutcome::kTorn) {
+  if (outcome == StepOutcome::kTorn) {
     final_error = make_error(Status::kTorn, "the step failed after its vote (", error.message(),
-                             "); parameters may be partly updated, reload a checkpoint");
+                             "), so parameters may be partly updated; load a checkpoint");
     torn_ = true;
-  } else if (result == StepOutcome::kUndecided) {
+  } else if (outcome == StepOutcome::kUndecided) {
     final_error =
-        make_error(Status::kUndecided, "the step failed inside its vote (", error.message(),
-                   "); nothing was committed here, but a peer may have committed; settle "
-                   "it with muonrt_optimizer_recover, or reload a checkpoint");
+        make_error(Status::kUndecided, "the step failed during its vote (", error.message(),
+                   "): this rank did not commit it, but another rank may have; call "
+                   "muonrt_optimizer_recover() on the surviving ranks, or load a checkpoint");
     undecided_ = true;
   }
   fatal_error_ = final_error;
   return final_error;
 }
 
-SurvivorState CommitState::standing() const {
+SurvivorState CommitState::survivor_state() const {
   SurvivorState out;
   out.kind = !fatal_error_ ? SurvivorState::kUsable
              : torn_       ? SurvivorState::kTorn
@@ -215,11 +222,11 @@ SurvivorState CommitState::standing() const {
 }
 
 Recovery CommitState::recover(Comm& survivors, SurvivorPolicy policy, RollForward roll_forward) {
-  SurvivorState mine = standing();
-  mine.policy = static_cast<int64_t>(policy);
+  SurvivorState own = survivor_state();
+  own.policy = static_cast<int64_t>(policy);
   std::vector<SurvivorState> all;
   run_collectively(survivors, [&] { all.resize(static_cast<size_t>(survivors.size())); });
-  survivors.allgather(&mine, all.data(), sizeof mine);
+  survivors.allgather(&own, all.data(), sizeof own);
   check_identities(all, by_rank_);
   check_quorum(all);
   const SurvivorState& last = check_steps(all);

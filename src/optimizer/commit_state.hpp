@@ -13,82 +13,88 @@
 
 namespace muonrt {
 
-/// Of a step: it was voted down, nothing has changed, and the optimizer can go on.
+/// Whether a step that returned `status` was rejected by the vote: nothing has changed, and the
+/// optimizer can be used again.
 constexpr bool leaves_optimizer_usable(Status status) {
   return status == Status::kInvalidArgument || status == Status::kMismatch ||
          status == Status::kCallback || status == Status::kOutOfMemory;
 }
 
-/// What the ranks that are left have settled.
+/// The result of `recover`, which is the same on all surviving ranks.
 struct Recovery {
   enum class Outcome : int32_t { kNone = 0, kRolledForward = 1, kDiscarded = 2 };
   Outcome outcome = Outcome::kNone;
-  int64_t steps = 0;  // committed, on each of them
+  int64_t steps = 0;  // committed steps on every survivor
 };
 
-/// Of which ranks it is enough that they are left.
+/// How many ranks must survive for a recovery.
 enum class SurvivorPolicy : int32_t {
   kMajority = 0,  // more than half, or half with rank 0
-  kAny = 1,       // unsafe: two parts of a world may settle differently
+  kAny = 1,       // unsafe: two groups of survivors may decide differently
 };
 
 struct SurvivorState;
 
-/// How many steps a rank has committed, what it remembers of the last vote, and whether it can go
-/// on: what the ranks that are left need to settle a step that failed.
+/// The committed steps of a rank, its last vote, and the error that ended the optimizer, if any.
+/// From these the surviving ranks decide what becomes of a step that failed.
 class CommitState {
  public:
-  /// Commits on this rank, as its peers have, the step with this stamp; `verdict` is its vote's
-  /// sum.
+  /// Commits on this rank the step with this fingerprint, which other ranks have committed.
+  /// `vote_sum` is the sum of the votes of that step.
   using RollForward = FunctionRef<void(int64_t fingerprint, const Vote& vote_sum)>;
 
   CommitState() = default;
   CommitState(int rank, int world, CommitMode commit);
-  /// Collective: takes a number that no other optimizer has.
+  /// Gives the optimizer a random identity, the same on all its ranks. Collective.
   void agree_on_identity(Comm& comm);
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  /// Errors: INVALID_STATE where an earlier step has ended the optimizer.
+  /// Errors: INVALID_STATE if an earlier step has ended the optimizer.
   void require_usable() const;
-  /// Collective, before a step that may take one of two plans: another number of steps may mean the
-  /// other plan, whose exchanges would not meet those of the peers; so it cannot wait for the vote.
-  /// Errors: MISMATCH naming ranks and numbers; those of the communicator, which end the optimizer.
+  /// Compares the step numbers of all ranks. Call it before a step if there are two plans: ranks
+  /// with different step numbers could take different plans, whose exchanges do not match, so the
+  /// vote would be too late. Collective.
+  /// Errors: MISMATCH, naming ranks and numbers; those of the communicator, which end the
+  /// optimizer.
   void agree_on_steps(Comm& comm, int period);
 
-  /// A step begins whose ballot has this stamp.
+  /// Notes the fingerprint of the step that begins.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }
-  /// What this rank knows of it, but for what errors of streams and the communicator say.
-  StepEndState end_state(const StepReadback& outcome) const;
+  /// The end state of the step from its readback. Errors of streams and of the communicator are not
+  /// included.
+  StepEndState end_state(const StepReadback& readback) const;
+  /// Counts the step as committed. @param vote_sum  the sum of its votes.
   void on_commit(const Vote& vote_sum);
-  /// Room for what every rank found in a step, so that explaining a skip takes no memory.
-  std::vector<NonfiniteSource>& nonfinite_by_rank() { return found_of_ranks_; }
-  /// It has failed, and the communicator has been aborted: only then may `outcome` be read.
-  /// @return  what the caller is told.
-  Error on_failure(const Error& error, const StepReadback& outcome);
-  /// The optimizer ends, whatever the step was.
+  /// Memory for the findings of all ranks, so that explain_skip does not allocate.
+  std::vector<NonfiniteSource>& nonfinite_by_rank() { return nonfinite_by_rank_; }
+  /// Call it after the step has failed and the communicator has been aborted; before the abort the
+  /// readback is not final. Ends the optimizer.
+  /// @return  the error for the caller: TORN, UNDECIDED, or `error` itself.
+  Error on_failure(const Error& error, const StepReadback& readback);
+  /// Ends the optimizer with this error, whatever the outcome of the step is.
   void set_fatal_error(const Error& error) { fatal_error_ = error; }
 
-  /// Collective over the ranks that are left, behind a step that failed. Errors: as
-  /// muonrt_optimizer_recover.
+  /// Brings the surviving ranks to the same number of committed steps after a step that failed.
+  /// Collective over the survivors. Errors: as muonrt_optimizer_recover().
   Recovery recover(Comm& survivors, SurvivorPolicy policy, RollForward roll_forward);
 
  private:
-  SurvivorState standing() const;
+  SurvivorState survivor_state() const;
 
-  uint64_t identity_ = 0;  // of all ranks of this optimizer; before they agree: this one's draw
+  uint64_t identity_ = 0;  // equal on all ranks after agree_on_identity; before, this rank's number
   int64_t rank_ = 0, world_ = 1;
-  std::vector<int64_t> by_rank_;  // room for a number of every rank
-  std::vector<NonfiniteSource> found_of_ranks_;
+  std::vector<int64_t> by_rank_;  // memory for one number of each rank
+  std::vector<NonfiniteSource> nonfinite_by_rank_;
   CommitMode commit_ = CommitMode::kAtomic;
-  int64_t steps_ = 0;                  // committed
-  int64_t fingerprint_ = 0;            // of the step in progress, or the last
-  Vote committed_vote_sum_;            // the vote of the last committed step,
-  int64_t committed_fingerprint_ = 0;  // and its stamp
-  bool undecided_ = false;             // a step has failed inside its vote
-  bool torn_ = false;                  // behind it
-  bool recovered_ = false;             // and the ranks have agreed what becomes of it
+  int64_t steps_ = 0;                  // committed steps
+  int64_t fingerprint_ = 0;            // of the step in progress, or of the last one
+  Vote committed_vote_sum_;            // of the last committed step
+  int64_t committed_fingerprint_ = 0;  // of the last committed step
+  bool undecided_ = false;             // a step has failed during its vote
+  bool torn_ = false;                  // a step has failed after its vote
+  bool recovered_ = false;             // `recover` has succeeded after the failure
   std::optional<Error> fatal_error_;
 };
 

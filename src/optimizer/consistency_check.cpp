@@ -31,7 +31,7 @@ const char* name_of(Replicated kind) {
   return "state";
 }
 
-std::string listed(const ReplicaDifference& d) {
+std::string ranks_of(const ReplicaDifference& d) {
   std::string out = cat(d.more == 0 ? "rank " : "ranks ", d.rank);
   const int64_t named = std::min(d.more, std::ssize(d.others));
   for (int64_t i = 0; i < named; ++i) out += cat(", ", d.others[static_cast<size_t>(i)]);
@@ -49,14 +49,14 @@ std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSe
   const int64_t lists = FiniteCheck::bytes(count) + (replicas ? ReplicaHashes::bytes(count) : 0);
   std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 2 * lists);
   for (size_t rank = 0; !host_reaches_memory && rank < out.size(); ++rank) {
-    int64_t most = 0;
+    int64_t largest = 0;
     for (size_t i = 0; i < params.size(); ++i) {
       const bool callers =
           i < settings.params.size() && settings.params[i].master_kind == MasterKind::kCaller;
       if (callers || params[i].weight_bytes == 4)
-        most = std::max(most, params[i].layout.local_numel(static_cast<int>(rank)));
+        largest = std::max(largest, params[i].layout.local_numel(static_cast<int>(rank)));
     }
-    out[rank] += 2 * MasterCheck::bytes(most);
+    out[rank] += 2 * MasterCheck::bytes(largest);
   }
   return out;
 }
@@ -88,7 +88,7 @@ void ConsistencyCheck::schedule_weights(int64_t param) {
 void ConsistencyCheck::schedule_local(int64_t param) { due_[static_cast<size_t>(param)] |= kLocal; }
 
 void ConsistencyCheck::run_before_step(Pipeline& pipeline, const OptimizerSettings& settings,
-                                       const ParamView* params, StepInputs& run) {
+                                       const ParamView* params, StepInputs& inputs) {
   Hash compared;
   bool any = false;
   finite_.require_finite(pipeline, settings, params, due_, kLocal);
@@ -102,7 +102,7 @@ void ConsistencyCheck::run_before_step(Pipeline& pipeline, const OptimizerSettin
       masters_.require_equal(pipeline, settings, params, static_cast<int64_t>(i));
   }
   if (!any) return;
-  run.fingerprint ^= static_cast<int64_t>(compared.digest());
+  inputs.fingerprint ^= static_cast<int64_t>(compared.digest());
   pipeline.run_between_steps([&](Stream& stream) {
     hashes_.clear(stream);
     for (size_t i = 0; i < now_.size(); ++i) {
@@ -114,8 +114,8 @@ void ConsistencyCheck::run_before_step(Pipeline& pipeline, const OptimizerSettin
   });
   for (size_t i = 0; i < now_.size(); ++i) {
     const auto param = static_cast<int64_t>(i);
-    run.weight_replicas = wrapped_sum(run.weight_replicas, hashes_.weight_word(param));
-    run.gradient_replicas = wrapped_sum(run.gradient_replicas, hashes_.gradient_word(param));
+    inputs.weight_replicas = wrapped_sum(inputs.weight_replicas, hashes_.weight_word(param));
+    inputs.gradient_replicas = wrapped_sum(inputs.gradient_replicas, hashes_.gradient_word(param));
   }
 }
 
@@ -140,17 +140,18 @@ const char* ConsistencyCheck::described(int64_t param) const {
   }
 }
 
-// A sum of words up to a parameter is 0 where all before it are equal: halving finds one that is
-// not, with a word of each rank at a time.
+// The sum of the terms of the first parameters over all ranks is 0 if their replicas are equal, so
+// a bisection finds the first parameter whose replicas differ. Each step gathers one number per
+// rank.
 int64_t ConsistencyCheck::find_param(Comm& comm, bool gradients) {
   int64_t equal = 0, different = std::ssize(now_);
   while (different - equal > 1) {
     const int64_t middle = equal + (different - equal) / 2;
-    int64_t mine = 0, sum = 0;
+    int64_t own = 0, sum = 0;
     for (int64_t i = 0; i < middle; ++i)
-      mine = wrapped_sum(mine, gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i));
-    comm.allgather(&mine, by_rank_.data(), sizeof mine);
-    for (const int64_t word : by_rank_) sum = wrapped_sum(sum, word);
+      own = wrapped_sum(own, gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i));
+    comm.allgather(&own, by_rank_.data(), sizeof own);
+    for (const int64_t term : by_rank_) sum = wrapped_sum(sum, term);
     (sum == 0 ? equal : different) = middle;
   }
   return equal;
@@ -158,20 +159,22 @@ int64_t ConsistencyCheck::find_param(Comm& comm, bool gradients) {
 
 std::optional<Error> ConsistencyCheck::find_replica_mismatch(Comm& comm,
                                                              const OptimizerSettings& settings,
-                                                             const Vote& sum) {
-  if (sum.gradient_replicas == 0 && sum.weight_replicas == 0) return std::nullopt;
-  const ReplicaDifference found = hashes_.find(comm, find_param(comm, sum.gradient_replicas != 0));
+                                                             const Vote& vote_sum) {
+  if (vote_sum.gradient_replicas == 0 && vote_sum.weight_replicas == 0) return std::nullopt;
+  const ReplicaDifference found =
+      hashes_.find(comm, find_param(comm, vote_sum.gradient_replicas != 0));
   const bool gradient = found.kind == Replicated::kGradient;
   const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
   return error_with_message(Status::kMismatch, [&] {
-    return cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
-               name_of(found.kind), " on ", listed(found), many ? " have" : " has",
-               " other bits than on rank ", found.reference,
-               gradient ? " (ranks that hold the same shard step it by equal gradients); reduce "
-                          "the gradient over them, or declare it as addends (partial)"
-                        : " (ranks that hold the same shard keep it equal); copy it from one of "
-                          "them to the others",
-               "; replica_check says when this is compared");
+    return cat(
+        "param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
+        name_of(found.kind), " on ", ranks_of(found), many ? " differ" : " differs", " from rank ",
+        found.reference,
+        gradient
+            ? " (gradients of one shard must be equal); reduce the gradient over these ranks, or "
+              "declare it as partial"
+            : " (replicas of a shard must be equal); copy it from one of the ranks to the others",
+        "; replica_check sets when this is compared");
   });
 }
 

@@ -15,55 +15,60 @@
 
 namespace muonrt {
 
-/// Bytes that each rank takes for it. @param settings  of the plan; without parameters: of none
-///     whose master weights are the caller's.
+/// Bytes that each rank allocates for its ConsistencyCheck.
+/// @param settings  the settings of the plan. If they have no parameters, no master weights are
+///     assumed to be the caller's.
 std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings,
                                              bool host_reaches_memory);
 
-/// What the first committed step checks, and later ones trust: weights and state are finite,
-/// masters agree with parameters, replicas with one another. A check stays due until a step that
-/// made it is committed.
+/// Checks before the first committed step that weights and state are finite, that parameters match
+/// their master weights, and that replicas are bitwise identical. Later steps do not check again.
+/// A check stays due until a step that ran it is committed.
 class ConsistencyCheck {
  public:
   ConsistencyCheck() = default;
-  /// Takes the memory; everything is due.
+  /// Allocates the memory. All checks are due.
   ConsistencyCheck(Device& device, const OptimizerSettings& settings, const State& state,
                    const Plan& plan, const ParamView* params, int rank, int world);
 
-  /// State was resumed: everything is due again.
+  /// Makes all checks due, for example after state was loaded.
   void schedule_all();
-  /// A parameter's weights were written, on every rank.
+  /// Makes the checks of a parameter's weights due. Call it on all ranks.
   void schedule_weights(int64_t param);
-  /// A parameter lies elsewhere now, here.
+  /// Makes those checks of a parameter due that concern only this rank.
   void schedule_local(int64_t param);
 
-  /// Looks for what is not finite, compares masters, and gives `run` this rank's words of what
-  /// replicas hold, which its stamp then covers. Blocks where anything is due.
-  /// @param params  as Tables::fill has left them.
+  /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, and what they
+  /// cover to its fingerprint, so that the vote compares both. Blocks if any check is due.
+  /// @param params  the views after ParamTables::fill_for_step.
   /// Errors: as FiniteCheck and MasterCheck; those of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings,
-                       const ParamView* params, StepInputs& run);
-  /// That step was committed. @param wrote_nonfinite  on this rank: then all parameters are looked
-  ///     at again.
+                       const ParamView* params, StepInputs& inputs);
+  /// Clears the checks that the committed step has run. With ReplicaCheck::kEvery the comparison of
+  /// replicas stays due.
+  /// @param wrote_nonfinite  the commit wrote a value that is not finite on this rank. All local
+  ///     checks are then due again.
   void on_commit(bool wrote_nonfinite);
-  /// It was voted down. Where the sums say that replicas differ: MISMATCH, the same on every rank,
-  /// naming the parameter and the ranks, where there is memory for that. Collective.
+  /// Call it after the step was rejected. If the vote sum shows that replicas differ, returns the
+  /// same MISMATCH error on every rank. It names the parameter and the ranks if there is memory for
+  /// the text. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
-                                             const Vote& sum);
+                                             const Vote& vote_sum);
 
-  /// What of a parameter the step compares with its replicas, for the table of arguments.
+  /// Names what the step compares between the replicas of a parameter, for the agreement table.
   const char* described(int64_t param) const;
 
  private:
-  enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4 };  // kHere: by this rank alone
+  enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4 };  // kLocal: without other ranks
+  /// Returns the first parameter whose replicas differ. Collective.
   int64_t find_param(Comm& comm, bool gradients);
 
   ReplicaCheck when_ = ReplicaCheck::kFirst;
   FiniteCheck finite_;
   MasterCheck masters_;
   ReplicaHashes hashes_;
-  std::vector<uint8_t> due_, now_;  // by parameter: what is to be checked, and what a step checks
-  std::vector<int64_t> by_rank_;    // room for a word of every rank
+  std::vector<uint8_t> due_, now_;  // by parameter: checks that are due, checks of this step
+  std::vector<int64_t> by_rank_;    // memory for one number of each rank
 };
 
 }  // namespace muonrt

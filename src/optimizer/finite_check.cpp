@@ -9,69 +9,69 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kHeld = 6;                        // the parameter itself, then its kinds of state
+constexpr int64_t kTallies = 6;                     // of a parameter: its data, its kinds of state
 constexpr int64_t kMaxElements = int64_t{1} << 30;  // of one tally
 
-[[noreturn]] void refuse(const ParamSettings& p, int64_t held, int64_t count) {
-  const auto kind = static_cast<StateKind>(held - 1);
-  const char* const what = held == 0                       ? "data"
+[[noreturn]] void throw_nonfinite(const ParamSettings& p, int64_t tally, int64_t count) {
+  const auto kind = static_cast<StateKind>(tally - 1);
+  const char* const what = tally == 0                      ? "data"
                            : kind == StateKind::kRemainder ? "data with its remainder"
                                                            : name_of(kind);
-  const bool weights = held == 0 || kind == StateKind::kMaster || kind == StateKind::kRemainder;
-  throw Error(
-      Status::kInvalidArgument,
-      cat("param '", p.name, "': its ", what, " is not finite (infinite or NaN elements: ", count,
-          "; loaded so, or made so by a committed step whose rate, decay or gradients were "
-          "too large); ",
-          weights ? "load the weights again and call muonrt_optimizer_reset_masters"
-                  : "load it again, or fill it with zeros"));
+  const bool weights = tally == 0 || kind == StateKind::kMaster || kind == StateKind::kRemainder;
+  throw Error(Status::kInvalidArgument,
+              cat("param '", p.name, "': its ", what, " is not finite (", count,
+                  " elements are infinite or NaN): it was loaded like this, or a committed step "
+                  "had a too large rate, decay or gradient; ",
+                  weights ? "load the weights again and call muonrt_optimizer_reset_masters()"
+                          : "load it again, or fill it with zeros"));
 }
 
 }  // namespace
 
 int64_t FiniteCheck::bytes(int64_t params) {
-  return checked_mul(params, kHeld * static_cast<int64_t>(sizeof(Tally)));
+  return checked_mul(params, kTallies * static_cast<int64_t>(sizeof(Tally)));
 }
 
 FiniteCheck::FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state)
     : device_(&device), state_(&state) {
   tallies_ = Buffer(device, bytes(std::ssize(settings.params)));
-  mirror_ = Buffer::shared(device, tallies_.bytes());
+  host_tallies_ = Buffer::shared(device, tallies_.bytes());
 }
 
 void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
                                  const ParamView* params, const std::vector<uint8_t>& due,
                                  uint8_t bit) const {
-  const auto looks = [&](int64_t param) { return (due[static_cast<size_t>(param)] & bit) != 0; };
+  const auto is_due = [&](int64_t param) { return (due[static_cast<size_t>(param)] & bit) != 0; };
   const int64_t count = std::ssize(due);
   int64_t first = 0;
-  while (first < count && !looks(first)) ++first;
+  while (first < count && !is_due(first)) ++first;
   if (first == count) return;
   Ops& ops = device_->ops();
   pipeline.run_between_steps([&](Stream& stream) {
-    const auto add = [&](int64_t param, int64_t held, void* data, DType dtype, int64_t numel,
+    const auto add = [&](int64_t param, int64_t tally, void* data, DType dtype, int64_t numel,
                          const uint16_t* low) {
       for (int64_t at = 0; data && at < numel; at += kMaxElements) {
         const int64_t n = std::min(kMaxElements, numel - at);
         ops.tally(stream, {static_cast<char*>(data) + at * size_of(dtype), dtype, 1, n, n, 1, n},
-                  low ? low + at : nullptr, tallies_.as<Tally>() + param * kHeld + held);
+                  low ? low + at : nullptr, tallies_.as<Tally>() + param * kTallies + tally);
       }
     };
     ops.fill(stream, tallies_.data(), 0, tallies_.bytes());
     for (int64_t i = first; i < count; ++i)
-      if (looks(i)) add(i, 0, params[i].param, params[i].param_dtype, params[i].numel, nullptr);
+      if (is_due(i)) add(i, 0, params[i].param, params[i].param_dtype, params[i].numel, nullptr);
     for (const StateEntry& entry : state_->entries()) {
-      if (!looks(entry.param)) continue;
+      if (!is_due(entry.param)) continue;
       const bool low = entry.kind == StateKind::kRemainder;
       add(entry.param, 1 + static_cast<int64_t>(entry.kind),
           low ? params[entry.param].param : entry.data, entry.dtype, entry.numel,
           low ? static_cast<const uint16_t*>(entry.data) : nullptr);
     }
-    ops.copy(stream, mirror_.data(), tallies_.data(), tallies_.bytes());
+    ops.copy(stream, host_tallies_.data(), tallies_.data(), tallies_.bytes());
   });
-  for (int64_t i = first * kHeld; i < count * kHeld; ++i) {
-    const int64_t bad = mirror_.as<Tally>()[i].nonfinite;
-    if (bad > 0) refuse(settings.params[static_cast<size_t>(i / kHeld)], i % kHeld, bad);
+  for (int64_t i = first * kTallies; i < count * kTallies; ++i) {
+    const int64_t bad = host_tallies_.as<Tally>()[i].nonfinite;
+    if (bad > 0)
+      throw_nonfinite(settings.params[static_cast<size_t>(i / kTallies)], i % kTallies, bad);
   }
 }
 

@@ -11,26 +11,27 @@
 
 namespace muonrt {
 
-/// Looks for infinities and NaN in what this rank holds of parameters and their state: a step would
-/// carry them on.
+/// Checks that parameters and their state are finite on this rank. A step would keep an infinity or
+/// a NaN in them.
 class FiniteCheck {
  public:
   FiniteCheck() = default;
-  /// Of one of the two lists that are kept.
+  /// Bytes of one of the two lists of tallies.
   static int64_t bytes(int64_t params);
-  /// Takes the memory. @param state  of the settings' parameters; it stays where it is.
+  /// Allocates the memory. @param state  must outlive the check.
   FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state);
 
-  /// Blocks, behind what the pipeline has joined.
-  /// @param due  by parameter; those that have `bit` are looked at.
-  /// Errors: INVALID_ARGUMENT naming the first parameter, what of it and how many elements.
+  /// Runs after the work on the caller's stream, and blocks.
+  /// @param due  by parameter; the parameters that have `bit` set are checked.
+  /// Errors: INVALID_ARGUMENT, naming the first parameter, its buffer or kind of state, and the
+  /// number of elements.
   void require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
                       const ParamView* params, const std::vector<uint8_t>& due, uint8_t bit) const;
 
  private:
   Device* device_ = nullptr;
   const State* state_ = nullptr;
-  Buffer tallies_, mirror_;  // kHeld for each parameter; as the host reads them
+  Buffer tallies_, host_tallies_;  // kTallies for each parameter; their copy for the host
 };
 
 }  // namespace muonrt

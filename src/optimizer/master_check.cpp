@@ -8,14 +8,15 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kPiece = 1 << 20;  // elements that are copied at once
+constexpr int64_t kElementsPerCopy = 1 << 20;
 
 bool has_master(const ParamView& view) {
   return view.form == WeightForm::kMaster && view.numel > 0;
 }
 
-/// The first of `count` weights that is not its master rounded, or `count`. All are finite.
-int64_t first_other(const uint16_t* weights, const float* masters, int64_t count) {
+/// Returns the first of `count` weights that is not its master weight rounded, or `count`. All
+/// values must be finite.
+int64_t find_stale(const uint16_t* weights, const float* masters, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const auto master = std::bit_cast<uint32_t>(masters[i]);
     const uint32_t down = master >> 16, up = down + ((master & 0xffffu) != 0);
@@ -24,22 +25,21 @@ int64_t first_other(const uint16_t* weights, const float* masters, int64_t count
   return count;
 }
 
-int64_t first_other(const float* weights, const float* masters, int64_t count) {
+int64_t find_stale(const float* weights, const float* masters, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     if (std::bit_cast<uint32_t>(weights[i]) != std::bit_cast<uint32_t>(masters[i])) return i;
   }
   return count;
 }
 
-[[noreturn]] void refuse(const ParamSettings& p, int64_t element, float weight, float master) {
-  throw Error(Status::kInvalidArgument,
-              cat("param '", p.name, "': local element ", element, " is ", weight,
-                  ", but its master weight is ", master,
-                  " (the parameter was written after its master weights were taken, and the step "
-                  "would overwrite it from them); ",
-                  p.master_kind == MasterKind::kCaller
-                      ? "write its master weights, too"
-                      : "call muonrt_optimizer_reset_masters behind what writes parameters"));
+[[noreturn]] void throw_stale(const ParamSettings& p, int64_t element, float weight, float master) {
+  throw Error(
+      Status::kInvalidArgument,
+      cat("param '", p.name, "': local element ", element, " is ", weight,
+          ", but its master weight is ", master, ", so the step would overwrite the parameter; ",
+          p.master_kind == MasterKind::kCaller
+              ? "write its master weights, too"
+              : "call muonrt_optimizer_reset_masters() after you write parameters"));
 }
 
 }  // namespace
@@ -47,22 +47,22 @@ int64_t first_other(const float* weights, const float* masters, int64_t count) {
 MasterCheck::MasterCheck(Device& device, const OptimizerSettings& settings, const ParamView* params)
     : device_(&device) {
   if (device.host_reaches_memory()) return;
-  int64_t most = 0;
+  int64_t largest = 0;
   for (size_t i = 0; i < settings.params.size(); ++i)
-    if (has_master(params[i])) most = std::max(most, params[i].numel);
-  weights_ = Buffer::shared(device, bytes(most));
-  masters_ = Buffer::shared(device, bytes(most));
+    if (has_master(params[i])) largest = std::max(largest, params[i].numel);
+  weights_ = Buffer::shared(device, bytes(largest));
+  masters_ = Buffer::shared(device, bytes(largest));
 }
 
-int64_t MasterCheck::bytes(int64_t numel) { return std::min(numel, kPiece) * 4; }
+int64_t MasterCheck::bytes(int64_t numel) { return std::min(numel, kElementsPerCopy) * 4; }
 
 void MasterCheck::require_equal(Pipeline& pipeline, const OptimizerSettings& settings,
                                 const ParamView* params, int64_t param) const {
   const ParamView& view = params[param];
   if (!has_master(view)) return;
   const int64_t size = size_of(view.param_dtype);
-  for (int64_t begin = 0; begin < view.numel; begin += kPiece) {
-    const int64_t count = std::min(kPiece, view.numel - begin);
+  for (int64_t begin = 0; begin < view.numel; begin += kElementsPerCopy) {
+    const int64_t count = std::min(kElementsPerCopy, view.numel - begin);
     const void* weights = static_cast<const char*>(view.param) + begin * size;
     const float* masters = view.master + begin;
     if (weights_.data()) {
@@ -74,13 +74,13 @@ void MasterCheck::require_equal(Pipeline& pipeline, const OptimizerSettings& set
       masters = masters_.as<float>();
     }
     const bool half = view.param_dtype == DType::kBF16;
-    const int64_t other = half ? first_other(static_cast<const uint16_t*>(weights), masters, count)
-                               : first_other(static_cast<const float*>(weights), masters, count);
+    const int64_t other = half ? find_stale(static_cast<const uint16_t*>(weights), masters, count)
+                               : find_stale(static_cast<const float*>(weights), masters, count);
     if (other == count) continue;
     const uint32_t bits = half ? uint32_t{static_cast<const uint16_t*>(weights)[other]} << 16 : 0;
-    refuse(settings.params[static_cast<size_t>(param)], begin + other,
-           half ? std::bit_cast<float>(bits) : static_cast<const float*>(weights)[other],
-           masters[other]);
+    throw_stale(settings.params[static_cast<size_t>(param)], begin + other,
+                half ? std::bit_cast<float>(bits) : static_cast<const float*>(weights)[other],
+                masters[other]);
   }
 }
 

@@ -9,25 +9,26 @@
 
 namespace muonrt {
 
-/// Compares parameters with their f32 master weights, where the host reads both: a weight that was
-/// written after its master was taken would be overwritten from it.
+/// Compares parameters with their f32 master weights on the host. If a parameter was written after
+/// its master weight, a step would overwrite it from the master weight.
 class MasterCheck {
  public:
   MasterCheck() = default;
-  /// Of one of the two buffers for copies, where the largest parameter with a master has `numel`
-  /// elements here.
+  /// Bytes of one of the two buffers for copies.
+  /// @param numel  local elements of the largest parameter that has master weights.
   static int64_t bytes(int64_t numel);
-  /// Takes memory for copies, where the host does not reach the device's and there are masters.
+  /// Allocates memory for copies if the host does not reach the device's memory.
   MasterCheck(Device& device, const OptimizerSettings& settings, const ParamView* params);
 
-  /// Blocks, behind what the pipeline has joined. bf16 parameters may be rounded up or down.
-  /// Errors: INVALID_ARGUMENT naming parameter, element and both values.
+  /// Runs after the work on the caller's stream, and blocks. A bf16 parameter may be its master
+  /// weight rounded up or down.
+  /// Errors: INVALID_ARGUMENT, naming the parameter, the element and both values.
   void require_equal(Pipeline& pipeline, const OptimizerSettings& settings, const ParamView* params,
                      int64_t param) const;
 
  private:
   Device* device_ = nullptr;
-  Buffer weights_, masters_;  // empty: compared where they lie
+  Buffer weights_, masters_;  // copies; empty: the host reads the originals
 };
 
 }  // namespace muonrt

@@ -7,17 +7,19 @@
 
 namespace muonrt {
 
-// What one rank alone does lies between two collectives, with all the memory that the next one
-// needs: so no rank is missed there.
-std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSettings()> read,
+// Each local part of the creation runs inside run_collectively, together with the allocations that
+// the next collective needs. If it fails on one rank, all ranks therefore return before the next
+// collective.
+std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
+                                             FunctionRef<OptimizerSettings()> read_settings,
                                              const MakeDevice& make_device) {
   std::unique_ptr<Optimizer> out;
-  AgreementTable fingerprint;
+  AgreementTable table;
   std::vector<NewtonSchulz> methods;
   run_collectively(comm, [&] {
     out.reset(new Optimizer());
     Optimizer& self = *out;
-    self.settings_ = read();
+    self.settings_ = read_settings();
     validate(self.settings_, comm.rank(), comm.size());
     assign_owners(self.settings_, comm.size());
     self.settings_.reserved_sms = comm.occupied_sms();
@@ -26,12 +28,12 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSe
                    self.device_->describe(), "', but the communicator (", comm.describe(),
                    ") works on host memory; use MUONRT_DEVICE_HOST, or a "
                    "communicator for that device");
-    fingerprint = make_agreement_table(self.settings_, self.device_->describe());
+    table = make_agreement_table(self.settings_, self.device_->describe());
     methods = make_newton_schulz(self.settings_);
     self.commit_state_ = CommitState(comm.rank(), comm.size(), self.settings_.commit);
   });
   Optimizer& self = *out;
-  fingerprint.require_equal(comm);
+  table.require_equal(comm);
   run_collectively(comm, [&] {
     self.pipelines_ = StepPipelines(self.settings_, std::move(methods), comm.size());
   });
@@ -43,12 +45,12 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSe
   return out;
 }
 
-// What the pipelines take comes last, for all of it is told where the rest lies.
+// The pipelines come last, because they use addresses of the other memory.
 void Optimizer::allocate_memory() {
   std::vector<RankChunk> chunks = pipelines_.full_plan().rank_chunks(rank());
   state_ = State(*device_, settings_, pipelines_.full_plan(), chunks, rank());
   param_tables_ = ParamTables(*device_, settings_, state_, chunks, rank());
-  state_.start(*device_, settings_);
+  state_.initialize(*device_, settings_);
   qk_clipper_ = QkClipper(*device_, settings_, param_tables_.params());
   param_tables_.allocate_device_copy(*device_);
   PipelineContext context;
@@ -90,7 +92,7 @@ int64_t Optimizer::find(const std::string& name) const {
 
 void Optimizer::set_steps(int64_t steps) {
   MUONRT_REQUIRE(steps >= 0 && steps <= kMaxStepCount, Status::kInvalidArgument, "step is ", steps,
-                 " (it counts committed steps, up to 2^53); correct it");
+                 ", but must be between 0 and 2^53; use a number in that range");
   commit_state_.set_steps(steps);
   param_tables_.set_steps(settings_, steps);
   consistency_check_.schedule_all();
@@ -112,7 +114,7 @@ void Optimizer::set_updates(int64_t param, int64_t updates) {
   require_param(settings_, param);
   MUONRT_REQUIRE(updates >= 0 && updates <= kMaxStepCount, Status::kInvalidArgument, "param '",
                  settings_.params[static_cast<size_t>(param)].name, "': updates is ", updates,
-                 " (it counts committed steps, up to 2^53); correct it");
+                 ", but must be between 0 and 2^53; use a number in that range");
   param_tables_.set_updates(param, updates);
   consistency_check_.schedule_all();
 }
@@ -153,10 +155,10 @@ void Optimizer::set_data(int64_t param, void* data) {
   consistency_check_.schedule_local(param);
 }
 
-void Optimizer::reset_masters(const std::vector<int64_t>& list) {
-  for (const int64_t param : list) require_param(settings_, param, "take_params: ");
-  state_.reset_masters(*device_, settings_, list);
-  for (const int64_t param : list) consistency_check_.schedule_weights(param);
+void Optimizer::reset_masters(const std::vector<int64_t>& params) {
+  for (const int64_t param : params) require_param(settings_, param, "reset_masters: ");
+  state_.reset_masters(*device_, settings_, params);
+  for (const int64_t param : params) consistency_check_.schedule_weights(param);
 }
 
 StateView Optimizer::state(int64_t param, StateKind kind) const {

@@ -22,60 +22,67 @@
 
 namespace muonrt {
 
-/// Of committed steps, and of a parameter's updates.
+/// Upper limit of the step number and of update counts.
 constexpr int64_t kMaxStepCount = int64_t{1} << 53;
 
-/// Parameters, their state, the step. One per rank; used by one thread at a time.
+/// Owns the parameters, their state and the step of one rank. One thread at a time may use it.
 class Optimizer {
  public:
   using MakeDevice = std::function<std::unique_ptr<Device>(const OptimizerSettings&)>;
 
-  /// Collective: `read` gives this rank's settings; whatever fails on any rank fails with the same
-  /// error on all, before anything is changed.
-  static std::unique_ptr<Optimizer> create(Comm& comm, FunctionRef<OptimizerSettings()> read,
+  /// Creates the optimizer of this rank. Collective. If the creation fails on any rank, all ranks
+  /// throw the same error.
+  /// @param read_settings  returns this rank's settings and may throw. It runs inside
+  ///     run_collectively, so an error of it is returned by every rank.
+  static std::unique_ptr<Optimizer> create(Comm& comm,
+                                           FunctionRef<OptimizerSettings()> read_settings,
                                            const MakeDevice& make_device);
 
-  /// Collective. `read` gives this rank's arguments and may throw: the step is then voted down.
-  /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step.
-  Status step(FunctionRef<StepArgs()> read, StepReport& report);
+  /// Runs one step. Collective.
+  /// @param read_args  returns this rank's arguments and may throw. The step is then rejected on
+  /// all
+  ///     ranks.
+  /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step().
+  Status step(FunctionRef<StepArgs()> read_args, StepReport& report);
 
-  /// After a step that failed: commits it here where any of the survivors has, else nowhere.
-  /// Collective over them. Errors: as muonrt_optimizer_recover.
+  /// Call it on the surviving ranks after a step has failed. If one of them has committed the step,
+  /// the others commit it, too. Collective over the survivors.
+  /// Errors: as muonrt_optimizer_recover().
   Recovery recover(Comm& survivors, SurvivorPolicy policy = SurvivorPolicy::kMajority);
 
-  /// Errors: INVALID_ARGUMENT for a bad index, a misaligned gradient, one that overlaps what a
-  /// parameter's step writes.
+  /// Errors: INVALID_ARGUMENT for an invalid index, and for a gradient that is misaligned, overlaps
+  /// memory that steps write, or is not in memory that the device reaches.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
-  /// Errors: as muonrt_optimizer_set_data and _take_params.
+  /// Errors: as muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters().
   void set_data(int64_t param, void* data);
-  void reset_masters(const std::vector<int64_t>& list);
+  void reset_masters(const std::vector<int64_t>& params);
   void set_group(int32_t index, const GroupSettings& group);
   StateView state(int64_t param, StateKind kind) const;
   int64_t find(const std::string& name) const;
   int64_t steps() const { return commit_state_.steps(); }
-  /// (layer, head) that QK-clip acted on in the last committed step.
+  /// The heads that QK-clip has clipped in the last committed step.
   const QkClipper::Heads& clipped_heads() const { return qk_clipper_.clipped(); }
   void set_steps(int64_t steps);
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
   const std::vector<StateEntry>& state_entries() const { return state_.entries(); }
-  /// What random rounding follows from, besides the step.
+  /// What stochastic rounding depends on apart from the step and the element.
   RandomKeys random_keys() const { return param_tables_.random_keys(); }
-  /// State was written: goes on from there. The same on every rank.
+  /// Continues from loaded state. The arguments must be equal on all ranks.
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
-  /// Errors: INVALID_STATE where an earlier call has ended it.
+  /// Errors: INVALID_STATE if an earlier call has ended the optimizer.
   void require_usable() const { commit_state_.require_usable(); }
-  /// It can be used no longer; every later call says why.
+  /// Ends the optimizer. Later calls return INVALID_STATE with this error in their text.
   void set_fatal_error(const Error& error) { commit_state_.set_fatal_error(error); }
   const HealthReport& health() const { return pipelines_.health(); }
 
   const Plan& plan() const { return pipelines_.full_plan(); }
-  /// Of block steps; null where there are none.
+  /// The plan of block steps; null if no group has a block period.
   const Plan* block_plan() const { return pipelines_.block_plan(); }
-  /// The plan, and that of block steps; text or JSON.
+  /// Describes the plan, and the plan of block steps if there is one, as text or JSON.
   std::string describe(bool json) const;
-  /// Of the last step.
+  /// The pipeline of the last step.
   const Pipeline& pipeline() const { return pipelines_.pipeline(); }
   const Device& device() const { return *device_; }
   Device& device() { return *device_; }
@@ -91,11 +98,12 @@ class Optimizer {
  private:
   Optimizer() = default;
   void allocate_memory();
-  StepInputs read_inputs(FunctionRef<StepArgs()> read, StepArgs& step, std::optional<Error>& mine);
-  void enqueue(const StepInputs& run);
+  StepInputs read_inputs(FunctionRef<StepArgs()> read_args, StepArgs& args,
+                         std::optional<Error>& own_error);
+  void enqueue(const StepInputs& inputs);
   void wait();
-  std::optional<Error> apply_vote_result(const StepArgs& step, const std::optional<Error>& mine,
-                                         StepReport& report);
+  std::optional<Error> apply_vote_result(const StepArgs& args,
+                                         const std::optional<Error>& own_error, StepReport& report);
   void finish_commit();
   [[noreturn]] void abort_and_throw(const Error& error);
   void collect_health(StepReport& report);
@@ -107,7 +115,8 @@ class Optimizer {
   QkClipper qk_clipper_;
   WrittenMemory written_memory_;
   ConsistencyCheck consistency_check_;
-  // Streams go before the communicator that their tasks use, and both before the memory above.
+  // The destructor ends the streams of the pipelines before the communicator that their tasks use,
+  // and both before the memory above.
   std::unique_ptr<Comm> comm_;
   StepPipelines pipelines_;
   CommitState commit_state_;

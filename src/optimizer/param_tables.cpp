@@ -14,15 +14,15 @@ namespace muonrt {
 
 namespace {
 
-/// A setting as the kernels take it. Errors: INVALID_ARGUMENT if it overflows or vanishes there.
+/// Converts a setting to the kernels' f32. Errors: INVALID_ARGUMENT if it overflows or becomes 0.
 float as_float(const char* what, double value) {
   MUONRT_REQUIRE(fits_f32(value), Status::kInvalidArgument, what, " is ", value,
                  " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
   return static_cast<float>(value);
 }
 
-/// A group's rate or decay times a matrix's factors, as kernels multiply them. Errors:
-/// INVALID_ARGUMENT if the product overflows or vanishes there.
+/// Checks a product that the kernels form: a group's rate or decay times the factors of a matrix.
+/// Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
 void check_product(const std::string& param, const char* what, double product) {
   MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
                  " is ", product,
@@ -38,7 +38,7 @@ void check_products(const ParamSpec& spec, const MuonScalars& scalars) {
   for (const MatrixPart& part : spec.parts) check(part.update_scale, part.decay_scale);
 }
 
-/// What a weight loses to decay, as a share of itself, at this rate.
+/// The fraction of a weight that decay subtracts in a step with this rate.
 float decay_of(const GroupSettings& group, double rate) {
   const char* const what = "step: weight decay of a step";
   switch (group.weight_decay_kind) {
@@ -53,30 +53,30 @@ float decay_of(const GroupSettings& group, double rate) {
   return as_float(what, rate * group.weight_decay);
 }
 
-void check_step(const OptimizerSettings& settings, const StepArgs& step) {
+void check_args(const OptimizerSettings& settings, const StepArgs& args) {
   for (int64_t g = 0; g < std::ssize(settings.groups); ++g) {
-    const double lr = step.lr_of(g);
+    const double lr = args.lr_of(g);
     MUONRT_REQUIRE(std::isfinite(lr) && lr >= 0, Status::kInvalidArgument, "step: lr",
-                   step.group_lrs.empty() ? "" : cat(" of group ", g), " is ", lr,
+                   args.group_lrs.empty() ? "" : cat(" of group ", g), " is ", lr,
                    " (it has no default; finite and >= 0); set it for every step");
   }
-  MUONRT_REQUIRE(fits_f32(step.grad_scale_inv) && step.grad_scale_inv > 0, Status::kInvalidArgument,
-                 "step: grad_scale_inv is ", step.grad_scale_inv,
+  MUONRT_REQUIRE(fits_f32(args.grad_scale_inv) && args.grad_scale_inv > 0, Status::kInvalidArgument,
+                 "step: grad_scale_inv is ", args.grad_scale_inv,
                  " (> 0 and representable in f32); use 1 where gradients are not scaled, else a "
                  "number from 1e-37 to 1e38");
-  for (const int64_t p : step.inactive_params)
+  for (const int64_t p : args.inactive_params)
     require_param(settings, p, "step: inactive_params: ");
 }
 
 }  // namespace
 
 ParamTables::ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
-                    const std::vector<RankChunk>& chunks, int rank)
+                         const std::vector<RankChunk>& chunks, int rank)
     : group_count_(std::ssize(settings.groups)), updates_(settings.params.size(), 0) {
   std::vector<OwnerState> owner_state;
   for (const RankChunk& chunk : chunks)
     owner_state.insert(owner_state.end(), chunk.owner_state.begin(), chunk.owner_state.end());
-  for (const OwnerState& k : owner_state) owner_params_.push_back(k.param);
+  for (const OwnerState& one : owner_state) owner_params_.push_back(one.param);
   const auto bytes_of = [](int64_t count, size_t size) {
     return round_up(count * static_cast<int64_t>(size), 64);
   };
@@ -106,35 +106,35 @@ void ParamTables::allocate_device_copy(Device& device) {
   if (!device.host_reaches_memory()) device_ = Buffer(device, host_.bytes());
 }
 
-void ParamTables::bind_sums(const Pipeline& whole) {
+void ParamTables::bind_sums(const Pipeline& full_pipeline) {
   ParamView* view = params_ + param_count();
-  for (const RankChunk& chunk : whole.rank_chunks()) {
+  for (const RankChunk& chunk : full_pipeline.rank_chunks()) {
     for (const OwnerState& owner_state : chunk.owner_state)
-      (view++)->grad = whole.sums(chunk.index) + owner_state.sum_offset;
+      (view++)->grad = full_pipeline.sums(chunk.index) + owner_state.sum_offset;
   }
 }
 
 int64_t ParamTables::fill_for_step(const OptimizerSettings& settings, const Plan& plan,
-                                   const StepArgs& step, int64_t committed, bool in_blocks) {
-  check_step(settings, step);
-  choose_active(settings, step, committed);
-  fill_groups(settings, step, committed, in_blocks);
+                                   const StepArgs& args, int64_t committed, bool in_blocks) {
+  check_args(settings, args);
+  choose_active(settings, args, committed);
+  fill_groups(settings, args, committed, in_blocks);
   for (int64_t i = 0; i < param_count(); ++i) {
-    params_[i].grad_scale = static_cast<float>(step.grad_scale_inv);
+    params_[i].grad_scale = static_cast<float>(args.grad_scale_inv);
     params_[i].step = static_cast<uint64_t>(committed);
     if (group_of(settings, i).role == Role::kAdamW)
-      adam_[i] = adam_scalars(settings, i, step, params_[i].grad_scale);
+      adam_[i] = adam_scalars(settings, i, args, params_[i].grad_scale);
     else
       check_products(plan.problem().params[static_cast<size_t>(i)], groups_[params_[i].group]);
   }
   follow_params();
-  return compute_fingerprint(settings, step, committed);
+  return compute_fingerprint(settings, args, committed);
 }
 
-void ParamTables::choose_active(const OptimizerSettings& settings, const StepArgs& step,
+void ParamTables::choose_active(const OptimizerSettings& settings, const StepArgs& args,
                                 int64_t committed) {
   for (int64_t i = 0; i < param_count(); ++i) params_[i].active = 1;
-  for (const int64_t p : step.inactive_params) params_[p].active = 0;
+  for (const int64_t p : args.inactive_params) params_[p].active = 0;
   for (int64_t i = 0; i < param_count(); ++i) {
     ParamView& view = params_[i];
     const int64_t every = group_of(settings, i).update_every;
@@ -150,7 +150,7 @@ void ParamTables::choose_active(const OptimizerSettings& settings, const StepArg
   }
 }
 
-void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs& step,
+void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs& args,
                               int64_t committed, bool in_blocks) {
   for (int64_t g = 0; g < group_count_; ++g) {
     const GroupSettings& group = settings.groups[static_cast<size_t>(g)];
@@ -166,22 +166,22 @@ void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs&
           static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t + (s.nesterov ? 1 : 0))));
     }
     const double block = in_blocks && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
-    const double rate = step.lr_of(g) * group.lr_factor;
+    const double rate = args.lr_of(g) * group.lr_factor;
     s.rate = as_float("step: lr x lr_factor", rate * block);
-    // Decay does not know of blocks: its rate is that of every step.
+    // Decay uses the same rate in block steps and in full steps.
     s.decay = decay_of(group, rate);
     s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
-    s.grad_scale = static_cast<float>(step.grad_scale_inv);
+    s.grad_scale = static_cast<float>(args.grad_scale_inv);
     s.normuon_beta2 = static_cast<float>(group.normuon_beta2);
     groups_[g] = s;
   }
 }
 
 AdamScalars ParamTables::adam_scalars(const OptimizerSettings& settings, int64_t param,
-                                      const StepArgs& step, float grad_scale) const {
+                                      const StepArgs& args, float grad_scale) const {
   const GroupSettings& group = group_of(settings, param);
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
-  const double rate = step.lr_of(p.group) * group.lr_factor * p.lr_factor;
+  const double rate = args.lr_of(p.group) * group.lr_factor * p.lr_factor;
   const auto t = static_cast<double>(updates(param) + 1);
   AdamScalars s;
   s.beta1 = static_cast<float>(group.beta1);
@@ -190,14 +190,14 @@ AdamScalars ParamTables::adam_scalars(const OptimizerSettings& settings, int64_t
   s.rate = as_float("step: lr x all lr_factors", rate);
   s.decay = decay_of(group, rate);
   s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
-  // From the rounded betas, which are those that the moments are made with.
+  // The kernels form the moments with the betas rounded to f32, so the corrections use these.
   const double rest1 = 1.0 - std::pow(double{s.beta1}, t);
   const double rest2 = 1.0 - std::pow(double{s.beta2}, t);
   const bool folded = group.adam_form == AdamForm::kFolded;
   s.correction1 = static_cast<float>((folded ? std::sqrt(rest2) : 1.0) / rest1);
   s.correction2 = static_cast<float>(folded ? 1.0 : 1.0 / rest2);
   if (group.adam_form == AdamForm::kNesterov) {
-    // Source: optax.adamw with nesterov, which follows Dozat 2016 but for a factor beta2.
+    // Source: optax.adamw with nesterov, which follows Dozat 2016 except for a factor beta2.
     s.correction1 = static_cast<float>(double{s.beta1} / (1.0 - std::pow(double{s.beta1}, t + 1)));
     s.gradient_weight = static_cast<float>((1.0 - double{s.beta1}) / rest1);
   }
@@ -220,7 +220,6 @@ void ParamTables::deactivate_all() {
   follow_params();
 }
 
-/// What is kept takes part in a step where its parameter does.
 void ParamTables::follow_params() {
   for (size_t i = 0; i < owner_params_.size(); ++i) {
     ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
@@ -233,12 +232,12 @@ void ParamTables::follow_params() {
   }
 }
 
-int64_t ParamTables::compute_fingerprint(const OptimizerSettings& settings, const StepArgs& step,
+int64_t ParamTables::compute_fingerprint(const OptimizerSettings& settings, const StepArgs& args,
                                          int64_t committed) const {
   Hash hash;
   hash.value(committed);
-  for (int64_t g = 0; g < group_count_; ++g) hash.value(step.lr_of(g));
-  hash.value(step.grad_scale_inv);
+  for (int64_t g = 0; g < group_count_; ++g) hash.value(args.lr_of(g));
+  hash.value(args.grad_scale_inv);
   for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
   for (const int64_t count : updates_) hash.value(count);
   for (const GroupSettings& group : settings.groups) hash_scalars(hash, group);
@@ -275,13 +274,14 @@ int64_t ParamTables::param_of(int64_t view) const {
 }
 
 GradientTables ParamTables::gradient_tables() const {
-  char* const here = host_.as<char>();
-  char* const read = device_.data() ? device_.as<char>() : here;
-  const auto there = [&](auto* table) {
-    return reinterpret_cast<decltype(table)>(read + (reinterpret_cast<char*>(table) - here));
+  char* const host = host_.as<char>();
+  char* const read = device_.data() ? device_.as<char>() : host;
+  const auto on_device = [&](auto* table) {
+    return reinterpret_cast<decltype(table)>(read + (reinterpret_cast<char*>(table) - host));
   };
   const int64_t views = param_count() + std::ssize(owner_params_);
-  return {there(params_), views, there(groups_), group_count_, there(adam_), param_count()};
+  return {on_device(params_), views,        on_device(groups_), group_count_,
+          on_device(adam_),   param_count()};
 }
 
 StepTables ParamTables::on_device() const {

@@ -6,7 +6,7 @@ namespace muonrt {
 
 namespace {
 
-/// Where the weights of a parameter have their f32 value.
+/// Where the f32 values of a parameter's weights are stored.
 WeightForm weight_form(const ParamSettings& p) {
   if (p.master_kind == MasterKind::kRemainder) return WeightForm::kRemainder;
   if (p.master_kind == MasterKind::kStochastic) return WeightForm::kStochastic;
@@ -43,40 +43,42 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
   return view;
 }
 
-// What is kept of a parameter lies together: matrices by number, slices by place.
+// The owner state of one parameter is contiguous: matrices in the order of their index, slices in
+// the order of their first element.
 std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,
                                               const ParamView* params,
-                                              const std::vector<OwnerState>& list) {
-  std::vector<ParamView> out(list.size());
-  std::vector<size_t> order(list.size());
+                                              const std::vector<OwnerState>& owner_state) {
+  std::vector<ParamView> out(owner_state.size());
+  std::vector<size_t> order(owner_state.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(list[a].param, list[a].first) < std::pair(list[b].param, list[b].first);
+    return std::pair(owner_state[a].param, owner_state[a].first) <
+           std::pair(owner_state[b].param, owner_state[b].first);
   });
   int64_t offset = 0;
   for (size_t i = 0; i < order.size(); ++i) {
-    const OwnerState& owner_state = list[order[i]];
-    if (i == 0 || owner_state.param != list[order[i - 1]].param) offset = 0;
+    const OwnerState& one = owner_state[order[i]];
+    if (i == 0 || one.param != owner_state[order[i - 1]].param) offset = 0;
     const auto base = [&](StateKind kind) {
-      return static_cast<char*>(state.find(owner_state.param, kind)->data);
+      return static_cast<char*>(state.find(one.param, kind)->data);
     };
-    const ParamView& whole = params[owner_state.param];
+    const ParamView& whole = params[one.param];
     ParamView& view = out[order[i]];
-    view.numel = owner_state.numel;
+    view.numel = one.numel;
     view.momentum_dtype = whole.momentum_dtype;
     view.momentum = base(StateKind::kMomentum) + offset * size_of(view.momentum_dtype);
     view.grad_dtype = DType::kF32;
     view.param_dtype = whole.param_dtype;
     view.group = whole.group;
     view.scalars = whole.scalars;
-    if (group_of(settings, owner_state.param).role == Role::kAdamW) {
+    if (group_of(settings, one.param).role == Role::kAdamW) {
       view.variance = reinterpret_cast<float*>(base(StateKind::kVariance)) + offset;
-      view.param = static_cast<char*>(whole.param) + owner_state.first * size_of(whole.param_dtype);
+      view.param = static_cast<char*>(whole.param) + one.first * size_of(whole.param_dtype);
       view.form = whole.form;
-      if (whole.master) view.master = whole.master + owner_state.first;
-      if (whole.remainder) view.remainder = whole.remainder + owner_state.first;
+      if (whole.master) view.master = whole.master + one.first;
+      if (whole.remainder) view.remainder = whole.remainder + one.first;
     }
-    offset += owner_state.numel;
+    offset += one.numel;
   }
   return out;
 }

@@ -10,14 +10,15 @@
 
 namespace muonrt {
 
-/// A parameter and its state, as they lie on `rank`.
+/// The view of a parameter and of its state on `rank`. State that owners keep is null in it.
 ParamView param_view(const OptimizerSettings& settings, const State& state, int32_t param,
                      int rank);
 
-/// State that a rank keeps for all holders of a parameter whose gradients are addends: of the
-/// matrices it owns, or of its slice. To the ops each is a parameter whose gradient is the sum.
-/// @param params  the views of all parameters.
-/// @param kept    what the rank keeps of them, in any order, as the views come back.
+/// The views of the state that a rank keeps for all holders of a parameter with partial gradients:
+/// of the matrices that the rank owns, or of its slice. To the ops each of them is a parameter
+/// whose gradient is the sum.
+/// @param params       the views of all parameters.
+/// @param owner_state  the owner state of the rank, in any order. The views have the same order.
 std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,
                                               const ParamView* params,
                                               const std::vector<OwnerState>& owner_state);

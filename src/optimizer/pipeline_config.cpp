@@ -6,8 +6,8 @@ namespace muonrt {
 
 namespace {
 
-// What a rank holds of an AdamW parameter, by rectangles that know their place in the tensor.
-void add_pieces(AdamWParams& work, const Layout& layout, int32_t param, int rank) {
+// Adds the blocks of an AdamW parameter that `rank` holds, with their place in the whole tensor.
+void add_blocks(AdamWParams& adamw, const Layout& layout, int32_t param, int rank) {
   const Layout matrix = layout.dims() > 2 ? layout.as_matrix() : layout;
   const int64_t width = matrix_shape(matrix).second;
   for (const Block& b : blocks_of(matrix, rank)) {
@@ -19,14 +19,14 @@ void add_pieces(AdamWParams& work, const Layout& layout, int32_t param, int rank
     block.local_ld = b.local_ld;
     block.tensor_index = b.row * width + b.col;
     block.tensor_ld = width;
-    work.blocks.push_back(block);
+    adamw.blocks.push_back(block);
   }
 }
 
 }  // namespace
 
-// In the norm, elements of replicas are counted by the first of them, so that each counts once in
-// the world.
+// Of several replicas only the first adds its elements to the gradient norm, so that each element
+// counts once.
 PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const ParamTables& tables,
                                     const State& state, const QkClipper& clipper, int rank) {
   PipelineConfig out;
@@ -34,7 +34,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
     const ParamSettings& p = settings.params[static_cast<size_t>(i)];
     const GroupSettings& group = group_of(settings, i);
     const ParamView& view = tables.params()[i];
-    // Else owners sum the gradients, and update what they keep.
+    // If the momentum is not with the shard, owners sum the gradients and update their owner state.
     const bool local = state.find(i, StateKind::kMomentum)->location == StateLocation::kShard;
     if (view.grads() > 0) {
       out.held_params.push_back(i);
@@ -44,7 +44,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
     if (view.numel == 0 || group.role != Role::kAdamW || !local) continue;
     if (view.form == WeightForm::kStochastic) {
       out.adamw.by_block.push_back(i);
-      add_pieces(out.adamw, p.layout, i, rank);
+      add_blocks(out.adamw, p.layout, i, rank);
     } else {
       out.adamw.whole.push_back(i);
     }
@@ -54,7 +54,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
   out.clipping.clipped = clipper.weights();
   out.clipping.tables = tables.gradient_tables();
   out.chunks.normuon = &state.normuon().states();
-  out.chunks.functions = settings.exchange_callbacks;
+  out.chunks.callbacks = settings.exchange_callbacks;
   out.table_copy = tables.copy();
   out.serial = settings.serial;
   out.health = settings.health_every > 0;

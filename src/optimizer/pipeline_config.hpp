@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// What `rank` does in each step beside the slots of its plan: which passes take which parameters.
-/// Without the methods of products.
+/// Returns what the pipeline of `rank` does in each step apart from the chunks of its plan: which
+/// passes process which parameters. `chunks.newton_schulz` is left null; StepPipelines sets it.
 PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const ParamTables& tables,
                                     const State& state, const QkClipper& clipper, int rank);
 

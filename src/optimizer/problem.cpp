@@ -48,8 +48,8 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
 
 namespace {
 
-/// Rows and columns of `part` (outputs x inputs) as a matrix of its own, with the scale of its
-/// shape; as it is stored.
+/// Returns a part as a separate matrix with the scale of its shape. `rows` and `cols` are outputs
+/// and inputs; the result has rows and columns as they are stored.
 MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSettings& part,
                        const ParamSettings& p, const GroupSettings& g) {
   const double rate = p.lr_factor * part.lr_factor;
@@ -60,7 +60,8 @@ MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSetting
           decay_scale(g.weight_decay_kind, rate)};
 }
 
-/// The blocks of a grid over a part, in ceil chunks; those that are empty are left out.
+/// Adds the blocks of the group's grid over a part. All blocks have the same size, rounded up,
+/// except the last ones, which may be smaller; empty blocks are left out.
 void add_blocks(std::vector<MatrixPart>& to, const PartSettings& part, const ParamSettings& p,
                 const GroupSettings& g) {
   const int64_t rows = length(part.rows), cols = length(part.cols);

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-std::vector<std::string_view> words_of_name(std::string_view name) {
+std::vector<std::string_view> components_of(std::string_view name) {
   std::vector<std::string_view> out;
   while (true) {
     const size_t dot = name.find('.');
@@ -52,7 +52,7 @@ bool matches(const std::vector<std::string>& keys, const std::string& name) {
 std::string normalize_name(std::string_view name) {
   std::string out;
   bool first = true;
-  for (const std::string_view part : words_of_name(name)) {
+  for (const std::string_view part : components_of(name)) {
     if (is_wrapper(part) || (first && part == "module")) continue;
     if (!first) out += '.';
     out += part;
@@ -63,7 +63,7 @@ std::string normalize_name(std::string_view name) {
 
 QkLayer parse_qk_layer(std::string_view name) {
   const std::string normalized = normalize_name(name);
-  const auto parts = words_of_name(normalized);
+  const auto parts = components_of(normalized);
   if (parts.size() < 2) return {};
   QkLayer out;
   out.kind = kind_of(parts[parts.size() - 2]);

@@ -11,8 +11,9 @@ namespace muonrt {
 
 namespace {
 
-/// The parts of sums that this rank keeps: matrices by number, slices by place.
-void add_pieces(std::vector<StateEntry>& entries, const std::vector<size_t>& first,
+/// Adds the ranges of owner state that this rank stores: matrices in the order of their index,
+/// slices in the order of their first element.
+void add_ranges(std::vector<StateEntry>& entries, const std::vector<size_t>& first,
                 const Plan& plan, const std::vector<RankChunk>& chunks) {
   for (const RankChunk& chunk : chunks) {
     for (const OwnerState& owner_state : chunk.owner_state) {
@@ -32,12 +33,12 @@ void add_pieces(std::vector<StateEntry>& entries, const std::vector<size_t>& fir
               [](const StateRange& a, const StateRange& b) {
                 return std::pair(a.index, a.begin) < std::pair(b.index, b.begin);
               });
-    for (const StateRange& block : entry.blocks) entry.numel += block.numel;
+    for (const StateRange& range : entry.blocks) entry.numel += range.numel;
   }
 }
 
-/// What is taken for it in the one buffer; the caller's masters and NorMuon's moments are not
-/// there.
+/// Bytes of an entry in the common buffer, which does not contain the caller's master weights and
+/// NorMuon's moments.
 int64_t bytes_of(const StateEntry& entry) {
   if (!entry.ours || entry.location == StateLocation::kOwnedNeurons) return 0;
   return padded_bytes(entry.numel, size_of(entry.dtype));
@@ -61,7 +62,8 @@ int64_t bytes_of(const StateEntry& entry) {
       break;
     case StateKind::kNormuon:
       why =
-          "' has no NorMuon moments (its group has NorMuon off, or it has one line); ask for its "
+          "' has no NorMuon moments (its group has NorMuon off, or it has one row or column); ask "
+          "for its "
           "momentum";
       break;
   }
@@ -99,11 +101,11 @@ std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t para
   const GroupSettings& group = settings.groups[static_cast<size_t>(p.group)];
   const bool adamw = group.role == Role::kAdamW;
   const bool sums = p.grad_layout || !p.layout.partial_dims().empty();
-  const StateLocation place = !sums   ? StateLocation::kShard
-                              : adamw ? StateLocation::kOwnedSlices
-                                      : StateLocation::kOwnedMatrices;
-  std::vector<StateEntry> out = {{param, StateKind::kMomentum, place, group.momentum_dtype}};
-  if (adamw) out.push_back({param, StateKind::kVariance, place, DType::kF32});
+  const StateLocation location = !sums   ? StateLocation::kShard
+                                 : adamw ? StateLocation::kOwnedSlices
+                                         : StateLocation::kOwnedMatrices;
+  std::vector<StateEntry> out = {{param, StateKind::kMomentum, location, group.momentum_dtype}};
+  if (adamw) out.push_back({param, StateKind::kVariance, location, DType::kF32});
   if (owns_master(p) || p.master_kind == MasterKind::kCaller)
     out.push_back({param, StateKind::kMaster, StateLocation::kShard, DType::kF32, owns_master(p)});
   if (p.master_kind == MasterKind::kRemainder)
@@ -124,13 +126,13 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
     }
     first_.push_back(entries_.size());
   }
-  add_pieces(entries_, first_, plan, chunks);
+  add_ranges(entries_, first_, plan, chunks);
   int64_t total = 0;
   for (const StateEntry& entry : entries_) total = checked_add(total, bytes_of(entry));
   memory_ = Buffer(device, total);
   normuon_ = NormuonMemory(device, settings, plan, rank);
   char* at = memory_.as<char>();
-  for (const bool local : {true, false}) {  // what lies with owners follows all that is local
+  for (const bool local : {true, false}) {  // owner state follows all state of shards
     for (StateEntry& entry : entries_) {
       if ((entry.location == StateLocation::kShard) != local ||
           entry.location == StateLocation::kOwnedNeurons)
@@ -144,30 +146,30 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
     if (entry.location != StateLocation::kOwnedNeurons) continue;
     entry.data = normuon_.moments(entry.param);
     entry.numel = entry.data ? normuon_.neurons(entry.param) : 0;
-    entry.blocks = normuon_.blocks(plan, entry.param);
+    entry.blocks = normuon_.ranges(plan, entry.param);
   }
 }
 
-void State::start(Device& device, const OptimizerSettings& settings) {
+void State::initialize(Device& device, const OptimizerSettings& settings) {
   std::vector<int64_t> all(settings.params.size());
   std::iota(all.begin(), all.end(), 0);
-  take(device, settings, all, true);
+  set_masters(device, settings, all, true);
 }
 
 void State::reset_masters(Device& device, const OptimizerSettings& settings,
-                          const std::vector<int64_t>& list) {
-  take(device, settings, list, false);
+                          const std::vector<int64_t>& params) {
+  set_masters(device, settings, params, false);
 }
 
-/// @param clears  all other state, too.
-void State::take(Device& device, const OptimizerSettings& settings,
-                 const std::vector<int64_t>& list, bool clears) {
+void State::set_masters(Device& device, const OptimizerSettings& settings,
+                        const std::vector<int64_t>& params, bool clears) {
   if (!memory_.data()) return;
-  const Buffer findings(device, sizeof(Findings));  // a non-finite weight is no error here
+  const Buffer findings(device,
+                        sizeof(Findings));  // not read: non-finite weights are no error here
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> sources;
   std::vector<MatrixBlock> blocks;
-  for (const int64_t param : list) {
+  for (const int64_t param : params) {
     const StateEntry* const entry = find(param, StateKind::kMaster);
     if (!entry || !entry->ours || entry->numel == 0) continue;
     const ParamSettings& p = settings.params[static_cast<size_t>(param)];
@@ -183,7 +185,7 @@ void State::take(Device& device, const OptimizerSettings& settings,
   local.run([&](Stream& stream) {
     Ops& ops = device.ops();
     if (clears) ops.fill(stream, memory_.data(), 0, memory_.bytes());
-    for (const int64_t param : list) {
+    for (const int64_t param : params) {
       const StateEntry* const entry = find(param, StateKind::kRemainder);
       if (entry && entry->data)
         ops.fill(stream, entry->data, 0, entry->numel * size_of(entry->dtype));

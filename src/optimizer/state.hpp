@@ -11,8 +11,9 @@
 
 namespace muonrt {
 
-/// Where state lies: with the local elements of the parameter; where gradients are addends, with
-/// the owners of matrices or slices; NorMuon's, with the owners of the lines' matrices.
+/// Which rank stores state: with the shard of the parameter; if the gradients are partial or have
+/// another layout, with the owner of a matrix (Muon) or slice (AdamW); NorMuon's moments with the
+/// owner of the matrix of the neuron.
 enum class StateLocation : int32_t {
   kShard = 0,
   kOwnedMatrices = 1,
@@ -23,65 +24,70 @@ enum class StateLocation : int32_t {
 struct StateView {
   void* data;
   int64_t numel;
-  int32_t dtype;  // as MUONRT_DTYPE_..., 0: 16-bit words
+  int32_t dtype;  // MUONRT_DTYPE_*; 0: 16-bit remainders
   StateLocation location = StateLocation::kShard;
 };
 
-/// A piece of a view whose place is not local. Pieces lie one after the other; those of kLines lie
-/// where they begin.
+/// A part of state that is not stored with the shard. The ranges of a StateEntry follow each other;
+/// those of neurons are stored at their `begin`.
 struct StateRange {
-  int64_t index;  // kMatrices, kLines: of the matrix, expert by expert, part by part; kSlices: -1
-  int64_t begin;  // kSlices: its first local element; kLines: its first line; kMatrices: 0
+  int64_t index;  // of the matrix, by expert, then by part; kOwnedSlices: -1
+  int64_t begin;  // kOwnedSlices: the first local element; kOwnedNeurons: the first neuron;
+                  // kOwnedMatrices: 0
   int64_t numel;
 };
 
-/// One kind of state of a parameter. What this rank holds of it is set by State alone.
+/// One kind of state of a parameter. Only State sets numel, data and blocks, which describe what
+/// this rank holds.
 struct StateEntry {
   int32_t param;
   StateKind kind;
   StateLocation location;
-  DType dtype;       // a remainder's is any of 2 bytes
-  bool ours = true;  // else the caller's memory
+  DType dtype;       // a remainder has any dtype of 2 bytes
+  bool ours = true;  // false: the caller's memory
   int64_t numel = 0;
   void* data = nullptr;
-  std::vector<StateRange> blocks = {};  // where `place` is not local
+  std::vector<StateRange> blocks = {};  // if `location` is not kShard
 };
 
 const char* name_of(StateKind kind);
 StateView view_of(const StateEntry& entry);
 
-/// What a parameter keeps, on whichever ranks. The plan states its bytes from here.
+/// Returns the kinds of state of a parameter and where they are stored. The plan counts their bytes
+/// from this list.
 std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t param);
 
 /// The state of all parameters on one rank, and its memory.
 class State {
  public:
   State() = default;
-  /// Takes the memory; only NorMuon's is cleared yet.
+  /// Allocates the memory. Only NorMuon's moments are set to zero here.
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
         const std::vector<RankChunk>& chunks, int rank);
-  /// Zero, but owned masters are the parameters' values, which the caller's default stream may have
-  /// yet to write. On the device, whose memory the host need not reach.
-  void start(Device& device, const OptimizerSettings& settings);
-  /// Owned masters of these parameters <- their values; remainders <- 0. As at the start.
+  /// Sets state to zero, and owned master weights to the values of the parameters, after the work
+  /// on the caller's default stream that may still write them. Runs on the device, and blocks.
+  void initialize(Device& device, const OptimizerSettings& settings);
+  /// Sets the owned master weights of these parameters to their values, and their remainders to
+  /// zero, as `initialize` does.
   void reset_masters(Device& device, const OptimizerSettings& settings,
-                     const std::vector<int64_t>& list);
+                     const std::vector<int64_t>& params);
 
-  /// Parameter by parameter.
+  /// Ordered by parameter.
   const std::vector<StateEntry>& entries() const { return entries_; }
-  /// Null where the parameter keeps none such.
+  /// Null if the parameter has no state of this kind.
   const StateEntry* find(int64_t param, StateKind kind) const;
-  /// Errors: INVALID_STATE where the parameter, called `name`, keeps none such; INVALID_ARGUMENT
-  /// for a kind that is none.
+  /// Errors: INVALID_STATE if the parameter, called `name`, has no state of this kind;
+  /// INVALID_ARGUMENT if there is no such kind.
   const StateEntry& at(int64_t param, StateKind kind, const std::string& name) const;
   const NormuonMemory& normuon() const { return normuon_; }
 
  private:
-  std::vector<StateEntry> entries_;
-  std::vector<size_t> first_;  // by parameter, and the end
-  void take(Device& device, const OptimizerSettings& settings, const std::vector<int64_t>& list,
-            bool clears);
+  /// @param clears  also sets all other state to zero.
+  void set_masters(Device& device, const OptimizerSettings& settings,
+                   const std::vector<int64_t>& params, bool clears);
 
+  std::vector<StateEntry> entries_;
+  std::vector<size_t> first_;  // by parameter: its first entry; then the number of entries
   Buffer memory_;
   NormuonMemory normuon_;
 };

@@ -7,37 +7,38 @@
 
 namespace muonrt {
 
-/// What a rank knows of a step when its streams have ended, or have failed.
+/// What a rank knows of a step after its streams have ended or failed.
 struct StepEndState {
-  Vote vote_sum;     // the vote's sum, as it came back, or its preset
-  Vote confirm_sum;  // eager: the second vote's
+  Vote vote_sum;     // sum of the votes; rejecting_vote_sum() if it has not arrived
+  Vote confirm_sum;  // eager commit: sum of the confirming votes, likewise
   int64_t world = 0, fingerprint = 0;
   CommitMode commit = CommitMode::kAtomic;
-  bool vote_sent = false;      // this rank's ballot may have reached its peers
-  bool vote_returned = false;  // the vote's reduction came back
-  bool failed = false;         // streams, or what followed them, met an error
-  bool comm_failed = false;    // the communicator has met one
+  bool vote_sent = false;      // this rank's vote may have reached its peers
+  bool vote_returned = false;  // the reduction of the votes has returned, accepted or not
+  bool failed = false;         // a stream, or the work after it, has failed
+  bool comm_failed = false;    // the communicator has failed
 };
 
 enum class StepOutcome : int32_t {
   kCommitted,
-  kSkipped,   // voted down: something was not finite. The ranks exchange who found it
-  kRejected,  // voted down. The ranks exchange why
-  // What follows ends the optimizer, without another exchange.
-  kTorn,       // parts may be committed here
-  kUndecided,  // nothing is committed here; a peer may have committed
-  kFailed,     // nothing is committed anywhere
+  kSkipped,   // not committed, because a value was not finite; the ranks exchange which rank found
+              // it
+  kRejected,  // not committed for another reason, which the ranks exchange
+  // The following outcomes end the optimizer without another exchange.
+  kTorn,       // parts may be committed on this rank
+  kUndecided,  // nothing is committed on this rank, but a peer may have committed
+  kFailed,     // nothing is committed on any rank
 };
 
-/// The vote that a step's commit ends with.
+/// The sum of the last votes of a step: those of the confirmation if commits are eager.
 inline const Vote& final_vote_sum(const StepEndState& end) {
   return end.commit == CommitMode::kEager ? end.confirm_sum : end.vote_sum;
 }
 
-/// What the step has become. Where streams end without an error, it follows from reduced words and
-/// the rank's own stamp: all ranks go on to the same exchange, or to none. Two ranks of unequal
-/// stamps could differ only if a sum of other stamps were the world times one of them, which is as
-/// likely as equal hashes.
+/// Returns the outcome of the step. If the streams end without an error, it depends only on the
+/// vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or
+/// with none. Ranks with different fingerprints could get different outcomes only if the sum of the
+/// fingerprints were the world size times one of them, which is as likely as a hash collision.
 StepOutcome determine_outcome(const StepEndState& end);
 
 }  // namespace muonrt

@@ -14,38 +14,38 @@ StepPipelines::StepPipelines(const OptimizerSettings& settings, std::vector<Newt
   const auto plan = [&](bool in_blocks) {
     return std::make_unique<Plan>(make_problem(settings, methods_, world, in_blocks));
   };
-  whole_.plan = plan(false);
-  if (period_ > 1) blocks_.plan = plan(true);
+  full_.plan = plan(false);
+  if (period_ > 1) block_.plan = plan(true);
 }
 
 void StepPipelines::create_pipelines(PipelineContext context, int rank,
-                                     std::vector<RankChunk> chunks, PipelineConfig work) {
-  work.chunks.newton_schulz = &methods_;
-  context.plan = whole_.plan.get();
-  whole_.pipeline = std::make_unique<Pipeline>(context, rank, std::move(chunks), work);
-  if (blocks_.plan) {
-    // NorMuon and blocks exclude each other.
-    work.chunks.normuon = nullptr;
-    context.plan = blocks_.plan.get();
-    blocks_.pipeline =
-        std::make_unique<Pipeline>(context, rank, blocks_.plan->rank_chunks(rank), std::move(work));
+                                     std::vector<RankChunk> chunks, PipelineConfig config) {
+  config.chunks.newton_schulz = &methods_;
+  context.plan = full_.plan.get();
+  full_.pipeline = std::make_unique<Pipeline>(context, rank, std::move(chunks), config);
+  if (block_.plan) {
+    // Settings with NorMuon and a block period are rejected.
+    config.chunks.normuon = nullptr;
+    context.plan = block_.plan.get();
+    block_.pipeline = std::make_unique<Pipeline>(context, rank, block_.plan->rank_chunks(rank),
+                                                 std::move(config));
   }
-  health_.matrices.reserve(most_measured());
+  health_.matrices.reserve(max_health_matrices());
 }
 
-// The agreement that ends the creation is what no rank's first exchange overtakes.
+// The creation ends with a collective, so no rank starts its first step while another one warms up.
 void StepPipelines::warm_up(const Device& device) {
   if (!device.needs_warm_up()) return;
-  whole_.pipeline->warm_up();
-  if (blocks_.pipeline) blocks_.pipeline->warm_up();
+  full_.pipeline->warm_up();
+  if (block_.pipeline) block_.pipeline->warm_up();
 }
 
-size_t StepPipelines::most_measured() const {
-  size_t most = 0;
-  for (const PlannedPipeline* kind : {&whole_, &blocks_})
+size_t StepPipelines::max_health_matrices() const {
+  size_t largest = 0;
+  for (const PlannedPipeline* kind : {&full_, &block_})
     if (kind->pipeline && kind->pipeline->health())
-      most = std::max(most, kind->pipeline->health()->matrices().size());
-  return most;
+      largest = std::max(largest, kind->pipeline->health()->matrices().size());
+  return largest;
 }
 
 void StepPipelines::collect_health(const ParamView* params, int64_t steps, bool skipped) {
@@ -53,12 +53,12 @@ void StepPipelines::collect_health(const ParamView* params, int64_t steps, bool 
   health.finish(params, !skipped);
   health_.step = steps;
   health_.skipped = skipped;
-  health_.matrices.assign(health.matrices().begin(), health.matrices().end());  // has its memory
+  health_.matrices.assign(health.matrices().begin(), health.matrices().end());  // reserved
   health_.difference = health.difference();
 }
 
 void StepPipelines::select_step(int64_t committed) {
-  is_block_step_ = blocks_.pipeline && committed % period_ != 0;
+  is_block_step_ = block_.pipeline && committed % period_ != 0;
 }
 
 std::string StepPipelines::describe(const MatrixRules& rules, bool health,

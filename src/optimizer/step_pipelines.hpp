@@ -14,48 +14,50 @@
 
 namespace muonrt {
 
-/// The plan and the pipeline of the steps that take whole matrices; where there is a block period,
-/// also those of the steps between, which take blocks. One step is the current one.
+/// The plan and the pipeline of full steps, which orthogonalize whole matrices. If there is a block
+/// period, also the plan and the pipeline of block steps. One of them belongs to the current step.
 class StepPipelines {
  public:
   StepPipelines() = default;
-  /// @param methods  of each group.
+  /// @param methods  by group.
   StepPipelines(const OptimizerSettings& settings, std::vector<NewtonSchulz> methods, int world);
-  /// Takes the memory of both.
-  /// @param context  device, communicator and tables.
-  /// @param slots    what `rank` does in each, of the plan of whole matrices.
-  /// @param work     without methods; `normuon` is of the matrices of that plan.
+  /// Creates the pipelines and allocates their memory.
+  /// @param context  device, communicator and tables must be set.
+  /// @param chunks   the chunks of `rank` in the full plan.
+  /// @param config   without chunks.newton_schulz; chunks.normuon belongs to the full plan.
   void create_pipelines(PipelineContext context, int rank, std::vector<RankChunk> chunks,
-                        PipelineConfig work);
-  /// Where the device wants it. Nothing of the caller's is read. Every parameter sits out.
+                        PipelineConfig config);
+  /// Warms up the pipelines if the device needs it. All parameters must be inactive; no memory of
+  /// the caller is read.
   void warm_up(const Device& device);
 
-  const Plan& full_plan() const { return *whole_.plan; }
-  const Pipeline& full_pipeline() const { return *whole_.pipeline; }
-  /// Null where there are none.
-  const Plan* block_plan() const { return blocks_.plan.get(); }
-  /// Steps 0, period, 2 period, ... take whole matrices.
+  const Plan& full_plan() const { return *full_.plan; }
+  const Pipeline& full_pipeline() const { return *full_.pipeline; }
+  /// Null if there are no block steps.
+  const Plan* block_plan() const { return block_.plan.get(); }
+  /// Steps 0, period, 2 period, ... are full steps.
   int block_period() const { return period_; }
 
-  /// The step behind so many committed ones becomes the current one.
+  /// Makes the step after `committed` committed steps the current one.
   void select_step(int64_t committed);
   bool is_block_step() const { return is_block_step_; }
   const Plan& plan() const { return *current().plan; }
   Pipeline& pipeline() { return *current().pipeline; }
   const Pipeline& pipeline() const { return *current().pipeline; }
 
-  /// The current step's work on this rank has ended.
+  /// Call it after the current step has ended on this rank.
   void count_orthogonalized() { orthogonalized_ += pipeline().owned_matrices(); }
-  /// Matrices that this rank has orthogonalized, in all steps.
+  /// The number of matrices that this rank has orthogonalized in all steps.
   int64_t orthogonalized() const { return orthogonalized_; }
 
-  /// The current step has measured: keeps what it found. Throws what the device and the exchanges
-  /// do. @param steps  committed by now.
+  /// Finishes the statistics of the current step and stores them. Collective. Errors: those of the
+  /// device and of the communicator.
+  /// @param steps  committed steps, including the current one if it was committed.
   void collect_health(const ParamView* params, int64_t steps, bool skipped);
   const HealthReport& health() const { return health_; }
 
-  /// Both plans, with the scratch that their products take; text or JSON.
-  /// @param checks  bytes of each rank (first_check).
+  /// Describes both plans, with the scratch memory of their products, as text or JSON.
+  /// @param checks  consistency_check_bytes().
   std::string describe(const MatrixRules& rules, bool health, std::span<const int64_t> checks,
                        bool json) const;
 
@@ -64,11 +66,12 @@ class StepPipelines {
     std::unique_ptr<Plan> plan;
     std::unique_ptr<Pipeline> pipeline;
   };
-  const PlannedPipeline& current() const { return is_block_step_ ? blocks_ : whole_; }
-  size_t most_measured() const;  // matrices
+  const PlannedPipeline& current() const { return is_block_step_ ? block_ : full_; }
+  /// Maximum number of matrices of which a step collects statistics.
+  size_t max_health_matrices() const;
 
   std::vector<NewtonSchulz> methods_;  // by group
-  PlannedPipeline whole_, blocks_;
+  PlannedPipeline full_, block_;
   int period_ = 1;
   bool is_block_step_ = false;
   int64_t orthogonalized_ = 0;

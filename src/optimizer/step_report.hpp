@@ -7,19 +7,19 @@
 
 namespace muonrt {
 
-/// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient;
-/// the sum of one, or an update, which may come of a peer's gradient. Of alike ones the least has
-/// not overflowed.
+/// Where a rank found a value that is not finite. A lower kind is nearer to the cause: the gradient
+/// of a parameter on this rank comes before a sum of gradients or an update, which may contain a
+/// peer's gradient. Of equal kinds a source that did not overflow comes first.
 struct NonfiniteSource {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t kind = kNothing, param = -1;
-  int64_t overflowed = 0;  // 1: by the transport dtype alone
+  int64_t overflowed = 0;  // 1: the value is finite in f32, but overflows the transport dtype
 };
 
 /// What a step did on this rank.
 struct StepReport {
   bool skipped = false;
-  int64_t step = 0;                                            // committed steps so far
+  int64_t step = 0;                                            // committed steps
   int64_t orthogonalized = 0, planned = 0, zero_matrices = 0;  // summed over ranks
   int32_t nonfinite_rank = -1;
   int64_t nonfinite_param = -1;
@@ -29,12 +29,12 @@ struct StepReport {
   double exposed_seconds = 0, enqueue_seconds = 0;
   double grad_norm = 0;
   int64_t clipped_heads = 0;
-  bool has_health = false;  // measured in this step
+  bool has_health = false;  // this step collected statistics
 };
 
-/// What the last step that measured found.
+/// The statistics of the last step that collected them.
 struct HealthReport {
-  int64_t step = -1;  // committed steps then; -1: none has measured yet
+  int64_t step = -1;  // committed steps after it; -1: no step has collected statistics yet
   bool skipped = false;
   std::vector<MatrixHealth> matrices;
   ReplicaDifference difference;

@@ -11,7 +11,7 @@ namespace muonrt {
 
 namespace {
 
-bool same_work(const BatchShape& a, const BatchShape& b) {
+bool can_share_batch(const BatchShape& a, const BatchShape& b) {
   return a.group == b.group && a.m == b.m && a.n == b.n && a.method.form == b.method.form;
 }
 
@@ -20,7 +20,7 @@ bool same_work(const BatchShape& a, const BatchShape& b) {
 std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> matrices,
                                      const MatrixRules& rules) {
   const DType transport = plan.problem().options.transport_dtype;
-  const LaunchLimits together = rules.launch_limits();
+  const LaunchLimits limits = rules.launch_limits();
   std::vector<BatchShape> out;
   for (const int32_t id : matrices) {
     const Matrix& matrix = plan.matrices()[static_cast<size_t>(id)];
@@ -31,8 +31,8 @@ std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> 
     one.m = std::min(matrix.rows, matrix.cols);
     one.n = std::max(matrix.rows, matrix.cols);
     one.ld = rules.leading_dimension(one.n, transport);
-    if (!out.empty() && same_work(out.back(), one) &&
-        (out.back().count + 1) * one.m * one.ld <= together.max_elements) {
+    if (!out.empty() && can_share_batch(out.back(), one) &&
+        (out.back().count + 1) * one.m * one.ld <= limits.max_elements) {
       ++out.back().count;
       continue;
     }
@@ -42,7 +42,7 @@ std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> 
   int64_t elements = 0;
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t more = out[i].count * out[i].m * out[i].ld;
-    const bool joins = i > 0 && together.mixes_shapes && elements + more <= together.max_elements;
+    const bool joins = i > 0 && limits.mixes_shapes && elements + more <= limits.max_elements;
     if (i > 0) out[i].batch_group = out[i - 1].batch_group + !joins;
     elements = joins ? elements + more : more;
   }
@@ -64,16 +64,16 @@ BatchBytes batch_bytes(const BatchShape& batch, const NewtonSchulz& settings, DT
 int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
                                   std::span<const NewtonSchulz> methods, DType transport,
                                   const MatrixRules& rules, bool health) {
-  int64_t most = 0, bytes = 0;
+  int64_t largest = 0, bytes = 0;
   int32_t batch_group = 0;
   for (const BatchShape& batch : batches) {
     if (batch.batch_group != batch_group) bytes = 0;
     batch_group = batch.batch_group;
     bytes += batch_bytes(batch, methods[static_cast<size_t>(batch.group)], transport, rules, health)
                  .total();
-    most = std::max(most, bytes);
+    largest = std::max(largest, bytes);
   }
-  return most;
+  return largest;
 }
 
 std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,
@@ -85,10 +85,10 @@ std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchul
     for (const int32_t id : chunk.matrices)
       owned[plan.matrices()[static_cast<size_t>(id)].owner].push_back(id);
     for (const auto& [owner, ids] : owned) {
-      int64_t& most = out[static_cast<size_t>(owner)];
-      most = std::max(
-          most, largest_batch_group_bytes(batch_shapes(plan, in_batches(plan, ids), rules), methods,
-                                          plan.problem().options.transport_dtype, rules, health));
+      int64_t& bytes = out[static_cast<size_t>(owner)];
+      bytes = std::max(bytes, largest_batch_group_bytes(
+                                  batch_shapes(plan, in_batches(plan, ids), rules), methods,
+                                  plan.problem().options.transport_dtype, rules, health));
     }
   }
   return out;

@@ -6,7 +6,7 @@ namespace muonrt {
 
 namespace {
 
-// Spans that every chunk has; three more follow for each team.
+// Spans of every chunk. Three more follow for each batch group.
 enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kRelay };
 
 template <class Message>
@@ -21,14 +21,14 @@ std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
 
 }  // namespace
 
-Chunk::Chunk(const PipelineContext& context, const ChunkConfig& work, const RankChunk& plan,
+Chunk::Chunk(const PipelineContext& context, const ChunkConfig& config, const RankChunk& plan,
              const MessageBuffers& buffers, void* return_receive, void* scratch)
     : context_(&context),
-      work_(&work),
+      config_(&config),
       plan_(&plan),
       buffers_(buffers),
       return_receive_(return_receive),
-      teams_(make_batch_groups(context, work, plan)),
+      batch_groups_(make_batch_groups(context, config, plan)),
       packed_(context.device->create_event()),
       arrived_(context.device->create_event()),
       produced_(context.device->create_event()),
@@ -39,7 +39,7 @@ Chunk::Chunk(const PipelineContext& context, const ChunkConfig& work, const Rank
             {"commit", plan.index, SpanKind::kLocal},
             {"sum", plan.index, SpanKind::kLocal},
             {"relay exchange", plan.index, SpanKind::kExchange}};
-  for (BatchGroup& batch_group : teams_) {
+  for (BatchGroup& batch_group : batch_groups_) {
     batch_group.span = static_cast<int32_t>(spans_.size());
     spans_.push_back({"unpack", plan.index, SpanKind::kLocal});
     spans_.push_back({"newton-schulz", plan.index, SpanKind::kProducts});
@@ -50,18 +50,18 @@ Chunk::Chunk(const PipelineContext& context, const ChunkConfig& work, const Rank
       at += batch.bytes.total();
     }
     batch_group.newton_schulz = newton_schulz_of(batch_group, false);
-    if (work.health) batch_group.measured = newton_schulz_of(batch_group, true);
+    if (config.health) batch_group.with_statistics = newton_schulz_of(batch_group, true);
   }
   normuon_ = normuon_of(plan.owned);
   times_ = SpanTimes(*context.device, spans_.size());
   resolve_messages(buffers, return_receive);
-  if (plan.callback_param >= 0) bind_functions();
+  if (plan.callback_param >= 0) bind_callbacks();
 }
 
 void Chunk::bind(Batch& batch, void* scratch) {
   batch.raw.data = scratch;
   batch.workspace = static_cast<char*>(scratch) + batch.bytes.raw;
-  if (work_->health)
+  if (config_->health)
     batch.lanczos =
         reinterpret_cast<float*>(static_cast<char*>(batch.workspace) + batch.bytes.workspace);
   for (int64_t i = 0; i < batch.raw.count; ++i) {
@@ -78,11 +78,11 @@ void Chunk::bind(Batch& batch, void* scratch) {
     batch.lines[i].stored_rows = batch.owned[i].inputs_first == batch.owned[i].transposed();
 }
 
-Orthogonalization Chunk::newton_schulz_of(BatchGroup& batch_group, bool measures) const {
+Orthogonalization Chunk::newton_schulz_of(BatchGroup& batch_group, bool with_statistics) const {
   std::vector<OrthogonalizeArgs> batches;
   for (Batch& b : batch_group.batches) {
     const auto first = static_cast<int32_t>(b.owned.front().matrix);
-    Tally* const q = measures ? work_->health->batch_statistics_of(first).q : nullptr;
+    Tally* const q = with_statistics ? config_->health->batch_statistics_of(first).q : nullptr;
     batches.push_back({b.settings, &b.method, b.raw, b.workspace, q, b.lines});
   }
   const PipelineContext& c = *context_;
@@ -94,9 +94,9 @@ std::vector<NormuonState> Chunk::normuon_of(const std::vector<OwnedMatrix>& owne
   bool any = false;
   for (const OwnedMatrix& one : owned) {
     const auto matrix = static_cast<size_t>(one.matrix);
-    const bool here = work_->normuon && (*work_->normuon)[matrix].neurons > 0;
-    states.push_back(here ? (*work_->normuon)[matrix] : NormuonState{});
-    any = any || here;
+    const bool has_normuon = config_->normuon && (*config_->normuon)[matrix].neurons > 0;
+    states.push_back(has_normuon ? (*config_->normuon)[matrix] : NormuonState{});
+    any = any || has_normuon;
   }
   return any ? states : std::vector<NormuonState>{};
 }
@@ -110,25 +110,25 @@ void Chunk::resolve_messages(const MessageBuffers& buffers, void* return_receive
   relay_receives_ = resolve<ReceiveFrom>(plan_->relay_receives, return_receive);
 }
 
-void Chunk::bind_functions() {
+void Chunk::bind_callbacks() {
   const RankChunk& plan = *plan_;
   const int32_t owner =
       context_->plan
           ->matrices()[static_cast<size_t>(
               context_->plan->chunks()[static_cast<size_t>(plan.index)].matrices.front())]
           .owner;
-  BoundCallback call{&work_->functions, work_->failure, true, plan.callback_param, owner};
+  BoundCallback call{&config_->callbacks, config_->failure, true, plan.callback_param, owner};
   call.local = plan.gather_send_bytes ? buffers_.gather_send : nullptr;
   call.full = plan.gather_receive_bytes ? buffers_.gather_receive : nullptr;
-  gather_call_ = call;
+  gather_callback_ = call;
   call.gathers = false;
   call.local = plan.return_receive_bytes ? return_receive_ : nullptr;
   call.full = plan.return_send_bytes ? buffers_.return_send : nullptr;
-  return_call_ = call;
+  return_callback_ = call;
 }
 
-bool Chunk::moves_gather() const { return !gather_sends_.empty() || !gather_receives_.empty(); }
-bool Chunk::moves_return() const { return !return_sends_.empty() || !return_receives_.empty(); }
+bool Chunk::has_gather() const { return !gather_sends_.empty() || !gather_receives_.empty(); }
+bool Chunk::has_return() const { return !return_sends_.empty() || !return_receives_.empty(); }
 
 void Chunk::exchange(int32_t span, const Messages& messages) {
   const PipelineContext& c = *context_;
@@ -138,25 +138,26 @@ void Chunk::exchange(int32_t span, const Messages& messages) {
   end(span, *c.exchange);
 }
 
-void Chunk::call(int32_t span, BoundCallback& function) {
+void Chunk::call(int32_t span, BoundCallback& callback) {
   const PipelineContext& c = *context_;
   if (c.warming_up) return;
   begin(span, *c.exchange);
-  c.device->call(*c.exchange, &BoundCallback::run, &function, &c.results.findings->failed);
+  c.device->call(*c.exchange, &BoundCallback::run, &callback, &c.results.findings->failed);
   end(span, *c.exchange);
 }
 
 void Chunk::exchange_gather() {
-  if (plan_->callback_param >= 0) return call(kGatherExchange, gather_call_);
-  if (moves_gather()) exchange(kGatherExchange, {gather_sends_, gather_receives_});
+  if (plan_->callback_param >= 0) return call(kGatherExchange, gather_callback_);
+  if (has_gather()) exchange(kGatherExchange, {gather_sends_, gather_receives_});
 }
 
 void Chunk::exchange_return() {
-  if (plan_->callback_param >= 0) return call(kReturnExchange, return_call_);
-  if (moves_return()) exchange(kReturnExchange, {return_sends_, return_receives_});
+  if (plan_->callback_param >= 0) return call(kReturnExchange, return_callback_);
+  if (has_return()) exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
-// What the return has brought goes on from where it lies; the stream keeps the two in order.
+// Forwards updates from the buffer in which the return has stored them. Both exchanges run on one
+// stream, so they are in order.
 void Chunk::relay() {
   if (relay_sends_.empty() && relay_receives_.empty()) return;
   exchange(kRelay, {relay_sends_, relay_receives_});
@@ -177,7 +178,8 @@ void Chunk::pack_gather() {
     }
     end(kPack, *c.compute);
   }
-  // Recorded by ranks that only receive, too: the unpack that last read the buffer lies before it.
+  // Ranks that only receive record the event, too: it also comes after the unpack that last read
+  // the receive buffer.
   c.device->record(*packed_, *c.compute);
   c.device->wait(*c.exchange, *packed_);
 }
@@ -188,7 +190,8 @@ void Chunk::gather() {
   context_->device->record(*arrived_, *context_->exchange);
 }
 
-// The addends become gradients of what is kept here, which then goes the way of any parameter.
+// Adds the partial gradients. The sums are the gradients of the owner state, which is then treated
+// like a parameter.
 void Chunk::sum() {
   const PipelineContext& c = *context_;
   begin(kSum, *c.compute);
@@ -207,33 +210,36 @@ void Chunk::sum() {
   end(kSum, *c.compute);
 }
 
-Health::BatchStatistics Chunk::records(const Batch& batch) const {
-  const Health* health = work_->health;
-  return health ? health->records(batch.owned.front().matrix) : Health::BatchStatistics{};
+Health::BatchStatistics Chunk::statistics_of(const Batch& batch) const {
+  const Health* health = config_->health;
+  return health ? health->active_statistics_of(batch.owned.front().matrix)
+                : Health::BatchStatistics{};
 }
 
-/// The first run is never recorded: it makes what products need where a shape is met first. Nor is
-/// one that measures. Raw, workspace and findings stay where they are.
+// Captures Newton-Schulz as a graph in the second run, because the first run creates what the
+// products of a new shape need. A run that collects statistics is not captured. A graph can be
+// launched again because the addresses of matrices, workspace and findings do not change.
 void Chunk::run_newton_schulz(BatchGroup& batch_group) {
   const PipelineContext& c = *context_;
-  const bool measures = work_->health && work_->health->measures();
-  const Orthogonalization& work = *(measures ? batch_group.measured : batch_group.newton_schulz);
+  const bool collects = config_->health && config_->health->collects();
+  const Orthogonalization& newton_schulz =
+      *(collects ? batch_group.with_statistics : batch_group.newton_schulz);
   for (size_t i = 0; i < batch_group.batches.size(); ++i)
-    batch_group.batches[i].result = work.results()[i];
-  GraphCapture* const recorder = graph_capture_of(*c.device);
-  if (!recorder || !batch_group.ran || measures) {
-    work.enqueue();
+    batch_group.batches[i].result = newton_schulz.results()[i];
+  GraphCapture* const capture = graph_capture_of(*c.device);
+  if (!capture || !batch_group.ran || collects) {
+    newton_schulz.enqueue();
     batch_group.ran = true;
     return;
   }
-  if (!batch_group.recording)
-    batch_group.recording = capture_graph(*recorder, *c.compute, [&] { work.enqueue(); });
-  recorder->launch_graph(*c.compute, *batch_group.recording);
+  if (!batch_group.graph)
+    batch_group.graph = capture_graph(*capture, *c.compute, [&] { newton_schulz.enqueue(); });
+  capture->launch_graph(*c.compute, *batch_group.graph);
 }
 
 void Chunk::finish(Batch& batch) {
   const PipelineContext& c = *context_;
-  const Health::BatchStatistics health = records(batch);
+  const Health::BatchStatistics health = statistics_of(batch);
   if (health.lanczos) c.ops().lanczos(*c.compute, batch.result, batch.lanczos, health.lanczos);
   for (size_t i = 0; i < batch.result_each.size(); ++i) {
     MatrixBatch one = batch.result;
@@ -269,11 +275,11 @@ void Chunk::run(BatchGroup& batch_group) {
 
 void Chunk::produce() {
   const PipelineContext& c = *context_;
-  if (!teams_.empty() || !plan_->owner_state.empty()) {
+  if (!batch_groups_.empty() || !plan_->owner_state.empty()) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
     if (!plan_->owner_state.empty()) sum();
-    for (BatchGroup& batch_group : teams_) run(batch_group);
+    for (BatchGroup& batch_group : batch_groups_) run(batch_group);
   }
   c.device->record(*produced_, *c.compute);
   c.device->wait(*c.exchange, *produced_);
@@ -286,26 +292,26 @@ void Chunk::orthogonalize() {
   context_->device->record(*returned_, *context_->exchange);
 }
 
-void Chunk::commit(const StepInputs& run) {
+void Chunk::commit(const StepInputs& inputs) {
   const PipelineContext& c = *context_;
   const RankChunk& p = *plan_;
-  const CommitCondition vote_sum = c.commit_condition(run.fingerprint);
-  if (!normuon_.empty()) c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, vote_sum);
+  const CommitCondition condition = c.commit_condition(inputs.fingerprint);
+  if (!normuon_.empty()) c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, condition);
   if (p.return_blocks.empty() && p.owner_state.empty()) return;
   c.device->wait(*c.compute, *returned_);
   const ConstTypedBuffer message{.data = return_receive_, .dtype = p.return_dtype};
   begin(kCommit, *c.compute);
   switch (p.kind) {
     case ChunkKind::kDirections:
-      c.ops().commit_muon(*c.compute, p.return_blocks, c.tables, message, vote_sum);
+      c.ops().commit_muon(*c.compute, p.return_blocks, c.tables, message, condition);
       break;
     case ChunkKind::kPartialGrads:
-      c.ops().commit_momentum(*c.compute, p.owner_state_blocks, c.tables, vote_sum);
-      c.ops().commit_update(*c.compute, p.return_blocks, c.tables, message, vote_sum);
+      c.ops().commit_momentum(*c.compute, p.owner_state_blocks, c.tables, condition);
+      c.ops().commit_update(*c.compute, p.return_blocks, c.tables, message, condition);
       break;
     case ChunkKind::kSlices:
-      c.ops().commit_values(*c.compute, p.return_blocks, c.tables.params, message, vote_sum);
-      c.ops().commit_adamw(*c.compute, p.owner_state_views, {}, c.tables, vote_sum);
+      c.ops().commit_values(*c.compute, p.return_blocks, c.tables.params, message, condition);
+      c.ops().commit_adamw(*c.compute, p.owner_state_views, {}, c.tables, condition);
       break;
   }
   end(kCommit, *c.compute);

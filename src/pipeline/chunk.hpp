@@ -17,126 +17,131 @@
 
 namespace muonrt {
 
-/// Message buffers of one chunk in flight; reused by the slots that are congruent to it.
+/// Message buffers of one chunk in flight. Chunks whose indices are equal modulo the window share
+/// them.
 struct MessageBuffers {
   void* gather_send = nullptr;
   void* gather_receive = nullptr;
   void* return_send = nullptr;
-  float* sums = nullptr;       // of addends; lives until `commit` has run
-  void* directions = nullptr;  // formed of the sums
+  float* sums = nullptr;       // sums of partial gradients; valid until `commit` has run
+  void* directions = nullptr;  // computed from the sums
 };
 
-/// What chunks have beside what every stage has; fixed when the optimizer is created.
+/// What chunks use in addition to PipelineContext. It is fixed when the optimizer is created.
 struct ChunkConfig {
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
-  const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null: none has NorMuon
-  ExchangeCallbacks functions;         // the caller's, for slots that they carry
-  CallbackFailure* failure = nullptr;  // where those report
-  Health* health = nullptr;            // null: no step measures
+  const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null: NorMuon is off
+  ExchangeCallbacks callbacks;         // exchange the chunks that have a callback_param
+  CallbackFailure* failure = nullptr;  // the callbacks report errors here
+  Health* health = nullptr;            // null: no step collects statistics
 };
 
-/// A chunk slot on its way through one rank: gather, orthogonalize, commit. Each stage enqueues and
-/// returns; the order of stages is the scheduler's.
+/// Runs the stages of one chunk on one rank: gather, orthogonalize, commit. Each stage enqueues its
+/// work and returns. `schedule` defines the order of the stages.
 class Chunk {
  public:
-  /// @param return_receive  where the update lands; alive until `commit` has run.
-  /// @param scratch         scratch_bytes of memory for products, shared by all chunks.
-  Chunk(const PipelineContext& context, const ChunkConfig& work, const RankChunk& plan,
+  /// @param return_receive  receives the update; valid until `commit` has run.
+  /// @param scratch         scratch_bytes() of memory for products, shared by all chunks.
+  Chunk(const PipelineContext& context, const ChunkConfig& config, const RankChunk& plan,
         const MessageBuffers& buffers, void* return_receive, void* scratch);
 
-  /// Bytes of product scratch that `plan` needs; reserves its products.
-  static int64_t scratch_bytes(const PipelineContext& context, const ChunkConfig& work,
+  /// Returns the bytes of product scratch that `plan` needs, and announces its products to the ops
+  /// (`reserve`).
+  static int64_t scratch_bytes(const PipelineContext& context, const ChunkConfig& config,
                                const RankChunk& plan);
 
-  /// The chunk that used these buffers before; its messages must be gone before they are
-  /// overwritten.
+  /// Sets the chunk that uses these buffers before this one. Its exchanges must end before the
+  /// buffers are written again.
   void set_previous_user(const Chunk* previous) { previous_ = previous; }
 
-  /// momentum + pack of the local shard (or its addends), exchange to the owners.
+  /// Packs the directions of the local shard, or its partial gradients, and sends them to the
+  /// owners.
   void gather();
-  /// unpack (or sum), Newton-Schulz, pack of the matrices this rank owns, exchange back, forwarding
-  /// where the return has two levels; AdamW of the slices it owns.
+  /// Unpacks or sums the gathered messages, orthogonalizes the matrices that this rank owns,
+  /// computes AdamW for its slices, and returns the updates. If the return has two levels, forwards
+  /// updates.
   void orthogonalize();
-  /// One pass over the local shard, and over what is kept here: momentum, decay, update, where the
-  /// verdict says so.
-  void commit(const StepInputs& run);
+  /// Writes momentum, decay and update of the local shard and of the owner state, if the commit
+  /// condition passes.
+  void commit(const StepInputs& inputs);
 
   int32_t index() const { return plan_->index; }
-  /// Where the sum of each kept thing lies; null if the slot has none.
+  /// The gradient sums of the owner state; null if the chunk has none.
   const float* sums() const { return buffers_.sums; }
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
-  /// With the times of the last step.
+  /// Calls `visit(span)` for every span of the chunk, with the times of the last step.
   template <class Visit>
   void visit_spans(const Visit& visit) const {
     times_.visit(spans_, visit);
   }
-  void forget_times() { times_.forget(); }
+  void clear_times() { times_.clear(); }
 
  private:
-  // Equal shapes with equal methods.
+  // Matrices of equal shape and method.
   struct Batch {
     const NewtonSchulz* settings = nullptr;
     Method method;
     std::vector<OwnedMatrix> owned;
-    std::vector<MatrixBlock> unpack, pack;  // MatrixBlock::matrix counts inside the batch
+    std::vector<MatrixBlock> unpack, pack;  // MatrixBlock::matrix is the index in the batch
     MatrixBatch raw;                        // short side first, transport dtype
     BatchBytes bytes;
     std::vector<MatrixBatch> raw_each, result_each;
-    std::vector<NormuonState> normuon;  // of each matrix; empty: none has it
+    std::vector<NormuonState> normuon;  // by matrix; empty: no matrix has NorMuon
     std::vector<NormuonState> lines;    // OrthogonalizeArgs::lines
     void* workspace = nullptr;
-    float* lanczos = nullptr;  // workspace, where steps may measure
+    float* lanczos = nullptr;  // workspace, if steps may collect statistics
     MatrixBatch result;
   };
-  // Batches that are orthogonalized in lockstep, side by side in the scratch.
+  // Batches that are orthogonalized in lockstep and share the scratch.
   struct BatchGroup {
     std::vector<Batch> batches;
-    // Of these batches; the second in steps that measure, where there are any.
-    std::optional<Orthogonalization> newton_schulz, measured;
-    int32_t span = 0;  // first of its three spans
-    bool ran = false;
-    std::unique_ptr<DeviceGraph> recording;  // of its Newton-Schulz, where the device records
+    // `with_statistics` is used in steps that collect statistics.
+    std::optional<Orthogonalization> newton_schulz, with_statistics;
+    int32_t span = 0;                    // first of its three spans
+    bool ran = false;                    // newton_schulz has run without a graph
+    std::unique_ptr<DeviceGraph> graph;  // of newton_schulz, if the device captures graphs
   };
 
   static std::vector<BatchGroup> make_batch_groups(const PipelineContext& context,
-                                                   const ChunkConfig& work, const RankChunk& plan);
+                                                   const ChunkConfig& config,
+                                                   const RankChunk& plan);
   void bind(Batch& batch, void* scratch);
-  Orthogonalization newton_schulz_of(BatchGroup& batch_group, bool measures) const;
-  /// One for each; none at all where no matrix has NorMuon.
+  Orthogonalization newton_schulz_of(BatchGroup& batch_group, bool with_statistics) const;
+  /// One state for each matrix; empty if no matrix has NorMuon.
   std::vector<NormuonState> normuon_of(const std::vector<OwnedMatrix>& owned) const;
   void resolve_messages(const MessageBuffers& buffers, void* return_receive);
-  void bind_functions();
-  bool moves_gather() const;
-  bool moves_return() const;
+  void bind_callbacks();
+  bool has_gather() const;
+  bool has_return() const;
   void pack_gather();
   void produce();
   void exchange(int32_t span, const Messages& messages);
-  void call(int32_t span, BoundCallback& function);
+  void call(int32_t span, BoundCallback& callback);
   void exchange_gather();
   void exchange_return();
   void relay();
   void sum();
   void run(BatchGroup& batch_group);
   void run_newton_schulz(BatchGroup& batch_group);
-  /// What is done to a batch's result before it is packed.
+  /// Applies NorMuon to the result of a batch and collects its statistics, before it is packed.
   void finish(Batch& batch);
-  Health::BatchStatistics records(const Batch& batch) const;
+  Health::BatchStatistics statistics_of(const Batch& batch) const;
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
   void end(int32_t span, Stream& stream) { times_.end(span, stream); }
 
   const PipelineContext* context_;
-  const ChunkConfig* work_;
+  const ChunkConfig* config_;
   const RankChunk* plan_;
   MessageBuffers buffers_;
   void* return_receive_;
   const Chunk* previous_ = nullptr;
-  std::vector<BatchGroup> teams_;
-  std::vector<NormuonState> normuon_;  // of all that is owned
+  std::vector<BatchGroup> batch_groups_;
+  std::vector<NormuonState> normuon_;  // of all owned matrices
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
   std::vector<SendTo> relay_sends_;  // second level of the return
   std::vector<ReceiveFrom> relay_receives_;
-  BoundCallback gather_call_, return_call_;  // where the caller's functions carry the slot
+  BoundCallback gather_callback_, return_callback_;  // if the chunk has a callback_param
   std::unique_ptr<Event> packed_, arrived_, produced_, returned_;
   std::vector<Span> spans_;
   SpanTimes times_;

@@ -1,4 +1,4 @@
-// Which matrices of a chunk are orthogonalized together.
+// Divides the matrices of a chunk into batches and batch groups.
 
 #include <utility>
 
@@ -18,48 +18,50 @@ std::vector<BatchShape> shapes_of(const PipelineContext& context, const RankChun
 }  // namespace
 
 std::vector<Chunk::BatchGroup> Chunk::make_batch_groups(const PipelineContext& context,
-                                                        const ChunkConfig& work,
+                                                        const ChunkConfig& config,
                                                         const RankChunk& plan) {
   const DType transport = context.transport();
   std::vector<BatchGroup> batch_groups;
-  std::vector<std::pair<size_t, size_t>> place;  // of each matrix: team, batch in it
+  std::vector<std::pair<size_t, size_t>> batch_of;  // by matrix: batch group, batch in it
   std::vector<int32_t> index_in;
   for (const BatchShape& shape : shapes_of(context, plan)) {
     Batch batch;
-    batch.settings = &(*work.newton_schulz)[static_cast<size_t>(shape.group)];
+    batch.settings = &(*config.newton_schulz)[static_cast<size_t>(shape.group)];
     batch.method = shape.method;
     batch.raw = MatrixBatch{nullptr,  transport,   shape.m,           shape.n,
                             shape.ld, shape.count, shape.m * shape.ld};
     batch.bytes =
-        batch_bytes(shape, *batch.settings, transport, context.ops(), work.health != nullptr);
+        batch_bytes(shape, *batch.settings, transport, context.ops(), config.health != nullptr);
     batch_groups.resize(static_cast<size_t>(shape.batch_group) + 1);
     std::vector<Batch>& batches = batch_groups.back().batches;
     for (int32_t i = 0; i < shape.count; ++i) {
       batch.owned.push_back(plan.owned[static_cast<size_t>(shape.first + i)]);
-      place.emplace_back(batch_groups.size() - 1, batches.size());
+      batch_of.emplace_back(batch_groups.size() - 1, batches.size());
       index_in.push_back(i);
     }
     batches.push_back(std::move(batch));
   }
-  const auto deal = [&](const std::vector<MatrixBlock>& list, std::vector<MatrixBlock> Batch::*to) {
+  const auto distribute = [&](const std::vector<MatrixBlock>& list,
+                              std::vector<MatrixBlock> Batch::*to) {
     for (MatrixBlock block : list) {
-      const auto [batch_group, batch] = place[static_cast<size_t>(block.matrix)];
+      const auto [batch_group, batch] = batch_of[static_cast<size_t>(block.matrix)];
       block.matrix = index_in[static_cast<size_t>(block.matrix)];
       (batch_groups[batch_group].batches[batch].*to).push_back(block);
     }
   };
-  deal(plan.gather_matrix_blocks, &Batch::unpack);
-  deal(plan.return_matrix_blocks, &Batch::pack);
+  distribute(plan.gather_matrix_blocks, &Batch::unpack);
+  distribute(plan.return_matrix_blocks, &Batch::pack);
   return batch_groups;
 }
 
-int64_t Chunk::scratch_bytes(const PipelineContext& context, const ChunkConfig& work,
+int64_t Chunk::scratch_bytes(const PipelineContext& context, const ChunkConfig& config,
                              const RankChunk& plan) {
   const std::vector<BatchShape> shapes = shapes_of(context, plan);
   for (const BatchShape& s : shapes)
-    reserve(context.ops(), (*work.newton_schulz)[static_cast<size_t>(s.group)], s.method, s.m, s.n);
-  return largest_batch_group_bytes(shapes, *work.newton_schulz, context.transport(), context.ops(),
-                                   work.health != nullptr);
+    reserve(context.ops(), (*config.newton_schulz)[static_cast<size_t>(s.group)], s.method, s.m,
+            s.n);
+  return largest_batch_group_bytes(shapes, *config.newton_schulz, context.transport(),
+                                   context.ops(), config.health != nullptr);
 }
 
 }  // namespace muonrt

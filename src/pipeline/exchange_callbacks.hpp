@@ -4,12 +4,11 @@
 
 namespace muonrt {
 
-/// The caller's own gather and redistribute, in place of the built-in exchanges. Called on every
-/// rank of the communicator, in the same order, one at a time; they return 0, or an error code that
-/// ends the step everywhere with nothing changed.
-/// `local` is the rank's shard as registered, null where it is empty; `full` the whole tensor,
-/// row-major, null but on the owner; both in the transport dtype. `stream` as Device::call's
-/// native.
+/// The caller's gather and redistribute functions, which replace the built-in exchanges. Every rank
+/// of the communicator calls them in the same order, one at a time. They return 0, or an error
+/// code; the step is then rejected on all ranks. `local` is the rank's shard; null if it is empty.
+/// `full` is the whole tensor, row-major; null on ranks other than the owner. Both have the
+/// transport dtype. `stream` is the native stream that Device::call passes.
 struct ExchangeCallbacks {
   void* state = nullptr;
   int (*gather)(void* state, int64_t param, int32_t owner, const void* local, void* full,
@@ -19,17 +18,17 @@ struct ExchangeCallbacks {
   explicit operator bool() const { return gather != nullptr; }
 };
 
-/// The first call of a step that failed. Written by the thread that runs the exchanges, read and
-/// cleared between steps.
+/// The first call of a step that returned an error. The thread that runs the exchanges writes it;
+/// it is read and cleared between steps.
 struct CallbackFailure {
-  const char* function = nullptr;  // null: none failed
+  const char* function = nullptr;  // null: no call failed
   int64_t param = -1;
   int code = 0;
 };
 
 /// One call, with its arguments bound.
 struct BoundCallback {
-  const ExchangeCallbacks* functions = nullptr;
+  const ExchangeCallbacks* callbacks = nullptr;
   CallbackFailure* failure = nullptr;
   bool gathers = true;
   int64_t param = -1;
@@ -37,10 +36,10 @@ struct BoundCallback {
   void* local = nullptr;
   void* full = nullptr;
 
-  /// As Device::call takes it; `argument` is a BoundCallback.
+  /// A function for Device::call. @param argument  a BoundCallback.
   static int run(void* argument, void* stream) {
     const BoundCallback& c = *static_cast<const BoundCallback*>(argument);
-    const ExchangeCallbacks& f = *c.functions;
+    const ExchangeCallbacks& f = *c.callbacks;
     const int code = c.gathers ? f.gather(f.state, c.param, c.owner, c.local, c.full, stream)
                                : f.redistribute(f.state, c.param, c.owner, c.full, c.local, stream);
     if (code != 0 && !c.failure->function)

@@ -16,8 +16,8 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Words of a row in the sum over ranks: the limbs of the weights, non-finite weights and gradients,
-// then the bits of what the owner alone measures.
+// Words of a row in the sum over the ranks: the limbs of the weights' squares, the numbers of
+// non-finite weights and gradients, then the bits of values that only the owner sets.
 enum : int64_t {
   kBadWeights = kTallyLimbs,
   kNonfinite,
@@ -43,17 +43,18 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
     : context_(&context), rank_(rank), done_(context.device->create_event()) {
   number_matrices();
   const auto& params = context.plan->problem().params;
-  record_of_.assign(context.plan->matrices().size(), -1);
+  owned_index_.assign(context.plan->matrices().size(), -1);
   for (const RankChunk& chunk : chunks) {
     for (const OwnedMatrix& owned : chunk.owned)
-      record_of_[static_cast<size_t>(owned.matrix)] = static_cast<int32_t>(owned_++);
+      owned_index_[static_cast<size_t>(owned.matrix)] = static_cast<int32_t>(owned_++);
     if (chunk.kind == ChunkKind::kSlices) continue;
     for (const ShardBlock& p : chunk.return_blocks) {
       if (params[static_cast<size_t>(p.param)].layout.full_replica_index(rank) != 0) continue;
       blocks_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
-    // Gradients of layouts of their own lie elsewhere: what is gathered of them, once.
+    // A gradient with another layout than its parameter has other blocks: those that are gathered.
+    // Each block is counted for one owner only.
     for (const ShardBlock& p : chunk.gather_blocks) {
       const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
       if (!params[static_cast<size_t>(p.param)].grad_layout) continue;
@@ -64,7 +65,7 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
   allocate_memory();
 }
 
-// Where every replica orthogonalizes for itself, the first one's matrix stands for all.
+// If every replica orthogonalizes its own copy of a matrix, the first copy represents all of them.
 void Health::number_matrices() {
   const auto& matrices = context_->plan->matrices();
   std::map<std::pair<int32_t, int64_t>, int32_t> known;
@@ -98,7 +99,7 @@ void Health::allocate_memory() {
                 q = take(owned_, sizeof(Tally)), weights = take(rows, sizeof(Tally)),
                 gradients = take(rows, sizeof(Tally));
   memory_ = Buffer(device, bytes);
-  mirror_ = Buffer::shared(device, bytes);
+  host_copy_ = Buffer::shared(device, bytes);
   char* const at = memory_.as<char>();
   lanczos_ = reinterpret_cast<Lanczos*>(at + lanczos);
   updates_ = reinterpret_cast<Tally*>(at + updates);
@@ -108,20 +109,20 @@ void Health::allocate_memory() {
   replicas_ = ReplicaHashes(device, context_->plan->problem().params, rank_,
                             static_cast<int>(context_->world()));
   words_ = checked_add(checked_mul(rows, kRowWords), params);
-  mine_ = Buffer(device, words_ * 8);
-  all_ = Buffer(device, words_ * 8);
-  exchanged_ = Buffer::shared(device, words_ * 8);
+  own_sum_ = Buffer(device, words_ * 8);
+  total_ = Buffer(device, words_ * 8);
+  host_words_ = Buffer::shared(device, words_ * 8);
   context_->comm->prepare_reduction(words_ * 8);
 }
 
 Health::BatchStatistics Health::batch_statistics_of(int32_t matrix) const {
-  const int32_t at = record_of_[static_cast<size_t>(matrix)];
+  const int32_t at = owned_index_[static_cast<size_t>(matrix)];
   return {lanczos_ + at, updates_ + at, q_ + at};
 }
 
-void Health::begin(bool measures) {
-  measures_ = measures;
-  if (!measures) return;
+void Health::begin(bool collects) {
+  collects_ = collects;
+  if (!collects) return;
   if (memory_.bytes() > 0)
     context_->ops().fill(*context_->compute, memory_.data(), 0, memory_.bytes());
 }
@@ -134,17 +135,17 @@ void Health::synchronize(Stream& stream) {
 
 void Health::finish(const ParamView* views, bool updated) {
   const PipelineContext& c = *context_;
-  measure_local(views);
+  collect_local(views);
   hash_replicas(views);
   if (memory_.bytes() > 0)
-    c.ops().copy(*c.compute, mirror_.data(), memory_.data(), memory_.bytes());
+    c.ops().copy(*c.compute, host_copy_.data(), memory_.data(), memory_.bytes());
   synchronize(*c.compute);
   fill_words(views, updated);
   reduce();
   read_words(views, updated);
 }
 
-void Health::measure_local(const ParamView* views) {
+void Health::collect_local(const ParamView* views) {
   Ops& ops = context_->ops();
   Stream& s = *context_->compute;
   const auto part_of = [](const LocalBlock& p, const void* memory, DType dtype) {
@@ -160,7 +161,7 @@ void Health::measure_local(const ParamView* views) {
   for (const LocalBlock& p : blocks_) {
     const ParamView& v = views[p.param];
     const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
-    // Addends of a gradient are counted each, weights once.
+    // Every partial gradient counts, but weights only on the first replica.
     const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
     if (layout.replica_index(rank_) == 0) {
       if (v.form == WeightForm::kMaster) {
@@ -182,20 +183,20 @@ void Health::hash_replicas(const ParamView* views) {
   replicas_.finish(*context_->compute);
 }
 
-/// A field of memory_ in its copy.
+/// The address of a field of `memory` in its copy.
 template <class T>
-static const T* mirrored(const Buffer& mirror, const Buffer& memory, const T* field) {
-  return reinterpret_cast<const T*>(mirror.as<char>() +
+static const T* in_copy(const Buffer& copy, const Buffer& memory, const T* field) {
+  return reinterpret_cast<const T*>(copy.as<char>() +
                                     (reinterpret_cast<const char*>(field) - memory.as<char>()));
 }
 
 void Health::fill_words(const ParamView* views, bool updated) {
-  const auto* const weights = mirrored(mirror_, memory_, weights_);
-  const auto* const gradients = mirrored(mirror_, memory_, gradients_);
-  const auto* const lanczos = mirrored(mirror_, memory_, lanczos_);
-  const auto* const updates = mirrored(mirror_, memory_, updates_);
-  const auto* const q = mirrored(mirror_, memory_, q_);
-  auto* const words = exchanged_.as<int64_t>();
+  const auto* const weights = in_copy(host_copy_, memory_, weights_);
+  const auto* const gradients = in_copy(host_copy_, memory_, gradients_);
+  const auto* const lanczos = in_copy(host_copy_, memory_, lanczos_);
+  const auto* const updates = in_copy(host_copy_, memory_, updates_);
+  const auto* const q = in_copy(host_copy_, memory_, q_);
+  auto* const words = host_words_.as<int64_t>();
   std::memset(words, 0, static_cast<size_t>(words_) * 8);
   const auto& plan = *context_->plan;
   for (size_t i = 0; i < rows_.size(); ++i) {
@@ -203,19 +204,19 @@ void Health::fill_words(const ParamView* views, bool updated) {
     std::memcpy(row, weights[i].limbs, sizeof weights[i].limbs);
     row[kBadWeights] = weights[i].nonfinite;
     row[kNonfinite] = gradients[i].nonfinite;
-    const int32_t record = record_of_[static_cast<size_t>(representative_[i])];
-    if (record < 0 || !updated || !views[rows_[i].param].active) continue;
+    const int32_t owned = owned_index_[static_cast<size_t>(representative_[i])];
+    if (owned < 0 || !updated || !views[rows_[i].param].active) continue;
     const Matrix& m = plan.matrices()[static_cast<size_t>(representative_[i])];
     const ParamSpec& spec = plan.problem().params[static_cast<size_t>(m.param)];
     const double numel = static_cast<double>(m.rows) * static_cast<double>(m.cols);
-    const Spectrum spectrum = spectrum_of(lanczos[record], std::min(m.rows, m.cols));
-    const float largest = std::bit_cast<float>(static_cast<uint32_t>(q[record].largest));
+    const Spectrum spectrum = spectrum_of(lanczos[owned], std::min(m.rows, m.cols));
+    const float largest = std::bit_cast<float>(static_cast<uint32_t>(q[owned].largest));
     const auto put = [&](int64_t word, double value) { row[word] = std::bit_cast<int64_t>(value); };
     put(kUpdateRms,
-        std::fabs(update_scale(spec, m.index)) * root_mean_square(updates[record].limbs, numel));
+        std::fabs(update_scale(spec, m.index)) * root_mean_square(updates[owned].limbs, numel));
     put(kSigmaMin, spectrum.smallest);
     put(kSigmaMax, spectrum.largest);
-    // A Q is never zero: no Q was formed.
+    // A Q is never zero, so no Q was formed.
     put(kLargestQ, largest == 0.0f ? kNan : static_cast<double>(largest));
   }
   int64_t* const sums = words + std::ssize(rows_) * kRowWords;
@@ -226,14 +227,14 @@ void Health::fill_words(const ParamView* views, bool updated) {
 void Health::reduce() {
   const PipelineContext& c = *context_;
   Stream& s = *c.exchange;
-  c.ops().copy(s, mine_.data(), exchanged_.data(), words_ * 8);
-  c.comm->reduce_sum(s, mine_.as<int64_t>(), all_.as<int64_t>(), words_);
-  c.ops().copy(s, exchanged_.data(), all_.data(), words_ * 8);
+  c.ops().copy(s, own_sum_.data(), host_words_.data(), words_ * 8);
+  c.comm->reduce_sum(s, own_sum_.as<int64_t>(), total_.as<int64_t>(), words_);
+  c.ops().copy(s, host_words_.data(), total_.data(), words_ * 8);
   synchronize(s);
 }
 
 void Health::read_words(const ParamView* views, bool updated) {
-  const auto* const words = exchanged_.as<int64_t>();
+  const auto* const words = host_words_.as<int64_t>();
   for (size_t i = 0; i < rows_.size(); ++i) {
     const int64_t* const row = words + static_cast<int64_t>(i) * kRowWords;
     MatrixHealth& out = rows_[i];

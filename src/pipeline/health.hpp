@@ -9,45 +9,46 @@
 
 namespace muonrt {
 
-/// What a health step found of one matrix (an expert, a part, a block); the same on every rank.
+/// Statistics of one matrix (an expert, a part or a block), equal on all ranks.
 struct MatrixHealth {
   int32_t param = 0;
-  int64_t index = 0;  // of its parameter's matrices: expert by expert, part by part
+  int64_t index = 0;  // among the parameter's matrices, by expert, then by part
   int64_t rows = 0, cols = 0;
-  bool updated = false;  // by this step; else only weights and gradients were measured
-  // NaN where there is nothing to tell.
+  bool updated = false;  // false: only weights and gradients have statistics
+  // NaN if there is no value.
   double update_rms = 0, weight_rms = 0;
   double sigma_min = 0, sigma_max = 0, deviation = 0;
   double largest_q = 0;
-  int64_t nonfinite = 0;  // elements of the gradient
+  int64_t nonfinite = 0;  // number of non-finite elements of the gradient
 };
 
-/// Statistics of the steps that ask for them. In the step the owners measure what Newton-Schulz
-/// gave; when it has ended, every rank its weights, gradients and replicas, and one exact sum over
-/// the ranks gives all of it to each. Memory is taken at creation.
+/// Collects statistics in the steps that ask for them. During the step the owners collect those of
+/// the orthogonalized matrices. After the step every rank collects those of its weights, gradients
+/// and replicas, and one exact sum over the ranks gives all values to every rank. Memory is
+/// allocated at creation.
 class Health {
  public:
-  /// @param slots  this rank's.
+  /// @param chunks  those in which this rank takes part.
   Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks);
 
-  /// Where what the owner measures of a batch goes; matrices of a batch are neighbours.
+  /// Where the statistics of a batch are stored. The statistics of its matrices are consecutive.
   struct BatchStatistics {
     Lanczos* lanczos;
     Tally* updates;
     Tally* q;  // of the Gram form
   };
-  /// @param matrix  the batch's first, one that this rank owns.
+  /// @param matrix  the first matrix of the batch, which this rank owns.
   BatchStatistics batch_statistics_of(int32_t matrix) const;
-  /// Null pointers in a step that does not measure.
-  BatchStatistics records(int32_t matrix) const {
-    return measures_ ? batch_statistics_of(matrix) : BatchStatistics{};
+  /// The same, but null pointers in a step that does not collect statistics.
+  BatchStatistics active_statistics_of(int32_t matrix) const {
+    return collects_ ? batch_statistics_of(matrix) : BatchStatistics{};
   }
-  bool measures() const { return measures_; }
+  bool collects() const { return collects_; }
 
-  /// Enqueues what comes before a step.
-  void begin(bool measures);
-  /// After a step that measured. Collective; blocks.
-  /// @param views    the table of parameters as the host reads it.
+  /// Enqueues the reset of the statistics before a step that collects them.
+  void begin(bool collects);
+  /// Call it after a step that collects statistics. Collective; blocks.
+  /// @param views    the views of the parameters in host memory.
   /// @param updated  the step was committed.
   /// Errors: those of the streams and of the communicator.
   void finish(const ParamView* views, bool updated);
@@ -56,13 +57,13 @@ class Health {
   const ReplicaDifference& difference() const { return difference_; }
 
  private:
-  struct LocalBlock {  // of a matrix, in the parameter's local buffers
+  struct LocalBlock {  // a block of a matrix in the parameter's local buffers
     int32_t param, row;
     int64_t rows, cols, offset, ld;
   };
   void number_matrices();
   void allocate_memory();
-  void measure_local(const ParamView* views);
+  void collect_local(const ParamView* views);
   void hash_replicas(const ParamView* views);
   void fill_words(const ParamView* views, bool updated);
   void reduce();
@@ -71,22 +72,22 @@ class Health {
 
   const PipelineContext* context_;
   int rank_;
-  bool measures_ = false;
+  bool collects_ = false;
   std::vector<MatrixHealth> rows_;
-  std::vector<int32_t> row_of_, representative_;  // by matrix: its row; by row: the matrix shown
-  std::vector<int32_t> record_of_;                // by matrix: -1 where another rank owns it
+  std::vector<int32_t> row_of_, representative_;  // by matrix: its row; by row: its first matrix
+  std::vector<int32_t> owned_index_;  // by matrix: its index in lanczos_, updates_ and q_, or -1
   int64_t owned_ = 0;
   std::vector<LocalBlock> blocks_;
-  std::vector<LocalBlock> grad_blocks_;  // gradients that lie elsewhere than their parameters
-  Buffer memory_, mirror_;               // what the device measures, and its copy for the host
+  std::vector<LocalBlock> grad_blocks_;  // of gradients with another layout than their parameter
+  Buffer memory_, host_copy_;            // statistics of this rank; their copy for the host
   Lanczos* lanczos_ = nullptr;
-  Tally* updates_ = nullptr;  // by record
+  Tally* updates_ = nullptr;  // by owned matrix, as lanczos_ and q_
   Tally* q_ = nullptr;
-  Tally* weights_ = nullptr;  // by row, this rank's part
+  Tally* weights_ = nullptr;  // by row, of this rank's blocks
   Tally* gradients_ = nullptr;
   ReplicaHashes replicas_;
-  int64_t words_ = 0;  // of the sum
-  Buffer mine_, all_, exchanged_;
+  int64_t words_ = 0;                    // length of the sum over the ranks
+  Buffer own_sum_, total_, host_words_;  // this rank's terms, the sum, either in host memory
   std::unique_ptr<Event> done_;
   ReplicaDifference difference_;
 };

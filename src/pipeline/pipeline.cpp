@@ -14,33 +14,31 @@ namespace {
 
 enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kConfirmSpan };
 
-// Sources of the copies that reset a step; the device may read them at any time.
+// Sources of the copies that reset the results of a step. Their addresses stay valid while the
+// device reads them.
 constexpr Findings kNoFindings{};
 const Vote kReject = rejecting_vote_sum();
 constexpr int64_t kOne = 1;
-// Actions that are enqueued before the caller's stream has come to the step, and those where
-// Newton-Schulz is not one launch. More might fill a GPU's queue of launches (about a thousand),
-// and the next one would then wait without a deadline.
-constexpr int kAhead = 64, kAheadOfLaunches = 8;
+// The number of actions that are enqueued before the work on the caller's stream has ended: with
+// graphs, in which Newton-Schulz is one launch, and without. More actions could fill a GPU's queue
+// of about a thousand launches, and the next launch would then block without a timeout.
+constexpr int kActionsAheadWithGraphs = 64, kActionsAhead = 8;
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kMemoryAlignment); }
 
 }  // namespace
 
-Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> rank_chunks,
-                   PipelineConfig work)
-    : context_(context),
-      rank_(rank),
-      config_(std::move(work)),
-      rank_chunks_(std::move(rank_chunks)) {
+Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chunks,
+                   PipelineConfig config)
+    : context_(context), rank_(rank), config_(std::move(config)), rank_chunks_(std::move(chunks)) {
   Device& device = *context_.device;
   const PlanOptions& options = context_.plan->problem().options;
-  const auto slot_count = static_cast<int32_t>(context_.plan->chunks().size());
-  order_ = schedule(slot_count, options.window, options.commit);
+  const auto chunk_count = static_cast<int32_t>(context_.plan->chunks().size());
+  order_ = schedule(chunk_count, options.window, options.commit);
   if (options.commit == CommitMode::kAtomic) {
     scanned_ = unpacked();
-    const std::vector<int32_t>& watched = config_.clipping.clip_only_params;
-    scanned_.insert(scanned_.end(), watched.begin(), watched.end());
+    const std::vector<int32_t>& clip_only = config_.clipping.clip_only_params;
+    scanned_.insert(scanned_.end(), clip_only.begin(), clip_only.end());
   } else {
     scanned_ = config_.held_params;
   }
@@ -55,7 +53,7 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> ran
   spans_ = {{"scan", -1, SpanKind::kLocal},
             {"vote", -1, SpanKind::kVote},
             {"adamw", -1, SpanKind::kLocal},
-            {"outcome", -1, SpanKind::kVote}};
+            {"confirm", -1, SpanKind::kVote}};
   times_ = SpanTimes(device, spans_.size());
   context_.comm->prepare_reduction(sizeof(Vote));
   readback_buffer_ = Buffer::shared(device, sizeof(StepReadback));
@@ -67,8 +65,8 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> ran
   clipping_ = std::make_unique<Clipping>(context_, std::move(config_.clipping));
 }
 
-// Those of which not all is packed here (AdamW's, replicas that are not gathered): nobody else
-// reads these gradients before the vote.
+// Returns the parameters whose gradients this rank does not pack completely: those of AdamW, and
+// replicas that are not gathered. Before the vote only the scan reads these gradients.
 std::vector<int32_t> Pipeline::unpacked() const {
   std::map<int32_t, int64_t> packed;  // elements by parameter
   for (const RankChunk& chunk : rank_chunks_) {
@@ -82,7 +80,7 @@ std::vector<int32_t> Pipeline::unpacked() const {
   return out;
 }
 
-// Streams go before the memory that their tasks use.
+// The streams end before the memory that their tasks use is freed.
 Pipeline::~Pipeline() {
   compute_.reset();
   exchange_.reset();
@@ -107,9 +105,9 @@ void Pipeline::make_chunks() {
 
   char* at = workspace_.as<char>();
   const auto take = [&at](int64_t bytes) {
-    char* here = at;
+    char* begin = at;
     at += aligned(bytes);
-    return static_cast<void*>(here);
+    return static_cast<void*>(begin);
   };
   context_.results.findings = static_cast<Findings*>(take(kMemoryAlignment));
   context_.results.vote_sum = static_cast<Vote*>(take(kMemoryAlignment));
@@ -143,27 +141,28 @@ void Pipeline::make_chunks() {
   }
 }
 
-void Pipeline::prepare(const StepInputs& run) {
+void Pipeline::prepare(const StepInputs& inputs) {
   *readback_ = StepReadback{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
   const TableCopy& tables = config_.table_copy;
   if (tables.bytes > 0) ops.copy(s, tables.to, tables.from, tables.bytes);
   initial_findings_ = kNoFindings;
-  initial_findings_.gradient_replicas = run.gradient_replicas;
-  initial_findings_.weight_replicas = run.weight_replicas;
+  initial_findings_.gradient_replicas = inputs.gradient_replicas;
+  initial_findings_.weight_replicas = inputs.weight_replicas;
   ops.copy(s, context_.results.findings, &initial_findings_, sizeof(Findings));
   ops.copy(s, context_.results.vote_sum, &kReject, sizeof(Vote));
   ops.copy(s, confirm_sum_, &kReject, sizeof(Vote));
-  // This rank's own, too: a stream that fails before it casts must not leave an older one standing.
+  // If a stream fails before it casts the vote of this step, the vote of an earlier step must not
+  // be left in its place.
   ops.copy(s, own_vote_, &kReject, sizeof(Vote));
   ops.copy(s, confirm_vote_, &kReject, sizeof(Vote));
   if (config_.poison) {
-    constexpr unsigned char kNanByte = 0xff;  // of every float and bf16
+    constexpr unsigned char kNanByte = 0xff;  // NaN as f32, bf16 and f16
     ops.fill(s, transient_, kNanByte, workspace_.as<char>() + workspace_.bytes() - transient_);
   }
-  if (health_) health_->begin(run.collect_health);
-  clipping_->enqueue(run);
+  if (health_) health_->begin(inputs.collect_health);
+  clipping_->enqueue(inputs);
 }
 
 void Pipeline::scan() {
@@ -173,42 +172,42 @@ void Pipeline::scan() {
   times_.end(kScanSpan, *compute_);
 }
 
-void Pipeline::vote(const StepInputs& run, Vote* mine, Vote* sum, Vote* mirror,
+void Pipeline::vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_copy,
                     bool decides_commit) {
   Device& device = *context_.device;
   Ops& ops = context_.ops();
   const bool last =
       context_.plan->problem().options.commit == CommitMode::kAtomic || !decides_commit;
   const int32_t span = decides_commit ? kVoteSpan : kConfirmSpan;
-  if (config_.chunks.functions) {
-    // What they report counts in this ballot.
+  if (config_.chunks.callbacks) {
+    // The vote includes whether the callbacks have failed.
     device.record(*callbacks_done_, *exchange_);
     device.wait(*compute_, *callbacks_done_);
   }
-  ops.cast_vote(*compute_, mine, context_.results.findings, run.fingerprint, last ? owned_ : 0,
-                run.local_ok);
+  ops.cast_vote(*compute_, own, context_.results.findings, inputs.fingerprint, last ? owned_ : 0,
+                inputs.local_ok);
   device.record(*vote_ready_, *compute_);
   device.wait(*exchange_, *vote_ready_);
   times_.begin(span, *exchange_);
   if (decides_commit) ops.copy(*exchange_, &readback_->vote_sent, &kOne, sizeof kOne);
   if (!context_.warming_up) {
     if (decides_commit) context_.comm->clear_if_aborted(*exchange_, &readback_->vote_sent);
-    context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(mine),
+    context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(own),
                               reinterpret_cast<int64_t*>(sum), kVoteWords);
   }
   if (decides_commit) ops.copy(*exchange_, &readback_->vote_returned, &kOne, sizeof kOne);
-  ops.copy(*exchange_, mirror, sum, sizeof(Vote));
+  ops.copy(*exchange_, host_copy, sum, sizeof(Vote));
   times_.end(span, *exchange_);
   device.record(*vote_received_, *exchange_);
   device.wait(*compute_, *vote_received_);
 }
 
-void Pipeline::adamw(const StepInputs& run) {
-  const AdamWParams& work = config_.adamw;
-  if (work.whole.empty() && work.blocks.empty()) return;
+void Pipeline::adamw(const StepInputs& inputs) {
+  const AdamWParams& params = config_.adamw;
+  if (params.whole.empty() && params.blocks.empty()) return;
   times_.begin(kAdamWSpan, *compute_);
-  context_.ops().commit_adamw(*compute_, work.whole, work.blocks, context_.tables,
-                              context_.commit_condition(run.fingerprint));
+  context_.ops().commit_adamw(*compute_, params.whole, params.blocks, context_.tables,
+                              context_.commit_condition(inputs.fingerprint));
   times_.end(kAdamWSpan, *compute_);
 }
 
@@ -217,7 +216,7 @@ void Pipeline::count(const Action& action) {
   if (action.stage == Stage::kGather) resident_peak_ = std::max(resident_peak_, ++resident_);
 }
 
-void Pipeline::perform(const Action& action, const StepInputs& run) {
+void Pipeline::perform(const Action& action, const StepInputs& inputs) {
   const ProfilerRange range(*context_.device, stage_name(action.stage), action.chunk);
   count(action);
   Chunk* const chunk =
@@ -230,25 +229,25 @@ void Pipeline::perform(const Action& action, const StepInputs& run) {
     case Stage::kOrthogonalize:
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
-      return vote(run, own_vote_, context_.results.vote_sum, &readback_->vote_sum, true);
+      return vote(inputs, own_vote_, context_.results.vote_sum, &readback_->vote_sum, true);
     case Stage::kCommit:
-      return chunk ? chunk->commit(run) : void();
+      return chunk ? chunk->commit(inputs) : void();
     case Stage::kAdamW:
-      return adamw(run);
+      return adamw(inputs);
     case Stage::kConfirm:
-      return vote(run, confirm_vote_, confirm_sum_, &readback_->confirm_sum, false);
+      return vote(inputs, confirm_vote_, confirm_sum_, &readback_->confirm_sum, false);
   }
 }
 
-void Pipeline::enqueue(const StepInputs& run) {
-  const ProfilerRange range(*context_.device, context_.warming_up ? "rehearsal" : "step");
+void Pipeline::enqueue(const StepInputs& inputs) {
+  const ProfilerRange range(*context_.device, context_.warming_up ? "warm-up" : "step");
   callback_failure_ = {};
-  prepare(run);
+  prepare(inputs);
   resident_ = 0;
-  const int ahead = graph_capture_of(*context_.device) ? kAhead : kAheadOfLaunches;
+  const int ahead = graph_capture_of(*context_.device) ? kActionsAheadWithGraphs : kActionsAhead;
   int enqueued = 0;
   for (const Action& action : order_) {
-    perform(action, run);
+    perform(action, inputs);
     if (config_.serial) drain();
     if (++enqueued == ahead) context_.device->synchronize_caller_stream(caller_deadline_);
   }
@@ -257,44 +256,47 @@ void Pipeline::enqueue(const StepInputs& run) {
   context_.device->record(*finished_, *compute_);
 }
 
-// The second time Newton-Schulz is recorded, which one that measures is not.
+// If the device captures graphs, the second run captures Newton-Schulz. Only the first run collects
+// statistics, because such a run is not captured.
 void Pipeline::warm_up() {
   context_.warming_up = true;
   context_.ops().fill(*compute_, workspace_.data(), 0, workspace_.bytes());
   const int times = graph_capture_of(*context_.device) ? 2 : 1;
   for (int i = 0; i < times; ++i) {
-    StepInputs run;
-    run.local_ok = false;
-    run.collect_health = health_ && i == 0;
-    enqueue(run);
+    StepInputs inputs;
+    inputs.local_ok = false;
+    inputs.collect_health = health_ && i == 0;
+    enqueue(inputs);
     wait();
   }
   context_.warming_up = false;
   // No step has run yet.
-  times_.forget();
+  times_.clear();
   for (const auto& chunk : chunks_)
-    if (chunk) chunk->forget_times();
+    if (chunk) chunk->clear_times();
   resident_peak_ = 0;
 }
 
-// No deadline of its own: exchanges end by the transport's, and local passes end by themselves. To
-// give up on those would hand buffers back that are still being written.
+// The wait for the step has no timeout, because exchanges end with the timeout of the communicator,
+// and local passes end by themselves. Returning earlier would give the caller buffers that are
+// still being written.
 void Pipeline::wait() {
   context_.device->synchronize_caller_stream(caller_deadline_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
 }
 
-// Behind a caller's stream that does not end nothing is enqueued: there is room for few launches.
-void Pipeline::run_between_steps(FunctionRef<void(Stream&)> work) {
+// Waits for the caller's stream before it enqueues anything, because a GPU queues a limited number
+// of launches.
+void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
   context_.device->synchronize_caller_stream(caller_deadline_);
-  work(*compute_);
+  enqueue_work(*compute_);
   context_.device->record(*finished_, *compute_);
   wait();
 }
 
-// What a failed enqueue has left behind still reads and writes the caller's buffers. Nothing ends
-// behind a caller's stream that does not.
+// Work that was enqueued before the error still reads and writes the caller's buffers. If the
+// caller's stream does not end, that work does not end either, so it is not waited for.
 void Pipeline::drain_after_error() noexcept {
   constexpr int64_t kDrainTimeoutMs = 60'000;
   try {
@@ -308,16 +310,16 @@ void Pipeline::drain_after_error() noexcept {
   }
 }
 
-// All that the commits read was there before this rank cast its ballot: messages, sums, staged
-// moments, factors, tables.
+// Everything that the commits read was complete before this rank cast its vote: messages, sums,
+// staged moments, factors and tables.
 void Pipeline::roll_forward(int64_t fingerprint, const Vote& vote_sum) {
-  StepInputs run;
-  run.fingerprint = fingerprint;
+  StepInputs inputs;
+  inputs.fingerprint = fingerprint;
   readback_->vote_sum = vote_sum;
   context_.ops().copy(*compute_, context_.results.vote_sum, &readback_->vote_sum, sizeof(Vote));
   for (const Action& action : order_)
-    if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
-  clipping_->report();  // a step that could not be enqueued to its end has not
+    if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, inputs);
+  clipping_->report();  // a step that failed while it was enqueued has not done it
   muonrt::drain(*context_.device, *compute_, *finished_);
 }
 

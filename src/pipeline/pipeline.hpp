@@ -13,86 +13,98 @@
 
 namespace muonrt {
 
-/// What a step left behind, mirrored to host memory by the stream itself.
+/// The results of one step in host memory. The streams of the step copy them there, so the host can
+/// read them as soon as the step has ended.
 struct StepReadback {
-  Vote vote_sum;              // the vote
-  Vote confirm_sum;           // eager: the second vote
+  Vote vote_sum;              // sum of all ranks' votes
+  Vote confirm_sum;           // eager commit: sum of the second, confirming votes
   Findings findings;          // of this rank
-  int64_t vote_sent = 0;      // 1: this rank's ballot may have reached its peers
-  int64_t vote_returned = 0;  // 1: the reduction of the vote came back
+  int64_t vote_sent = 0;      // 1: this rank's vote may have reached its peers
+  int64_t vote_returned = 0;  // 1: the reduction of the votes has returned, accepted or not
 };
 
-/// AdamW's parameters, by index, as the commit takes them.
+/// The AdamW parameters of this rank, split by how the commit updates them.
 struct AdamWParams {
-  std::vector<int32_t> whole;     // all of what lies here at once
-  std::vector<int32_t> by_block;  // by `pieces`, where rounding asks for places in the tensor
-  std::vector<ShardBlock> blocks;
+  std::vector<int32_t> whole;      // updated in one pass over the whole local shard
+  std::vector<int32_t> by_block;   // updated block by block, because stochastic rounding needs the
+                                   // index of each element in the whole tensor
+  std::vector<ShardBlock> blocks;  // the blocks of the parameters in `by_block`
 };
 
-/// Tables that the host writes where the device cannot read them, and the device's copy.
+/// A copy of the tables from host memory to device memory. It is needed only on devices that cannot
+/// read the host's tables.
 struct TableCopy {
   void* to = nullptr;
   const void* from = nullptr;
-  int64_t bytes = 0;  // 0: nothing to copy
+  int64_t bytes = 0;  // 0: the device reads the host's tables, and nothing is copied
 };
 
-/// What this rank does in each step beside its slots, and how; fixed when the optimizer is created.
+/// What a pipeline does in every step apart from the chunks. It is fixed when the optimizer is
+/// created.
 struct PipelineConfig {
-  ChunkConfig chunks;  // without health and the functions' failures, which are the pipeline's own
+  ChunkConfig chunks;  // without `health` and `failure`, which the pipeline sets
   AdamWParams adamw;
-  std::vector<int32_t> held_params;  // every parameter of which something lies here
+  std::vector<int32_t> held_params;  // every parameter of which this rank holds an element
   ClippingConfig clipping;
-  TableCopy table_copy;  // at the beginning of every step
-  bool serial = false;   // one stage at a time, for debugging
-  bool health = false;   // steps may measure
-  bool poison = false;   // messages and scratch are NaN before every step, to find what is read
-                         // without having been written
+  TableCopy table_copy;  // enqueued at the beginning of every step
+  bool serial = false;   // run one stage at a time, for debugging
+  bool health = false;   // allocate what steps that collect statistics need
+  bool poison = false;   // fill messages and scratch with NaN before every step, so that a read of
+                         // memory that was never written shows in the result
 };
 
-/// The driver: chunks, their buffers, the order of stages. One for host and CUDA, for every layout.
+/// Runs the stages of a step in their fixed order. It owns the chunks, their buffers and the two
+/// streams. There is one pipeline class for host and CUDA and for every layout, so that all of them
+/// are tested together.
 class Pipeline {
  public:
-  /// Takes all memory of the step. `context` is completed here (results, streams).
-  /// @param slots  what this rank does in each, of the context's plan.
-  Pipeline(PipelineContext context, int rank, std::vector<RankChunk> rank_chunks,
-           PipelineConfig work);
+  /// Allocates all memory that a step needs, so that no step allocates.
+  /// @param context  streams and results are added here; everything else must be set.
+  /// @param chunks   what this rank does for each chunk of the context's plan.
+  Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chunks, PipelineConfig config);
   ~Pipeline();
 
-  /// A step, or two where the device records, that sends nothing and commits nothing: a device
-  /// makes what work needs where it meets it first. Every parameter sits out in the tables. Blocks.
+  /// Runs one step that sends nothing and commits nothing, or two if the device captures graphs.
+  /// The device then loads its kernels and builds its tables here, and not in the first real step,
+  /// in which the other ranks would wait for it. All parameters must be inactive in the tables.
+  /// Blocks until the warm-up is complete.
   void warm_up();
-  /// Enqueues a whole step; blocks until what `join` waits for has ended, once it is some actions
-  /// ahead of that. The tables must not change until `wait` returns. Errors: those
-  /// of the passes and exchanges, and of `late`.
-  void enqueue(const StepInputs& run);
-  /// Work of the coming step starts after what the caller has enqueued on a stream of its own.
-  /// Errors: as Device::join.
-  /// @param timeout_ms  that this may take from now on.
+  /// Enqueues a whole step. After a fixed number of actions it blocks until the work on the
+  /// caller's stream has ended, because a GPU queues a limited number of launches and a full queue
+  /// would block without a timeout. The tables must not change until `wait` returns. Errors: those
+  /// of local passes and exchanges; as caller_stream_error.
+  void enqueue(const StepInputs& inputs);
+  /// Makes the next step start after the work that is now on the caller's stream.
+  /// Errors: as Device::wait_caller_stream.
+  /// @param timeout_ms  limit for that work, counted from this call.
   void wait_caller_stream(void* callers_stream, int64_t timeout_ms);
-  /// TIMEOUT, where what `join` waits for has not ended in its time.
+  /// Returns TIMEOUT if the work on the caller's stream did not finish within its limit.
   std::optional<Error> caller_stream_error() const;
-  /// Between steps: `work` enqueues behind what `join` waits for. Blocks until that has ended.
-  /// Errors: as `wait`.
-  void run_between_steps(FunctionRef<void(Stream&)> work);
-  /// Blocks until the step has ended, however it did. Errors: those of the streams, and of `late`.
+  /// Runs `enqueue_work` between two steps, after the work on the caller's stream, and blocks until
+  /// what it has enqueued is complete. Errors: as `wait`.
+  void run_between_steps(FunctionRef<void(Stream&)> enqueue_work);
+  /// Blocks until all work of the step has ended, whether the step was committed or not.
+  /// Errors: those of the streams; as caller_stream_error.
   void wait();
-  /// After `enqueue` has thrown: waits for what it had enqueued. First for the caller's stream, in
-  /// the time that `join` gave it, then a minute at most; behind one that is late, no longer.
+  /// Call it after `enqueue` has thrown. It waits until the work that was already enqueued no
+  /// longer uses the caller's buffers: first for the caller's stream, up to its timeout, then for
+  /// at most one minute. If the caller's stream has timed out, it does not wait any longer.
   void drain_after_error() noexcept;
 
-  /// After a step that failed inside its vote (atomic commits): what it had staged is committed.
-  /// Blocks. @param verdict  the vote's sum, from a rank that has it.
+  /// Commits the step that this rank has staged, after the step failed during its vote (atomic
+  /// commit only). Blocks.
+  /// @param vote_sum  the sum of the votes, from a rank that has received it.
   void roll_forward(int64_t fingerprint, const Vote& vote_sum);
 
   const StepReadback& readback() const { return *readback_; }
   const Clipping& clipping() const { return *clipping_; }
-  /// Null where no step measures.
+  /// Null if no step collects statistics.
   Health* health() const { return health_.get(); }
-  /// Of a function of the caller's, in the last step.
+  /// The first failure of the caller's gather or redistribute functions in the last step.
   const CallbackFailure& callback_failure() const { return callback_failure_; }
   const std::vector<Action>& order() const { return order_; }
-  /// Calls `visit(span)` for the timed pieces of the last step, in no particular order. Takes no
-  /// memory.
+  /// Calls `visit(span)` for every timed span of the last step, in no particular order. It does not
+  /// allocate, so it may be called after the vote.
   template <class Visit>
   void visit_spans(const Visit& visit) const {
     times_.visit(spans_, visit);
@@ -101,8 +113,8 @@ class Pipeline {
   }
   std::vector<Span> spans() const;
   const std::vector<RankChunk>& rank_chunks() const { return rank_chunks_; }
-  /// The sums of a slot in which this rank takes part; see RankChunk::owner_state.
-  const float* sums(int32_t slot) const { return chunks_[static_cast<size_t>(slot)]->sums(); }
+  /// The gradient sums of a chunk in which this rank takes part; see RankChunk::owner_state.
+  const float* sums(int32_t chunk) const { return chunks_[static_cast<size_t>(chunk)]->sums(); }
   int64_t owned_matrices() const { return owned_; }
   int32_t resident_peak() const { return resident_peak_; }
   int64_t workspace_bytes() const { return workspace_.bytes(); }
@@ -110,11 +122,14 @@ class Pipeline {
  private:
   std::vector<int32_t> unpacked() const;
   void make_chunks();
-  void prepare(const StepInputs& run);
+  void prepare(const StepInputs& inputs);
   void scan();
-  void vote(const StepInputs& run, Vote* mine, Vote* sum, Vote* mirror, bool decides_commit);
-  void adamw(const StepInputs& run);
-  void perform(const Action& action, const StepInputs& run);
+  /// @param host_copy       receives the sum for the host.
+  /// @param decides_commit  true for the vote that the commits wait for; false for the second vote
+  ///     of an eager step, which only reports whether all updates were finite.
+  void vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_copy, bool decides_commit);
+  void adamw(const StepInputs& inputs);
+  void perform(const Action& action, const StepInputs& inputs);
   void count(const Action& action);
   void drain();
 
@@ -122,27 +137,27 @@ class Pipeline {
   int rank_;
   PipelineConfig config_;
   CallbackFailure callback_failure_;
-  Findings initial_findings_;  // what a step's findings are at its beginning
-  char* transient_ = nullptr;  // what a step writes before it reads
+  Findings initial_findings_;  // copied to the device at the beginning of every step
+  char* transient_ = nullptr;  // begin of the memory that every step writes before it reads it
   std::unique_ptr<Clipping> clipping_;
   std::unique_ptr<Health> health_;
-  std::vector<int32_t> scanned_;
+  std::vector<int32_t> scanned_;  // parameters whose gradients the stage `scan` checks
   std::unique_ptr<Stream> compute_, exchange_;
   Deadline caller_deadline_ = Deadline::in_ms(0);
   std::unique_ptr<Event> callbacks_done_, vote_ready_, vote_received_, finished_;
-  std::vector<RankChunk> rank_chunks_;  // those this rank takes part in
+  std::vector<RankChunk> rank_chunks_;  // only those in which this rank takes part
   Buffer workspace_;
   std::vector<MessageBuffers> message_buffers_;
   void* scratch_ = nullptr;
-  Vote* own_vote_ = nullptr;  // this rank's
+  Vote* own_vote_ = nullptr;
   Vote* confirm_vote_ = nullptr;
   Vote* confirm_sum_ = nullptr;
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // by world slot; null where not taking part
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // by chunk index; null if not taking part
   std::vector<Action> order_;
-  std::vector<Span> spans_;  // scan, vote, adamw, outcome
+  std::vector<Span> spans_;  // scan, vote, adamw, confirm
   SpanTimes times_;
   Buffer readback_buffer_;
-  StepReadback* readback_ = nullptr;  // in mirror_
+  StepReadback* readback_ = nullptr;  // inside readback_buffer_
   int64_t owned_ = 0;
   int32_t resident_ = 0, resident_peak_ = 0;
 };

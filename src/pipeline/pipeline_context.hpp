@@ -11,22 +11,22 @@
 
 namespace muonrt {
 
-/// Where stages leave what they find, in memory of the device.
+/// The results of the stages, in device memory.
 struct DeviceResults {
   Findings* findings = nullptr;  // of this rank
-  Vote* vote_sum = nullptr;      // of the vote
+  Vote* vote_sum = nullptr;      // sum of all ranks' votes
 };
 
-/// What every stage of every chunk works with; fixed when the optimizer is created.
+/// What every stage of every chunk uses. It is fixed when the optimizer is created.
 struct PipelineContext {
   Device* device = nullptr;
   Comm* comm = nullptr;
   const Plan* plan = nullptr;
   Stream* compute = nullptr;
-  Stream* exchange = nullptr;  // the comm stream
+  Stream* exchange = nullptr;
   StepTables tables;
   DeviceResults results;
-  bool warming_up = false;  // nothing is sent, none of the caller's functions is called
+  bool warming_up = false;  // true: nothing is sent, and no callback is called
 
   Ops& ops() const { return device->ops(); }
   int64_t world() const { return comm->size(); }
@@ -41,12 +41,12 @@ struct PipelineContext {
 
 /// What differs from step to step.
 struct StepInputs {
-  int64_t fingerprint = 0;           // step number and scalars, hashed; equal on every rank
-  bool local_ok = true;              // false: this rank abstains, so that the step is voted down
-  GradientFactors factors;           // this rank's
-  const float* qk_logits = nullptr;  // this rank's, of all layers; null: none
-  bool collect_health = false;       // measure; where the context has Health
-  int64_t gradient_replicas = 0, weight_replicas = 0;  // of the findings that the step starts with
+  int64_t fingerprint = 0;           // hash of the arguments, which must be equal on all ranks
+  bool local_ok = true;              // false: this rank votes to reject the step
+  GradientFactors factors;           // of this rank
+  const float* qk_logits = nullptr;  // of this rank, of all layers; null: none
+  bool collect_health = false;       // collect statistics; only if the pipeline has a Health
+  int64_t gradient_replicas = 0, weight_replicas = 0;  // initial values in the findings
 };
 
 }  // namespace muonrt

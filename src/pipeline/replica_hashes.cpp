@@ -9,7 +9,7 @@ ReplicaHashes::ReplicaHashes(Device& device, const std::vector<ParamSpec>& param
                              int world)
     : device_(&device), params_(&params), rank_(rank) {
   hashes_ = Buffer(device, bytes(std::ssize(params)));
-  mirror_ = Buffer::shared(device, hashes_.bytes());
+  host_hashes_ = Buffer::shared(device, hashes_.bytes());
   all_.resize(static_cast<size_t>(world) * kReplicated);
 }
 
@@ -18,10 +18,11 @@ void ReplicaHashes::clear(Stream& stream) {
 }
 
 void ReplicaHashes::finish(Stream& stream) {
-  if (hashes_.data()) device_->ops().copy(stream, mirror_.data(), hashes_.data(), hashes_.bytes());
+  if (hashes_.data())
+    device_->ops().copy(stream, host_hashes_.data(), hashes_.data(), hashes_.bytes());
 }
 
-// Behind a vote: takes no memory.
+// `find` may run after a vote, so this must not allocate.
 ReplicaHashes::Holders ReplicaHashes::holders(int64_t param, Replicated kind, int rank) const {
   const ParamSpec& spec = (*params_)[static_cast<size_t>(param)];
   if (kind == Replicated::kGradient)
@@ -57,27 +58,28 @@ void ReplicaHashes::add_gradient(Stream& stream, const ParamView& v, int64_t par
 }
 
 int64_t ReplicaHashes::weight_word(int64_t param) const {
-  return word(param, Replicated::kData, Replicated::kVariance);
+  return term(param, Replicated::kData, Replicated::kVariance);
 }
 
 int64_t ReplicaHashes::gradient_word(int64_t param) const {
-  return word(param, Replicated::kGradient, Replicated::kGradient);
+  return term(param, Replicated::kGradient, Replicated::kGradient);
 }
 
-// Scrambled with the parameter and the shard, lest differences of one cancel those of another.
-int64_t ReplicaHashes::word(int64_t param, Replicated first, Replicated last) const {
+// The hash is mixed with the parameter and the shard, so that differences of two of them do not
+// cancel in the sum.
+int64_t ReplicaHashes::term(int64_t param, Replicated first, Replicated last) const {
   const Holders group = holders(param, first, rank_);
   if (group.first < 0 || group.count < 2) return 0;
   uint64_t hash = splitmix64(static_cast<uint64_t>(param)) ^ static_cast<uint64_t>(group.first);
   for (auto kind = static_cast<int64_t>(first); kind <= static_cast<int64_t>(last); ++kind)
-    hash = splitmix64(hash) ^ mirror_.as<uint64_t>()[param * kReplicated + kind];
+    hash = splitmix64(hash) ^ host_hashes_.as<uint64_t>()[param * kReplicated + kind];
   hash = splitmix64(hash);
   const auto others = static_cast<uint64_t>(group.count - 1);
   return static_cast<int64_t>(group.first == rank_ ? others * hash : 0 - hash);
 }
 
 ReplicaDifference ReplicaHashes::find(Comm& comm, int64_t param) const {
-  comm.allgather(mirror_.as<int64_t>() + param * kReplicated, all_.data(), kReplicated * 8);
+  comm.allgather(host_hashes_.as<int64_t>() + param * kReplicated, all_.data(), kReplicated * 8);
   const auto at = [&](int32_t rank, int32_t kind) {
     return all_[static_cast<size_t>(rank) * kReplicated + static_cast<size_t>(kind)];
   };

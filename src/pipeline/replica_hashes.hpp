@@ -12,61 +12,62 @@
 
 namespace muonrt {
 
-/// What of a parameter a replica holds, in the order in which they are compared.
+/// What a replica holds of a parameter, in the order in which it is compared.
 enum class Replicated : int32_t { kData, kMaster, kRemainder, kMomentum, kVariance, kGradient };
 constexpr int kReplicated = 6;
 
-/// The first parameter whose replicas differ, and the lowest rank that holds something else than
-/// the first replica of its shard. `param` is -1 where there is none.
+/// The first parameter whose replicas differ, and the lowest rank that differs from the first
+/// replica of its shard (`reference`). `param` is -1 if all replicas are equal.
 struct ReplicaDifference {
   int64_t param = -1;
   int32_t rank = -1, reference = -1;
   Replicated kind = Replicated::kData;
-  int64_t more = 0;  // further ranks that differ from `reference`; the first of them:
-  std::array<int32_t, 7> others = {};
+  int64_t more = 0;                    // number of further ranks that differ from `reference`
+  std::array<int32_t, 7> others = {};  // the first of these ranks
 };
 
-/// Hashes of what this rank holds beside other ranks. The first replica adds as often what the
-/// others subtract: a sum of zero over the ranks says, but for a chance of 2^-64, that all are
-/// equal.
+/// Hashes of the shards that other ranks hold, too. Of r replicas the first adds (r - 1) times its
+/// hash to a sum over all ranks, and the others subtract theirs. If the sum is zero, all replicas
+/// are equal, except with a probability of 2^-64.
 class ReplicaHashes {
  public:
   ReplicaHashes() = default;
-  /// Of one of the two lists that are kept.
+  /// Bytes of one of the two lists of hashes.
   static int64_t bytes(int64_t params) { return checked_mul(params, kReplicated * 8); }
-  /// Takes the memory. @param params  of the problem; they stay where they are.
+  /// Allocates the memory. @param params  of the plan's problem; must outlive the hashes.
   ReplicaHashes(Device& device, const std::vector<ParamSpec>& params, int rank, int world);
 
-  /// Enqueues: no hash yet.
+  /// Enqueues a reset of all hashes to zero.
   void clear(Stream& stream);
   /// Enqueues the hash of the weights and their state, or of the gradient.
   void add_weights(Stream& stream, const ParamView& view, int64_t param);
   void add_gradient(Stream& stream, const ParamView& view, int64_t param);
-  /// Enqueues what lets the host read them.
+  /// Enqueues the copy of the hashes to host memory.
   void finish(Stream& stream);
 
-  /// This rank's word in the sum, of what was added; once the stream has ended.
+  /// This rank's term in the sum over the ranks. Call it after the stream has ended.
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;
 
-  /// Of a parameter whose sum is not zero. Collective; costs messages, takes no memory. Errors:
-  /// INTERNAL where no hash differs.
+  /// Finds the difference of a parameter whose sum is not zero. Collective; does not allocate.
+  /// Errors: INTERNAL if all hashes are equal.
   ReplicaDifference find(Comm& comm, int64_t param) const;
 
  private:
-  /// Ranks that hold the same: the first replica's, -1 where there is none, and how many.
+  /// The replicas of a rank's shard: the rank of the first one, or -1 if `rank` holds no element;
+  /// and their number.
   struct Holders {
     int first;
     int64_t count;
   };
   Holders holders(int64_t param, Replicated kind, int rank) const;
   void add(Stream& stream, int64_t param, Replicated kind, const void* memory, int64_t bytes);
-  int64_t word(int64_t param, Replicated first, Replicated last) const;
+  int64_t term(int64_t param, Replicated first, Replicated last) const;
 
   Device* device_ = nullptr;
   const std::vector<ParamSpec>* params_ = nullptr;
   int rank_ = 0;
-  Buffer hashes_, mirror_;  // by parameter, kReplicated each; as the host reads them
+  Buffer hashes_, host_hashes_;  // kReplicated for each parameter; their copy for the host
   mutable std::vector<int64_t> all_;
 };
 

@@ -21,15 +21,15 @@ const char* stage_name(Stage stage) {
     case Stage::kAdamW:
       return "adamw";
     case Stage::kConfirm:
-      return "outcome";
+      return "confirm";
   }
   return "unknown";
 }
 
 namespace {
 
-// Gathers run ahead of the products by the window; the local passes of AdamW are placed behind the
-// first gathers, where the compute stream would otherwise wait for an exchange.
+// Gathers run ahead of the products by the window. The scan comes after the first gathers, when the
+// compute stream would otherwise wait for an exchange.
 std::vector<Action> atomic_order(int32_t chunks, int32_t window) {
   std::vector<Action> order;
   for (int32_t i = 0; i < std::min(window, chunks); ++i) order.push_back({Stage::kGather, i});
@@ -44,8 +44,10 @@ std::vector<Action> atomic_order(int32_t chunks, int32_t window) {
   return order;
 }
 
-// A slot commits one product later than its own, so that its return has time to arrive; with a
-// window of one there is no such room.
+// A chunk commits after the orthogonalization of the next chunk, so that its update has time to
+// arrive. With a window of 1 it commits immediately, because the next chunk uses the same buffers.
+// AdamW comes after the first gathers, when the compute stream would otherwise wait for an
+// exchange.
 std::vector<Action> eager_order(int32_t chunks, int32_t window) {
   const int32_t delay = window > 1 ? 1 : 0;
   std::vector<Action> order = {{Stage::kScan, -1}, {Stage::kVote, -1}};

@@ -10,28 +10,29 @@ namespace muonrt {
 
 enum class Stage : int32_t {
   kScan,           // gradients that no pack reads: AdamW's (atomic), all (eager)
-  kGather,         // momentum + pack, exchange to the owners
+  kGather,         // momentum, pack, exchange to the owners
   kOrthogonalize,  // unpack, Newton-Schulz, pack, exchange back
   kVote,
-  kCommit,   // unpack + momentum write + decay + update
+  kCommit,   // unpack, write momentum, decay and update
   kAdamW,    // AdamW of all its parameters
-  kConfirm,  // eager: a second vote on what was found after the first
+  kConfirm,  // eager commit: second vote, whether all updates were finite
 };
 
 struct Action {
   Stage stage;
-  int32_t chunk;  // world-wide chunk slot; -1 where the stage has none
+  int32_t chunk;  // chunk index over all ranks; -1 if the stage has no chunk
   bool operator==(const Action&) const = default;
 };
 
-/// The order of a step's stages. A pure function of its arguments, so that any two ranks meet in
-/// the same order; a rank passes over the slots in which it takes no part. At most `window` slots
-/// lie between their gather and the end of their orthogonalization.
+/// Returns the order of a step's stages. It depends only on the arguments, so any two ranks
+/// communicate in the same order. A rank skips the chunks in which it does not take part. At most
+/// `window` chunks are between their gather and the end of their orthogonalization.
 std::vector<Action> schedule(int32_t chunks, int window, CommitMode commit);
 
 const char* stage_name(Stage stage);
 
-/// "scan gather(0) gather(1) orthogonalize(0) ..." for the printed trace.
+/// The actions as text for the printed trace, for example "scan gather(0) gather(1)
+/// orthogonalize(0)".
 std::string to_text(const std::vector<Action>& actions);
 
 }  // namespace muonrt

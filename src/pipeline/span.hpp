@@ -6,8 +6,8 @@ namespace muonrt {
 
 enum class SpanKind : int32_t { kLocal, kProducts, kExchange, kVote };
 
-/// One timed piece of a stage: what ran, where, and when by the device's clock (nanoseconds).
-/// The times come from SpanTimes.
+/// A timed interval of a stage: its name, chunk and kind. SpanTimes sets the times, in nanoseconds
+/// of the device's clock.
 struct Span {
   const char* name = "";
   int32_t chunk = -1;

@@ -9,18 +9,18 @@
 
 namespace muonrt {
 
-/// When spans began and ended: a pair of times for each, in memory that the device writes and the
-/// host reads after the step. Those of a span that has not run are 0.
+/// The times at which spans begin and end, in memory that the device writes and the host reads
+/// after the step. The times of a span that has not run are 0.
 class SpanTimes {
  public:
   SpanTimes() = default;
   SpanTimes(Device& device, size_t spans)
       : device_(&device),
         memory_(Buffer::shared(device, static_cast<int64_t>(2 * spans * sizeof(int64_t)))) {
-    forget();
+    clear();
   }
-  /// As if none had run; only while none is running.
-  void forget() {
+  /// Sets all times to 0. No span may be running.
+  void clear() {
     if (memory_.data()) std::memset(memory_.data(), 0, static_cast<size_t>(memory_.bytes()));
   }
 
@@ -31,7 +31,7 @@ class SpanTimes {
     device_->timestamp(stream, memory_.as<int64_t>() + 2 * span + 1);
   }
 
-  /// Calls `visit(span)` for each, with its times.
+  /// Calls `visit(span)` for each of `spans` with its times set.
   template <class Visit>
   void visit(const std::vector<Span>& spans, const Visit& visit) const {
     for (size_t i = 0; i < spans.size(); ++i) {

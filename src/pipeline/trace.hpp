@@ -7,8 +7,9 @@
 
 namespace muonrt {
 
-/// The spans of a step as a Chrome trace (JSON array form; times in microseconds from the first
-/// span): one process for each rank, thread 0 is the compute stream, thread 1 the comm stream.
+/// Returns the spans of a step as a Chrome trace (JSON array form; times in microseconds from the
+/// first span). The process is the rank; thread 0 is the compute stream, thread 1 the exchange
+/// stream.
 std::string chrome_trace(const std::vector<Span>& spans, int rank);
 
 }  // namespace muonrt

@@ -10,14 +10,14 @@
 
 namespace muonrt {
 
-/// Memory [begin, end) that stands for a field of a parameter.
+/// The memory [begin, end) of a buffer of a parameter.
 struct Interval {
   uintptr_t begin, end;
   const char* what;
   const std::string* name;  // of the parameter
 };
 
-/// Errors: INVALID_ARGUMENT if no element can begin at `data`.
+/// Errors: INVALID_ARGUMENT if `data` is misaligned for the dtype.
 inline Interval interval_of(const void* data, int64_t numel, DType dtype, const char* what,
                             const std::string& name) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
@@ -27,16 +27,17 @@ inline Interval interval_of(const void* data, int64_t numel, DType dtype, const 
   return {begin, begin + static_cast<uintptr_t>(numel * size_of(dtype)), what, &name};
 }
 
-/// Errors: INVALID_ARGUMENT naming both.
+/// Errors: INVALID_ARGUMENT, naming both, if they overlap.
 inline void require_apart(const Interval& given, const Interval& other) {
   const uintptr_t begin = std::max(given.begin, other.begin);
   const uintptr_t end = std::min(given.end, other.end);
   MUONRT_REQUIRE(begin >= end, Status::kInvalidArgument, "param '", *given.name, "': ", given.what,
                  " overlaps the ", other.what, " of param '", *other.name, "' by ", end - begin,
-                 " bytes; give every buffer memory of its own");
+                 " bytes; give every buffer its own memory");
 }
 
-/// Errors: INVALID_ARGUMENT naming `what` of the parameter.
+/// Errors: INVALID_ARGUMENT, naming the parameter and `what`, if the device does not reach
+/// `memory`.
 inline void require_reach(const Device& device, const std::string& name, const char* what,
                           const void* memory) {
   MUONRT_REQUIRE(device.reaches(memory), Status::kInvalidArgument, "param '", name, "': ", what,

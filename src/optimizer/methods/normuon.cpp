@@ -14,13 +14,13 @@ namespace muonrt {
 
 namespace {
 
-/// The matrix as settings see it: rows are outputs.
+/// The matrix with outputs as rows, as the settings count them.
 Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
   if (settings.params[static_cast<size_t>(m.param)].transposed) std::swap(m.rows, m.cols);
   return m;
 }
 
-/// What is normalized in a matrix: its rows, its columns, or nothing.
+/// Whether the rows or the columns of a matrix are normalized, or neither.
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
   const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
@@ -35,21 +35,17 @@ NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   return m.rows >= m.cols ? NormuonAxis::kRows : NormuonAxis::kColumns;
 }
 
-/// One vector alone has nothing to be compared with.
-int64_t lines_of(NormuonAxis axis, const Matrix& m) {
+/// The number of neurons of a matrix. A single one has no other to be compared with, so it is 0.
+int64_t neurons_of(NormuonAxis axis, const Matrix& m) {
   if (axis == NormuonAxis::kOff) return 0;
-  const int64_t lines = axis == NormuonAxis::kRows ? m.rows : m.cols;
-  return lines > 1 ? lines : 0;
+  const int64_t neurons = axis == NormuonAxis::kRows ? m.rows : m.cols;
+  return neurons > 1 ? neurons : 0;
 }
 
-/// Of the moments of a parameter, the staged ones, and the factors; each by itself.
-int64_t padded(int64_t lines) { return round_up(lines, 64); }
+/// Elements of one of the three lists of a parameter: moments, staged moments, factors.
+int64_t padded(int64_t neurons) { return round_up(neurons, 64); }
 
-}  // namespace
-
-namespace {
-
-/// The parts of one matrix of a parameter, or that itself.
+/// The parts of one matrix of a parameter, or the matrix itself if it has no parts.
 std::vector<Matrix> parts_of_one(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   const auto [rows, cols] = outputs_and_inputs(p);
@@ -69,9 +65,10 @@ std::vector<Matrix> parts_of_one(const OptimizerSettings& settings, int32_t para
 int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   if (settings.groups[static_cast<size_t>(p.group)].normuon_axis == NormuonAxis::kOff) return 0;
-  int64_t lines = 0;
-  for (const Matrix& m : parts_of_one(settings, param)) lines += lines_of(axis_of(settings, m), m);
-  return p.view == View::kStack ? checked_mul(lines, p.layout.shape()[0]) : lines;
+  int64_t neurons = 0;
+  for (const Matrix& m : parts_of_one(settings, param))
+    neurons += neurons_of(axis_of(settings, m), m);
+  return p.view == View::kStack ? checked_mul(neurons, p.layout.shape()[0]) : neurons;
 }
 
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param) {
@@ -82,29 +79,29 @@ uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param) {
     const NormuonAxis axis = axis_of(settings, m);
     const auto i = static_cast<size_t>(m.index);
     const Runs all = whole(axis == NormuonAxis::kRows ? m.rows : m.cols);
-    const Runs& lines = p.parts.empty()              ? all
-                        : axis == NormuonAxis::kRows ? p.parts[i].rows
-                                                     : p.parts[i].cols;
+    const Runs& neurons = p.parts.empty()              ? all
+                          : axis == NormuonAxis::kRows ? p.parts[i].rows
+                                                       : p.parts[i].cols;
     hash.value(static_cast<int64_t>(axis));
     hash.value(int64_t{p.transposed});
-    for (const Run& run : lines) hash.value(run.begin), hash.value(run.end);
+    for (const Run& run : neurons) hash.value(run.begin), hash.value(run.end);
   }
   return hash.digest();
 }
 
-int64_t normuon_bytes(int64_t lines) { return checked_mul(3 * padded(lines), 4); }
+int64_t normuon_bytes(int64_t neurons) { return checked_mul(3 * padded(neurons), 4); }
 
 NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan,
                              int rank)
     : states_(plan.matrices().size()),
       moments_(settings.params.size(), nullptr),
-      lines_(settings.params.size(), 0) {
+      neurons_(settings.params.size(), 0) {
   std::set<int32_t> owned;
-  std::vector<bool> here(settings.params.size(), false);
+  std::vector<bool> owns_any(settings.params.size(), false);
   for (const RankChunk& chunk : plan.rank_chunks(rank)) {
     for (const OwnedMatrix& o : chunk.owned) {
       owned.insert(o.matrix);
-      here[static_cast<size_t>(plan.matrices()[static_cast<size_t>(o.matrix)].param)] = true;
+      owns_any[static_cast<size_t>(plan.matrices()[static_cast<size_t>(o.matrix)].param)] = true;
     }
   }
   std::vector<int64_t> first(states_.size());
@@ -112,46 +109,47 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     const Matrix m = outputs_first(settings, plan.matrices()[i]);
     const NormuonAxis axis = axis_of(settings, m);
     NormuonState& state = states_[i];
-    state.neurons = lines_of(axis, m);
-    // Stored short side first, outputs first where it is square (Owned::transposed): the rows of a
-    // tall matrix are columns there.
+    state.neurons = neurons_of(axis, m);
+    // A gathered matrix has its short side as rows, and its outputs if it is square; see
+    // OwnedMatrix::transposed. The rows of a tall matrix are therefore stored as columns.
     state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
     state.param = m.param;
     state.group = settings.params[static_cast<size_t>(m.param)].group;
-    // The copies that the replicas own, each one, follow each other: one place for all.
+    // With one owner per replica, the plan lists the copies of a matrix one after the other. They
+    // share their range.
     const Matrix* before = i > 0 ? &plan.matrices()[i - 1] : nullptr;
     if (before && before->param == m.param && before->index == m.index) {
       first[i] = first[i - 1];
       continue;
     }
-    first[i] = lines_[static_cast<size_t>(m.param)];
-    lines_[static_cast<size_t>(m.param)] += state.neurons;
+    first[i] = neurons_[static_cast<size_t>(m.param)];
+    neurons_[static_cast<size_t>(m.param)] += state.neurons;
   }
   int64_t total = 0;
-  for (size_t p = 0; p < here.size(); ++p) total += here[p] ? 3 * padded(lines_[p]) : 0;
+  for (size_t p = 0; p < owns_any.size(); ++p) total += owns_any[p] ? 3 * padded(neurons_[p]) : 0;
   for (size_t i = 0; i < states_.size(); ++i)
     if (!owned.count(static_cast<int32_t>(i))) states_[i].neurons = 0;
   if (total == 0) return;
   memory_ = Buffer(device, checked_mul(total, 4));
   float* at = memory_.as<float>();
-  for (size_t p = 0; p < here.size(); ++p) {
-    if (!here[p] || lines_[p] == 0) continue;
+  for (size_t p = 0; p < owns_any.size(); ++p) {
+    if (!owns_any[p] || neurons_[p] == 0) continue;
     moments_[p] = at;
-    at += 3 * padded(lines_[p]);
+    at += 3 * padded(neurons_[p]);
   }
   for (size_t i = 0; i < states_.size(); ++i) {
     NormuonState& state = states_[i];
     if (state.neurons == 0) continue;
     const auto p = static_cast<size_t>(state.param);
     state.moments = moments_[p] + first[i];
-    state.staged = state.moments + padded(lines_[p]);
-    state.factors = state.staged + padded(lines_[p]);
+    state.staged = state.moments + padded(neurons_[p]);
+    state.factors = state.staged + padded(neurons_[p]);
   }
   LocalStream(device).run(
       [&](Stream& stream) { device.ops().fill(stream, memory_.data(), 0, memory_.bytes()); });
 }
 
-std::vector<StateRange> NormuonMemory::blocks(const Plan& plan, int32_t param) const {
+std::vector<StateRange> NormuonMemory::ranges(const Plan& plan, int32_t param) const {
   std::vector<StateRange> out;
   for (size_t i = 0; i < states_.size(); ++i) {
     const NormuonState& state = states_[i];

@@ -12,39 +12,39 @@ namespace muonrt {
 
 struct StateRange;
 
-/// Lines of all matrices of a parameter. 0 where nothing is normalized.
+/// The number of neurons of all matrices of a parameter; 0 if NorMuon is off for it.
 int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param);
 
-/// Equal where the same lines of a parameter have moments, in the same order.
+/// A hash of which rows or columns of a parameter have moments, and in which order.
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param);
 
-/// What a rank keeps that owns any matrix with such lines: three numbers for each line of all of
-/// them (moments, staged moments, factors).
-int64_t normuon_bytes(int64_t lines);
+/// Bytes that a rank allocates for a parameter with this many neurons if it owns any of its
+/// matrices: three numbers (moment, staged moment, factor) for every neuron of the parameter.
+int64_t normuon_bytes(int64_t neurons);
 
 /// The second moments of NorMuon on one rank: those of the matrices that it owns.
 class NormuonMemory {
  public:
   NormuonMemory() = default;
-  /// Takes and clears them. Nothing is taken where no matrix here is normalized.
+  /// Allocates the moments and sets them to zero. Allocates nothing if this rank owns no matrix
+  /// that is normalized.
   NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan, int rank);
 
-  /// By matrix; `lines` is 0 where there is nothing to do.
+  /// By matrix; `neurons` is 0 if this rank does not normalize the matrix.
   const std::vector<NormuonState>& states() const { return states_; }
 
-  /// The moments of a parameter's matrices one after the other, in their order (expert by expert,
-  /// part by part); f32, those of matrices that other ranks own stay zero. Null where this rank
-  /// owns none.
+  /// The f32 moments of all matrices of a parameter, by expert, then by part. Moments of matrices
+  /// that other ranks own stay zero. Null if this rank owns no matrix of the parameter.
   float* moments(int32_t param) const { return moments_[static_cast<size_t>(param)]; }
-  int64_t neurons(int32_t param) const { return lines_[static_cast<size_t>(param)]; }
-  /// The lines among them that are this rank's, matrix by matrix.
-  std::vector<StateRange> blocks(const Plan& plan, int32_t param) const;
+  int64_t neurons(int32_t param) const { return neurons_[static_cast<size_t>(param)]; }
+  /// The neurons of the matrices that this rank owns, one range for each matrix.
+  std::vector<StateRange> ranges(const Plan& plan, int32_t param) const;
 
  private:
   Buffer memory_;
   std::vector<NormuonState> states_;
   std::vector<float*> moments_;
-  std::vector<int64_t> lines_;
+  std::vector<int64_t> neurons_;
 };
 
 }  // namespace muonrt

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// Rows that a weight of this kind has; -1 for a count that is out of range.
+/// The number of rows of a weight of this kind; -1 if QK-clip is off.
 int64_t rows_of(const QkClipSettings& c) {
   const int64_t heads = c.heads, kv = c.kv_heads;
   switch (c.kind) {
@@ -54,17 +54,17 @@ std::vector<QkLogits> qk_layers(const OptimizerSettings& settings) {
   std::map<int32_t, std::pair<int32_t, const ParamSettings*>> found;
   for (const ParamSettings& p : settings.params) {
     if (p.qk_clip.kind == QkKind::kNone) continue;
-    const auto [at, fresh] = found.try_emplace(p.qk_clip.layer, p.qk_clip.heads, &p);
-    MUONRT_REQUIRE(fresh || at->second.first == p.qk_clip.heads, kInvalidArg, "param '", p.name,
+    const auto [at, is_new] = found.try_emplace(p.qk_clip.layer, p.qk_clip.heads, &p);
+    MUONRT_REQUIRE(is_new || at->second.first == p.qk_clip.heads, kInvalidArg, "param '", p.name,
                    "': qk_clip has ", p.qk_clip.heads, " heads, but param '",
                    at->second.second->name, "' of the same layer ", p.qk_clip.layer, " has ",
                    at->second.first, "; give every weight of a layer its query heads");
   }
   std::vector<QkLogits> out;
   int64_t at = 0;
-  for (const auto& [layer, what] : found) {
-    out.push_back({layer, what.first, at});
-    at += what.first;
+  for (const auto& [layer, heads_and_param] : found) {
+    out.push_back({layer, heads_and_param.first, at});
+    at += heads_and_param.first;
   }
   return out;
 }
@@ -81,8 +81,8 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
   MUONRT_REQUIRE(muon && p.layout.dims() == 2, Status::kNotSupported, who, " is '", name_of(c.kind),
                  "' (only a Muon matrix is clipped); leave it out");
   MUONRT_REQUIRE(!p.transposed, Status::kNotSupported, who, " is '", name_of(c.kind),
-                 "', and transposed is 1 (its heads would be columns of what is stored, and rows "
-                 "alone are clipped); store it outputs x inputs, or leave one of them out");
+                 "', and transposed is 1 (its heads would be stored as columns, but only rows "
+                 "can be clipped); store it outputs x inputs, or leave one of them out");
   for (const auto& [field, value, low] : {std::tuple{"layer", c.layer, 0},
                                           {"heads", c.heads, 1},
                                           {"kv_heads", c.kv_heads, 1},
@@ -91,7 +91,7 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
                                           {"rope", c.rope, 0},
                                           {"v_dim", c.v_dim, 0}}) {
     MUONRT_REQUIRE(value >= low && value <= 1 << 20, kInvalidArg, who, ": ", field, " is ", value,
-                   " (must lie in [", low, ", 1048576]); correct it");
+                   ", but must be between ", low, " and 1048576; use a number in that range");
   }
   const bool mla = c.kind == QkKind::kMlaQuery || c.kind == QkKind::kMlaKeyValue;
   for (const auto& [field, value, has] : {std::tuple{"head_dim", c.head_dim, !mla},
@@ -102,21 +102,21 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
                    name_of(c.kind), "' has none); leave it 0");
   }
   MUONRT_REQUIRE(c.heads % c.kv_heads == 0, kInvalidArg, who, ": ", c.heads,
-                 " heads are shared out to kv_heads = ", c.kv_heads,
-                 " (each needs as many); correct them");
+                 " heads are not a multiple of kv_heads, which is ", c.kv_heads,
+                 "; set kv_heads to a divisor of heads");
   const int64_t rows = p.layout.shape()[0];
   MUONRT_REQUIRE(rows_of(c) == rows, kInvalidArg, who, ": '", name_of(c.kind), "' has ", rows_of(c),
                  " rows by its heads and sizes, but shape is ", p.layout.shape(),
                  "; give the sizes of this weight");
   MUONRT_REQUIRE(c.threshold > 0 && c.threshold < 1e30, kInvalidArg, who, ": threshold is ",
-                 c.threshold, " (must be above 0 and finite); correct it");
+                 c.threshold, ", but must be above 0 and below 1e30; use a number in that range");
   MUONRT_REQUIRE(c.exponent >= 0 && c.exponent <= 1, kInvalidArg, who, ": exponent is ", c.exponent,
-                 " (the queries' share, 0 to 1); correct it");
+                 ", but must be between 0 and 1; use a number in that range");
   std::set<int32_t> seen;
   for (const int32_t head : c.select) {
     MUONRT_REQUIRE(head >= 0 && head < c.heads && seen.insert(head).second, kInvalidArg, who,
-                   ": select holds head ", head, " (0 to ", c.heads - 1,
-                   ", each once); correct it");
+                   ": select holds head ", head, ", but may hold each head from 0 to ", c.heads - 1,
+                   " once; remove it");
   }
 }
 

@@ -14,7 +14,7 @@ bool may_clip(const QkClipSettings& c, int32_t head) {
   return !c.selects || std::find(c.select.begin(), c.select.end(), head) != c.select.end();
 }
 
-/// Where the logits of each layer begin.
+/// By layer: the index of its first logit.
 std::map<int32_t, int64_t> logits_of(const std::vector<QkLogits>& layers) {
   std::map<int32_t, int64_t> out;
   for (const QkLogits& layer : layers) out[layer.layer] = layer.logits_at;
@@ -46,7 +46,7 @@ QkClipper::QkClipper(Device& device, const OptimizerSettings& settings, ParamVie
                          static_cast<float>(c.threshold), static_cast<float>(c.exponent),
                          p.layout.shape()[0], nullptr, c.selects ? selected : nullptr, factors},
                         begin[c.layer]});
-    of_params_.push_back({i, begin[c.layer]});
+    clipping_params_.push_back({i, begin[c.layer]});
     std::fill_n(selected, c.heads, 0);
     for (const int32_t head : c.select) selected[head] = 1;
     params[i].row_factors = factors;
@@ -56,12 +56,12 @@ QkClipper::QkClipper(Device& device, const OptimizerSettings& settings, ParamVie
   clipped_.reserve(static_cast<size_t>(heads));
 }
 
-// Behind the vote: takes no memory.
+// Runs after the vote, so it must not allocate.
 void QkClipper::on_commit(const OptimizerSettings& settings, const ParamView* params,
                           const float* logits) {
   if (logits_ == 0) return;
   clipped_.clear();
-  for (const Weight& weight : of_params_) {
+  for (const Weight& weight : clipping_params_) {
     const QkClipSettings& c = settings.params[weight.param].qk_clip;
     if (!params[weight.param].active) continue;
     for (int32_t head = 0; head < c.heads; ++head) {

@@ -11,22 +11,23 @@
 
 namespace muonrt {
 
-/// The weights that QK-clip acts on, with the factors of their rows; and the heads it has clipped.
+/// Owns the row factors of the weights that QK-clip acts on, and lists the heads that it has
+/// clipped.
 class QkClipper {
  public:
   using Heads = std::vector<std::pair<int32_t, int32_t>>;  // (layer, head), ascending
 
   QkClipper() = default;
-  /// Takes the factors' memory and tells the views where it is.
+  /// Allocates the factors and sets ParamView::row_factors to them.
   QkClipper(Device& device, const OptimizerSettings& settings, ParamView* params);
 
-  /// Of all layers that parameters name.
+  /// The number of logits of all layers that parameters name.
   int64_t logits() const { return logits_; }
   const std::vector<ClippedWeight>& weights() const { return weights_; }
 
-  /// A step was committed: notes the heads whose logits went beyond a threshold of a parameter that
-  /// may clip them and took part. Takes no memory. @param logits  of all layers; read where there
-  /// are any.
+  /// Call it after a step was committed. Lists the heads whose logit exceeds the threshold of an
+  /// active parameter that may clip them. Does not allocate.
+  /// @param logits  of all layers; not read if there are none.
   void on_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
   const Heads& clipped() const { return clipped_; }
 
@@ -38,8 +39,8 @@ class QkClipper {
     size_t param;
     int64_t logits_at;
   };
-  std::vector<Weight> of_params_;
-  Heads clipped_;  // has memory for all
+  std::vector<Weight> clipping_params_;
+  Heads clipped_;  // memory for all heads is reserved
 };
 
 }  // namespace muonrt

@@ -24,22 +24,23 @@ void WrittenMemory::move(const Interval& from, const Interval& to) {
     return other.begin == from.begin && other.end == from.end;
   };
   const auto at = std::find_if(list_.begin(), list_.end(), same);
-  if (at == list_.end()) return;  // nothing lies here
+  if (at == list_.end()) return;  // this rank holds no element
   for (const Interval& other : list_)
     if (&other != &*at) require_apart(to, other);
   list_.erase(at);
-  const auto behind =
+  const auto next =
       std::upper_bound(list_.begin(), list_.end(), to,
                        [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  list_.insert(behind, to);
+  list_.insert(next, to);
 }
 
-// One look finds what a gradient would overlap.
+// The list has no overlaps, so only the first interval that ends after `given` begins must be
+// compared.
 void WrittenMemory::require_apart_from(const Interval& given) const {
-  const auto behind =
+  const auto next =
       std::upper_bound(list_.begin(), list_.end(), given.begin,
                        [](uintptr_t begin, const Interval& other) { return begin < other.end; });
-  if (behind != list_.end()) require_apart(given, *behind);
+  if (next != list_.end()) require_apart(given, *next);
 }
 
 }  // namespace muonrt

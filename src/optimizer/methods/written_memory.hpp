@@ -9,20 +9,20 @@
 
 namespace muonrt {
 
-/// The memory that steps write: parameters and their state. Gradients, which are bound later, are
-/// read meanwhile.
+/// The memory that steps write: parameters and their state. Gradients must not overlap it, because
+/// steps read them.
 class WrittenMemory {
  public:
   WrittenMemory() = default;
   /// @param params  views of the settings' parameters.
   WrittenMemory(const OptimizerSettings& settings, const ParamView* params, const State& state);
-  /// Errors: INVALID_ARGUMENT naming both where they overlap.
+  /// Errors: INVALID_ARGUMENT, naming both buffers, if `given` overlaps the memory.
   void require_apart_from(const Interval& given) const;
-  /// What stood at `from` stands at `to` now. Errors: INVALID_ARGUMENT where that overlaps another.
+  /// Replaces `from` by `to`. Errors: INVALID_ARGUMENT if `to` overlaps another buffer.
   void move(const Interval& from, const Interval& to);
 
  private:
-  std::vector<Interval> list_;  // ascending and apart from one another
+  std::vector<Interval> list_;  // ascending, without overlaps
 };
 
 }  // namespace muonrt

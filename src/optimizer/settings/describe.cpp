@@ -9,8 +9,8 @@ namespace muonrt {
 
 namespace {
 
-/// The sizes above 1, and which ranks: what a layout's digest counts of a mesh. Of large ones the
-/// first ranks, which differ where ranks name submeshes of their own.
+/// The sizes above 1 of a mesh and its ranks, which are also what a layout's hash contains. Of a
+/// large mesh only the first ranks are listed; they differ if ranks pass different submeshes.
 std::string text(const Mesh& mesh) {
   constexpr size_t kShown = 32;
   std::string out;
@@ -23,11 +23,12 @@ std::string text(const Mesh& mesh) {
   return ranks.size() > kShown ? out + ", ..." : out;
 }
 
-/// Adds the lines of rows that `wanted` accepts.
-template <class Settings, class Wanted>
-auto lines_of(AgreementTable& table, const std::string& who, const Settings& s, Wanted wanted) {
-  return [&table, &who, &s, wanted](const auto& row) {
-    if (!wanted(row)) return;
+/// Returns a visitor that adds the entries of the rows that `accepts` accepts.
+template <class Settings, class Accepts>
+auto adds_entries(AgreementTable& table, const std::string& who, const Settings& s,
+                  Accepts accepts) {
+  return [&table, &who, &s, accepts](const auto& row) {
+    if (!accepts(row)) return;
     if constexpr (requires { row.member; }) {
       table.add(cat(who, ": ", row.name), text_of(row, row.member(s)));
     } else {
@@ -79,17 +80,17 @@ void describe_param(AgreementTable& table, const std::string& who, const ParamSe
 
 }  // namespace
 
-std::string text_of(const ComparedEntry& line, const GroupSettings& g) {
-  const std::string_view name = line.name;
+std::string text_of(const ComparedEntry& entry, const GroupSettings& g) {
+  const std::string_view name = entry.name;
   if (name == "name") return cat("'", g.name, "'");
-  if (name == "restarts") return g.gram_restarts ? cat(*g.gram_restarts) : "searched";
+  if (name == "gram_restarts") return g.gram_restarts ? cat(*g.gram_restarts) : "searched";
   std::string out;  // custom
   for (const Coefficients& c : g.custom) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
   return out;
 }
 
-std::string text_of(const ComparedEntry& line, const OptimizerSettings& s) {
-  const std::string_view name = line.name;
+std::string text_of(const ComparedEntry& entry, const OptimizerSettings& s) {
+  const std::string_view name = entry.name;
   if (name == "Gram form's dtype")
     return name_of(s.gram_iteration_dtype.value_or(s.iteration_dtype));
   if (name == "serial") return cat(s.serial);
@@ -99,10 +100,10 @@ std::string text_of(const ComparedEntry& line, const OptimizerSettings& s) {
 }
 
 void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& g) {
-  visit_group_fields(lines_of(table, who, g, is_changeable));
+  visit_group_fields(adds_entries(table, who, g, is_changeable));
 }
 
-// Numbers by their bits, for those that differ may have one text.
+// Numbers are hashed by their bits, because different numbers may have the same text.
 void hash_scalars(Hash& hash, const GroupSettings& g) {
   visit_group_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {
@@ -120,12 +121,12 @@ AgreementTable make_agreement_table(const OptimizerSettings& s, const std::strin
   table.add("muonrt version", build_info::kVersion);
   table.add("device", device);
   const std::string options = "options";
-  visit_option_fields(lines_of(table, options, s, is_listed));
+  visit_option_fields(adds_entries(table, options, s, is_listed));
   table.add("number of groups", cat(s.groups.size()));
   table.add("number of parameters", cat(s.params.size()));
   for (size_t i = 0; i < s.groups.size(); ++i) {
     const std::string who = cat("group ", i);
-    visit_group_fields(lines_of(table, who, s.groups[i], is_listed));
+    visit_group_fields(adds_entries(table, who, s.groups[i], is_listed));
   }
   for (size_t i = 0; i < s.params.size(); ++i) {
     const ParamSettings& p = s.params[i];

@@ -11,7 +11,8 @@
 
 namespace muonrt {
 
-/// The value of a row in messages, in what ranks compare and in checkpoints: a choice by its word.
+/// The value of a row as text, for messages, the agreement table and checkpoints. A choice has its
+/// name.
 template <class Row, class T>
 std::string text_of(const Row& row, const T& value) {
   if constexpr (requires { row.rule.words; }) {
@@ -28,14 +29,14 @@ std::string text_of(const Row& row, const T& value) {
     return cat(value);
   }
 }
-std::string text_of(const ComparedEntry& line, const GroupSettings& group);
-std::string text_of(const ComparedEntry& line, const OptimizerSettings& settings);
+std::string text_of(const ComparedEntry& entry, const GroupSettings& group);
+std::string text_of(const ComparedEntry& entry, const OptimizerSettings& settings);
 
-/// Everything the ranks must have in common at creation, with `device` as Device::describe gives
-/// it.
+/// Returns everything that must be equal on all ranks at creation.
+/// @param device  the text of Device::describe.
 AgreementTable make_agreement_table(const OptimizerSettings& settings, const std::string& device);
 
-/// The settings of a group that may change between steps: as lines of a table, and hashed.
+/// Adds the settings of a group that may change between steps to a table, or to a hash.
 void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& group);
 void hash_scalars(Hash& hash, const GroupSettings& group);
 

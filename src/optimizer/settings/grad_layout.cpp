@@ -8,7 +8,7 @@ namespace muonrt {
 void take_grad_layout(ParamSettings& p, Layout layout) {
   MUONRT_REQUIRE(p.layout.partial_dims().empty(), Status::kInvalidArgument, "param '", p.name,
                  "': its layout holds partial sums (", p.layout.describe(),
-                 "), and grad_layout is given; say in grad_layout alone where addends are");
+                 "), but grad_layout is set, too; declare partial gradients only in grad_layout");
   p.grad_layout.reset();
   if (layout == p.layout) return;
   const std::vector<int>& replicas = p.layout.replica_dims();

@@ -14,31 +14,33 @@ OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
   out.device = kind;
   if (kind == DeviceKind::kHost) return out;
   out.iteration_dtype = DType::kBF16;
-  // The Gram form keeps its bounded iterates in f16 on a GPU: three more bits than bf16.
+  // On a GPU the Gram form uses f16, because its iterates are bounded, and f16 has three bits more
+  // than bf16.
   out.gram_iteration_dtype = DType::kF16;
   out.chunk_bytes = 256 << 20;
   return out;
 }
 
-void change(GroupSettings& mine, const GroupSettings& given, const std::string& who) {
-  const auto require_equal = [&](const auto& wish, const auto& at_creation, const char* field,
+void change(GroupSettings& current, const GroupSettings& given, const std::string& who) {
+  const auto require_equal = [&](const auto& value, const auto& at_creation, const char* field,
                                  const auto& show) {
-    MUONRT_REQUIRE(wish == at_creation, kInvalidArg, who, ": ", field, " is ", show(wish), ", but ",
-                   show(at_creation), " at creation (it is fixed); create another optimizer");
+    MUONRT_REQUIRE(value == at_creation, kInvalidArg, who, ": ", field, " is ", show(value),
+                   ", but ", show(at_creation),
+                   " at creation (it is fixed); create another optimizer");
   };
   if (!given.name.empty())
-    require_equal(given.name, mine.name, "name",
+    require_equal(given.name, current.name, "name",
                   [](const std::string& name) { return cat("'", name, "'"); });
   visit_group_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {
       if (row.has(kFixed))
-        require_equal(row.member(given), row.member(mine), row.name,
+        require_equal(row.member(given), row.member(current), row.name,
                       [&](const auto& value) { return text_of(row, value); });
     }
   });
   visit_group_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {
-      if (!row.has(kFixed)) row.member(mine) = row.member(given);
+      if (!row.has(kFixed)) row.member(current) = row.member(given);
     }
   });
 }

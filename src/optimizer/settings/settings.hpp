@@ -22,7 +22,7 @@ namespace muonrt {
 enum class MomentumKind : int32_t {
   kEma = 0,
   kHeavyBall = 1,
-  kEmaCorrected = 2  // the buffer of kEma; directions are corrected for its start from zero
+  kEmaCorrected = 2  // as kEma, with a bias correction of the direction
 };
 enum class MasterKind : int32_t {
   kAuto = 0,
@@ -38,18 +38,19 @@ enum class WeightDecayKind : int32_t {
   kLrSquared = 2,
   kCautious = 3
 };
-/// Whose second moments NorMuon keeps. Off in a parameter or part: as what holds it.
+/// Whether rows or columns are the neurons of NorMuon. kOff in a part or parameter means the
+/// setting of its parameter or group.
 enum class NormuonAxis : int32_t { kOff = 0, kRows = 1, kColumns = 2, kLonger = 3 };
 enum class AdamForm : int32_t { kTorch = 0, kFolded = 1, kNesterov = 2 };
-/// When replicas are compared: in the first committed step (and the first of a resume), in every
-/// one, never.
+/// When replicas are compared: in the first step until it is committed (also after a resume), in
+/// every step, or never.
 enum class ReplicaCheck : int32_t { kFirst = 0, kEvery = 1, kOff = 2 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
-/// Block-periodic orthogonalization: steps 0, period, 2 period, ... take whole matrices, the others
-/// the blocks of a grid over the global matrix. Source: MuonBP, arXiv 2510.16981.
+/// Block-periodic orthogonalization: steps 0, period, 2 period, ... orthogonalize whole matrices,
+/// the other steps the blocks of a grid over the global matrix. Source: MuonBP, arXiv 2510.16981.
 struct BlockGrid {
   int period = 1;
-  int rows = 1, cols = 1;  // blocks
+  int rows = 1, cols = 1;  // number of blocks along rows and columns
   double lr_factor = 1.0;  // on block steps
 };
 
@@ -61,7 +62,7 @@ enum class StateKind : int32_t {
   kNormuon = 4
 };
 
-/// Settings that parameters share; the C struct `muonrt_group_t` in our own types.
+/// Settings that parameters share: the C struct muonrt_group_t in internal types.
 struct GroupSettings {
   Role role = Role::kMuon;
   std::string name;
@@ -73,7 +74,7 @@ struct GroupSettings {
   CoefficientFamily coefficients = CoefficientFamily::kPolarExpress;
   int steps = 5;
   double lower_bound = 1e-3, cushion = 0.02;
-  double safety = 0;  // 0: the family's own
+  double safety = 0;  // 0: the default of the family
   SafetyMode safety_mode = SafetyMode::kAuto;
   std::vector<Coefficients> custom;
   Normalize normalize = Normalize::kPrescaled;
@@ -81,7 +82,7 @@ struct GroupSettings {
   RowScaling row_scaling = RowScaling::kNone;
   bool renormalize = false;
   std::optional<std::vector<int>> gram_restarts;  // of the Gram form; absent: searched
-  std::optional<DType> iteration_dtype;                 // of both forms; absent: the optimizer's
+  std::optional<DType> iteration_dtype;           // of both forms; absent: the optimizer's
   BlockGrid blocks;
   ScaleRule scale_rule = ScaleRule::kMatchRms;
   FormChoice form = FormChoice::kAuto;
@@ -99,7 +100,7 @@ struct GroupSettings {
 
 enum class View : int32_t { kNone = 0, kStack = 1, kMatrix = 2 };
 
-/// A block of each matrix that is orthogonalized by itself.
+/// Rows and columns of each matrix that are orthogonalized as a separate matrix.
 struct PartSettings {
   std::string name;
   Runs rows, cols;
@@ -108,46 +109,46 @@ struct PartSettings {
   NormuonAxis normuon_axis = NormuonAxis::kOff;
 };
 
-/// How QK-clip acts on a parameter; sizes as in QkClip.
+/// Settings of QK-clip for a parameter; the sizes have the same meaning as in QkClip.
 struct QkClipSettings {
   QkKind kind = QkKind::kNone;
   int32_t layer = 0, heads = 0, kv_heads = 0, head_dim = 0, nope = 0, rope = 0, v_dim = 0;
-  bool selects = false;  // only the heads in `select`
+  bool selects = false;  // true: only the heads in `select`
   std::vector<int32_t> select;
   double threshold = 100.0, exponent = 0.5;
 };
 
-/// One parameter as this rank holds it; buffers are borrowed.
+/// One parameter on this rank. The buffers belong to the caller.
 struct ParamSettings {
   std::string name;
   int32_t group = 0;
   DType dtype = DType::kF32, grad_dtype = DType::kF32;
-  Layout layout;                      // carries the global shape
-  std::optional<Layout> grad_layout;  // of the gradient, where it is cut in another way
-  std::vector<int64_t> local_shape;   // what the caller says it holds; empty: not compared
+  Layout layout;                      // contains the global shape
+  std::optional<Layout> grad_layout;  // of the gradient, if its shards differ from `layout`
+  std::vector<int64_t> local_shape;   // as the caller states it; compared if local_shape_given
   bool local_shape_given = false;
   void* data = nullptr;
   const void* grad = nullptr;
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
-  int32_t priority = 0;     // parameters of lower numbers go first
-  View view = View::kNone;  // `layout` is of matrices (kStack: a 3-D stack of them) already
-  bool transposed = false;  // stored inputs x outputs
+  int32_t priority = 0;     // parameters with lower numbers are exchanged first
+  View view = View::kNone;  // applied already: `layout` is 2-D, or 3-D for kStack
+  bool transposed = false;  // true: stored as inputs x outputs
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
   NormuonAxis normuon_axis = NormuonAxis::kOff;
   QkClipSettings qk_clip;
 };
 
-/// Names the rank that orthogonalizes a Muon parameter; called once for each at creation, in their
-/// order. `holders` are the ranks that hold a part of it, ascending.
-/// @return  0, or an error code that ends the creation.
-using AssignOwner = std::function<int(int64_t param, const ParamSettings& facts,
+/// Chooses the owner of a Muon parameter. It is called once for each at creation, in their order.
+/// @param holders  the ranks that hold elements of the parameter, ascending.
+/// @return  0, or an error code. The creation then fails.
+using AssignOwner = std::function<int(int64_t param, const ParamSettings& info,
                                       const std::vector<int32_t>& holders, int32_t* owner)>;
 
 struct OptimizerSettings {
-  /// Dtypes and sizes that fit a kind of device.
+  /// Defaults for a kind of device.
   static OptimizerSettings defaults(DeviceKind kind);
 
   DeviceKind device = DeviceKind::kHost;
@@ -155,28 +156,29 @@ struct OptimizerSettings {
   int threads = 1;
   DType transport_dtype = DType::kBF16;
   DType iteration_dtype = DType::kF32;
-  std::optional<DType> gram_iteration_dtype;  // absent: as `iteration`
+  std::optional<DType> gram_iteration_dtype;  // absent: iteration_dtype
   CommitMode commit = CommitMode::kAtomic;
   int window = 3;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
-  int max_peers = 0;                                                 // as PlanOptions
+  int max_peers = 0;                                                 // see PlanOptions
   double machine_flops = 0, machine_bytes = 0, machine_message = 0;  // 0: the device's default
   int64_t chunk_bytes = 64 << 20;
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
-  // CUDA; as CudaSettings.
+  // For CUDA only; see CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  int reserved_sms = 0;                  // Optimizer::create asks the communicator
-  Allocator allocator = {};              // no functions: the device's own
+  int reserved_sms = 0;                  // Optimizer::create sets it from the communicator
+  Allocator allocator = {};              // no functions: the allocator of the device
   AssignOwner assign_owner;              // empty: the plan chooses owners
   ExchangeCallbacks exchange_callbacks;  // empty: the built-in exchanges
-  bool serial = false;       // one parameter and one stage at a time, for debugging; same bits
-  bool poison = false;       // messages and scratch are NaN before every step
+  bool serial = false;       // one parameter and one stage at a time, for debugging; results are
+                             // bitwise identical
+  bool poison = false;       // fill messages and scratch with NaN before every step
   int64_t seed = 0;          // of stochastic rounding
   double clip_norm = 0.0;    // of all gradients; 0: not clipped
-  int64_t health_every = 0;  // steps that measure: every so many; 0: none
+  int64_t health_every = 0;  // every n-th step collects statistics; 0: no step does
   ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
@@ -185,64 +187,67 @@ struct OptimizerSettings {
 /// Arguments of one step.
 struct StepArgs {
   double lr = 0.0;
-  std::vector<double> group_lrs;  // by group, in place of `lr`; empty: `lr` for all
+  std::vector<double> group_lrs;  // by group, instead of `lr`; empty: `lr` for all
   double grad_scale_inv = 1.0;
   std::vector<int64_t> inactive_params;
-  // Where the device reads them; null: absent.
+  // In memory that the device reads; null: absent.
   const float* device_grad_scale_inv = nullptr;
   const float* grad_multiplier = nullptr;
   const float* found_inf = nullptr;
-  const float* qk_logits = nullptr;  // largest of each query head, layer by layer
+  const float* qk_logits = nullptr;  // the largest logit of each query head, by layer
   int64_t n_qk_logits = 0;
-  void* stream = nullptr;  // the caller's, on which gradients are written; as Device::join
+  void* stream = nullptr;  // the caller's stream that writes the gradients; see
+                           // Device::wait_caller_stream
 
   double lr_of(int64_t group) const {
     return group_lrs.empty() ? lr : group_lrs[static_cast<size_t>(group)];
   }
 };
 
-/// Asks `assign` for every Muon parameter's owner. Errors: CALLBACK if it returns one;
-/// INVALID_ARGUMENT where it names no rank, or the parameter has an owner already.
+/// Sets the owner of every Muon parameter with `assign_owner`, if it is set. Errors: CALLBACK if
+/// the function returns an error; INVALID_ARGUMENT if it returns no rank, or if the parameter
+/// already has an owner.
 void assign_owners(OptimizerSettings& settings, int world);
 
-/// Everything that can be checked on one rank alone.
-/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming parameter or group, field and values.
+/// Checks everything that one rank can check without the others.
+/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming the parameter or group, the field and the
+/// values.
 void validate(const OptimizerSettings& settings, int rank, int world);
 void validate(const GroupSettings& group, const std::string& who);
 
-/// Takes what of a group may change between steps. Errors: INVALID_ARGUMENT where what is fixed
-/// differs; nothing is taken then.
-void change(GroupSettings& mine, const GroupSettings& given, const std::string& who);
+/// Copies the settings that may change between steps from `given` to `current`.
+/// Errors: INVALID_ARGUMENT if a fixed setting differs; `current` is then unchanged.
+void change(GroupSettings& current, const GroupSettings& given, const std::string& who);
 
-/// Errors: INVALID_ARGUMENT, beginning with `where`, unless there is such a parameter.
+/// Errors: INVALID_ARGUMENT, with the prefix `where`, if there is no such parameter.
 void require_param(const OptimizerSettings& settings, int64_t param, const char* where = "");
 
 inline const GroupSettings& group_of(const OptimizerSettings& settings, int64_t param) {
   return settings.groups[static_cast<size_t>(settings.params[static_cast<size_t>(param)].group)];
 }
 
-/// Rows and columns of a Muon parameter's matrices, outputs x inputs, however they are stored.
-/// Parts and all settings count by these.
+/// The number of outputs and inputs of a Muon parameter's matrices, whether they are stored
+/// transposed or not. Parts and all settings count outputs as rows and inputs as columns.
 inline std::pair<int64_t, int64_t> outputs_and_inputs(const ParamSettings& p) {
   const auto& shape = p.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
   return p.transposed ? std::pair(cols, rows) : std::pair(rows, cols);
 }
 
-/// Where the gradient lies.
+/// The layout of the gradient.
 inline const Layout& grad_layout(const ParamSettings& p) {
   return p.grad_layout ? *p.grad_layout : p.layout;
 }
 
-/// Takes `layout` as that of the gradient: where it differs by nothing but addends, `p.layout` says
-/// so; where it is cut in another way, it is kept beside it.
-/// Errors: INVALID_ARGUMENT where p.layout has addends, too.
+/// Sets the layout of the gradient. If it differs from `p.layout` only in partial dimensions, these
+/// become part of `p.layout`. Otherwise it becomes `p.grad_layout`.
+/// Errors: INVALID_ARGUMENT if `p.layout` already has partial dimensions.
 void take_grad_layout(ParamSettings& p, Layout layout);
 
-/// Whether muonrt keeps f32 master weights of its own for `param`.
+/// Whether muonrt owns f32 master weights for `param`.
 bool owns_master(const ParamSettings& param);
 
-/// What a group's decay is multiplied by where the rate is multiplied by `lr_factor`.
+/// The factor on a group's decay for a parameter whose rate has the factor `lr_factor`.
 double decay_scale(WeightDecayKind kind, double lr_factor);
 
 const char* name_of(MasterKind kind);

@@ -57,7 +57,7 @@ void check_field(const std::string& who, const char* field, DType value, const S
   check_dtype(who, field, value, "use one of them");
 }
 
-// Values of these were checked when they were read.
+// These values were checked when they were read.
 void check_field(const std::string&, const char*, int64_t, const Unchecked&) {}
 template <class T>
 void check_field(const std::string&, const char*, const T&, const Choice&) {}
@@ -65,7 +65,7 @@ template <class T>
 void check_field(const std::string&, const char*, const T&, const AnyDType&) {}
 void check_field(const std::string&, const char*, bool, const Flag&) {}
 
-/// Checks each row by itself.
+/// Returns a visitor that checks the value of each row.
 template <class Settings>
 auto checks_of(const std::string& who, const Settings& s) {
   return [&](const auto& row) {
@@ -104,21 +104,20 @@ void check_layouts(const ParamSettings& p, const std::string& who, int rank, int
                  "); register the shard of that shape, or correct the layout");
 }
 
-/// What gradients that are addends, or cut in another way than the parameter, exclude.
+/// Checks what partial gradients, and gradients with another layout than the parameter, exclude.
 void check_gradients(const OptimizerSettings& s, const ParamSettings& p, const std::string& who) {
   const bool partial = !grad_layout(p).partial_dims().empty();
   const bool slices = s.groups[p.group].role == Role::kAdamW && (partial || p.grad_layout);
+  MUONRT_REQUIRE(!slices || p.master_kind != MasterKind::kStochastic, Status::kNotSupported, who,
+                 ": master_kind is MUONRT_MASTER_STOCHASTIC, but its gradients are partial or have "
+                 "another layout than the parameter (",
+                 grad_layout(p).describe(),
+                 "), so its owners send rounded values; use master weights or a remainder");
   MUONRT_REQUIRE(
-      !slices || p.master_kind != MasterKind::kStochastic, Status::kNotSupported, who,
-      ": master_kind is MUONRT_MASTER_STOCHASTIC, but its gradients are addends or cut in "
-      "another way than it is (",
-      grad_layout(p).describe(),
-      "), so that its owners send rounded values; keep master weights or a remainder");
-  MUONRT_REQUIRE(!partial || s.clip_norm == 0, Status::kNotSupported, who,
-                 ": its layout holds partial sums (", grad_layout(p).describe(),
-                 "), but clip_norm is ", s.clip_norm,
-                 " (the norm of a sum does not follow from its addends); clip the gradients "
-                 "yourself and pass grad_multiplier, or reduce them first");
+      !partial || s.clip_norm == 0, Status::kNotSupported, who, ": its layout holds partial sums (",
+      grad_layout(p).describe(), "), but clip_norm is ", s.clip_norm,
+      ", and the norm of a sum cannot be computed from partial gradients; clip the gradients "
+      "yourself and pass grad_multiplier, or reduce them first");
 }
 
 void check_matrix(const ParamSettings& p, const std::string& who) {
@@ -144,8 +143,9 @@ void check_parts(const GroupSettings& g, const ParamSettings& p, const std::stri
     number(where, "lr_factor", part.lr_factor, 0, 1e30, false);
     axis = axis || part.normuon_axis != NormuonAxis::kOff;
   }
-  MUONRT_REQUIRE(!axis || g.normuon_axis != NormuonAxis::kOff, kInvalidArg, who,
-                 ": normuon_axis is set, but its group has NorMuon off; set the group's normuon");
+  MUONRT_REQUIRE(
+      !axis || g.normuon_axis != NormuonAxis::kOff, kInvalidArg, who,
+      ": normuon_axis is set, but its group has NorMuon off; set the group's normuon_axis");
 }
 
 void check_master(const ParamSettings& p, const std::string& who, int64_t numel) {
@@ -175,7 +175,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                  numel, " elements); pass the local shard");
   check_gradients(s, p, who);
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kInvalidArg, who, ": owner is ", p.owner,
-                 " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
+                 ", but must be a rank, 0 to ", world - 1,
+                 ", or -1 to let the plan choose; use one of them");
   if (group.role == Role::kMuon) check_matrix(p, who);
   check_parts(group, p, who);
   number(who, "lr_factor", p.lr_factor, 0, 1e30, false);
@@ -183,7 +184,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   check_master(p, who, numel);
 }
 
-/// Two plans are made, for whole matrices and for blocks.
+/// There is one plan for full steps and one for block steps, so all groups with blocks must have
+/// the same period.
 void check_periods(const OptimizerSettings& s) {
   const GroupSettings* first = nullptr;
   for (const GroupSettings& g : s.groups) {
@@ -195,29 +197,29 @@ void check_periods(const OptimizerSettings& s) {
                    "; the groups that have one share it); set the same, or 1");
     for (const GroupSettings& other : s.groups)
       MUONRT_REQUIRE(other.normuon_axis == NormuonAxis::kOff, Status::kNotSupported, "group '",
-                     other.name, "': normuon is on, and group '", g.name, "' has block_period ",
-                     g.blocks.period,
-                     " (blocks have other owners, and the statistic stays with one); set 1");
+                     other.name, "': normuon_axis cannot be combined with block_period ",
+                     g.blocks.period, " of group '", g.name,
+                     "'; set block_period to 1, or normuon_axis to MUONRT_NORMUON_OFF");
     for (const ParamSettings& p : s.params)
-      MUONRT_REQUIRE(p.layout.partial_dims().empty() && !p.grad_layout, Status::kNotSupported,
-                     "param '", p.name,
-                     "': its gradients are addends, or cut in another way than it is, and group '",
-                     g.name, "' has block_period ", g.blocks.period,
-                     " (their momentum lives with the owner of a whole matrix); reduce the "
-                     "gradients first, or set 1");
+      MUONRT_REQUIRE(
+          p.layout.partial_dims().empty() && !p.grad_layout, Status::kNotSupported, "param '",
+          p.name,
+          "': its gradients are partial or have another layout, which cannot be combined with "
+          "block_period ",
+          g.blocks.period, " of group '", g.name,
+          "'; reduce the gradients first, or set block_period to 1");
   }
 }
 
 void check_restarts(const GroupSettings& g, const std::string& who) {
   MUONRT_REQUIRE(!g.gram_restarts || g.form != FormChoice::kStandard, kInvalidArg, who,
-                 ": restarts are given, but form is MUONRT_FORM_STANDARD (only the Gram form has "
+                 ": gram_restarts is set, but form is MUONRT_FORM_STANDARD (only the Gram form has "
                  "any); leave them out");
   int last = 0;
   for (const int i : g.gram_restarts.value_or(std::vector<int>{})) {
-    MUONRT_REQUIRE(i > last && i < g.steps, kInvalidArg, who, ": restarts are ", *g.gram_restarts,
-                   " (steps counted from 0 before which X is rebuilt: ascending, 1 to steps - 1, "
-                   "and steps is ",
-                   g.steps, "); correct them");
+    MUONRT_REQUIRE(i > last && i < g.steps, kInvalidArg, who, ": gram_restarts are ",
+                   *g.gram_restarts, ", but must be ascending from 1 to steps - 1, and steps is ",
+                   g.steps, "; set steps before which X is rebuilt");
     last = i;
   }
 }
@@ -230,16 +232,18 @@ void validate(const GroupSettings& g, const std::string& who) {
   const bool adamw = g.role == Role::kAdamW;
   MUONRT_REQUIRE(adamw || g.update_every == 1, kInvalidArg, who, ": update_every is ",
                  g.update_every, " (Muon acts at every step); leave it at 1");
-  MUONRT_REQUIRE(!adamw || g.normuon_axis == NormuonAxis::kOff, kInvalidArg, who, ": normuon is ",
-                 static_cast<int32_t>(g.normuon_axis), " (AdamW has no matrices); leave it off");
+  MUONRT_REQUIRE(!adamw || g.normuon_axis == NormuonAxis::kOff, kInvalidArg, who,
+                 ": normuon_axis is ", static_cast<int32_t>(g.normuon_axis),
+                 " (AdamW has no matrices); leave it off");
   MUONRT_REQUIRE(g.normuon_axis == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported,
-                 who, ": normuon is on with block_period ", g.blocks.period,
-                 " (a block's lines are not the matrix's); use one of them");
+                 who, ": normuon_axis is set with block_period ", g.blocks.period,
+                 ", but the rows of a block are not those of the matrix; use one of them");
   MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kInvalidArg, who,
                  ": momentum_dtype is ", name_of(g.momentum_dtype),
                  " (AdamW's moments are f32); leave it at f32");
   MUONRT_REQUIRE(g.adamw_eps == 0 || std::isnormal(static_cast<float>(g.adamw_eps)), kInvalidArg,
-                 who, ": eps is ", g.adamw_eps, " (vanishes in f32); use 0 or a number from 1e-37");
+                 who, ": adamw_eps is ", g.adamw_eps,
+                 " (vanishes in f32); use 0 or a number from 1e-37");
   for (const Coefficients& c : g.custom) {
     for (const double value : {c.a, c.b, c.c})
       number(who, "custom coefficient", value, -1e6, 1e6, false);
@@ -257,9 +261,10 @@ void validate(const OptimizerSettings& s, int rank, int world) {
       !s.exchange_callbacks || s.assign_owner, kInvalidArg,
       "options: distributed: gather and redistribute are given without assign (they have "
       "to know the owners); give all three");
-  MUONRT_REQUIRE(!s.exchange_callbacks || s.commit == CommitMode::kAtomic, Status::kNotSupported,
-                 "options: commit is eager, with functions of the caller's (one that fails after "
-                 "chunks were committed could not be undone); use MUONRT_COMMIT_ATOMIC");
+  MUONRT_REQUIRE(
+      !s.exchange_callbacks || s.commit == CommitMode::kAtomic, Status::kNotSupported,
+      "options: commit is eager, but gather and redistribute are set, and a chunk that is "
+      "committed before one of them fails cannot be undone; use MUONRT_COMMIT_ATOMIC");
   qk_layers(s);
   for (size_t i = 0; i < s.groups.size(); ++i) {
     validate(s.groups[i], cat("group ", i, " '", s.groups[i].name, "'"));
@@ -269,7 +274,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   std::vector<Interval> buffers;
   for (const ParamSettings& p : s.params) {
     MUONRT_REQUIRE(names.insert(p.name).second, kInvalidArg, "param '", p.name,
-                   "': its name occurs twice; give every parameter a name of its own");
+                   "': its name occurs twice; give every parameter its own name");
     check_param(s, p, rank, world);
     const int64_t numel = p.layout.local_numel(rank);
     add_interval(buffers, p.data, numel, p.dtype, "data", p);

@@ -9,7 +9,8 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Infinities and NaN in weights and state: refused before a commit, and behind one that made them.
+// Infinities and NaN in weights and state are reported before the next commit, whether they were
+// loaded or written by a step.
 
 using namespace muonrt;
 
@@ -30,8 +31,9 @@ const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
                                     {"bf16, remainder", DType::kBF16, MasterKind::kRemainder},
                                     {"bf16, stochastic", DType::kBF16, MasterKind::kStochastic}};
 
-/// Every way to write a weight: commit_muon, commit_adamw; by addends, commit_update with
-/// commit_momentum and commit_values with commit_adamw. Only the first two are cut.
+/// Every way to write a weight: commit_muon, commit_adamw; with partial gradients commit_update
+/// with commit_momentum, and commit_values with commit_adamw. Only the first two parameters are
+/// sharded.
 world::Case case_of(const Stored& form, int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -47,12 +49,13 @@ world::Case case_of(const Stored& form, int ranks) {
     p.dtype = form.dtype;
     p.master_kind = form.master;
   }
-  // The decay of the second step is 10^9: what is 3e38 by then overflows, what is 1 does not.
+  // The decay of the second step is 10^9: a weight of 3e38 then overflows, and a weight of 1 does
+  // not.
   c.arguments = [](StepArgs& s, int64_t step, int) { s.lr = step == 1 ? 1e10 : 0.02; };
   return c;
 }
 
-bool is_cut(int64_t param) { return param < 2; }
+bool is_sharded(int64_t param) { return param < 2; }
 
 void put(const world::Case& c, world::Rank& rank, int64_t param, float x) {
   const bf16 half = to_bf16(x);
@@ -63,7 +66,7 @@ void put(const world::Case& c, world::Rank& rank, int64_t param, float x) {
 }
 
 /// The message of a step that is rejected; it changes nothing.
-std::string refusal(world::Rank& rank, int64_t step) {
+std::string rejection_message(world::Rank& rank, int64_t step) {
   const int64_t steps = rank.optimizer().steps();
   const world::Ended end = world::attempt(rank, step);
   RANK_CHECK(end.status == Status::kInvalidArgument && end.unchanged);
@@ -75,21 +78,21 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Whether it names the parameter, what of it, and the rank where there are several.
-bool names(const std::string& said, const std::string& param, const std::string& what, int rank,
+/// Whether the message names the parameter, what is not finite, and with several ranks the rank.
+bool names(const std::string& messages, const std::string& param, const std::string& what, int rank,
            int ranks) {
-  return has(said, cat("param '", param, "': its ", what, " is not finite")) &&
-         (ranks == 1 || has(said, cat("rank ", rank)));
+  return has(messages, cat("param '", param, "': its ", what, " is not finite")) &&
+         (ranks == 1 || has(messages, cat("rank ", rank)));
 }
 
-/// The tensors after four steps, of which the second makes a weight of `param` infinite, where
-/// `breaks`; then it is mended. @param said  by rank, of the steps that are refused meanwhile.
+/// The tensors after four steps. If `breaks`, the second step makes a weight of `param` infinite,
+/// and the weight is then repaired. @param messages  by rank: the message of the rejected step.
 world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
-                        std::vector<std::string>& said) {
+                        std::vector<std::string>& messages) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     Optimizer& o = rank.optimizer();
     StepReport report;
-    const bool mine = !is_cut(param) || comm.rank() == c.world - 1;
+    const bool mine = !is_sharded(param) || comm.rank() == c.world - 1;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
     if (breaks && mine) put(c, rank, param, 3e38f);
     o.reset_masters({param});
@@ -98,9 +101,9 @@ world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
     for (const MatrixHealth& m : o.health().matrices)
       RANK_CHECK(std::isnan(m.weight_rms) == (breaks && m.param == param));
     if (breaks) {
-      std::string& once = said[static_cast<size_t>(comm.rank())];
-      once = refusal(rank, 2);
-      RANK_CHECK(refusal(rank, 2) == once);
+      std::string& once = messages[static_cast<size_t>(comm.rank())];
+      once = rejection_message(rank, 2);
+      RANK_CHECK(rejection_message(rank, 2) == once);
     }
     if (mine) put(c, rank, param, 0.5f);
     o.reset_masters({param});
@@ -110,7 +113,7 @@ world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
 
 }  // namespace
 
-TEST_CASE("finite: a step that makes a weight infinite is told by the next, until it is mended",
+TEST_CASE("finite: an infinite weight is reported by the next step until it is repaired",
           "[unit][optimizer]") {
   for (size_t i = 0; i < kForms.size(); i += kSanitized ? 3 : 1) {
     const Stored& form = kForms[i];
@@ -124,12 +127,12 @@ TEST_CASE("finite: a step that makes a weight infinite is told by the next, unti
           const std::string& name = c.params[static_cast<size_t>(param)].name;
           INFO(form.name << ", " << ranks << " ranks, " << name
                          << (commit == CommitMode::kEager ? ", eager" : ""));
-          std::vector<std::string> said(static_cast<size_t>(ranks));
-          const world::Tensors whole = overflow(c, param, false, said);
-          CHECK((overflow(c, param, true, said) == whole));
-          INFO(said[0]);
-          CHECK(names(said[0], name, "data", is_cut(param) ? ranks - 1 : 0, ranks));
-          for (const std::string& s : said) CHECK(s == said[0]);
+          std::vector<std::string> messages(static_cast<size_t>(ranks));
+          const world::Tensors whole = overflow(c, param, false, messages);
+          CHECK((overflow(c, param, true, messages) == whole));
+          INFO(messages[0]);
+          CHECK(names(messages[0], name, "data", is_sharded(param) ? ranks - 1 : 0, ranks));
+          for (const std::string& s : messages) CHECK(s == messages[0]);
         }
       }
     }
@@ -145,15 +148,15 @@ TEST_CASE("finite: of several parameters the lowest is named", "[unit][optimizer
     for (const int64_t p : {1, 0})
       if (mine) put(c, rank, p, 3e38f);
     RANK_CHECK(rank.step(1, report) == Status::kOk);
-    RANK_CHECK(names(refusal(rank, 2), "matrix", "data", 1, 2));
-    if (mine) put(c, rank, 0, 1.0f);  // without masters there is nothing to take
-    RANK_CHECK(names(refusal(rank, 2), "vector", "data", 1, 2));
+    RANK_CHECK(names(rejection_message(rank, 2), "matrix", "data", 1, 2));
+    if (mine) put(c, rank, 0, 1.0f);  // without masters nothing has to be reset
+    RANK_CHECK(names(rejection_message(rank, 2), "vector", "data", 1, 2));
     if (mine) put(c, rank, 1, 1.0f);
     RANK_CHECK(rank.step(2, report) == Status::kOk);
   });
 }
 
-TEST_CASE("finite: what is loaded is looked at before the first commit, and when it is renewed",
+TEST_CASE("finite: loaded state is checked before the first commit, and again after a reload",
           "[unit][optimizer]") {
   using Held = std::pair<int64_t, StateKind>;
   for (const Stored& form : kForms) {
@@ -176,8 +179,8 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
       const world::Tensors out = world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
         Optimizer& o = rank.optimizer();
         const auto check = [&](int64_t param, const std::string& what) {
-          RANK_CHECK(names(refusal(rank, o.steps()), c.params[static_cast<size_t>(param)].name,
-                           what, 0, ranks));
+          RANK_CHECK(names(rejection_message(rank, o.steps()),
+                           c.params[static_cast<size_t>(param)].name, what, 0, ranks));
         };
         for (int64_t p = 0; p < std::ssize(c.params); ++p) {
           const auto kept = rank.data(p);
@@ -238,7 +241,7 @@ TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[
   });
 }
 
-TEST_CASE("skip: a direction that only the transport's dtype makes infinite is told from NaN",
+TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
           "[unit][optimizer]") {
   constexpr float kAbove = 3.4e38f;
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -262,7 +265,7 @@ TEST_CASE("skip: a direction that only the transport's dtype makes infinite is t
         bool overflow;
       };
       const bool half = transport == DType::kBF16;
-      // A bf16 direction above its range, at the owner for a sum; with NaN below, beside, above it.
+      // A bf16 direction above its range, at the owner for a sum; with NaN below, at and above it.
       const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
                                         {kAbove, kNan, 1, half ? 0 : 1, 1, half},
                                         {kNan, kAbove, 1, 0, 1, false},
@@ -278,10 +281,11 @@ TEST_CASE("skip: a direction that only the transport's dtype makes infinite is t
           for (int64_t i = 0; i < 3; ++i)
             if (comm.rank() == 1 || i == 2) std::memcpy(rank.grad(i).data(), values + i, 4);
           const world::Ended end = world::attempt_only(rank, 0);
-          why[static_cast<size_t>(comm.rank())] = words_of(rank.optimizer().settings(), end.report);
+          why[static_cast<size_t>(comm.rank())] =
+              describe_skip(rank.optimizer().settings(), end.report);
           return end;
         });
-        // In an eager step the vote on gradients comes first; there NaN is found, wherever it is.
+        // In an eager step the vote on gradients comes first; NaN is found there in any parameter.
         if (eager && p.overflow) {
           if (!std::isfinite(p.b) || !std::isfinite(p.sum)) continue;
           for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);

@@ -5,7 +5,8 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// The caller's own assign, gather and redistribute: what ends a call, and that nothing is changed.
+// The caller's assign, gather and redistribute functions: which errors they cause, and that a
+// failed step changes nothing.
 
 using namespace muonrt;
 using Catch::Contains;
@@ -21,7 +22,7 @@ world::Case three_ranks() {
   return c;
 }
 
-/// How the creation ends.
+/// The status and message of the creation.
 world::Ended creation(const world::Case& c) {
   world::Ended out;
   try {
@@ -35,10 +36,10 @@ world::Ended creation(const world::Case& c) {
 
 }  // namespace
 
-TEST_CASE("functions: one that fails on one rank ends the step on all, with nothing changed",
+TEST_CASE("functions: an error on one rank rejects the step on all ranks, and nothing changes",
           "[unit][functions]") {
   // Calls of a rank in a step: gather first, gather second, redistribute first, redistribute second
-  // (window 2). The step before and the steps after go through.
+  // (window 2). The step before and the step after are committed.
   const int64_t failing_call = GENERATE(range(0, 4));
   const int failing_rank = GENERATE(0, 2);
   world::Case c = three_ranks();
@@ -51,7 +52,7 @@ TEST_CASE("functions: one that fails on one rank ends the step on all, with noth
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
     ends[static_cast<size_t>(comm.rank())] = world::attempt(rank, 1);
-    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is as good as before
+    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is usable
     RANK_CHECK(report.step == 2);
   });
   const char* const function = failing_call < 2 ? "gather" : "redistribute";
@@ -62,12 +63,12 @@ TEST_CASE("functions: one that fails on one rank ends the step on all, with noth
                                 Contains(cat(function, " returned 17")));
     CHECK(end.unchanged);
   }
-  world::Case plain = three_ranks();
-  plain.steps = 2;
-  CHECK(last == world::run(plain).tensors);
+  world::Case built_in = three_ranks();
+  built_in.steps = 2;
+  CHECK(last == world::run(built_in).tensors);
 }
 
-TEST_CASE("functions: an owner map that is not one is refused on every rank", "[unit][functions]") {
+TEST_CASE("functions: an invalid owner map is rejected on every rank", "[unit][functions]") {
   world::Case c = three_ranks();
   const auto attempt = [&](const std::function<int(int rank, int64_t param, int32_t* owner)>& map) {
     c.adjust = [&, map](OptimizerSettings& s, int rank) {
@@ -103,7 +104,8 @@ TEST_CASE("functions: an owner map that is not one is refused on every rank", "[
   CHECK_THAT(outside.message, Contains("owner 3") && Contains("0 to 2"));
 }
 
-TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[unit][functions]") {
+TEST_CASE("functions: assign without the others sets owners of the built-in exchanges",
+          "[unit][functions]") {
   world::Case c = three_ranks();
   c.steps = 1;
   std::mutex mutex;

@@ -16,7 +16,7 @@ namespace {
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-/// Fills slowly: as the first steps of an optimizer with gigabytes of state.
+/// Fills memory slowly, as an optimizer with gigabytes of state would.
 class SlowFill : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -43,14 +43,14 @@ TEST_CASE("local stream: work has ended when the call returns, even if enqueuing
   CHECK(done == 1);
   CHECK_THROWS_AS(local.run([&](Stream& stream) {
     enqueue(stream);
-    throw std::runtime_error("the second piece does not fit");
+    throw std::runtime_error("the second block does not fit");
   }),
                   std::runtime_error);
   CHECK(done == 2);
 }
 
-// The timeout is meant for waits for other ranks: a world of one has none.
-TEST_CASE("local stream: state is taken however short the timeout of a step is",
+// The timeout limits waits for other ranks, and one rank has none.
+TEST_CASE("local stream: state is initialized even if the timeout of a step is short",
           "[unit][optimizer]") {
   world::Case c = world::on_mesh({1});
   c.settings.groups = world::default_groups();

@@ -7,13 +7,14 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// Weights that the caller writes after the creation, and parameters that move, over ranks.
+// Weights that the caller writes after the creation, and parameters that move, on several ranks.
 
 using namespace muonrt;
 
 namespace {
 
-/// Matrices and vectors in bf16 with masters, cut over `ranks`; one of each with addends' slices.
+/// Matrices and vectors in bf16 with master weights, sharded over `ranks`; with two ranks also a
+/// matrix and a vector with partial gradients.
 world::Case cut(int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -49,21 +50,21 @@ void write(const world::Case& c, world::Rank& rank, int me) {
 
 }  // namespace
 
-TEST_CASE("masters: what is taken has the same bits on any mesh", "[bits][optimizer]") {
-  std::optional<world::Tensors> alone;
+TEST_CASE("masters: reset masters are bitwise identical on any mesh", "[bits][optimizer]") {
+  std::optional<world::Tensors> expected;
   for (const int ranks : {1, 3, 4}) {
     const world::Case c = cut(ranks);
     const world::Tensors found = after(c, [&](world::Rank& rank, int me) {
       write(c, rank, me);
       rank.optimizer().reset_masters({0, 1});
     });
-    if (!alone) alone = found;
-    CHECK((found == *alone));
+    if (!expected) expected = found;
+    CHECK((found == *expected));
     CHECK_FALSE((found == after(c, [](world::Rank&, int) {})));
   }
 }
 
-TEST_CASE("masters: one rank's stale weights are every rank's error, which names it",
+TEST_CASE("masters: stale weights of one rank are an error on every rank, which names the rank",
           "[unit][optimizer]") {
   for (const int ranks : {2, 3, 4}) {
     const world::Case c = cut(ranks);
@@ -80,10 +81,10 @@ TEST_CASE("masters: one rank's stale weights are every rank's error, which names
   }
 }
 
-TEST_CASE("set_data: sums and slices of addends follow their parameter", "[unit][optimizer]") {
+TEST_CASE("set_data: owner state of partial gradients follows its parameter", "[unit][optimizer]") {
   const world::Case c = cut(2);
   const world::Tensors stayed = after(c, [](world::Rank&, int) {});
-  // Moved away, written over where they were, and moved back with what was there.
+  // Parameters are moved to other memory, and their old memory is overwritten.
   std::array<std::vector<std::vector<unsigned char>>, 2> elsewhere;
   const world::Tensors moved = after(c, [&](world::Rank& rank, int me) {
     auto& mine = elsewhere[static_cast<size_t>(me)];

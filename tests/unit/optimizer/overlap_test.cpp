@@ -11,7 +11,7 @@ using namespace muonrt;
 
 namespace {
 
-// Counts, per rank, the exchanges that brought gathered shards in, and lets a product wait for one.
+// Counts the gather exchanges of each rank that have arrived, and lets a product wait for one.
 class Gate {
  public:
   explicit Gate(int ranks) : arrived_(static_cast<size_t>(ranks)) {}

@@ -19,8 +19,8 @@ namespace {
 
 enum : int32_t { kMatrix, kVector, kLate, kPartialGrads };
 
-/// A matrix, a vector, a vector that is updated at every second step, and a matrix whose gradients
-/// are addends that rank 0 sums.
+/// A matrix, a vector, a vector that is updated in every second step, and a matrix with partial
+/// gradients that rank 0 adds.
 struct Rig {
   Rig() {
     settings.groups = {GroupSettings::defaults(Role::kMuon), GroupSettings::defaults(Role::kAdamW),
@@ -29,7 +29,7 @@ struct Rig {
     add("matrix", 0, {2, 3}, PlacementKind::kReplicate);
     add("vector", 1, {6}, PlacementKind::kReplicate);
     add("late", 2, {6}, PlacementKind::kReplicate);
-    add("addends", 0, {3, 2}, PlacementKind::kPartial);
+    add("partial", 0, {3, 2}, PlacementKind::kPartial);
     settings.params.back().owner = 0;
     plan = Plan(make_problem(settings, make_newton_schulz(settings), 2));
     const auto chunks = plan.rank_chunks(0);
@@ -70,7 +70,7 @@ bool other(bool value) { return !value; }
 
 }  // namespace
 
-TEST_CASE("tables: the stamp tells any two steps apart whose arguments differ in a bit",
+TEST_CASE("tables: the fingerprint differs if one bit of the arguments differs",
           "[unit][optimizer]") {
   Rig rig;
   const int64_t fingerprint = rig.fill();
@@ -95,7 +95,8 @@ TEST_CASE("tables: the stamp tells any two steps apart whose arguments differ in
   CHECK(rig.fill() != fingerprint);
 }
 
-TEST_CASE("tables: every setting of a group that may change is in the stamp", "[unit][optimizer]") {
+TEST_CASE("tables: the fingerprint contains every setting that may change between steps",
+          "[unit][optimizer]") {
   Rig rig;
   const int64_t fingerprint = rig.fill();
   int changeable = 0;
@@ -119,7 +120,7 @@ TEST_CASE("tables: every setting of a group that may change is in the stamp", "[
   CHECK(rig.fill() == fingerprint);
 }
 
-TEST_CASE("tables: who sits out", "[unit][optimizer]") {
+TEST_CASE("tables: which parameters are active", "[unit][optimizer]") {
   Rig rig;
   CHECK(rig.active() == std::vector<int32_t>{0, 0, 0, 0, 0});  // before the first step
   rig.fill(0);
@@ -128,14 +129,14 @@ TEST_CASE("tables: who sits out", "[unit][optimizer]") {
   rig.fill(1);
   CHECK(rig.active() == std::vector<int32_t>{1, 1, 1, 1, 1});
   CHECK(rig.tables.params()[kLate].clip_only == 0);
-  // What is kept of addends goes with its parameter.
+  // Owner state is active if its parameter is.
   CHECK(rig.tables.param_of(4) == kPartialGrads);
   CHECK(rig.tables.param_of(kVector) == kVector);
   rig.step.inactive_params = {kLate, kPartialGrads};
   rig.fill(0);
   CHECK(rig.active() == std::vector<int32_t>{1, 1, 0, 0, 0});
   CHECK(rig.tables.params()[kLate].clip_only == 0);
-  // A gradient that is missing and was not announced.
+  // A gradient is missing, and the parameter is not listed as inactive.
   rig.step.inactive_params = {kMatrix};
   rig.tables.params()[kVector].grad = nullptr;
   const auto error = capture_error([&] { rig.fill(0); });

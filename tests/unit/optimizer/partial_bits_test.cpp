@@ -14,8 +14,8 @@
 #include "support/sanitized.hpp"
 #include "support/wrapped_device.hpp"
 
-// "Same bits" where ranks hold addends of the gradients: for a fixed number of addends the bits are
-// those of one rank that is handed their sum, added in the order of mesh coordinates in f32.
+// With a fixed number of partial gradients, results are bitwise identical to those of one rank that
+// gets their sum, which is added in f32 in the order of mesh coordinates.
 
 using namespace muonrt;
 
@@ -33,9 +33,9 @@ struct MeshCase {
 };
 
 std::vector<MeshCase> meshes() {
-  return {{"one addend", 1, {1}, {kP}, {}},
-          {"one addend of a shard", 1, {1, 3}, {kP, shard(0)}, {}},
-          {"one addend, replicated", 1, {2, 1}, {kR, kP}, {}},
+  return {{"one partial gradient", 1, {1}, {kP}, {}},
+          {"one partial gradient of a shard", 1, {1, 3}, {kP, shard(0)}, {}},
+          {"one partial gradient, replicated", 1, {2, 1}, {kR, kP}, {}},
           {"DDP", 2, {2}, {kP}, {}},
           {"DDP, ranks turned round", 2, {2}, {kP}, {1, 0}},
           {"rows within", 2, {2, 2}, {kP, shard(0)}, {}},
@@ -90,21 +90,21 @@ void check_equal(const MeshCase& m, const Settings& s, const world::Tensors& exp
 
 void covering_array(bool half) {
   const auto all = meshes();
-  Settings plain;
-  plain.half = half;
+  Settings base;
+  base.half = half;
   std::map<std::pair<int, DType>, world::Tensors> expected;
   const auto rows = covering::pairwise({static_cast<int>(all.size()), 3, 2, 3, 2}, 11);
   for (size_t i = 0; i < rows.size(); i += kSanitized ? 5 : 1) {
     const auto& row = rows[i];
     const MeshCase& m = all[static_cast<size_t>(row[0])];
-    Settings s = plain;
+    Settings s = base;
     s.window = 1 + row[1];
     s.commit = row[2] ? CommitMode::kEager : CommitMode::kAtomic;
     s.chunk = std::vector<int64_t>{1, 2048, 1 << 20}[static_cast<size_t>(row[3])];
     s.transport = row[4] ? DType::kF32 : DType::kBF16;
     const auto [at, is_new] = expected.try_emplace({m.partial_grads, s.transport});
     if (is_new) {
-      Settings of = plain;
+      Settings of = base;
       of.transport = s.transport;
       at->second = reference(m.partial_grads, of);
     }
@@ -127,15 +127,15 @@ world::Case with_bf16_momentum(world::Case c) {
   return c;
 }
 
-/// Adds in the order in which the messages lie, which is that of the ranks.
+/// Adds partial gradients in the order of the messages, which is the order of the ranks.
 class RankOrder : public wrapped::Ops {
  public:
   RankOrder(muonrt::Ops& inner, size_t partial_grads)
-      : wrapped::Ops(inner), addends_(partial_grads) {}
+      : wrapped::Ops(inner), partial_grads_(partial_grads) {}
   void accumulate(Stream& s, std::span<const ShardBlock> blocks, float* sums,
                   ConstTypedBuffer message, bool) override {
     lists_.push_back(blocks);
-    if (lists_.size() < addends_) return;
+    if (lists_.size() < partial_grads_) return;
     std::sort(lists_.begin(), lists_.end(), [](const auto& a, const auto& b) {
       return a.front().packed_offset < b.front().packed_offset;
     });
@@ -145,7 +145,7 @@ class RankOrder : public wrapped::Ops {
   }
 
  private:
-  size_t addends_;
+  size_t partial_grads_;
   std::vector<std::span<const ShardBlock>> lists_;
 };
 
@@ -179,16 +179,17 @@ void check_skipped(const MeshCase& m, int64_t param, const std::string& what,
 
 }  // namespace
 
-TEST_CASE("partial: the owner's sum of addends gives the bits of one rank with the sum, f32",
+TEST_CASE("partial: f32 sums at the owner are bitwise identical to one rank with the sum",
           "[bits][partial]") {
   covering_array(false);
 }
 
-TEST_CASE("partial: the same with bf16 addends and parameters with masters", "[bits][partial]") {
+TEST_CASE("partial: the same with bf16 gradients and parameters with master weights",
+          "[bits][partial]") {
   covering_array(true);
 }
 
-TEST_CASE("partial: bf16 momentum has the same bits where owners keep it, in parts of several runs",
+TEST_CASE("partial: bf16 momentum of owners is bitwise identical, in parts of several runs",
           "[bits][partial]") {
   const auto expected = world::run(with_bf16_momentum(gradients::alone(false, 2))).tensors;
   for (const gradients::Lay& lay : {gradients::Lay{"DDP", {2}, {kP}, {}, {}},
@@ -200,22 +201,23 @@ TEST_CASE("partial: bf16 momentum has the same bits where owners keep it, in par
   }
 }
 
-TEST_CASE("planted faults: addends added in the order of ranks are noticed", "[bits][partial]") {
-  const MeshCase plain{"three", 3, {3}, {kP}, {}}, mixed{"mixed", 3, {3}, {kP}, {2, 0, 1}};
+TEST_CASE("planted faults: partial gradients added in the order of ranks are detected",
+          "[bits][partial]") {
+  const MeshCase ordered{"three", 3, {3}, {kP}, {}}, mixed{"mixed", 3, {3}, {kP}, {2, 0, 1}};
   const world::Tensors expected = reference(3, {});
-  CHECK((in_rank_order(plain).params == expected.params));
+  CHECK((in_rank_order(ordered).params == expected.params));
   CHECK_FALSE((in_rank_order(mixed).params == expected.params));
 }
 
-TEST_CASE("partial: a bad addend or sum skips the step and names the parameter",
+TEST_CASE("partial: a partial gradient or sum that is not finite skips the step and is named",
           "[unit][optimizer][partial]") {
   const MeshCase m{"", 3, {3, 2}, {kP, shard(0)}, {}};
   for (const int64_t param : {0, 7}) {
-    check_skipped(m, param, "NaN in one addend", [&](world::Rank& rank, int r) {
+    check_skipped(m, param, "NaN in one partial gradient", [&](world::Rank& rank, int r) {
       if (r == 2) put(rank, param, 5, std::numeric_limits<float>::quiet_NaN());
     });
-    // Finite each, beyond f32 together: it is born in the sum.
-    check_skipped(m, param, "infinity born in the sum", [&](world::Rank& rank, int r) {
+    // Both are finite, but their sum overflows f32.
+    check_skipped(m, param, "overflow of the sum", [&](world::Rank& rank, int r) {
       if (r % 2 == 0) put(rank, param, 5, 1.5e38f);
     });
   }
@@ -225,7 +227,7 @@ TEST_CASE("partial: a bad addend or sum skips the step and names the parameter",
   });
 }
 
-TEST_CASE("partial: with eager commit an infinity born in the sum is told as torn",
+TEST_CASE("partial: with eager commit an overflow of the sum returns TORN",
           "[unit][optimizer][partial]") {
   Settings s;
   s.commit = CommitMode::kEager;
@@ -237,7 +239,7 @@ TEST_CASE("partial: with eager commit an infinity born in the sum is told as tor
   for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);
 }
 
-TEST_CASE("partial: state lies with the owners, and its views have the bytes that the plan states",
+TEST_CASE("partial: owners store the state, and its views have the bytes that the plan states",
           "[unit][partial]") {
   for (const MeshCase& m : meshes()) {
     const world::Case c = make(m, {});
@@ -248,7 +250,7 @@ TEST_CASE("partial: state lies with the owners, and its views have the bytes tha
         const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
         const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
         kept += view.numel * (adamw ? 8 : 4);
-        const bool summed = p + 1 < std::ssize(c.params);  // the last has whole gradients
+        const bool summed = p + 1 < std::ssize(c.params);  // the last has no partial gradients
         const StateLocation of_sums =
             adamw ? StateLocation::kOwnedSlices : StateLocation::kOwnedMatrices;
         RANK_CHECK(view.location == (summed ? of_sums : StateLocation::kShard));
@@ -259,7 +261,7 @@ TEST_CASE("partial: state lies with the owners, and its views have the bytes tha
   }
 }
 
-TEST_CASE("partial: a matrix without gradients comes to rest where owners keep its momentum",
+TEST_CASE("partial: a matrix with zero gradients stops changing if owners store its momentum",
           "[unit][optimizer][partial]") {
   for (const DType momentum : {DType::kF32, DType::kBF16}) {
     world::Case c = world::on_mesh({2});

@@ -8,8 +8,8 @@
 #include "support/bits_cases.hpp"
 #include "support/wrapped_device.hpp"
 
-// The proof of "same bits" must fail where the promise is broken. Each fault here is one that real
-// systems have, planted through the device's verbs; the fault follows the world, as it does there.
+// The comparison of results must detect a difference. Each fault here occurs in real systems. It is
+// planted in the ops of the device and depends on the number of ranks.
 
 using namespace muonrt;
 
@@ -34,7 +34,7 @@ void enqueue(Stream& stream, host::Task task) {
   dynamic_cast<host::HostStream&>(stream).enqueue(task);
 }
 
-/// The norm is summed over one block of columns for each rank, as shards would sum it.
+/// Sums the norm over one block of columns for each rank, as a sum over shards would.
 class NormPerShard : public wrapped::Ops {
  public:
   NormPerShard(muonrt::Ops& inner, int64_t shards) : wrapped::Ops(inner), shards_(shards) {}
@@ -66,7 +66,7 @@ class NormPerShard : public wrapped::Ops {
   int64_t shards_;
 };
 
-/// Products whose order of summation follows a number `block`: what a library does that picks its
+/// Products whose order of summation depends on a number `block`, as in a library that chooses its
 /// blocking by the leading dimension, or that splits the depth over threads.
 class BlockedProducts : public wrapped::Ops {
  public:
@@ -102,7 +102,8 @@ class BlockedProducts : public wrapped::Ops {
   }
 };
 
-/// A leading dimension that grows with the world, under a library whose bits follow it.
+/// A leading dimension that grows with the number of ranks, in a library whose results depend on
+/// it.
 class LeadingDimension : public BlockedProducts {
  public:
   LeadingDimension(muonrt::Ops& inner, int64_t extra) : BlockedProducts(inner), extra_(extra) {}
@@ -129,7 +130,7 @@ class TwoThreads : public BlockedProducts {
   int64_t threads_;
 };
 
-/// One rank sends the upper half of each f32 direction as it stands, not rounded to bf16.
+/// One rank sends the upper half of each f32 direction without rounding to bf16.
 class CastSkipped : public wrapped::Ops {
  public:
   CastSkipped(muonrt::Ops& inner, bool here) : wrapped::Ops(inner), here_(here) {}
@@ -190,23 +191,22 @@ bool noticed(Strength strength) {
 
 }  // namespace
 
-TEST_CASE("planted faults: the norm taken per shard is noticed", "[bits]") {
+TEST_CASE("planted faults: a norm summed per shard is detected", "[bits]") {
   CHECK(noticed<NormPerShard>([](int ranks, int, const auto&) { return int64_t{ranks}; }));
   CHECK_FALSE(noticed<NormPerShard>([](int, int, const auto&) { return int64_t{1}; }));
 }
 
-TEST_CASE("planted faults: a leading dimension that does not follow from the shape is noticed",
-          "[bits]") {
+TEST_CASE("planted faults: a leading dimension that depends on the ranks is detected", "[bits]") {
   CHECK(noticed<LeadingDimension>([](int ranks, int, const auto&) { return int64_t{ranks - 1}; }));
   CHECK_FALSE(noticed<LeadingDimension>([](int, int, const auto&) { return int64_t{0}; }));
 }
 
-TEST_CASE("planted faults: a product split over threads is noticed", "[bits]") {
+TEST_CASE("planted faults: a product split over threads is detected", "[bits]") {
   CHECK(noticed<TwoThreads>([](int, int, const auto& s) { return int64_t{s.threads}; }));
   CHECK_FALSE(noticed<TwoThreads>([](int, int, const auto&) { return int64_t{1}; }));
 }
 
-TEST_CASE("planted faults: the cast skipped at one rank is noticed", "[bits]") {
+TEST_CASE("planted faults: a cast skipped on one rank is detected", "[bits]") {
   CHECK(noticed<CastSkipped>([](int, int rank, const auto&) { return rank == 1; }));
   CHECK_FALSE(noticed<CastSkipped>([](int, int, const auto&) { return false; }));
 }

@@ -14,8 +14,9 @@
 #include "support/sanitized.hpp"
 #include "support/thread_ranks.hpp"
 
-// A step that ends inside its vote: some ranks have committed it, others do not know. What
-// `recover` makes of it is what a step without the fault would have made, or nothing on any rank.
+// A step that fails during its vote: some ranks have committed it, others have not received the
+// vote sum. After `recover` the result is that of a step without the fault, or no rank has
+// committed.
 
 using namespace muonrt;
 using Settled = Recovery::Outcome;
@@ -37,17 +38,17 @@ world::Case three_ranks() {
   return c;
 }
 
-void check_followed(const world::Case& c, int speaker, const std::vector<int>& cut_off,
+void check_followed(const world::Case& c, int receiver, const std::vector<int>& cut_off,
                     const world::Tensors& expected, int64_t reductions = 1) {
-  const recovery::Result result = recovery::run(c, speaker, cut_off, reductions);
+  const recovery::Result result = recovery::run(c, receiver, cut_off, reductions);
   for (size_t r = 0; r < result.ranks.size(); ++r) {
     const recovery::Ended& end = result.ranks[r];
     INFO("rank " << r << ": " << (end.error ? end.error->message() : "recovered"));
     CHECK(!end.error);
     CHECK(end.settled.outcome == Settled::kRolledForward);
     CHECK(end.settled.steps == c.steps);
-    CHECK(end.clipped == result.ranks[static_cast<size_t>(speaker)].clipped);
-    if (static_cast<int>(r) == speaker) CHECK(end.step.status == Status::kOk);
+    CHECK(end.clipped == result.ranks[static_cast<size_t>(receiver)].clipped);
+    if (static_cast<int>(r) == receiver) CHECK(end.step.status == Status::kOk);
     if (std::find(cut_off.begin(), cut_off.end(), r) == cut_off.end()) continue;
     CHECK(end.step.status == Status::kUndecided);
     CHECK(end.step.unchanged);
@@ -55,23 +56,23 @@ void check_followed(const world::Case& c, int speaker, const std::vector<int>& c
   CHECK((result.tensors == expected));
 }
 
-/// Every rank speaks once, and everybody else is cut off; then the last alone.
+/// Each rank in turn is the only one that receives the vote sum; then only the last rank does not.
 void check_all(const world::Case& c, int64_t reductions = 1) {
   const world::Tensors expected = world::run(c).tensors;
-  for (int speaker = 0; speaker < c.world; ++speaker) {
+  for (int receiver = 0; receiver < c.world; ++receiver) {
     std::vector<int> cut_off;
     for (int r = 0; r < c.world; ++r)
-      if (r != speaker) cut_off.push_back(r);
-    INFO("rank " << speaker << " has heard the vote");
-    check_followed(c, speaker, cut_off, expected, reductions);
+      if (r != receiver) cut_off.push_back(r);
+    INFO("rank " << receiver << " has received the vote sum");
+    check_followed(c, receiver, cut_off, expected, reductions);
   }
-  INFO("rank " << c.world - 1 << " has not heard the vote");
+  INFO("rank " << c.world - 1 << " has not received the vote sum");
   check_followed(c, 0, {c.world - 1}, expected, reductions);
 }
 
 }  // namespace
 
-TEST_CASE("recover: ranks that did not hear the vote follow those that did, on any mesh",
+TEST_CASE("recover: ranks without the vote sum follow a rank that has it, on any mesh",
           "[unit][recover]") {
   std::map<std::pair<bool, int>, world::Tensors> references;
   const auto meshes = static_cast<int>(bits::meshes().size());
@@ -96,11 +97,11 @@ TEST_CASE("recover: ranks that did not hear the vote follow those that did, on a
   }
 }
 
-TEST_CASE("recover: a few worlds, for the sanitizers of threads", "[recover][tsan]") {
+TEST_CASE("recover: a few worlds, for ThreadSanitizer", "[recover][tsan]") {
   check_all(three_ranks());
 }
 
-TEST_CASE("recover: state that lies with owners, and slices of AdamW", "[unit][recover]") {
+TEST_CASE("recover: owner state, and slices of AdamW", "[unit][recover]") {
   world::Case c = world::on_mesh({2, 2});
   c.steps = kSteps;
   c.settings.chunk_bytes = 300;
@@ -112,7 +113,7 @@ TEST_CASE("recover: state that lies with owners, and slices of AdamW", "[unit][r
   check_all(c);
 }
 
-TEST_CASE("recover: weights in bf16 with what completes them, moments of NorMuon",
+TEST_CASE("recover: bf16 weights with remainders or masters, moments of NorMuon",
           "[unit][recover]") {
   for (const MasterKind kind : {MasterKind::kRemainder, MasterKind::kOwned, MasterKind::kNone}) {
     world::Case c = three_ranks();
@@ -146,7 +147,7 @@ TEST_CASE("recover: clipped gradients and clipped heads", "[unit][recover]") {
         std::vector<std::pair<int32_t, int32_t>>{{0, 1}});
 }
 
-TEST_CASE("recover: what the caller's functions exchange, and what was forwarded",
+TEST_CASE("recover: exchanges of the caller's functions, and forwarded updates",
           "[unit][recover]") {
   world::Case by_callback = three_ranks();
   by_callback.settings.window = 2;
@@ -163,7 +164,7 @@ TEST_CASE("recover: what the caller's functions exchange, and what was forwarded
   check_all(relayed);
 }
 
-TEST_CASE("recover: where nobody has committed, nobody does", "[unit][recover]") {
+TEST_CASE("recover: if no rank has committed the step, it is discarded", "[unit][recover]") {
   const world::Case c = three_ranks();
   for (int dead = 0; dead < c.world; ++dead) {
     INFO("rank " << dead << " dies in the vote");
@@ -177,7 +178,7 @@ TEST_CASE("recover: where nobody has committed, nobody does", "[unit][recover]")
         [&](world::Rank& rank, Comm& comm) {
           StepReport report;
           rank.step(0, report);
-          // No rank may still be inside the first vote when another ends its second.
+          // No rank may still be in its first vote when another rank ends its second.
           char all[3], here = 1;
           comm.allgather(&here, all, 1);
           const world::Tensors before = rank.tensors();
@@ -192,20 +193,20 @@ TEST_CASE("recover: where nobody has committed, nobody does", "[unit][recover]")
           RANK_CHECK(before == rank.tensors());
           const world::Ended next = world::attempt(rank, 1);
           RANK_CHECK(next.status == Status::kInvalidState);
-          RANK_CHECK(next.says("1 steps are committed, as the ranks have settled"));
+          RANK_CHECK(next.says("1 steps are committed on all surviving ranks"));
         },
         world::host_device, std::move(faults));
   }
 }
 
-TEST_CASE("recover: a step behind its vote is torn for all", "[unit][recover]") {
+TEST_CASE("recover: a step that fails after its vote is torn for all ranks", "[unit][recover]") {
   world::Case c = three_ranks();
   c.settings.commit = CommitMode::kEager;
-  // Cut off in the second vote: the chunks have been committed.
+  // Rank 0 does not receive the sum of the second vote, after its chunks were committed.
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step.status == Status::kOk);
   CHECK(result.ranks[0].step.status == Status::kTorn);
-  // Rank 2 may not have heard it either when the others end; of two the survivors' first is named.
+  // Rank 2 may not have received the sum either; of two torn ranks the first survivor is named.
   const bool both = result.ranks[2].step.status == Status::kTorn;
   CHECK((both || result.ranks[2].step.status == Status::kOk));
   const char* const named = both ? "rank 2 is torn" : "rank 0 is torn";
@@ -229,7 +230,7 @@ std::optional<Error> error_of_recover(Optimizer& optimizer, Comm& survivors) {
 
 /// The errors of `recover` on two ranks of a group, each with an optimizer over `sizes[rank]`
 /// ranks.
-std::vector<std::optional<Error>> strangers(std::vector<int> sizes) {
+std::vector<std::optional<Error>> unrelated(std::vector<int> sizes) {
   ThreadGroup meeting(2);
   std::vector<std::optional<Error>> out(2);
   transport_test::require_none(transport_test::text_of(transport_test::on_ranks(2, [&](int me) {
@@ -242,32 +243,31 @@ std::vector<std::optional<Error>> strangers(std::vector<int> sizes) {
       if (comm.rank() != (sizes[at] > 1 ? me : 0)) return;
       HostComm survivors(meeting.transport(me));
       out[at] = error_of_recover(rank.optimizer(), survivors);
-      // Nothing has happened to it.
+      // A failed recovery leaves the optimizer usable.
       if (comm.size() == 1) RANK_CHECK(rank.step(1, report) == Status::kOk);
     });
   })));
   return out;
 }
 
-void check_mismatch(const std::vector<std::optional<Error>>& errors, const char* words) {
+void check_mismatch(const std::vector<std::optional<Error>>& errors, const char* text) {
   for (const auto& e : errors) {
     REQUIRE(e);
     CHECK(e->status() == Status::kMismatch);
-    CHECK_THAT(e->message(), Catch::Contains(words));
+    CHECK_THAT(e->message(), Catch::Contains(text));
   }
 }
 
 }  // namespace
 
-TEST_CASE("recover: ranks that do not belong together are told apart, the same on all",
+TEST_CASE("recover: ranks of different optimizers are named, with one error on all ranks",
           "[unit][recover]") {
-  check_mismatch(strangers({1, 1}), "ranks 0 and 1 bring different optimizers");
-  check_mismatch(strangers({2, 2}), "ranks 0 and 1 bring different optimizers");
-  check_mismatch(strangers({1, 2}), "rank 1 brings an optimizer of 2 ranks, rank 0 one of 1");
+  check_mismatch(unrelated({1, 1}), "ranks 0 and 1 bring different optimizers");
+  check_mismatch(unrelated({2, 2}), "ranks 0 and 1 bring different optimizers");
+  check_mismatch(unrelated({1, 2}), "rank 1 brings an optimizer of 2 ranks, rank 0 one of 1");
 }
 
-TEST_CASE("recover: step numbers that no fault leaves, and a rank that is there twice, are named",
-          "[unit][recover]") {
+TEST_CASE("recover: impossible step numbers and duplicate ranks are named", "[unit][recover]") {
   world::Case c = world::on_mesh({2});
   world::add(c, "w", {4, 4}, {kRows});
   std::vector<std::optional<Error>> steps(2), twice(2);
@@ -284,20 +284,19 @@ TEST_CASE("recover: step numbers that no fault leaves, and a rank that is there 
     steps[me] = error_of_recover(rank.optimizer(), survivors);
     char both[2], here = 1;
     survivors.allgather(&here, both, 1);
-    twice[me] = error_of_recover(*all[0], survivors);  // which reads it alone
+    twice[me] = error_of_recover(*all[0], survivors);  // which only reads it
     survivors.allgather(&here, both, 1);
   });
   check_mismatch(steps,
-                 "rank 0 of the optimizer has committed 1 steps and rank 1 5, which it does not "
-                 "wait for");
+                 "rank 0 of the optimizer has committed 1 steps and rank 1 5, but rank 0 can only "
+                 "roll forward by the step that failed");
   check_mismatch(twice, "ranks 0 and 1 both bring rank 0 of the optimizer");
 }
 
-TEST_CASE("recover: too few of a world settle nothing, unless the caller takes it",
-          "[unit][recover]") {
+TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[unit][recover]") {
   world::Case c = world::on_mesh({4});
   world::add(c, "w", {8, 4}, {{PlacementKind::kShard, 0, 1}});
-  ThreadGroup with_lowest(2), without(2), alone(1);
+  ThreadGroup with_lowest(2), without(2), single(1);
   world::on_each(c, [&](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);
@@ -318,20 +317,19 @@ TEST_CASE("recover: too few of a world settle nothing, unless the caller takes i
     RANK_CHECK(status(half, SurvivorPolicy::kMajority) ==
                (lowest ? Status::kOk : Status::kUndecided));
     RANK_CHECK(status(half, SurvivorPolicy::kAny) == Status::kOk);
-    // Other policies than a peer's.
+    // The policies differ between ranks.
     RANK_CHECK(status(half, comm.rank() < 2 ? SurvivorPolicy::kAny : SurvivorPolicy::kMajority) ==
                Status::kMismatch);
     if (comm.rank() == 0) {
-      HostComm one(alone.transport(0));
+      HostComm one(single.transport(0));
       RANK_CHECK(status(one, SurvivorPolicy::kMajority) == Status::kUndecided);
       RANK_CHECK(status(one, SurvivorPolicy::kAny) == Status::kOk);
     }
-    RANK_CHECK(rank.step(1, report) == Status::kOk);  // nothing has happened to it
+    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is usable
   });
 }
 
-TEST_CASE("recover: of an optimizer that is well nothing is settled, and it goes on",
-          "[unit][recover]") {
+TEST_CASE("recover: a usable optimizer is unchanged and continues", "[unit][recover]") {
   world::on_each(three_ranks(), [](world::Rank& rank, Comm& comm) {
     StepReport report;
     for (int step = 0; step < 2; ++step) {
@@ -342,7 +340,7 @@ TEST_CASE("recover: of an optimizer that is well nothing is settled, and it goes
   });
 }
 
-TEST_CASE("recover: through the C ABI, and what is refused there", "[unit][abi][recover]") {
+TEST_CASE("recover: the C ABI, and arguments that it rejects", "[unit][abi][recover]") {
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
   OneMatrix trainer;
@@ -353,23 +351,23 @@ TEST_CASE("recover: through the C ABI, and what is refused there", "[unit][abi][
   muonrt_recovery_init(nullptr);
   CHECK(recovery.step == 0);
   CHECK(recovery.survivor_policy == MUONRT_SURVIVORS_MAJORITY);
-  const auto refused = [&](muonrt_optimizer_t* optimizer, muonrt_comm_t* survivors,
-                           const char* words) {
+  const auto rejects = [&](muonrt_optimizer_t* optimizer, muonrt_comm_t* survivors,
+                           const char* text) {
     CHECK(muonrt_optimizer_recover(optimizer, survivors, &recovery) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  refused(nullptr, comm, "muonrt_optimizer_recover: optimizer is null");
-  refused(trainer.optimizer, nullptr, "survivors is null");
+  rejects(nullptr, comm, "muonrt_optimizer_recover: optimizer is null");
+  rejects(trainer.optimizer, nullptr, "survivors is null");
   recovery.survivor_policy = 2;
-  refused(trainer.optimizer, comm, "survivor_policy is 2 (0 majority, 1 any)");
+  rejects(trainer.optimizer, comm, "survivor_policy is 2 (0 majority, 1 any)");
   recovery.survivor_policy = MUONRT_SURVIVORS_ANY;
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) == MUONRT_OK);
   CHECK(recovery.outcome == MUONRT_RECOVERY_NONE);
   CHECK(recovery.step == 1);
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, nullptr) == MUONRT_OK);
   recovery.struct_size = 3;
-  refused(trainer.optimizer, comm, "recovery: struct_size is 3");
+  rejects(trainer.optimizer, comm, "recovery: struct_size is 3");
   CHECK(trainer.step() == MUONRT_OK);
   trainer.destroy();
   muonrt_comm_destroy(comm);

@@ -6,7 +6,7 @@
 #include "support/forwarding_comm.hpp"
 #include "support/rank_check.hpp"
 
-// Replicas that are not what they should be: found before anything is committed, and named.
+// Replicas that differ are detected and named before anything is committed.
 
 using namespace muonrt;
 using Catch::Contains;
@@ -38,7 +38,7 @@ Plant flip_gradient(int64_t param, int where) {
   };
 }
 
-/// The message of a step that is rejected, and changes nothing; "" of one that is committed or
+/// The message of a rejected step, which must change nothing; "" if the step is committed or
 /// skipped.
 std::string step(world::Rank& rank, int me, int64_t number, const Plant& plant = {}) {
   rank.fill_gradients(number);
@@ -66,10 +66,10 @@ class CountingComm final : public ForwardingComm {
  public:
   CountingComm(std::unique_ptr<Comm> inner, Gathered& gathered)
       : ForwardingComm(std::move(inner)), gathered_(gathered) {}
-  void allgather(const void* mine, void* all, int64_t bytes) override {
+  void allgather(const void* own, void* all, int64_t bytes) override {
     ++gathered_.calls;
     gathered_.most_bytes = std::max(gathered_.most_bytes, bytes);
-    inner_->allgather(mine, all, bytes);
+    inner_->allgather(own, all, bytes);
   }
   std::unique_ptr<Comm> duplicate() override {
     return std::make_unique<CountingComm>(inner_->duplicate(), gathered_);
@@ -95,49 +95,50 @@ TEST_CASE("replica check: a gradient that one rank did not reduce is named by pa
       world::Case c = replicated({ranks});
       c.settings.commit = commit;
       for (const int64_t param : {kMatrix, kNorm})
-        rows.push_back(
-            {c, param, ranks - 1,
-             cat("param '", param == kMatrix ? "matrix" : "norm", "': its gradient on rank ",
-                 ranks - 1, " has other bits than on rank 0")});
+        rows.push_back({c, param, ranks - 1,
+                        cat("param '", param == kMatrix ? "matrix" : "norm",
+                            "': its gradient on rank ", ranks - 1, " differs from rank 0")});
     }
   }
   // If the first replica differs, all others are named; of shards, the replica of that shard.
   rows.push_back({replicated({4}), kOther, 0,
-                  "param 'other': its gradient on ranks 1, 2, 3 has other bits than on rank 0"});
-  rows.push_back({replicated({2, 2}), kNorm, 3,
-                  "param 'norm': its gradient on rank 3 has other bits than on rank 1"});
-  // Two addends, each held by two ranks: ranks 0 and 1, 2 and 3.
+                  "param 'other': its gradient on ranks 1, 2, 3 differs from rank 0"});
+  rows.push_back(
+      {replicated({2, 2}), kNorm, 3, "param 'norm': its gradient on rank 3 differs from rank 1"});
+  // Two partial gradients, each on two ranks: ranks 0 and 1, ranks 2 and 3.
   world::Case sums = world::on_mesh({2, 2});
   world::add(sums, "sum", {6, 4}, {kPartialGrads, kWhole}).partial_grads = 2;
-  rows.push_back({sums, 0, 3, "param 'sum': its gradient on rank 3 has other bits than on rank 2"});
+  rows.push_back({sums, 0, 3, "param 'sum': its gradient on rank 3 differs from rank 2"});
   for (const Row& row : rows) {
-    const auto said = messages(row.c, [&](world::Rank& rank, int me) {
+    const auto errors = messages(row.c, [&](world::Rank& rank, int me) {
       std::vector<std::string> out = {step(rank, me, 0, flip_gradient(row.param, row.rank)),
                                       step(rank, me, 0)};
-      RANK_CHECK(rank.optimizer().steps() == 1);  // reduced: the optimizer goes on
+      RANK_CHECK(rank.optimizer().steps() ==
+                 1);  // the optimizer continues with the reduced gradient
       return out;
     });
-    CHECK_THAT(said[0], Contains(row.says) && Contains("reduce the gradient"));
-    CHECK(said[1].empty());
+    CHECK_THAT(errors[0], Contains(row.says) && Contains("reduce the gradient"));
+    CHECK(errors[1].empty());
   }
 }
 
-TEST_CASE("replica check: gradients of two parameters that change places do not cancel",
+TEST_CASE("replica check: gradients of two parameters that are swapped do not cancel",
           "[unit][optimizer]") {
-  const auto said = messages(replicated({2}), [](world::Rank& rank, int me) {
+  const auto errors = messages(replicated({2}), [](world::Rank& rank, int me) {
     const Plant swap = [](world::Rank& r, int number) {
       if (number != 1) return;
-      std::swap(r.grad(kNorm), r.grad(kOther));  // the optimizer reads where it was told to
+      std::swap(r.grad(kNorm),
+                r.grad(kOther));  // the optimizer reads the buffers that it was created with
       for (const int64_t p : {kNorm, kOther}) r.optimizer().set_grad(p, r.grad(p).data());
     };
     return std::vector{step(rank, me, 0, swap)};
   });
-  CHECK_THAT(said[0], Contains("its gradient on rank 1 has other bits than on rank 0"));
+  CHECK_THAT(errors[0], Contains("its gradient on rank 1 differs from rank 0"));
 }
 
-TEST_CASE("replica check: weights and their state are compared too", "[unit][optimizer]") {
+TEST_CASE("replica check: weights and their state are compared", "[unit][optimizer]") {
   for (const bool momentum : {false, true}) {
-    const auto said = messages(replicated({3}), [&](world::Rank& rank, int me) {
+    const auto errors = messages(replicated({3}), [&](world::Rank& rank, int me) {
       auto* const at = momentum ? static_cast<unsigned char*>(
                                       rank.optimizer().state(kNorm, StateKind::kMomentum).data)
                                 : rank.data(kNorm).data();
@@ -148,30 +149,31 @@ TEST_CASE("replica check: weights and their state are compared too", "[unit][opt
       }
       return out;
     });
-    CHECK_THAT(said[0], Contains(cat("param 'norm': its ",
-                                     momentum ? "momentum on rank 1 has" : "weights on rank 1 have",
-                                     " other bits than on rank 0")) &&
-                            Contains("copy it from one of them"));
-    CHECK(said[1].empty());
+    CHECK_THAT(errors[0],
+               Contains(cat("param 'norm': its ",
+                            momentum ? "momentum on rank 1 differs" : "weights on rank 1 differ",
+                            " from rank 0")) &&
+                   Contains("copy it from one of the ranks"));
+    CHECK(errors[1].empty());
   }
 }
 
 TEST_CASE("replica check: first, every or off says which steps compare", "[unit][optimizer]") {
   for (const ReplicaCheck check :
        {ReplicaCheck::kFirst, ReplicaCheck::kEvery, ReplicaCheck::kOff}) {
-    const auto said = messages(replicated({2}, check), [&](world::Rank& rank, int me) {
+    const auto errors = messages(replicated({2}, check), [&](world::Rank& rank, int me) {
       std::vector<std::string> out = {step(rank, me, 0, flip_gradient(kNorm, 1))};
       if (check != ReplicaCheck::kOff) out.push_back(step(rank, me, 0));
       out.push_back(step(rank, me, 1, flip_gradient(kNorm, 1)));
       return out;
     });
-    CHECK(said[0].empty() == (check == ReplicaCheck::kOff));
-    CHECK(said.back().empty() == (check != ReplicaCheck::kEvery));
+    CHECK(errors[0].empty() == (check == ReplicaCheck::kOff));
+    CHECK(errors.back().empty() == (check != ReplicaCheck::kEvery));
   }
 }
 
-TEST_CASE("replica check: a skipped step does not use it up", "[unit][optimizer]") {
-  const auto said = messages(replicated({2}), [](world::Rank& rank, int me) {
+TEST_CASE("replica check: it stays due after a skipped step", "[unit][optimizer]") {
+  const auto errors = messages(replicated({2}), [](world::Rank& rank, int me) {
     std::vector<std::string> out = {step(rank, me, 0, [](world::Rank& r, int) {
       r.grad(kMatrix).at(2) = r.grad(kMatrix).at(3) = 0xff;  // NaN
     })};
@@ -179,45 +181,45 @@ TEST_CASE("replica check: a skipped step does not use it up", "[unit][optimizer]
     out.push_back(step(rank, me, 0, flip_gradient(kNorm, 1)));
     return out;
   });
-  CHECK(said[0].empty());
-  CHECK_THAT(said[1], Contains("param 'norm'"));
+  CHECK(errors[0].empty());
+  CHECK_THAT(errors[1], Contains("param 'norm'"));
 }
 
-TEST_CASE("replica check: a gradient that sat out is compared when it first takes part",
+TEST_CASE("replica check: a gradient is compared in the first step in which it is active",
           "[unit][optimizer]") {
   world::Case c = replicated({2});
   c.inactive_params = {{kNorm}, {}};
-  const auto said = messages(c, [](world::Rank& rank, int me) {
+  const auto errors = messages(c, [](world::Rank& rank, int me) {
     return std::vector{step(rank, me, 0, flip_gradient(kNorm, 1)),
                        step(rank, me, 1, flip_gradient(kNorm, 1))};
   });
-  CHECK(said[0].empty());
-  CHECK_THAT(said[1], Contains("param 'norm': its gradient on rank 1"));
+  CHECK(errors[0].empty());
+  CHECK_THAT(errors[1], Contains("param 'norm': its gradient on rank 1"));
 }
 
-TEST_CASE("replica check: a resume, or taken weights, make it due again, on every rank or on none",
+TEST_CASE("replica check: a resume, or a reset of masters, makes it due again",
           "[unit][optimizer]") {
   for (const bool resume : {true, false}) {
     for (const bool everywhere : {true, false}) {
-      const auto said = messages(replicated({2}), [&](world::Rank& rank, int me) {
+      const auto errors = messages(replicated({2}), [&](world::Rank& rank, int me) {
         std::vector<std::string> out = {step(rank, me, 0)};
         if (!resume && everywhere && me == 1) rank.data(kNorm).at(2) ^= 4;
         if (resume && (everywhere || me == 1)) rank.optimizer().set_steps(1);
         if (!resume && (everywhere || me == 1)) rank.optimizer().reset_masters({kNorm});
-        // Taken weights do not make gradients due.
+        // A reset of masters does not make the check of gradients due.
         out.push_back(step(rank, me, 1, everywhere ? flip_gradient(kOther, 1) : Plant{}));
         return out;
       });
-      CHECK(said[0].empty());
-      CHECK_THAT(said[1],
-                 Contains(!everywhere ? "_set_updates on every rank) is nothing on rank 0"
+      CHECK(errors[0].empty());
+      CHECK_THAT(errors[1],
+                 Contains(!everywhere ? "_set_update_count on every rank) is nothing on rank 0"
                           : resume    ? "param 'other': its gradient on rank 1"
                                       : "param 'norm': its weights on rank 1 have other bits"));
     }
   }
 }
 
-TEST_CASE("replica check: of a thousand parameters one is found in few words of bounded size",
+TEST_CASE("replica check: one of a thousand parameters is found with few messages",
           "[unit][optimizer]") {
   world::Case c = replicated({3});
   for (int i = 0; i < 1000; ++i) world::add(c, cat("vector ", i), {8}, {kWhole});
@@ -231,11 +233,11 @@ TEST_CASE("replica check: of a thousand parameters one is found in few words of 
     const world::Ended end = world::attempt_only(rank, 0);
     RANK_CHECK(end.says("param 'vector 700': its gradient on rank 2 has other bits"));
     RANK_CHECK(gathered.most_bytes <= kExplanationBytes);
-    // Halving takes ten; then its words, and what is asked before: bad arguments.
+    // Ten for the bisection, then the hashes of the parameter; before them the errors of all ranks.
     RANK_CHECK(gathered.calls >= 10 && gathered.calls <= 16);
     gathered = {};
     StepReport report;
     rank.step(0, report);
-    RANK_CHECK(gathered.calls == 0);  // where all is equal, two words of the ballot say so
+    RANK_CHECK(gathered.calls == 0);  // two numbers of the vote show that all replicas are equal
   });
 }

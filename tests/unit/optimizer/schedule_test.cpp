@@ -21,47 +21,48 @@ TEST_CASE("schedule: the order of stages is the printed one", "[unit][pipeline]"
       "commit(0) commit(1) commit(2) adamw");
   CHECK(to_text(schedule(4, 2, CommitMode::kEager)) ==
         "scan vote gather(0) gather(1) adamw orthogonalize(0) gather(2) orthogonalize(1) commit(0) "
-        "gather(3) orthogonalize(2) commit(1) orthogonalize(3) commit(2) commit(3) outcome");
+        "gather(3) orthogonalize(2) commit(1) orthogonalize(3) commit(2) commit(3) confirm");
   CHECK(to_text(schedule(2, 1, CommitMode::kEager)) ==
         "scan vote gather(0) adamw orthogonalize(0) commit(0) gather(1) orthogonalize(1) commit(1) "
-        "outcome");
+        "confirm");
   CHECK(to_text(schedule(0, 3, CommitMode::kAtomic)) == "scan vote adamw");
 }
 
-TEST_CASE("schedule: exactly min(window, slots) chunks are resident at the peak",
+TEST_CASE("schedule: exactly min(window, chunks) chunks are resident at the peak",
           "[unit][pipeline]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
-    for (int32_t slots = 0; slots <= 12; ++slots) {
+    for (int32_t chunks = 0; chunks <= 12; ++chunks) {
       for (int window = 1; window <= 8; ++window) {
         int resident = 0, peak = 0;
-        for (const Action& a : schedule(slots, window, commit)) {
+        for (const Action& a : schedule(chunks, window, commit)) {
           if (a.stage == Stage::kOrthogonalize) --resident;
           if (a.stage == Stage::kGather) peak = std::max(peak, ++resident);
         }
         CHECK(resident == 0);
-        CHECK(peak == std::min(window, slots));
+        CHECK(peak == std::min(window, chunks));
       }
     }
   }
 }
 
-TEST_CASE("schedule: every slot is gathered, orthogonalized and committed once, in that order",
+TEST_CASE("schedule: every chunk is gathered, orthogonalized and committed once, in that order",
           "[unit][pipeline]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     for (int window = 1; window <= 8; ++window) {
-      std::map<int32_t, std::vector<Stage>> of_slot;
+      std::map<int32_t, std::vector<Stage>> stages_of;
       std::map<int32_t, int> in_flight;
       for (const Action& a : schedule(11, window, commit)) {
-        if (a.chunk >= 0) of_slot[a.chunk].push_back(a.stage);
-        // An eager update must have left its buffers before the next chunk's update lands there.
+        if (a.chunk >= 0) stages_of[a.chunk].push_back(a.stage);
+        // An eager update must have left its buffers before the next chunk's update is stored
+        // there.
         if (commit == CommitMode::kEager && a.stage == Stage::kOrthogonalize) {
           CHECK(in_flight[a.chunk % window]++ == 0);
         }
         if (commit == CommitMode::kEager && a.stage == Stage::kCommit)
           --in_flight[a.chunk % window];
       }
-      CHECK(of_slot.size() == 11);
-      for (const auto& [chunk, stages] : of_slot) {
+      CHECK(stages_of.size() == 11);
+      for (const auto& [chunk, stages] : stages_of) {
         CHECK(stages == std::vector<Stage>{Stage::kGather, Stage::kOrthogonalize, Stage::kCommit});
       }
     }
@@ -70,15 +71,15 @@ TEST_CASE("schedule: every slot is gathered, orthogonalized and committed once, 
 
 namespace {
 
-/// The host, on which a step is rehearsed at creation, as on GPUs.
-class Rehearsing : public wrapped::Device {
+/// A host device that needs a warm-up at creation, as GPUs do.
+class WarmingUp : public wrapped::Device {
  public:
   using wrapped::Device::Device;
   bool needs_warm_up() const override { return true; }
 };
 
-std::unique_ptr<Device> rehearsing(const OptimizerSettings& settings) {
-  return std::make_unique<Rehearsing>(world::host_device(settings), [](Ops& ops) {
+std::unique_ptr<Device> warming_up(const OptimizerSettings& settings) {
+  return std::make_unique<WarmingUp>(world::host_device(settings), [](Ops& ops) {
     return std::unique_ptr<Ops>(std::make_unique<wrapped::Ops>(ops));
   });
 }
@@ -91,7 +92,7 @@ int64_t count(const std::string& text, const std::string& word) {
 
 }  // namespace
 
-TEST_CASE("trace: the times of a step's stages are kept, those of the rehearsal are not",
+TEST_CASE("trace: the times of a step's stages are kept, those of the warm-up are not",
           "[unit][pipeline]") {
   world::Case c = world::on_mesh({2});
   const Placement rows{PlacementKind::kShard, 0, 1};
@@ -116,5 +117,5 @@ TEST_CASE("trace: the times of a step's stages are kept, those of the rehearsal 
         RANK_CHECK(count(trace, "\"vote\"") == 1 && count(trace, "\"adamw\"") == 1);
         RANK_CHECK(count(trace, "\"newton-schulz ") > 0);
       },
-      rehearsing);
+      warming_up);
 }

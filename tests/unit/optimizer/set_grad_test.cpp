@@ -5,8 +5,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Gradients that are bound after creation: memory that steps write is refused, whichever parameter
-// it belongs to.
+// Gradients that are bound after creation: memory that steps write is rejected, also if it belongs
+// to another parameter.
 
 using Catch::Contains;
 
@@ -47,34 +47,37 @@ struct Three {
     return {comm, muonrt::options(), groups, params};
   }
 
-  void refused(int64_t param, const void* memory, const char* what, const char* whose) {
+  void rejects(int64_t param, const void* memory, const char* what, const char* whose) {
     INFO(what << " of " << whose << " as the gradient of " << param);
     CHECK(muonrt_optimizer_set_grad(optimizer.get(), param, memory) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
-    const std::string said = muonrt_get_last_error();
-    CHECK_THAT(said, Contains(std::string("grad overlaps the ") + what + " of param '" + whose));
-    CHECK_THAT(said, Contains(std::string("param '") + "abc"[param] + "'"));
+    const std::string message = muonrt_get_last_error();
+    CHECK_THAT(message, Contains(std::string("grad overlaps the ") + what + " of param '" + whose));
+    CHECK_THAT(message, Contains(std::string("param '") + "abc"[param] + "'"));
   }
 };
 
 }  // namespace
 
-TEST_CASE("set_grad: what a step writes of any parameter is refused", "[unit][abi]") {
+TEST_CASE("set_grad: memory that a step writes is rejected", "[unit][abi]") {
   Three t;
-  const auto kept = [&](int64_t param, int32_t kind) {
-    return t.optimizer.state(param, kind).data;
+  const auto state = [&](int64_t param, muonrt_state_kind_t kind) {
+    void* data = nullptr;
+    for (const muonrt_state_shard_t& shard : t.optimizer.state_shards())
+      if (shard.param == param && shard.kind == kind) data = shard.data;
+    return data;
   };
   for (const int64_t i : {0, 1, 2}) {
-    t.refused(i, t.half.data(), "data", "a");
-    t.refused(i, t.master.data() + kNumel - 1, "master", "a");
-    t.refused(i, t.b.data() + 1, "data", "b");
-    t.refused(i, kept(0, MUONRT_STATE_MOMENTUM), "momentum", "a");
-    t.refused(i, kept(1, MUONRT_STATE_VARIANCE), "variance", "b");
-    t.refused(i, kept(2, MUONRT_STATE_NORMUON), "NorMuon moments", "c");
+    t.rejects(i, t.half.data(), "data", "a");
+    t.rejects(i, t.master.data() + kNumel - 1, "master", "a");
+    t.rejects(i, t.b.data() + 1, "data", "b");
+    t.rejects(i, state(0, MUONRT_STATE_MOMENTUM), "momentum", "a");
+    t.rejects(i, state(1, MUONRT_STATE_VARIANCE), "variance", "b");
+    t.rejects(i, state(2, MUONRT_STATE_NORMUON), "NorMuon moments", "c");
   }
 }
 
-TEST_CASE("set_grad: where one of several is refused, none is bound", "[unit][abi]") {
+TEST_CASE("set_grad: if one of several is rejected, none is bound", "[unit][abi]") {
   Three t, same;
   const std::vector<float> others(kNumel, 0.25f);
   const std::vector<const void*> grads = {others.data(), others.data(), t.b.data()};
@@ -86,12 +89,13 @@ TEST_CASE("set_grad: where one of several is refused, none is bound", "[unit][ab
   CHECK(t.half == same.half);
 }
 
-TEST_CASE("set_grad: gradients may share memory, and lie beside what is written", "[unit][abi]") {
+TEST_CASE("set_grad: gradients may share memory, and be next to memory that is written",
+          "[unit][abi]") {
   Three t;
   const std::vector<float> shared(kNumel, 0.25f);
   t.optimizer.set_grads({shared.data(), shared.data(), shared.data()});
   t.optimizer.step(0.1);
-  // Up to the first byte of the parameter, and from the first behind it.
+  // One gradient ends at the first byte of the parameter, another begins after its last byte.
   std::vector<float> around(3 * kNumel, 0.5f);
   std::vector<muonrt_param_t> params(1, muonrt::param());
   params[0].name = "a";

@@ -1,4 +1,4 @@
-// What a plan says that ranks need, and what they take.
+// Compares the memory that a plan states with the memory that ranks allocate.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -65,23 +65,24 @@ TEST_CASE("scratch: gathered matrices and four iterates of each, worked by hand"
   CHECK(one_rank({}, DType::kF32, HostRules()) == 0);
 }
 
-TEST_CASE("scratch: what a device takes at once, and no more", "[unit][plan]") {
-  // Four of 512 x 512 have 2^20 elements, which is what the host takes; the fifth comes after them.
+TEST_CASE("scratch: as many matrices as one launch may hold", "[unit][plan]") {
+  // Four of 512 x 512 have 2^20 elements, which is the limit of the host; the fifth is in the next
+  // launch.
   constexpr int64_t kElements = int64_t{512} * 512;
   CHECK(one_rank({{{512, 512}, 5}}, DType::kF32, HostRules()) == 4 * kElements * (2 + 4 * 4));
   CHECK(one_rank({{{512, 512}, 5}}, DType::kBF16, CudaRules()) == 5 * kElements * (2 + 4 * 2));
-  // Shapes side by side where the kernels take them so; else the larger.
+  // Different shapes share the scratch if one launch may mix them; otherwise the larger counts.
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules()) ==
         2 * kGpu32x48 + kGpu32x64);
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules(false)) == 2 * kGpu32x48);
-  // Equal shapes run together wherever they stand among the parameters.
+  // Equal shapes run together even if other parameters are between them.
   CHECK(one_rank({{{32, 48}, 1}, {{16, 16}, 1}, {{48, 32}, 1}}, DType::kF32, HostRules()) ==
         2 * kHost32x48);
 }
 
 namespace {
 
-/// The number behind `key` in the row of a rank.
+/// The number after `key` in the row of a rank.
 int64_t stated(const std::string& json, int rank, const char* key) {
   const size_t row = json.find(cat("{\"rank\":", rank, ","));
   if (row == std::string::npos) return -1;
@@ -90,13 +91,13 @@ int64_t stated(const std::string& json, int rank, const char* key) {
   return at == std::string::npos ? -1 : std::stoll(json.substr(at + name.size(), 20));
 }
 
-/// Sizes of all that a rank takes.
-struct Taken {
+/// Sizes of all allocations of a rank.
+struct Allocations {
   std::vector<int64_t> sizes;
   Allocator table() {
     return {this,
             [](void* state, int64_t bytes, int32_t, void*) {
-              static_cast<Taken*>(state)->sizes.push_back(bytes);
+              static_cast<Allocations*>(state)->sizes.push_back(bytes);
               return std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256));
             },
             [](void*, void* memory, int64_t, int32_t, void*) { std::free(memory); }};
@@ -125,39 +126,39 @@ world::Case memory_case(CommitMode commit, int window) {
   return c;
 }
 
-/// Makes a host device whose memory `taken` counts.
-auto device_of(Taken& taken) {
-  return [&taken](const OptimizerSettings& s) {
-    return host::make_host_device({s.threads, s.portable_gemm, taken.table()});
+/// Makes a host device whose memory `allocations` counts.
+auto device_of(Allocations& allocations) {
+  return [&allocations](const OptimizerSettings& s) {
+    return host::make_host_device({s.threads, s.portable_gemm, allocations.table()});
   };
 }
 
 }  // namespace
 
-TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
+TEST_CASE("memory: a rank allocates what its plan states", "[unit][optimizer]") {
   const CommitMode commit = GENERATE(CommitMode::kAtomic, CommitMode::kEager);
   const int window = GENERATE(1, 2);
   const world::Case c = memory_case(commit, window);
   const auto params = static_cast<int64_t>(c.params.size());
-  std::vector<Taken> taken(3);
+  std::vector<Allocations> allocations(3);
   world::on_ranks(3, [&](Comm& comm) {
-    std::vector<int64_t>& sizes = taken[static_cast<size_t>(comm.rank())].sizes;
-    world::Rank rank(c, comm, device_of(taken[static_cast<size_t>(comm.rank())]));
+    std::vector<int64_t>& sizes = allocations[static_cast<size_t>(comm.rank())].sizes;
+    world::Rank rank(c, comm, device_of(allocations[static_cast<size_t>(comm.rank())]));
     const std::string json = rank.optimizer().describe(true);
     const auto of = [&](const char* key) { return stated(json, comm.rank(), key); };
     const auto has = [&](int64_t least, int64_t most) {
       return std::any_of(sizes.begin(), sizes.end(),
                          [&](int64_t bytes) { return least <= bytes && bytes <= most; });
     };
-    // One piece of memory: beside what is stated ballots and findings, and room to align the parts.
-    // Of two chunks in flight each has what its own slots need, which may be less than the largest
-    // of all.
+    // One allocation has the messages and the scratch, and in addition votes, findings and padding.
+    // Each of two chunks in flight has the buffers that its own chunks need, which may be smaller
+    // than the largest of all.
     const int64_t messages = of("message_bytes"),
                   working = of("staged_bytes") + of("scratch_bytes");
     RANK_CHECK(of("scratch_bytes") > 0);
     RANK_CHECK(has(working + (window == 1 ? messages : messages / 2), working + messages + kSlack));
-    // Two others: NorMuon's moments, and the rest. What is kept of each parameter begins at a
-    // boundary.
+    // Two other allocations: NorMuon's moments, and all other state, which is aligned for each
+    // parameter.
     const int64_t state = of("state_bytes");
     RANK_CHECK(std::any_of(sizes.begin(), sizes.end(), [&](int64_t bytes) {
       return has(state - bytes, state - bytes + 3 * 256 * params);
@@ -165,18 +166,18 @@ TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
   });
 }
 
-TEST_CASE("memory: a rank takes what its plan states for the checks of first steps",
+TEST_CASE("memory: a rank allocates what its plan states for the checks of first steps",
           "[unit][optimizer]") {
   const bool replicas = GENERATE(true, false);
   world::Case c = memory_case(CommitMode::kAtomic, 2);
   c.settings.health_every = 0;  // whose lists have the same sizes
   c.settings.replica_check = replicas ? ReplicaCheck::kFirst : ReplicaCheck::kOff;
-  std::vector<Taken> taken(3);
+  std::vector<Allocations> allocations(3);
   world::on_ranks(3, [&](Comm& comm) {
-    std::vector<int64_t>& sizes = taken[static_cast<size_t>(comm.rank())].sizes;
-    world::Rank rank(c, comm, device_of(taken[static_cast<size_t>(comm.rank())]));
-    // Of each parameter, tallies of six kinds and hashes of six, each list once more for the host.
-    // The allocator is asked for 256 bytes beside.
+    std::vector<int64_t>& sizes = allocations[static_cast<size_t>(comm.rank())].sizes;
+    world::Rank rank(c, comm, device_of(allocations[static_cast<size_t>(comm.rank())]));
+    // For each parameter six tallies and six hashes, and a copy of each list for the host. Every
+    // allocation has 256 bytes more.
     const auto params = static_cast<int64_t>(c.params.size());
     const int64_t tallies = params * 6 * static_cast<int64_t>(sizeof(Tally));
     const int64_t hashes = params * 6 * 8;

@@ -23,7 +23,7 @@ world::Case make_case() {
   return c;
 }
 
-/// Of the gradients of a step, by plain sums in float64.
+/// The norm of the gradients of a step, in float64.
 double norm_of_step(const world::Case& c, size_t step) {
   double sum = 0;
   for (size_t i = 0; i < c.params.size(); ++i) {
@@ -70,7 +70,7 @@ TEST_CASE("clipping: the sum of squares is exact in any order and for any size",
   CHECK(norm(many) == Approx(std::sqrt(sum)).epsilon(1e-12));
 }
 
-TEST_CASE("clipping: factors in device memory act like the one given by value",
+TEST_CASE("clipping: factors in device memory have the same effect as the argument",
           "[unit][optimizer][clipping]") {
   world::Case by_value = make_case(), by_pointer = make_case();
   by_value.arguments = [](StepArgs& s, int64_t, int) { s.grad_scale_inv = 0x1p-12; };
@@ -128,7 +128,7 @@ TEST_CASE(
       world::Case c = make_case();
       c.settings.commit = commit;
       c.arguments = [&](StepArgs& s, int64_t step, int rank) {
-        if (step == 0 && rank == 1) s.grad_multiplier = &kOne;  // as good as none
+        if (step == 0 && rank == 1) s.grad_multiplier = &kOne;  // has no effect
         if (step != 1) return;
         (multiplier ? s.grad_multiplier : s.device_grad_scale_inv) = rank == 1 ? &kOther : &kMine;
       };
@@ -148,7 +148,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("clipping: it multiplies every gradient by the quotient of the norms",
+TEST_CASE("clipping: every gradient is multiplied by the quotient of the norms",
           "[unit][optimizer][clipping]") {
   world::Case c = make_case();
   c.settings.clip_norm = 7.5;
@@ -162,7 +162,7 @@ TEST_CASE("clipping: it multiplies every gradient by the quotient of the norms",
   for (size_t step = 0; step < kSteps; ++step)
     CHECK(clipped.reports[step].grad_norm == Approx(norm_of_step(c, step)).epsilon(1e-13));
   CHECK((clipped.tensors == expected.tensors));
-  // A norm below the bound leaves everything as it is.
+  // A norm below the bound changes nothing.
   c.settings.clip_norm = 1e6;
   CHECK((world::run(c).tensors == world::run(make_case()).tensors));
 }
@@ -171,7 +171,7 @@ TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates
           "[unit][optimizer][clipping]") {
   const Placement partial{PlacementKind::kPartial, 0, 1};
   for (const bool partial_grads : {false, true}) {
-    INFO("addends " << partial_grads);
+    INFO("partial gradients " << partial_grads);
     world::Case c = world::on_mesh({2});
     c.settings.groups = world::default_groups();
     c.settings.groups[1].update_every = 2;

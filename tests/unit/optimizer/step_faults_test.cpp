@@ -7,7 +7,7 @@
 #include "support/wrapped_device.hpp"
 
 // A rank dies, or messages are lost, at every operation of a step in turn. Every rank's call ends
-// in bounded time; nothing is committed unless the vote was reached; what failed stays failed.
+// in bounded time. Nothing is committed before the vote, and a failed optimizer stays failed.
 
 using namespace muonrt;
 
@@ -42,7 +42,7 @@ std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& ma
       [&](world::Rank& rank, Comm& comm) {
         StepReport report;
         rank.step(0, report);
-        // The fault is the second step's: no rank may still be inside the first one's vote.
+        // The fault belongs to the second step, so no rank may still be in the vote of the first.
         char all[kRanks];
         const char here = 1;
         comm.allgather(&here, all, 1);
@@ -55,7 +55,7 @@ std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& ma
       world::host_device, make_faults());
 }
 
-/// Exchanges that a step takes on rank 1.
+/// The number of exchanges of rank 1 in a step.
 int64_t exchanges_of_a_step(CommitMode commit) {
   return world::on_each(small_case(commit), [](world::Rank& rank, Comm&) {
     StepReport report;
@@ -80,7 +80,7 @@ void check_atomic(const std::vector<Seen>& seen, int dead) {
                                        Status::kUndecided, Status::kMismatch};
     CHECK(std::find(known.begin(), known.end(), status) != known.end());
     CHECK(s.step.unchanged);
-    // Who does not know whether a peer has committed says so.
+    // A rank that does not know whether a peer has committed returns UNDECIDED.
     if (anyone_committed && r != dead) CHECK(status == Status::kUndecided);
     CHECK(s.next.status == Status::kInvalidState);
     CHECK(s.next.says("unusable"));
@@ -89,7 +89,7 @@ void check_atomic(const std::vector<Seen>& seen, int dead) {
 
 }  // namespace
 
-TEST_CASE("faults: a rank that dies at any exchange of a step leaves every rank as it was",
+TEST_CASE("faults: if a rank dies at any exchange of a step, no rank changes",
           "[unit][optimizer][tsan]") {
   const int64_t exchanges = exchanges_of_a_step(CommitMode::kAtomic);
   REQUIRE(exchanges >= 4);
@@ -107,8 +107,7 @@ TEST_CASE("faults: a rank that dies at any exchange of a step leaves every rank 
   }
 }
 
-TEST_CASE("faults: a rank that dies inside the vote commits nothing it does not say",
-          "[unit][optimizer][tsan]") {
+TEST_CASE("faults: if a rank dies during the vote, no rank commits", "[unit][optimizer][tsan]") {
   for (int dead = 0; dead < kRanks; ++dead) {
     for (const bool silent : {true, false}) {
       INFO("rank " << dead << " dies in the vote");
@@ -118,15 +117,15 @@ TEST_CASE("faults: a rank that dies inside the vote commits nothing it does not 
         return f;
       });
       check_atomic(seen, dead);
-      // The vote's own rank never contributed, so the sum passed nowhere.
+      // The dead rank did not contribute its vote, so the sum passed on no rank.
       for (const Seen& s : seen) CHECK(s.step.unchanged);
     }
   }
 }
 
-TEST_CASE("faults: a lost ballot is never consent", "[unit][optimizer]") {
+TEST_CASE("faults: a lost vote is never consent", "[unit][optimizer]") {
   for (int from = 0; from < kRanks; ++from) {
-    INFO("what rank " << from << " sends in the vote is lost");
+    INFO("the messages of rank " << from << " in the vote are lost");
     const auto seen = run(CommitMode::kAtomic, [&] {
       ThreadFaults f;
       f.drops.push_back({from, OperationKind::kReduceSum, 1, ThreadFaults::kAny, 1});
@@ -139,7 +138,7 @@ TEST_CASE("faults: a lost ballot is never consent", "[unit][optimizer]") {
   }
 }
 
-TEST_CASE("faults: an eager step that loses a rank after its vote says that it is torn",
+TEST_CASE("faults: an eager step that loses a rank after its vote returns TORN",
           "[unit][optimizer]") {
   const int64_t exchanges = exchanges_of_a_step(CommitMode::kEager);
   const auto seen = run(CommitMode::kEager, [&] {
@@ -155,7 +154,7 @@ TEST_CASE("faults: an eager step that loses a rank after its vote says that it i
 
 namespace {
 
-/// Runs a task on the stream of a pass that it is told to, in front of the pass.
+/// Runs the planned task on the stream of one kind of pass, before the pass.
 class PlantedOps : public wrapped::Ops {
  public:
   enum class Where { kNowhere, kPack, kCommit, kHash };
@@ -191,8 +190,7 @@ using Where = PlantedOps::Where;
 
 }  // namespace
 
-TEST_CASE("faults: a rank whose local pass fails never lends an old ballot to the vote",
-          "[unit][optimizer]") {
+TEST_CASE("faults: a rank whose local pass fails does not send an old vote", "[unit][optimizer]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     const world::Case c = small_case(commit);
     std::vector<world::Ended> ends(kRanks);
@@ -202,7 +200,7 @@ TEST_CASE("faults: a rank whose local pass fails never lends an old ballot to th
       world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
         return wrapped::with<PlantedOps>(world::host_device(s), plan);
       });
-      // A step that is skipped leaves a consenting ballot of the same step on the other ranks.
+      // After a skipped step the other ranks have a consenting vote of the same step in memory.
       StepReport report;
       rank.fill_gradients(0);
       if (comm.rank() == 0) std::memset(rank.grad(0).data(), 0xff, 4);
@@ -218,7 +216,7 @@ TEST_CASE("faults: a rank whose local pass fails never lends an old ballot to th
   }
 }
 
-TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the step committed",
+TEST_CASE("faults: a communicator that fails after a step's last vote leaves the step committed",
           "[unit][optimizer]") {
   for (const auto& [commit, place] : {std::pair{CommitMode::kAtomic, Where::kCommit},
                                       {CommitMode::kAtomic, Where::kHash},
@@ -249,7 +247,8 @@ TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the
       const auto& [step, next, whole] = seen[static_cast<size_t>(r)];
       INFO("rank " << r << (eager ? ", eager, " : ", atomic, ") << status_name(step.status) << ", "
                    << next.message);
-      // The others may not have heard of the last vote's end yet; before it eager ones commit.
+      // The other ranks may not have received the sum of the last vote yet. Eager steps commit
+      // before it.
       const bool in_doubt = r != 1 && step.status == (eager ? Status::kTorn : Status::kUndecided);
       CHECK((in_doubt || (step.status == Status::kOk && step.report.step == 2)));
       CHECK((in_doubt || !step.unchanged));
@@ -260,7 +259,7 @@ TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the
   }
 }
 
-TEST_CASE("faults: counts of AdamW's steps that differ between ranks are a mismatch, by name",
+TEST_CASE("faults: update counts that differ between ranks return MISMATCH and are named",
           "[unit][optimizer]") {
   world::Case c = small_case(CommitMode::kAtomic);
   c.arguments = [&](StepArgs& s, int64_t step, int) {
@@ -269,13 +268,13 @@ TEST_CASE("faults: counts of AdamW's steps that differ between ranks are a misma
   const auto ends = world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
-    // The number that it has; but now AdamW counts the step without a gradient, too.
+    // The step number stays, but the update count now includes the step without a gradient.
     if (comm.rank() == 1) rank.optimizer().set_steps(1);
     return world::attempt(rank, 1);
   });
   for (const world::Ended& end : ends) {
     CHECK(end.status == Status::kMismatch);
     CHECK(end.unchanged);
-    CHECK_THAT(end.message, Catch::Contains("param 'bias' has had updates"));
+    CHECK_THAT(end.message, Catch::Contains("param 'bias': update count"));
   }
 }

@@ -12,7 +12,7 @@
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 
-// Health statistics: what they say is true, costs nothing where off, and is the same on every mesh.
+// Health statistics are correct, cost nothing if they are off, and are equal on every mesh.
 
 using namespace muonrt;
 
@@ -24,8 +24,8 @@ world::Case measured(const bits::Factors& f, int64_t every = 1, int steps = 2) {
   return c;
 }
 
-/// The reports of rank 0 after each step, and whether all ranks had the same bits.
-struct Told {
+/// The reports of rank 0 after each step, and whether they are bitwise identical on all ranks.
+struct ReportedHealth {
   std::vector<HealthReport> reports;
   world::Tensors tensors;
   bool equal = true;
@@ -49,9 +49,9 @@ bool same(const HealthReport& a, const HealthReport& b) {
 }
 
 /// @param between  called on every rank after its gradients are filled.
-Told tell(const world::Case& c,
-          const std::function<void(world::Rank&, int, int64_t)>& between = {}) {
-  Told out;
+ReportedHealth run_and_report(const world::Case& c,
+                              const std::function<void(world::Rank&, int, int64_t)>& between = {}) {
+  ReportedHealth out;
   std::vector<std::vector<HealthReport>> all(static_cast<size_t>(c.world));
   std::vector<std::vector<bool>> seen;
   std::mutex mutex;
@@ -64,7 +64,7 @@ Told tell(const world::Case& c,
       all[static_cast<size_t>(comm.rank())].push_back(rank.optimizer().health());
     }
     const std::lock_guard lock(mutex);
-    rank.add_to(out.tensors, seen);  // replicas may differ: a case plants that
+    rank.add_to(out.tensors, seen);  // replicas may differ, because a case plants a difference
   });
   out.reports = all[0];
   for (const auto& reports : all)
@@ -87,20 +87,20 @@ double rms(const std::vector<double>& v) {
 
 }  // namespace
 
-TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off the weights",
+TEST_CASE("health: RMS equals float64 sums, sigmas equal an SVD of the update",
           "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 5, .scheme = 1, .window = 2}, 1, 1);
   c.settings.transport_dtype = DType::kF32;
   c.settings.groups[0].weight_decay = 0;
-  c.lr = 0.125;  // the update's bits stand above those of the weights
+  c.lr = 0.125;  // the update is large compared with the rounding of the weights
   c.inactive_params = {{3}};
-  const Told told = tell(c);
-  REQUIRE(told.reports.size() == 1);
-  CHECK(told.reports[0].step == 1);
-  CHECK_FALSE(told.reports[0].skipped);
-  REQUIRE(told.reports[0].matrices.size() == 9);
+  const ReportedHealth reported = run_and_report(c);
+  REQUIRE(reported.reports.size() == 1);
+  CHECK(reported.reports[0].step == 1);
+  CHECK_FALSE(reported.reports[0].skipped);
+  REQUIRE(reported.reports[0].matrices.size() == 9);
   for (size_t p = 0; p < 9; ++p) {
-    const MatrixHealth& m = told.reports[0].matrices[p];
+    const MatrixHealth& m = reported.reports[0].matrices[p];
     INFO(c.params[p].name);
     CHECK(m.param == static_cast<int32_t>(p));
     const int64_t rows = c.params[p].shape[0], cols = c.params[p].shape[1];
@@ -109,7 +109,7 @@ TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off
     std::vector<double> weights, updates;
     reference::Matrix o(rows, cols);
     const double scale = reference::scale_factor(reference::Scale::kMatchRms, rows, cols);
-    for (const float w : floats(told.tensors.params[p])) {
+    for (const float w : floats(reported.tensors.params[p])) {
       const auto element = static_cast<int64_t>(weights.size());
       const double before = static_cast<double>(world::value(static_cast<int64_t>(p), element, -1));
       weights.push_back(static_cast<double>(w));
@@ -133,15 +133,16 @@ TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off
   }
 }
 
-TEST_CASE("health: the Gram form tells its largest Q, the standard form has none",
+TEST_CASE("health: the Gram form reports its largest Q, the standard form has none",
           "[unit][optimizer][health]") {
   world::Case c = measured({}, 1, 1);
   c.settings.groups[0].form = FormChoice::kGram;
   int formed = 0;
-  const Told told = tell(c);
-  for (const MatrixHealth& m : told.reports[0].matrices) {
-    if (m.rows == m.cols) continue;  // a row of one has Q = the slope
-    // Q maps singular values up to 1: its elements lie above 1 and below the list's slope at 0.
+  const ReportedHealth reported = run_and_report(c);
+  for (const MatrixHealth& m : reported.reports[0].matrices) {
+    if (m.rows == m.cols) continue;  // a single row has Q = the slope
+    // Q maps singular values up to 1: its elements are between 1 and the slope of the coefficients
+    // at 0.
     CHECK(m.largest_q > 1.0);
     CHECK(m.largest_q < 2000.0);
     ++formed;
@@ -150,7 +151,7 @@ TEST_CASE("health: the Gram form tells its largest Q, the standard form has none
 }
 
 TEST_CASE(
-    "health: a skipped step counts the gradients' bad elements, by matrix, and tells no update",
+    "health: a skipped step counts non-finite elements of gradients by matrix, and has no update",
     "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 8, .scheme = 2, .window = 2}, 2, 2);
   c.inactive_params.clear();
@@ -162,14 +163,14 @@ TEST_CASE(
     const float bad = std::numeric_limits<float>::infinity();
     std::memcpy(grad.data(), &bad, 4);
   };
-  const Told told = tell(c, spoil);
-  CHECK(told.equal);
-  CHECK(told.reports[0].step == -1);
-  const HealthReport& r = told.reports[1];
+  const ReportedHealth reported = run_and_report(c, spoil);
+  CHECK(reported.equal);
+  CHECK(reported.reports[0].step == -1);
+  const HealthReport& r = reported.reports[1];
   CHECK(r.step == 1);
   CHECK(r.skipped);
   CHECK(r.difference.param == -1);
-  // "wide" lies in distinct shards on every rank that holds some of it.
+  // Every rank that holds elements of "wide" has a different shard of it.
   const auto mesh = std::make_shared<Mesh>(c.mesh, std::vector<std::string>{}, c.rank_array);
   const Layout layout = world::layout_of(c.params[5], mesh);
   int64_t shards = 0;
@@ -181,7 +182,7 @@ TEST_CASE(
     CHECK(std::isnan(m.update_rms));
     CHECK(std::isnan(m.sigma_max));
     std::vector<double> weights;
-    for (const float w : floats(told.tensors.params[static_cast<size_t>(m.param)]))
+    for (const float w : floats(reported.tensors.params[static_cast<size_t>(m.param)]))
       weights.push_back(static_cast<double>(w));
     CHECK(m.weight_rms == Approx(rms(weights)).epsilon(1e-12));
   }
@@ -206,27 +207,28 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
     for (size_t i = 0; i < c.params.size(); ++i)
       c.params[i].placements = bits::placements(1, i, 2, c.params[i].shape, c.mesh);
     c.inactive_params.clear();
-    // The step in which it is planted leaves it as it is: the parameter sits out from there on.
+    // The parameter is inactive from this step on, so the planted bit stays.
     c.inactive_params = {{}, {}, {plant.param}, {plant.param}};
-    const Told told = tell(c, [&](world::Rank& rank, int number, int64_t step) {
-      if (step != 2 || number != plant.rank) return;
-      if (plant.kind == Replicated::kData) {
-        RANK_CHECK(!rank.data(plant.param).empty());
-        rank.data(plant.param).back() ^= 0x20;
-        return;
-      }
-      const StateKind kind =
-          plant.kind == Replicated::kMomentum ? StateKind::kMomentum : StateKind::kVariance;
-      const StateView view = rank.optimizer().state(plant.param, kind);
-      RANK_CHECK(view.numel > 0);
-      static_cast<unsigned char*>(view.data)[1] ^= 0x01;
-    });
+    const ReportedHealth reported =
+        run_and_report(c, [&](world::Rank& rank, int number, int64_t step) {
+          if (step != 2 || number != plant.rank) return;
+          if (plant.kind == Replicated::kData) {
+            RANK_CHECK(!rank.data(plant.param).empty());
+            rank.data(plant.param).back() ^= 0x20;
+            return;
+          }
+          const StateKind kind =
+              plant.kind == Replicated::kMomentum ? StateKind::kMomentum : StateKind::kVariance;
+          const StateView view = rank.optimizer().state(plant.param, kind);
+          RANK_CHECK(view.numel > 0);
+          static_cast<unsigned char*>(view.data)[1] ^= 0x01;
+        });
     INFO("param " << plant.param << ", rank " << plant.rank);
-    CHECK(told.equal);
-    CHECK(told.reports[1].step == 2);
-    CHECK(told.reports[1].difference.param == -1);
-    CHECK(told.reports[2].step == 2);  // step 3 does not measure
-    const ReplicaDifference& d = told.reports[3].difference;
+    CHECK(reported.equal);
+    CHECK(reported.reports[1].step == 2);
+    CHECK(reported.reports[1].difference.param == -1);
+    CHECK(reported.reports[2].step == 2);  // step 3 collects no statistics
+    const ReplicaDifference& d = reported.reports[3].difference;
     CHECK(d.param == plant.param);
     // The later replica is named, and compared with the first.
     CHECK(d.rank == plant.rank % 4 + 4);
@@ -235,7 +237,7 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
   }
 }
 
-TEST_CASE("health: master weights and remainders count as the f32 weights that they are",
+TEST_CASE("health: master weights and remainders count as f32 weights",
           "[unit][optimizer][health]") {
   const auto rms_of = [](MasterKind master) {
     world::Case c;
@@ -244,14 +246,14 @@ TEST_CASE("health: master weights and remainders count as the f32 weights that t
     param.master_kind = master;
     c.steps = 3;
     c.settings.health_every = 3;
-    return tell(c).reports[2].matrices[0].weight_rms;
+    return run_and_report(c).reports[2].matrices[0].weight_rms;
   };
   const double master = rms_of(MasterKind::kOwned);
   CHECK(rms_of(MasterKind::kRemainder) == master);
   CHECK(rms_of(MasterKind::kNone) != master);  // rounded to bf16
 }
 
-TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered otherwise",
+TEST_CASE("health: steps without statistics send, allocate and order nothing else",
           "[unit][optimizer][health]") {
   struct Counts {
     int64_t bytes, allocations, allocated, objects;
@@ -278,7 +280,7 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
       CHECK(on[rank][step].bytes == off[rank][step].bytes);
       CHECK(on[rank][step].order == off[rank][step].order);
     }
-    // What is taken at creation stays; the first step may make queues longer.
+    // Memory is allocated at creation; the first step may make queues longer.
     for (const auto& all : {on, always}) {
       CHECK(all[rank][3].allocations == all[rank][0].allocations);
       CHECK(all[rank][3].allocated == all[rank][0].allocated);
@@ -288,12 +290,12 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
   }
 }
 
-TEST_CASE("health: every number has the same bits on every mesh, and the step's bits stay",
+TEST_CASE("health: numbers are bitwise identical on every mesh, and steps do not change",
           "[bits][health][nosan]") {
   for (const int variant : {0, 1, 3}) {
-    bits::Factors alone;
-    alone.variant = variant;
-    const Told expected = tell(measured(alone));
+    bits::Factors one_rank;
+    one_rank.variant = variant;
+    const ReportedHealth expected = run_and_report(measured(one_rank));
     REQUIRE(expected.equal);
     CHECK((expected.tensors == bits::reference_ops(false, 2, variant)));
     for (bits::Factors f : {bits::Factors{.mesh = 4, .threads = 2},
@@ -305,17 +307,17 @@ TEST_CASE("health: every number has the same bits on every mesh, and the step's 
       world::Case c = measured(f);
       if (f.scheme == 1) c.settings.replica_mode = ReplicaMode::kEach;
       INFO(c.describe() << ", variant " << variant);
-      const Told told = tell(c);
-      CHECK(told.equal);
-      REQUIRE(told.reports.size() == expected.reports.size());
-      for (size_t s = 0; s < told.reports.size(); ++s)
-        CHECK(same(told.reports[s], expected.reports[s]));
-      CHECK((told.tensors == expected.tensors));
+      const ReportedHealth reported = run_and_report(c);
+      CHECK(reported.equal);
+      REQUIRE(reported.reports.size() == expected.reports.size());
+      for (size_t s = 0; s < reported.reports.size(); ++s)
+        CHECK(same(reported.reports[s], expected.reports[s]));
+      CHECK((reported.tensors == expected.tensors));
     }
   }
 }
 
-TEST_CASE("health: experts, parts, addends, and every form of weights have true numbers on meshes",
+TEST_CASE("health: experts, parts, partial gradients and all forms of weights on meshes",
           "[bits][health][nosan]") {
   const Placement r{PlacementKind::kReplicate, 0, 1}, p{PlacementKind::kPartial, 0, 1};
   const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
@@ -341,10 +343,10 @@ TEST_CASE("health: experts, parts, addends, and every form of weights have true 
                          {"rest", {{5, 8}}, {{0, 12}}, 1.0, 2.0}};
     return c;
   };
-  const world::Case alone = make({1}, {r});
-  const Told expected = tell(alone);
+  const world::Case one_rank = make({1}, {r});
+  const ReportedHealth expected = run_and_report(one_rank);
   REQUIRE(expected.reports[0].matrices.size() == 2 + 3 + 3);
-  // Weights of forms that the parameter's own bytes tell.
+  // Forms of weights whose values are stored in the parameter itself.
   const auto& experts = expected.tensors.params[1];
   for (size_t e = 0; e < 3; ++e) {
     const MatrixHealth& m = expected.reports[0].matrices[2 + e];
@@ -359,8 +361,8 @@ TEST_CASE("health: experts, parts, addends, and every form of weights have true 
   for (const world::Case& c : {make({3}, {shard(0)}), make({2, 2}, {r, shard(1)}),
                                make({2, 2}, {p, shard(0)}), make({2, 3}, {p, r})}) {
     INFO(c.describe());
-    const Told told = tell(c);
-    CHECK(told.equal);
-    CHECK(same(told.reports[0], expected.reports[0]));
+    const ReportedHealth reported = run_and_report(c);
+    CHECK(reported.equal);
+    CHECK(same(reported.reports[0], expected.reports[0]));
   }
 }

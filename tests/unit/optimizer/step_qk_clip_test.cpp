@@ -5,7 +5,7 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// QK-clip in whole steps: what a step does with the logits, over one without them.
+// QK-clip in whole steps: compares a step that has logits with a step that has none.
 
 using namespace muonrt;
 
@@ -95,7 +95,7 @@ std::vector<double> factors(const Weight& w, const std::vector<double>& logits, 
   return out;
 }
 
-/// Every weight in layer 7 but the last, which is in layer 9.
+/// All weights are in layer 7, except the last one, which is in layer 9.
 world::Case make_case(std::vector<int64_t> mesh, int scheme = 0) {
   world::Case c = world::on_mesh(std::move(mesh));
   c.steps = 1;
@@ -136,9 +136,10 @@ void give(world::Case& c, const std::vector<float>& logits) {
 
 void check_factors(const world::Case& clipped, const std::vector<double>& logits, double threshold,
                    double alpha, const std::vector<bool>& may) {
-  world::Case plain = clipped;
-  plain.arguments = nullptr;
-  const auto before = world::run(plain).tensors.params, after = world::run(clipped).tensors.params;
+  world::Case unclipped = clipped;
+  unclipped.arguments = nullptr;
+  const auto before = world::run(unclipped).tensors.params,
+             after = world::run(clipped).tensors.params;
   for (size_t i = 0; i + 1 < std::size(kWeights); ++i) {
     INFO(clipped.params[i].name);
     const auto expected = factors(kWeights[i], logits, threshold, alpha, may);
@@ -154,7 +155,7 @@ void check_factors(const world::Case& clipped, const std::vector<double>& logits
 
 }  // namespace
 
-TEST_CASE("qk-clip: rows of queries and keys shrink as the paper's loops say, values never",
+TEST_CASE("qk-clip: rows of queries and keys shrink as in the paper, rows of values never",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
   for (const int scheme : {0, 4}) {  // 4: parts of a fused weight are clipped by rows of the whole
@@ -171,9 +172,9 @@ TEST_CASE("qk-clip: the threshold itself does not clip, and a subset clips no ot
           "[unit][optimizer][qkclip]") {
   const std::vector<float> exact = {100, 100, 100, 100, 100, 100, 100, 100};
   world::Case c = make_case({1});
-  world::Case plain = c;
+  world::Case unclipped = c;
   give(c, exact);
-  CHECK((world::run(c).tensors == world::run(plain).tensors));
+  CHECK((world::run(c).tensors == world::run(unclipped).tensors));
   const std::vector<float> logits = {200, 400, 300, 900, 1, 1, 1, 1};
   for (auto& p : c.params) {
     p.qk_clip.selects = true;
@@ -183,7 +184,7 @@ TEST_CASE("qk-clip: the threshold itself does not clip, and a subset clips no ot
   check_factors(c, {200, 400, 300, 900}, 100, 0.5, {true, false, true, false});
 }
 
-TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every mesh, masters too",
+TEST_CASE("qk-clip: each rank passes its heads; results are bitwise identical on every mesh",
           "[bits][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 101, 20, 3000, 99};
   for (const MasterKind kind : {MasterKind::kNone, MasterKind::kOwned, MasterKind::kRemainder}) {
@@ -220,7 +221,7 @@ TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every 
   }
 }
 
-TEST_CASE("qk-clip: heads count where a weight that clips them took part",
+TEST_CASE("qk-clip: a head counts only if a weight that clips it is active",
           "[unit][optimizer][qkclip]") {
   // Heads 1 and 3 of layer 7 (weights 0 to 6), head 2 of layer 9 (weight 7).
   const std::vector<float> logits = {50, 400, 100, 900, 1, 20, 3000, 99};
@@ -240,7 +241,7 @@ TEST_CASE("qk-clip: heads count where a weight that clips them took part",
   CHECK(clipped({0, 1, 2, 3, 4, 5, 6, 7}) == 0);
 }
 
-TEST_CASE("qk-clip: where gradients are addends, the same bits as one rank with their sum",
+TEST_CASE("qk-clip: partial gradients are bitwise identical to one rank with their sum",
           "[bits][qkclip][partial]") {
   const std::vector<float> logits = {50, 400, 100, 900, 101, 20, 3000, 99};
   const Placement partial{PlacementKind::kPartial, 0, 1}, rows{PlacementKind::kShard, 0, 1};
@@ -268,13 +269,13 @@ TEST_CASE("qk-clip: where gradients are addends, the same bits as one rank with 
   }
 }
 
-TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywhere does nothing",
+TEST_CASE("qk-clip: a logit that is not finite skips the step, -inf everywhere does nothing",
           "[unit][optimizer][qkclip]") {
   world::Case c = make_case({2});
   const std::vector<float> none(8, kNothing);
   give(c, none);
-  world::Case plain = make_case({2});
-  CHECK((world::run(c).tensors == world::run(plain).tensors));
+  world::Case unclipped = make_case({2});
+  CHECK((world::run(c).tensors == world::run(unclipped).tensors));
   for (const float bad : {HUGE_VALF, std::nanf("")}) {
     std::vector<float> logits(8, 1.0f);
     logits[6] = bad;
@@ -285,9 +286,9 @@ TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywh
     world::on_each(c, [](world::Rank& rank, Comm& comm) {
       const world::Ended end = world::attempt(rank, 0);
       RANK_CHECK(end.status == Status::kSkipped && end.unchanged);
-      // It is no parameter's, and all ranks see it.
+      // It belongs to no parameter, and all ranks find it.
       RANK_CHECK(end.report.nonfinite_param == -1 && end.report.nonfinite_rank == 0);
-      // A gradient that is not finite either is told first.
+      // A gradient that is not finite is reported first.
       if (comm.rank() == 1) std::memset(rank.grad(0).data(), 0xff, 4);
       const world::Ended other = world::attempt_only(rank, 0);
       RANK_CHECK(other.status == Status::kSkipped);
@@ -296,7 +297,7 @@ TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywh
   }
 }
 
-TEST_CASE("qk-clip: sizes that do not fit the weight are refused by name",
+TEST_CASE("qk-clip: sizes that do not fit the weight are rejected with an error that names them",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> few(3, 1.0f);
   const std::pair<std::function<void(world::Case&)>, const char*> rows[] = {

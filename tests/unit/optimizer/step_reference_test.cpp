@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSteps = 6;
 
-/// Settings in the words of the library and of the reference implementation.
+/// The same settings for the library and for the reference implementation.
 struct Row {
   std::string name;
   GroupSettings muon = GroupSettings::defaults(Role::kMuon);
@@ -81,11 +81,11 @@ std::vector<Row> rows() {
     row.how.equilibrate = equilibrate;
   }
   for (const auto& [folded, every] : {std::pair{true, 1}, {false, 3}, {true, 3}}) {
-    Row& row = add(cat(folded ? "folded" : "plain", " AdamW at every step ", every));
+    Row& row = add(cat(folded ? "folded" : "torch", " AdamW at every step ", every));
     row.adamw.adam_form = folded ? AdamForm::kFolded : AdamForm::kTorch;
     row.adam.folded = folded;
     row.adamw.update_every = every;
-    row.adamw.adamw_eps = row.adam.eps = 0.05;  // so large that its place matters
+    row.adamw.adamw_eps = row.adam.eps = 0.05;  // large, so that its place in the formula matters
     row.adamw.beta1 = row.adam.beta1 = 0.8;
     row.adamw.beta2 = row.adam.beta2 = 0.9;
   }
@@ -103,8 +103,8 @@ double lr_of(Role role, int64_t step) {
 
 bool scales_neurons(const Row& row) { return row.how.equilibrate || row.how.renormalize; }
 
-/// Wide, tall, square and single vectors of all placements, two of them with their own rates; where
-/// lines are scaled, also a transposed matrix and one in parts, whose lines are others.
+/// Wide, tall and square matrices and vectors of all placements, two of them with their own rates.
+/// If rows or columns are scaled, also a transposed matrix and one in parts.
 world::Case case_of(const Row& row) {
   world::Case c = world::on_mesh({2, 2});
   c.steps = kSteps;
@@ -161,7 +161,7 @@ Expected expected_of(const Row& row, const world::Param& p, int64_t index) {
     const NormuonAxis axis = row.muon.normuon_axis;
     how.normuon_columns =
         axis == NormuonAxis::kColumns || (axis == NormuonAxis::kLonger && cols > rows);
-    // A single vector is left as it is.
+    // A single row or column is not normalized.
     how.normuon = axis != NormuonAxis::kOff && (how.normuon_columns ? cols : rows) > 1;
     const bool in_blocks = step % row.muon.blocks.period != 0;
     if (!in_blocks && p.parts.empty()) {
@@ -265,7 +265,7 @@ TEST_CASE("step: bf16 weights and momentum round by the bits of seed, step, para
   for (c.steps = 1; c.steps <= 2; ++c.steps) after.push_back(world::run(c).tensors);
 
   const auto seed = static_cast<uint64_t>(c.settings.seed);
-  const double taken = 1 - c.settings.groups[0].momentum;
+  const double weight = 1 - c.settings.groups[0].momentum;
   reference::AdamW how;
   how.lr = c.lr;
   std::vector<double> m(480), w(500), mean(500), square(500), gradient(500);
@@ -274,8 +274,8 @@ TEST_CASE("step: bf16 weights and momentum round by the bits of seed, step, para
   for (int64_t step = 0; step < 2; ++step) {
     const auto at = static_cast<uint64_t>(step);
     for (size_t i = 0; i < m.size(); ++i)
-      m[i] = (1 - taken) * m[i] +
-             taken * static_cast<double>(world::value(0, static_cast<int64_t>(i), step));
+      m[i] = (1 - weight) * m[i] +
+             weight * static_cast<double>(world::value(0, static_cast<int64_t>(i), step));
     for (size_t i = 0; i < w.size(); ++i)
       gradient[i] = static_cast<double>(world::value(1, static_cast<int64_t>(i), step));
     reference::adamw_step(how, step + 1, w, mean, square, gradient);

@@ -67,7 +67,7 @@ std::vector<Rule> rules() {
 
 }  // namespace
 
-TEST_CASE("step rules: forms of weights, decay, NorMuon and clipping have the same bits on meshes",
+TEST_CASE("step rules: weights, decay, NorMuon and clipping are bitwise identical on meshes",
           "[bits][rules]") {
   for (const Rule& rule : rules()) {
     const auto outcome_on = [&](const bits::Factors& f) {
@@ -108,7 +108,7 @@ TEST_CASE("step rules: cautious decay acts if the update is zero", "[unit][optim
   });
 }
 
-TEST_CASE("step rules: a gradient that is not read at this step may be missing",
+TEST_CASE("step rules: a gradient that is not read in this step may be missing",
           "[unit][optimizer][rules]") {
   world::Case c = world::on_mesh({4});
   world::add(c, "matrix", {24, 60}, {{PlacementKind::kShard, 0, 1}});
@@ -137,7 +137,7 @@ world::Case with_moments(std::vector<int64_t> mesh, std::vector<int64_t> shape) 
 
 }  // namespace
 
-TEST_CASE("normuon: neither a skipped step nor one that a parameter sits out changes a moment",
+TEST_CASE("normuon: moments do not change in a skipped step or if the parameter is inactive",
           "[unit][optimizer][normuon]") {
   world::Case c = with_moments({1, 1}, {61, 24});
   c.inactive_params = {{}, {}, {0}};
@@ -167,7 +167,7 @@ TEST_CASE("normuon: parts have their own axes", "[unit][optimizer][normuon]") {
   CHECK_THROWS_WITH(world::run(c), Catch::Contains("normuon_axis is set"));
 }
 
-TEST_CASE("normuon: replicas that each orthogonalize have the moments of one rank, in their places",
+TEST_CASE("normuon: one owner per replica gives the moments of one rank",
           "[unit][optimizer][normuon]") {
   const auto moments_on = [](std::vector<int64_t> mesh) {
     world::Case c = with_moments(std::move(mesh), {24, 60});
@@ -209,7 +209,7 @@ world::Case with_blocks() {
 
 }  // namespace
 
-TEST_CASE("blocks: those that are shards move nothing between ranks", "[unit][optimizer]") {
+TEST_CASE("blocks: blocks that are shards need no messages between ranks", "[unit][optimizer]") {
   world::Case c = world::on_mesh({2});
   c.steps = 2;
   c.settings.groups = world::default_groups();
@@ -220,7 +220,7 @@ TEST_CASE("blocks: those that are shards move nothing between ranks", "[unit][op
     RANK_CHECK(rank.step(0, whole) == Status::kOk);
     RANK_CHECK(rank.step(1, blocks) == Status::kOk);
     RANK_CHECK(blocks.planned == 2);
-    // The vote remains; half a matrix in bf16 goes there, or comes back.
+    // The vote is always sent; half a matrix in bf16 is gathered or returned.
     RANK_CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
     const std::string text = rank.optimizer().describe(false);
     RANK_CHECK(text.find("those between take blocks") != std::string::npos);
@@ -228,12 +228,11 @@ TEST_CASE("blocks: those that are shards move nothing between ranks", "[unit][op
   });
 }
 
-TEST_CASE("blocks: step numbers that differ between ranks under blocks are a mismatch, not a hang",
-          "[unit][optimizer]") {
+TEST_CASE("blocks: step numbers that differ between ranks return MISMATCH", "[unit][optimizer]") {
   const auto ends = world::on_each(with_blocks(), [](world::Rank& rank, Comm& comm) {
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
-    // Rank 2 takes the coming step for a whole one.
+    // For rank 2 the next step is a full step.
     if (comm.rank() == 2) rank.optimizer().set_steps(2 * kPeriod);
     const world::Ended end = world::attempt(rank, 1);
     rank.optimizer().set_steps(1);
@@ -248,8 +247,7 @@ TEST_CASE("blocks: step numbers that differ between ranks under blocks are a mis
   }
 }
 
-TEST_CASE("blocks: those that the caller's functions bring to an owner have the same bits",
-          "[bits][functions]") {
+TEST_CASE("blocks: the caller's functions give bitwise identical results", "[bits][functions]") {
   world::Case c = with_blocks();
   const world::Outcome built_in = world::run(c);
   world::Board board(c);
@@ -262,7 +260,8 @@ TEST_CASE("blocks: those that the caller's functions bring to an owner have the 
   CHECK(board.calls() == int64_t{2} * 3 * c.steps * c.world);
 }
 
-TEST_CASE("blocks: periods that differ between groups are refused by name", "[unit][optimizer]") {
+TEST_CASE("blocks: periods that differ between groups are rejected, and named",
+          "[unit][optimizer]") {
   OptimizerSettings s;
   s.groups = {GroupSettings::defaults(Role::kMuon), GroupSettings::defaults(Role::kMuon)};
   s.groups[0].name = "attention";

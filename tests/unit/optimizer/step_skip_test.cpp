@@ -31,8 +31,8 @@ void put(world::Rank& rank, int64_t param, int64_t element, float x) {
   std::memcpy(rank.grad(param).data() + 4 * element, &x, 4);
 }
 
-/// Puts values that are not finite at every `stride`-th position of all ranks in turn; each step is
-/// skipped.
+/// Puts a value that is not finite at every `stride`-th position of every rank in turn. Each step
+/// must be skipped.
 void skip_everywhere(const world::Case& c, world::Rank& rank, Comm& comm, int64_t stride) {
   constexpr float kInvalidArg[] = {kNan, kInf, -kInf};
   StepReport report;
@@ -53,14 +53,14 @@ void skip_everywhere(const world::Case& c, world::Rank& rank, Comm& comm, int64_
       }
     }
   }
-  // A skipped step counts for nothing: what follows is what would have followed.
+  // A skipped step has no effect on the next step.
   RANK_CHECK(rank.step(1, report) == Status::kOk);
   RANK_CHECK(report.step == 2);
 }
 
 }  // namespace
 
-TEST_CASE("skip: a NaN or infinity at any position skips the step everywhere and changes no byte",
+TEST_CASE("skip: a NaN or infinity at any position skips the step on all ranks and changes nothing",
           "[unit][optimizer][tsan]") {
   for (const bool replicated : {false, true}) {  // replicas are not gathered
     for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
@@ -106,8 +106,7 @@ TEST_CASE("skip: a gradient that only its scale, or the square in AdamW's varian
   }
 }
 
-TEST_CASE("skip: parameters announced without a gradient sit out, state and all",
-          "[unit][optimizer]") {
+TEST_CASE("skip: inactive parameters and their state do not change", "[unit][optimizer]") {
   world::Case c = small_case();
   c.inactive_params = {{}, {0, 3}};
   world::on_each(c, [&](world::Rank& rank, Comm&) {
@@ -115,7 +114,7 @@ TEST_CASE("skip: parameters announced without a gradient sit out, state and all"
     rank.step(0, report);
     const world::Tensors before = rank.tensors();
     rank.fill_gradients(1);
-    // What is announced is not read, whatever lies there.
+    // The gradient of an inactive parameter is not read.
     std::ranges::fill(rank.grad(0), static_cast<unsigned char>(0xff));
     rank.optimizer().set_grad(3, nullptr);
     RANK_CHECK(rank.step_only(1, report) == Status::kOk);
@@ -130,7 +129,7 @@ TEST_CASE("skip: parameters announced without a gradient sit out, state and all"
   });
 }
 
-TEST_CASE("step: after the first it takes no memory, and W chunks are resident at the peak",
+TEST_CASE("step: later steps allocate nothing, and at most `window` chunks are resident",
           "[unit][optimizer]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     for (const int window : {1, 2}) {
@@ -202,7 +201,7 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     g.momentum = 1.0;
     RANK_CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
   });
-  // A change on one rank alone is refused by all, with nothing changed.
+  // A change on only one rank is rejected by all ranks, and nothing changes.
   world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);
