@@ -65,7 +65,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
   using Catch::Contains;
   const std::string rest = R"({"name": "*", "role": "adamw", "lr": 0.01}]})";
   const auto rules = [&](const std::string& more) {
-    return R"({"rules": [{"name": "h*.w*", "role": "matrix", "lr": 0.02, )" + more + "}, " + rest;
+    return R"({"rules": [{"name": "h*.w*", "role": "muon", "lr": 0.02, )" + more + "}, " + rest;
   };
   const TrainOptimizer good(written(rules(R"("steps": 7)")), model, 3.0);
   CHECK(good.lr() == 0.02);
@@ -88,7 +88,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
            std::pair{rules(R"("stepz": 2)"), "stepz"},
            std::pair{R"({"rules": [{"name": "wte", "role": "frozen"}, )" + rest,
                      "rules[0].role: frozen"},
-           std::pair{std::string(R"({"rules": [{"name": "*", "role": "matrix", "lr": 1}]})"),
+           std::pair{std::string(R"({"rules": [{"name": "*", "role": "muon", "lr": 1}]})"),
                      "'h0.norm1' is a vector"},
            std::pair{rules(R"("qk_clip": {"kind": "k", "layer": 0, "heads": 2, "head_dim": 16})"),
                      "rules[0].qk_clip.kind: k, but layer 0's wq holds queries"},

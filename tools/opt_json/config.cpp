@@ -11,7 +11,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// A rule that says how its parameters lie replaces the form that the defaults have.
+/// A rule with its own layout replaces the layout of the defaults.
 void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   LayoutConfig& layout = config.layout;
   bool cuts = false;
@@ -31,21 +31,21 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   }
 }
 
-/// What only matrices have, as defaults, is nothing to an AdamW rule; its own is refused with the
-/// parameters it applies to. So is what only stacks have, to a matrix; and so are restarts of the
-/// Gram form, to a rule of the other.
+/// Removes settings that a rule inherits from the defaults but that do not apply to it: those of
+/// Muon from rules for AdamW, batch_dims if the view is not a stack, and gram_restarts if the form
+/// is standard. Settings that the rule itself has are kept; they are rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.role == "adamw") {
     if (!own("parts")) config.parts = {};
     if (!own("qk_clip")) config.qk_clip.reset();
   }
-  if (config.role == "matrix" && !own("batch_dims")) config.batch_dims.reset();
-  muonrt_group_t said{};
-  for (const Setting& setting : config.fields) setting.set(said);
-  if (said.form == MUONRT_FORM_STANDARD && !own("restarts")) config.restarts.reset();
-  config.momentum_kind = said.momentum_kind;
-  config.momentum_dtype = said.momentum_dtype;
+  if (config.is_muon() && !config.is_stack() && !own("batch_dims")) config.batch_dims.reset();
+  muonrt_group_t group{};
+  for (const Setting& setting : config.fields) setting.set(group);
+  if (group.form == MUONRT_FORM_STANDARD && !own("gram_restarts")) config.gram_restarts.reset();
+  config.momentum_kind = group.momentum_kind;
+  config.momentum_dtype = group.momentum_dtype;
 }
 
 void check_layout(const ParamConfig& config, const Value& at) {
@@ -111,7 +111,8 @@ const std::vector<Key<StepConfig>>& top_keys() {
       {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMaxSize); }},
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
-      {"replicas", [](S& out, const Value& v) { out.replicas = v.choice(std::span(kReplicas)); }},
+      {"replica_mode",
+       [](S& out, const Value& v) { out.replica_mode = v.choice(std::span(kReplicas)); }},
       {"replica_check",
        [](S& out, const Value& v) { out.replica_check = v.choice(std::span(kReplicaChecks)); }},
       {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMaxSize); }},
@@ -126,21 +127,19 @@ size_t StepConfig::rule_of(const std::string& param) const {
     if (glob_matches(rules[i].pattern, param)) return i;
   }
   throw std::runtime_error(file + ": no rule matches the parameter " + shown(param) +
-                           "; add one (with \"role\": \"frozen\" if it is to stay as it is)");
+                           "; add one, with \"role\": \"frozen\" if it must not change");
 }
 
 void StepConfig::require_muon(const std::vector<size_t>& used) const {
-  const auto muon = [](const Rule& rule) {
-    return rule.config.role == "matrix" || rule.config.role == "stack";
-  };
+  const auto muon = [](const Rule& rule) { return rule.config.is_muon(); };
   const auto first = std::find_if(rules.begin(), rules.end(), muon);
   const bool any =
       std::any_of(used.begin(), used.end(), [&](size_t rule) { return muon(rules[rule]); });
   if (allow_no_muon || any || used.empty() || first == rules.end()) return;
-  throw std::runtime_error(file + ": no parameter gets Muon: " + first->config.rule + " (" +
-                           shown(first->pattern) + ") and all others of the roles matrix and " +
-                           "stack match none of the " + std::to_string(used.size()) +
-                           " that step; mend their patterns, or set \"allow_no_muon\": true");
+  throw std::runtime_error(file + ": no parameter has the role muon: " + first->config.rule + " (" +
+                           shown(first->pattern) + ") and all other rules with this role match " +
+                           "none of the " + std::to_string(used.size()) +
+                           " parameters; correct the patterns, or set \"allow_no_muon\": true");
 }
 
 StepConfig parse_config(std::string_view text, const std::string& file) {

@@ -11,15 +11,15 @@ using P = ParamConfig;
 
 using G = muonrt_group_t;
 
-constexpr Word kMasters[] = {{"plain", MUONRT_MASTER_NONE},
-                             {"master", MUONRT_MASTER_OWNED},
-                             {"remainder", MUONRT_MASTER_REMAINDER},
-                             {"stochastic", MUONRT_MASTER_STOCHASTIC}};
+constexpr Word kMasterKinds[] = {{"none", MUONRT_MASTER_NONE},
+                                 {"owned", MUONRT_MASTER_OWNED},
+                                 {"remainder", MUONRT_MASTER_REMAINDER},
+                                 {"stochastic", MUONRT_MASTER_STOCHASTIC}};
 constexpr Word kDtypes[] = {
     {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
 constexpr std::span<const Word> kStorageDtypes(kDtypes, 2);
 
-// A value by the rule of its row.
+// Reads a value and checks it by the rule of its row.
 
 double value_of(const Number& rule, const Value& v) {
   return rule.open ? v.below_one(rule.low, /*in_f32=*/false)
@@ -35,12 +35,12 @@ int32_t value_of(const Flag&, const Value& v) { return v.boolean(); }
 int32_t value_of(const StorageDType&, const Value& v) { return v.choice(kStorageDtypes); }
 int32_t value_of(const AnyDType&, const Value& v) { return v.choice(std::span(kDtypes)); }
 
-/// The keys that are one field of the C struct: the rows of the settings' table.
-void add_plain(std::vector<Key<P>>& keys) {
+/// Adds the keys that set one field of the C struct, from the table of settings.
+void add_fields(std::vector<Key<P>>& keys) {
   visit_group_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {
       if (row.has(kNoKey)) return;
-      keys.push_back({row.key, [row](P& out, const Value& v) {
+      keys.push_back({row.name, [row](P& out, const Value& v) {
                         const auto value = value_of(row.rule, v);
                         const auto use = row.has(kMuonOnly)    ? Setting::kMuon
                                          : row.has(kAdamWOnly) ? Setting::kAdamW
@@ -55,7 +55,7 @@ void add_plain(std::vector<Key<P>>& keys) {
   });
 }
 
-// Rows of the tables: which field takes the value, and which values there are.
+// Rows of the tables: a key, the field that it sets, and the allowed values.
 
 template <class T, class M>
 Key<T> number(const char* name, M T::*field, double low, double high) {
@@ -72,7 +72,7 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.integer(low, high); }};
 }
 
-/// A word, as a text or by its value.
+/// One of several names, stored as text or as the value that belongs to the name.
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::span<const Word> words) {
   return {name, [=](T& out, const Value& v) { out.*field = v.choice(words); }};
@@ -88,7 +88,7 @@ Key<P> layout_words(const char* name, std::string LayoutConfig::*field) {
   return {name, [=](P& out, const Value& v) { out.layout.*field = v.words(); }};
 }
 
-/// An object, or null for none.
+/// An object; null removes an inherited one.
 template <class M>
 Key<P> object(const char* name, std::optional<M> P::*field, M (*read)(const Value&)) {
   return {name, [=](P& out, const Value& v) {
@@ -239,7 +239,8 @@ QkClipConfig read_qk_clip(const Value& v) {
 const std::vector<Key<ParamConfig>>& param_keys() {
   static const std::vector<Key<P>> keys = [] {
     std::vector<Key<P>> out = {
-        choice("role", &P::role, {"matrix", "stack", "adamw", "frozen"}),
+        choice("role", &P::role, {"muon", "adamw", "frozen"}),
+        choice("view", &P::view, {"none", "stack", "flatten"}),
         {"transposed", [](P& o, const Value& v) { o.transposed = v.boolean(); }},
         integer("batch_dims", &P::batch_dims, 1, MUONRT_MAX_DIMS - 2),
         integer("row_dims", &P::row_dims, 1, MUONRT_MAX_DIMS - 1),
@@ -259,15 +260,16 @@ const std::vector<Key<ParamConfig>>& param_keys() {
         object("momentum_schedule", &P::momentum_schedule, read_schedule),
         {"coefficients", read_coefficients},
         integer("steps", &P::steps, 0, kMaxSteps),
-        {"restarts", [](P& o, const Value& v) { o.restarts = v.integers(0, kMaxSteps - 1); }},
+        {"gram_restarts",
+         [](P& o, const Value& v) { o.gram_restarts = v.integers(0, kMaxSteps - 1); }},
         object("blocks", &P::blocks, read_blocks),
         choice("transport_dtype", &P::transport_dtype, kStorageDtypes),
         object("normuon", &P::normuon, read_normuon),
-        choice("precision", &P::precision, std::span(kMasters)),
+        choice("master_kind", &P::master_kind, std::span(kMasterKinds)),
         {"betas", read_betas},
         object("qk_clip", &P::qk_clip, read_qk_clip),
     };
-    add_plain(out);
+    add_fields(out);
     return out;
   }();
   return keys;

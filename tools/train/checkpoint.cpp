@@ -18,9 +18,9 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFormat = "muonrt train 1";
-/// Keys of an opt.json that no bit of a run depends on.
-constexpr const char* kIdle[] = {"about",    "chunk_bytes",   "window",      "commit",
-                                 "replicas", "replica_check", "health_every"};
+/// Keys of an opt.json that do not affect the result of a run.
+constexpr const char* kIgnoredKeys[] = {"about",    "chunk_bytes",   "window",      "commit",
+                                 "replica_mode", "replica_check", "health_every"};
 
 std::string run_file(const std::string& folder) { return folder + "/train.json"; }
 
@@ -43,7 +43,7 @@ json content(const std::string& name, uint64_t hash) {
 
 json optimizer_facts(const std::string& name) {
   json opt_json = tool::parse_strict(optimizer_text(name), name);
-  for (const char* key : kIdle) opt_json.erase(key);
+  for (const char* key : kIgnoredKeys) opt_json.erase(key);
   const std::string text = text_of(opt_json);
   return content(name, fingerprint({name, {text.begin(), text.end()}}));
 }

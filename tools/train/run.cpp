@@ -150,23 +150,23 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     params[i].local_shape = local_shapes[i].data();
   }
   // Small chunks unless the opt.json sets them, so that a small model has several in flight.
-  muonrt_optimizer_options_t settings = settings_.options();
-  if (!settings_.config().chunk_bytes) settings.chunk_bytes = 128 << 10;
-  settings.trace = options_.trace;
+  tool::OptimizerOptions settings = settings_.options();
+  if (!settings_.config().chunk_bytes) settings.tuning.chunk_bytes = 128 << 10;
+  settings.debug.trace = options_.trace;
   if (place_.set_device) place_.set_device(settings);
   Comm& comm = place_.comm ? *place_.comm : comm_;
-  return std::make_unique<Optimizer>(comm, settings, settings_.groups(0), params);
+  return std::make_unique<Optimizer>(comm, settings.linked(), settings_.groups(0), params);
 }
 
 int64_t Trainer::sum(int64_t mine) {
   std::vector<int64_t> all(static_cast<size_t>(ranks_));
-  comm_.allgather(&mine, all.data(), sizeof mine);
+  comm_.allgather(all.data(), &mine, sizeof mine);
   return std::accumulate(all.begin(), all.end(), int64_t{0});
 }
 
 float Trainer::largest(float mine) {
   std::vector<float> all(static_cast<size_t>(ranks_));
-  comm_.allgather(&mine, all.data(), sizeof mine);
+  comm_.allgather(all.data(), &mine, sizeof mine);
   return *std::max_element(all.begin(), all.end());
 }
 
@@ -245,8 +245,8 @@ void Trainer::save(int64_t steps) {
   if (const int64_t committed = optimizer_->steps(); committed != steps) {
     throw std::runtime_error("--save: " + std::to_string(steps - committed) + " of " +
                              std::to_string(steps) + " steps of " + plan_.optimizer +
-                             " were voted down, and a checkpoint counts the others alone; mend "
-                             "the optimizer's settings, or train without --save");
+                             " were skipped, and a checkpoint counts only committed steps; "
+                             "change the optimizer's settings, or train without --save");
   }
   muonrt_save_options_t how;
   muonrt_save_options_init(&how);
@@ -343,7 +343,7 @@ RunResult Trainer::run(std::FILE* out) {
   }
   if (options_.trace) result.trace = optimizer_->trace(MUONRT_FORMAT_JSON);
   if (rank_ == 0) {
-    result.plan = optimizer_->describe();
+    result.plan = optimizer_->describe_plan();
     result.health = health.summary();
     result.health_json = health.json_list();
     SampleOptions sample;

@@ -37,7 +37,7 @@ std::vector<RunPlan> plan_runs(const Options& o) {
 void compare_texts(Comm& comm, const Text& text) {
   const uint64_t mine = fingerprint(text);
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
+  comm.allgather(all.data(), &mine, sizeof mine);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
     throw std::runtime_error("--data: rank " + std::to_string(r) +
@@ -49,12 +49,12 @@ void compare_texts(Comm& comm, const Text& text) {
 std::string merge_traces(Comm& comm, const std::string& mine) {
   const auto bytes = static_cast<int64_t>(mine.size());
   std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
-  comm.allgather(&bytes, sizes.data(), sizeof bytes);
+  comm.allgather(sizes.data(), &bytes, sizeof bytes);
   const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
   std::string padded = mine;
   padded.resize(longest);
   std::string all(longest * sizes.size(), ' ');
-  comm.allgather(padded.data(), all.data(), static_cast<int64_t>(longest));
+  comm.allgather(all.data(), padded.data(), static_cast<int64_t>(longest));
   std::string out = "[";
   for (size_t r = 0; r < sizes.size(); ++r) {
     const std::string part = all.substr(r * longest, static_cast<size_t>(sizes[r]));

@@ -57,18 +57,16 @@ enum FieldUse : unsigned {
   kNoKey = 64  // of a group: opt.json has it inside another key, or reads it by plain code
 };
 
-/// @param name     in messages, in the C struct and in Python.
+/// @param name     in messages, in the C struct, in Python and in opt.json.
 /// @param member   where it is in our settings: member(settings) is the member.
 /// @param c_member where it is in the C struct, which floor 6 does not know.
-/// @param key      in opt.json.
 template <class Member, class CMember, class Rule>
 struct Field {
-  constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0,
-                  const char* k = nullptr)
-      : name(n), key(k ? k : n), member(p), c_member(c), rule(r), use(u) {}
+  constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)
+      : name(n), member(p), c_member(c), rule(r), use(u) {}
   constexpr bool has(FieldUse what) const { return (use & what) != 0; }
 
-  const char *name, *key;
+  const char* name;
   Member member;
   CMember c_member;
   Rule rule;
@@ -89,8 +87,9 @@ struct ComparedEntry {
 inline constexpr Word kRoles[] = {{"muon", 1}, {"adamw", 2}};
 inline constexpr Word kMomentumKinds[] = {{"ema", 0}, {"heavy_ball", 1}, {"ema_corrected", 2}};
 inline constexpr Word kCoefficients[] = {
-    {"polar_express", 0}, {"keller_jordan", 1}, {"you", 2}, {"cans", 3},     {"deepseek_v4", 4},
-    {"cubic", 5},         {"classical", 6},     {"aol", 7}, {"custom", 100},
+    {"polar_express", 0}, {"keller_jordan", 1}, {"you_jiacheng", 2}, {"cans", 3},
+    {"deepseek_v4", 4},   {"cubic", 5},         {"classical", 6},    {"aol", 7},
+    {"custom", 100},
 };
 inline constexpr Word kSafetyModes[] = {{"auto", 0}, {"inner", 1}, {"all", 2}, {"none", 3}};
 inline constexpr Word kNormalizations[] = {{"prescaled", 0}, {"add_eps", 1}, {"max_eps", 2}};
@@ -123,7 +122,7 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_beta2), Decay{}, kMuonOnly | kNoKey});
   visit(Field{MUONRT_FIELD(beta1), Decay{}, kAdamWOnly | kNoKey});
   visit(Field{MUONRT_FIELD(beta2), Decay{}, kAdamWOnly | kNoKey});
-  visit(Field{MUONRT_FIELD(adamw_eps), kFactor, kAdamWOnly, "adam_eps"});
+  visit(Field{MUONRT_FIELD(adamw_eps), kFactor, kAdamWOnly});
   visit(Field{MUONRT_FIELD_AT(block_lr_factor, blocks.lr_factor), kFactor, kMuonOnly | kNoKey});
   visit(Field{MUONRT_FIELD(momentum_kind), Choice{kMomentumKinds}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(coefficients), Choice{kCoefficients}, kFixed | kMuonOnly | kNoKey});
@@ -134,7 +133,7 @@ void visit_group_fields(Visit&& visit) {
               kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(safety_mode), Choice{kSafetyModes}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(normalize), Choice{kNormalizations}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly, "eps"});
+  visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(row_scaling), Choice{kRowScalings}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(renormalize), Flag{}, kFixed | kMuonOnly});
   visit(ComparedEntry{"gram_restarts"});
@@ -145,9 +144,9 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD_AT(block_rows, blocks.rows), count, of_blocks});
   visit(Field{MUONRT_FIELD_AT(block_cols, blocks.cols), count, of_blocks});
   visit(ComparedEntry{"custom"});
-  visit(Field{MUONRT_FIELD(scale_rule), Choice{kScaleRules}, kFixed | kMuonOnly, "scale"});
+  visit(Field{MUONRT_FIELD(scale_rule), Choice{kScaleRules}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(scale_factor), kFactor, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(form), Choice{kForms}, kFixed | kMuonOnly, "method"});
+  visit(Field{MUONRT_FIELD(form), Choice{kForms}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(weight_decay_kind), Choice{kDecays}, kFixed});
   visit(Field{MUONRT_FIELD(adam_form), Choice{kAdamForms}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(update_every), Integers{1, 1 << 30}, kFixed | kAdamWOnly});

@@ -148,12 +148,12 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
     const Sample sample = {report.seconds,         report.local_seconds,    report.gemm_seconds,
                            report.exposed_seconds, report.exchange_seconds, report.enqueue_seconds};
     std::vector<Sample> ranks(static_cast<size_t>(comm.size()));
-    comm.allgather(&sample, ranks.data(), sizeof sample);
+    comm.allgather(ranks.data(), &sample, sizeof sample);
     out.add(ranks);
   }
   mine.memory = sharded.optimizer().counters().allocated_bytes;
   std::vector<Counts> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
+  comm.allgather(all.data(), &mine, sizeof mine);
   for (const Counts& c : all) {
     out.counts.sent = std::max(out.counts.sent, c.sent);
     out.counts.memory = std::max(out.counts.memory, c.memory);
@@ -210,7 +210,7 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
       "sent, memory: of the rank with most; #wrong: elements that differ from those of one rank";
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
-                   {"link", json_text(a.where.cuda() ? a.where.link : "host")},
+                   {"gpu_comm", json_text(a.where.cuda() ? a.where.gpu_comm : "host")},
                    {"mesh", json_text(words.mesh)},
                    {"threads", fmt::format("{}", a.threads)},
                    {"commit", json_text(a.commit)},

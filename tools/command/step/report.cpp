@@ -78,10 +78,10 @@ void StepReporter::add_clipped(const Optimizer& optimizer) {
   Step& step = steps_.back();
   if (step.report.skipped) return;
   int64_t count = 0;
-  check(muonrt_optimizer_get_clipped_heads(optimizer.get(), nullptr, nullptr, 0, &count));
+  check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, optimizer.get()));
   std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-  check(muonrt_optimizer_get_clipped_heads(optimizer.get(), layers.data(), heads.data(), count,
-                                           &count));
+  check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count,
+                                           optimizer.get()));
   for (size_t i = 0; i < layers.size(); ++i) step.clipped.emplace_back(layers[i], heads[i]);
 }
 

@@ -144,7 +144,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   write_parameters(comm, session, params, tensors, out.get());
   if (a.state_out) save_state(session, a.out);
   if (root) {
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_FORMAT_JSON),
+    report.print(session.empty() ? "" : session.optimizer().describe_plan(MUONRT_FORMAT_JSON),
                  out->written(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());

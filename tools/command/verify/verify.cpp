@@ -104,7 +104,7 @@ Found run_case(Comm& comm, const VerifyCase& c, const std::vector<ModelTensor>& 
 
 Found total(Comm& comm, const Found& mine) {
   std::vector<Found> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
+  comm.allgather(all.data(), &mine, sizeof mine);
   Found out;
   for (const Found& f : all) {
     out.elements += f.elements;
