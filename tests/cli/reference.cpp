@@ -1,10 +1,10 @@
-// The float64 reference of `muonrt step`, by tools/textbook. It interprets opt.json itself, so that
+// The float64 reference of `muonrt step`, with tools/reference. It interprets opt.json itself, so that
 // a test detects a key that the command misreads. Usage: muonrt_reference < INPUT > OUTPUT, both
 // JSON. INPUT has `config`, `tensors` (by name, with `shape` and `values`) and `grads`, for each
-// step the values by name; OUTPUT has the values after all steps. `config` has the words of
-// opt.json, and for what opt.json says in other ways: `parts`, a list of {rows, cols: lists of
-// indices, lr_factor, normuon_axis}; `momentum`, a number or one for each step; `row_factors`, for each
-// step a factor for each row, applied after the step.
+// step the values by name; OUTPUT has the values after all steps. `config` has the keys of
+// opt.json, and some in another form: `parts`, a list of {rows, cols: lists of indices, lr_factor,
+// normuon_axis}; `momentum`, a number or one for each step; `row_factors`, for each step a factor
+// for each row, applied after the step.
 
 #include "reference/reference.hpp"
 
@@ -32,7 +32,7 @@ using reference::Normalize;
 using reference::Scale;
 using Values = std::vector<double>;
 
-/// A word's meaning. Throws if the reference has none.
+/// The value that belongs to a name in opt.json. Throws if the name is unknown.
 template <class T>
 T choice(const Json& words, const char* key, const char* otherwise,
          const std::map<std::string, T>& known) {

@@ -51,12 +51,13 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
 void check_layout(const ParamConfig& config, const Value& at) {
   const LayoutConfig& l = config.layout;
   const int last = !l.row_bounds.empty() + !l.owner.empty() + !l.flat.empty();
-  if (last > 1) at.refuse("more than one of row_bounds, owner and flat; give one");
+  if (last > 1) at.refuse("only one of row_bounds, owner and flat is allowed; remove the others");
   if (!l.placements.empty() && (last > 0 || !l.cuts.empty())) {
-    at.refuse("placements together with cuts, row_bounds, owner or flat; give one or the other");
+    at.refuse(
+        "placements together with cuts, row_bounds, owner or flat are not allowed; remove one of them");
   }
   if (l.placements.empty() && !l.reading.empty() && (last > 0 || !l.cuts.empty())) {
-    at.refuse("a reading without placements (cuts have one meaning only); leave it out");
+    at.refuse("reading is set without placements, and cuts have only one reading; remove it");
   }
 }
 
@@ -77,9 +78,9 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
     check_layout(made.config, rule);
     drop_inherited(made.config, rule);
     const std::string role = made.config.role.value_or("");
-    if (role.empty()) rule.refuse("role is missing (here and in defaults)");
+    if (role.empty()) rule.refuse("role is missing here and in defaults; set it to muon, adamw or frozen");
     if (role != "frozen" && !made.config.lr) {
-      rule.refuse("lr is missing (here and in defaults; there is no learning rate by default)");
+      rule.refuse("lr is missing here and in defaults; set the learning rate");
     }
   }
 }
@@ -98,7 +99,7 @@ const std::vector<Key<StepConfig>>& top_keys() {
       {"seed",
        [](S& out, const Value& v) {
          if (!v.json.is_number_unsigned()) {
-           v.refuse(v.shown() + " (a whole number from 0 to 2^64 - 1 belongs there)");
+           v.refuse("must be a whole number from 0 to 2^64 - 1, but is " + v.shown());
          }
          out.seed = v.json.get<uint64_t>();
        }},

@@ -120,11 +120,11 @@ void read_coefficients(P& out, const Value& v) {
     return;
   }
   v.require_list(1);
-  if (v.json.size() > 32) v.refuse("more than 32 triples");
+  if (v.json.size() > 32) v.refuse("must have at most 32 triples, but has " + std::to_string(v.json.size()));
   for (size_t i = 0; i < v.json.size(); ++i) {
     const Value triple = v.at(i);
     triple.require_list(3);
-    if (triple.json.size() != 3) triple.refuse(triple.shown() + " (three numbers belong there)");
+    if (triple.json.size() != 3) triple.refuse("must be three numbers, but is " + triple.shown());
     const auto at = [&](size_t k) { return triple.at(k).number(-1e6, 1e6); };
     out.custom.push_back({at(0), at(1), at(2)});
   }
@@ -133,7 +133,7 @@ void read_coefficients(P& out, const Value& v) {
 
 void read_betas(P& out, const Value& v) {
   v.require_list(2);
-  if (v.json.size() != 2) v.refuse(v.shown() + " (two numbers belong there)");
+  if (v.json.size() != 2) v.refuse("must be two numbers, but is " + v.shown());
   const double first = value_of(Decay{}, v.at(0)), second = value_of(Decay{}, v.at(1));
   out.fields.push_back({Setting::kBoth, [=](G& group) {
                           group.beta1 = first;
@@ -153,7 +153,7 @@ MomentumSchedule read_schedule(const Value& v) {
   const int64_t ramps = out.warmup_steps + out.cooldown_steps;
   if (out.cooldown_steps > 0 && out.total_steps < ramps) {
     v.refuse("total_steps is " + std::to_string(out.total_steps) +
-             " (warmup_steps are the first of them, cooldown_steps the last); give a number from " +
+             ", but warmup_steps and cooldown_steps together need a number from " +
              std::to_string(ramps));
   }
   return out;
@@ -165,7 +165,7 @@ BlocksConfig read_blocks(const Value& v) {
       {"grid",
        [](B& out, const Value& grid) {
          const auto sizes = grid.integers(1, 1024);
-         if (sizes.size() != 2) grid.refuse(grid.shown() + " (rows and columns belong there)");
+         if (sizes.size() != 2) grid.refuse("must be two numbers, rows and columns, but is " + grid.shown());
          out.rows = sizes[0];
          out.cols = sizes[1];
        }},
@@ -223,12 +223,13 @@ QkClipConfig read_qk_clip(const Value& v) {
   }
   if (out.kv_heads == 0) out.kv_heads = out.heads;
   if (out.heads % out.kv_heads != 0) {
-    v.refuse("heads is " + std::to_string(out.heads) + ", kv_heads " +
-             std::to_string(out.kv_heads) + " (query heads share KV heads evenly)");
+    v.refuse("heads is " + std::to_string(out.heads) + ", but must be a multiple of kv_heads, " +
+             std::to_string(out.kv_heads));
   }
   for (const int64_t head : out.select) {
     if (head >= out.heads) {
-      v.refuse("select names head " + std::to_string(head) + " of " + std::to_string(out.heads));
+      v.refuse("select names head " + std::to_string(head) + ", but heads is " +
+               std::to_string(out.heads));
     }
   }
   return out;

@@ -15,7 +15,7 @@ std::vector<Key<PartItem>> rate_keys() {
 std::pair<int64_t, int64_t> read_range(const Value& v) {
   const auto ends = v.integers(0, kMaxSize);
   if (ends.size() != 2 || ends[0] >= ends[1]) {
-    v.refuse(v.shown() + " (a range [begin, end] with begin < end belongs there)");
+    v.refuse("must be a range [begin, end] with begin < end, but is " + v.shown());
   }
   return {ends[0], ends[1]};
 }
@@ -49,7 +49,7 @@ PartItem read_item(const Value& v) {
       return list;
     }();
     read_object(out, v, keys);
-    if ((out.size >= 0) == !out.runs.empty()) v.refuse("one of size and ranges belongs there");
+    if ((out.size >= 0) == !out.runs.empty()) v.refuse("must have either size or ranges");
   }
   return out;
 }
@@ -123,8 +123,8 @@ void spread(PartsConfig& out, const Value& v, Read read) {
   if (out.kind == "qkv") targets = {&out.q, &out.k, &out.v};
   const int64_t parts = out.kind == "heads" ? out.heads : std::ssize(targets);
   if (parts != given) {
-    v.refuse("a list of " + std::to_string(given) + " (one value, or one for each of " +
-             std::to_string(parts) + " parts, belongs there)");
+    v.refuse("must be one value, or a list with one for each of " + std::to_string(parts) +
+             " parts, but is a list of " + std::to_string(given));
   }
   for (size_t i = 0; i < targets.size(); ++i) read(*targets[i], v.at(i));
 }
@@ -148,7 +148,7 @@ PartsConfig read_parts(const Value& value) {
   read_object(out, value, keys);
   int kinds = 0;
   for (const char* kind : {"rows", "cols", "heads", "qkv"}) kinds += value.json.contains(kind);
-  if (kinds != 1) value.refuse("exactly one of rows, cols, heads and qkv belongs there");
+  if (kinds != 1) value.refuse("must have exactly one of rows, cols, heads and qkv");
   // These keys need the parts, so they are read after them in any order of the keys.
   if (value.json.contains("lr_factor")) {
     spread(out, value.at("lr_factor"),

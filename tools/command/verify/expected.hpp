@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-/// What a tensor has to be after some steps with the default settings, by the float64 textbook.
+/// The values of a tensor after some steps with the default settings, by the float64 reference.
 struct Expected {
   std::vector<double> data, momentum, variance;                          // variance: AdamW
   double tolerance = 0, momentum_tolerance = 0, variance_tolerance = 0;  // absolute
