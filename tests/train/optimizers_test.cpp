@@ -59,7 +59,7 @@ TEST_CASE("train optimizers: QK-clip holds the attention logits, bitwise identic
   check_equal(held, train_on(4, "fsdp=2,tp=2", options, "muon", corpus));
 }
 
-TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is refused by key",
+TEST_CASE("train optimizers: a file is an optimizer; unsupported keys are rejected with an error",
           "[train]") {
   const Config model = preset("tiny");
   using Catch::Contains;
@@ -98,7 +98,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
   std::remove("optimizers_test.opt.json");
 }
 
-TEST_CASE("train optimizers: arguments that contradict each other are rejected by name",
+TEST_CASE("train optimizers: contradictory arguments are rejected with an error that names them",
           "[train]") {
   struct Row {
     const char* optimizer;
