@@ -26,7 +26,7 @@ struct Arguments {
   bool list = false, json = false;
 };
 
-/// What one rank found in one case; sums and maxima over ranks by `total`.
+/// The result of one case on one rank; `total` combines the ranks.
 struct Found {
   int64_t elements = 0, wrong = 0, bits = 0;
   double error = 0, ratio = 0;  // largest, absolute and as a share of the tolerance
