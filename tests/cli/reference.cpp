@@ -1,7 +1,7 @@
-// The float64 reference of `muonrt step`, with tools/reference. It interprets opt.json itself, so that
-// a test detects a key that the command misreads. Usage: muonrt_reference < INPUT > OUTPUT, both
-// JSON. INPUT has `config`, `tensors` (by name, with `shape` and `values`) and `grads`, for each
-// step the values by name; OUTPUT has the values after all steps. `config` has the keys of
+// The float64 reference of `muonrt step`, with tools/reference. It interprets opt.json itself, so
+// that a test detects a key that the command misreads. Usage: muonrt_reference < INPUT > OUTPUT,
+// both JSON. INPUT has `config`, `tensors` (by name, with `shape` and `values`) and `grads`, for
+// each step the values by name; OUTPUT has the values after all steps. `config` has the keys of
 // opt.json, and some in another form: `parts`, a list of {rows, cols: lists of indices, lr_factor,
 // normuon_axis}; `momentum`, a number or one for each step; `row_factors`, for each step a factor
 // for each row, applied after the step.

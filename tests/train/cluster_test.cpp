@@ -53,10 +53,11 @@ TEST_CASE("train: a run resumed on another mesh continues to the same losses", "
 
 TEST_CASE("train: a mesh that does not fit the ranks is rejected with its size", "[train]") {
   using Catch::Contains;
-  for (const auto& [text, ranks, words] : {std::tuple{"dp=3,fsdp=2", 4, "the product 6, but there are 4 ranks"},
-                                           std::tuple{"dp", 1, "'dp' is no dimension"},
-                                           std::tuple{"dp=0", 1, "'dp=0' is no dimension"},
-                                           std::tuple{"=4", 4, "'=4' is no dimension"}}) {
+  for (const auto& [text, ranks, words] :
+       {std::tuple{"dp=3,fsdp=2", 4, "the product 6, but there are 4 ranks"},
+        std::tuple{"dp", 1, "'dp' is no dimension"},
+        std::tuple{"dp=0", 1, "'dp=0' is no dimension"},
+        std::tuple{"=4", 4, "'=4' is no dimension"}}) {
     CHECK_THROWS_WITH(TrainMesh(text, ranks), Contains(words));
   }
   CHECK(TrainMesh("", 4).text() == "dp=2,fsdp=2");

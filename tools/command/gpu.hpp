@@ -7,7 +7,8 @@ namespace muonrt::tool {
 /// Exit status if the command needs a GPU and there is none.
 constexpr int kSkipped = 77;
 
-/// If `device` is "cuda" and there is no GPU, prints this and returns kSkipped, otherwise returns 0.
+/// If `device` is "cuda" and there is no GPU, prints this and returns kSkipped, otherwise returns
+/// 0.
 int skip_without_gpu(const std::string& device, bool json);
 
 /// Index of the GPU of a rank: the rank modulo the number of GPUs that this process can access.

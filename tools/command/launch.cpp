@@ -103,9 +103,9 @@ int ranks_elsewhere(int size) {
   return out;
 }
 
-/// Exchanges the exit codes of all ranks and returns the largest. It uses no collective, which would
-/// wait without a limit for a rank that never calls it. If a rank sends no code before the timeout,
-/// or within kGrace after another rank has failed, all ranks are stopped.
+/// Exchanges the exit codes of all ranks and returns the largest. It uses no collective, which
+/// would wait without a limit for a rank that never calls it. If a rank sends no code before the
+/// timeout, or within kGrace after another rank has failed, all ranks are stopped.
 int end_together(int rank, int mine, double timeout) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -89,8 +89,7 @@ int main(int argc, char** argv) {
     return printed(work());
   } catch (const std::bad_alloc&) {
     if (muonrt::tool::launcher_rank() == 0)
-      std::cerr
-          << "muonrt: out of memory; use smaller sizes, or a machine with more memory\n";
+      std::cerr << "muonrt: out of memory; use smaller sizes, or a machine with more memory\n";
     return 1;
   } catch (const std::exception& e) {
     if (muonrt::tool::launcher_rank() == 0) std::cerr << "muonrt: " << e.what() << '\n';

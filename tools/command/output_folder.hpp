@@ -8,18 +8,19 @@
 
 namespace muonrt::tool {
 
-/// A folder that is written as NAME.muonrt-tmp and renamed when it is complete, so after a crash NAME
-/// is the old folder or the new one. If NAME is a symbolic link, the folder that it points to is
-/// replaced. A run locks the file NAME.muonrt-tmp.lock, which names the run, before it creates the
-/// work folder, and removes the file after the folder. A work folder without a lock file therefore
-/// belongs to another program.
+/// A folder that is written as NAME.muonrt-tmp and renamed when it is complete, so after a crash
+/// NAME is the old folder or the new one. If NAME is a symbolic link, the folder that it points to
+/// is replaced. A run locks the file NAME.muonrt-tmp.lock, which names the run, before it creates
+/// the work folder, and removes the file after the folder. A work folder without a lock file
+/// therefore belongs to another program.
 class OutputFolder {
  public:
   /// Removes the files of a killed run. Throws std::runtime_error if the path is neither free nor a
   /// replaceable folder, if the folder cannot be created or replaced, or if another run is writing
   /// it; the message names that run.
   /// @param option    the option of the command line, for messages.
-  /// @param replaces  whether to replace a folder that an earlier OutputFolder wrote, if it holds no
+  /// @param replaces  whether to replace a folder that an earlier OutputFolder wrote, if it holds
+  /// no
   ///                  other files and no file has changed. An empty folder is always replaced.
   OutputFolder(std::string option, const std::string& path, bool replaces);
   /// Removes what was not committed.

@@ -28,7 +28,9 @@ int32_t index_of(const std::array<const char*, count>& words, const std::string&
 }  // namespace
 
 void add_gpu_comm_options(CLI::App& command, RunDevice& where) {
-  command.add_option("--device", where.device, "host or cuda; rank r uses GPU r modulo the number of GPUs")
+  command
+      .add_option("--device", where.device,
+                  "host or cuda; rank r uses GPU r modulo the number of GPUs")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
   command

@@ -14,13 +14,14 @@ namespace muonrt::tool {
 
 /// A safetensors file that will be written.
 struct Shard {
-  std::string name;                  // in its folder
-  std::vector<TensorEntry> entries;  // in the order of their data; offsets are set when the file is written
+  std::string name;  // in its folder
+  std::vector<TensorEntry>
+      entries;  // in the order of their data; offsets are set when the file is written
   std::map<std::string, std::string> metadata;
 };
 
-/// Distributes tensors in their order over files NAME-00001-of-00002.safetensors, ... Each file has at
-/// most `most` bytes of tensors, or a single larger tensor. Without tensors there is one file.
+/// Distributes tensors in their order over files NAME-00001-of-00002.safetensors, ... Each file has
+/// at most `most` bytes of tensors, or a single larger tensor. Without tensors there is one file.
 std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most);

@@ -54,7 +54,8 @@ void check_layout(const ParamConfig& config, const Value& at) {
   if (last > 1) at.refuse("only one of row_bounds, owner and flat is allowed; remove the others");
   if (!l.placements.empty() && (last > 0 || !l.cuts.empty())) {
     at.refuse(
-        "placements together with cuts, row_bounds, owner or flat are not allowed; remove one of them");
+        "placements together with cuts, row_bounds, owner or flat are not allowed; remove one of "
+        "them");
   }
   if (l.placements.empty() && !l.reading.empty() && (last > 0 || !l.cuts.empty())) {
     at.refuse("reading is set without placements, and cuts have only one reading; remove it");
@@ -78,7 +79,8 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
     check_layout(made.config, rule);
     drop_inherited(made.config, rule);
     const std::string role = made.config.role.value_or("");
-    if (role.empty()) rule.refuse("role is missing here and in defaults; set it to muon, adamw or frozen");
+    if (role.empty())
+      rule.refuse("role is missing here and in defaults; set it to muon, adamw or frozen");
     if (role != "frozen" && !made.config.lr) {
       rule.refuse("lr is missing here and in defaults; set the learning rate");
     }

@@ -72,7 +72,7 @@ struct Setting {
 
 /// The settings that opt.json gives a parameter. Settings that are absent have muonrt's defaults.
 struct ParamConfig {
-  std::string rule;  // "rules[2]", for messages
+  std::string rule;                 // "rules[2]", for messages
   std::optional<std::string> role;  // muon, adamw, frozen
   std::optional<std::string> view;  // none, stack, flatten; absent: none
   LayoutConfig layout;

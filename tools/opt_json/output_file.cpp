@@ -56,8 +56,8 @@ bool same_file(const std::string& a, const std::string& b) {
   return output_target(a) == output_target(b) || fs::equivalent(a, b, error);
 }
 
-/// A new file with a random name in the folder of the target. It never replaces an existing file and
-/// follows no link. The destructor removes it unless it was published.
+/// A new file with a random name in the folder of the target. It never replaces an existing file
+/// and follows no link. The destructor removes it unless it was published.
 class Temporary {
  public:
   explicit Temporary(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {

@@ -10,8 +10,8 @@ namespace muonrt::tool {
 std::filesystem::path output_target(const std::string& path);
 
 /// Writes `content` to a temporary file in the same folder and then renames it, so that a run that
-/// ends earlier leaves the old file. If `path` is a symbolic link, its target is replaced. A replaced
-/// file keeps its permissions. Throws std::runtime_error that names the file.
+/// ends earlier leaves the old file. If `path` is a symbolic link, its target is replaced. A
+/// replaced file keeps its permissions. Throws std::runtime_error that names the file.
 void write_text_file(const std::string& path, const std::string& content);
 
 /// Flushes standard output. Returns false if it could not be written, for example on a full disk.

@@ -120,7 +120,8 @@ void read_coefficients(P& out, const Value& v) {
     return;
   }
   v.require_list(1);
-  if (v.json.size() > 32) v.refuse("must have at most 32 triples, but has " + std::to_string(v.json.size()));
+  if (v.json.size() > 32)
+    v.refuse("must have at most 32 triples, but has " + std::to_string(v.json.size()));
   for (size_t i = 0; i < v.json.size(); ++i) {
     const Value triple = v.at(i);
     triple.require_list(3);
@@ -165,7 +166,8 @@ BlocksConfig read_blocks(const Value& v) {
       {"grid",
        [](B& out, const Value& grid) {
          const auto sizes = grid.integers(1, 1024);
-         if (sizes.size() != 2) grid.refuse("must be two numbers, rows and columns, but is " + grid.shown());
+         if (sizes.size() != 2)
+           grid.refuse("must be two numbers, rows and columns, but is " + grid.shown());
          out.rows = sizes[0];
          out.cols = sizes[1];
        }},

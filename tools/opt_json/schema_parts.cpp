@@ -8,8 +8,7 @@ std::string read_axis(const Value& v) { return v.choice({"rows", "columns", "lon
 
 std::vector<Key<PartItem>> rate_keys() {
   return {{"lr_factor", [](PartItem& out, const Value& v) { out.lr_factor = v.number(0, kHuge); }},
-          {"normuon_axis",
-           [](PartItem& out, const Value& v) { out.normuon_axis = read_axis(v); }}};
+          {"normuon_axis", [](PartItem& out, const Value& v) { out.normuon_axis = read_axis(v); }}};
 }
 
 std::pair<int64_t, int64_t> read_range(const Value& v) {

@@ -101,8 +101,9 @@ void Value::require_object() const {
 
 void Value::require_list(size_t least) const {
   if (!json.is_array()) refuse("must be a list [...], but is " + shown());
-  if (json.size() < least) refuse("must have at least " + std::to_string(least) + " items, but has " +
-                                  std::to_string(json.size()));
+  if (json.size() < least)
+    refuse("must have at least " + std::to_string(least) + " items, but has " +
+           std::to_string(json.size()));
 }
 
 std::vector<int64_t> Value::integers(int64_t low, int64_t high) const {

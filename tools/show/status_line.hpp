@@ -14,8 +14,8 @@ struct Screen {
 /// Detects whether `out` is a terminal (unless TERM is "dumb") and its width.
 Screen detect_screen(std::FILE* out);
 
-/// Shows the status of long work: one line that is overwritten on a terminal, or a line for each call
-/// in a log file. Threads: one.
+/// Shows the status of long work: one line that is overwritten on a terminal, or a line for each
+/// call in a log file. Threads: one.
 class StatusLine {
  public:
   StatusLine(std::FILE* out, Screen screen) : out_(out), screen_(screen) {}

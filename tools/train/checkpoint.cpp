@@ -19,8 +19,8 @@ namespace {
 
 constexpr const char* kFormat = "muonrt train 1";
 /// Keys of an opt.json that do not affect the result of a run.
-constexpr const char* kIgnoredKeys[] = {"about",    "chunk_bytes",   "window",      "commit",
-                                 "replica_mode", "replica_check", "health_every"};
+constexpr const char* kIgnoredKeys[] = {"about",        "chunk_bytes",   "window",      "commit",
+                                        "replica_mode", "replica_check", "health_every"};
 
 std::string run_file(const std::string& folder) { return folder + "/train.json"; }
 
@@ -86,12 +86,14 @@ void SavedRun::begin_saving() const {
 std::string SavedRun::require_resumable() const {
   const std::string& folder = options.resume;
   if (!holds_checkpoint(folder)) {
-    throw std::runtime_error("--resume: " + folder + " holds no checkpoint, because it has no manifest.json; " +
+    throw std::runtime_error("--resume: " + folder +
+                             " holds no checkpoint, because it has no manifest.json; " +
                              "use a folder of --save, or omit --resume");
   }
   std::error_code error;
   if (!fs::exists(run_file(folder), error)) {
-    throw std::runtime_error("--resume: " + folder + " holds a checkpoint of another program, because it has " +
+    throw std::runtime_error("--resume: " + folder +
+                             " holds a checkpoint of another program, because it has " +
                              "no train.json; use a folder of --save");
   }
   const json saved = tool::parse_strict(tool::read_text(run_file(folder)), run_file(folder));

@@ -23,10 +23,11 @@ struct Options {
   std::string resume;  // folder of the checkpoint to continue from; empty: start a new run
   bool trace = false;
   bool json = false;
-  std::vector<double> lr;  // peak rates: one for each optimizer or one for all; empty: from the files
-  double qk_clip = 0.0;    // threshold for the attention logits; 0: from the optimizers
-  double warmup = 0.05;    // share of the steps
-  double final_lr = 0.1;   // share of the peak at the last step
+  std::vector<double>
+      lr;                // peak rates: one for each optimizer or one for all; empty: from the files
+  double qk_clip = 0.0;  // threshold for the attention logits; 0: from the optimizers
+  double warmup = 0.05;  // share of the steps
+  double final_lr = 0.1;  // share of the peak at the last step
   int64_t eval_every = 20;
   int64_t eval_windows = 128;  // of the validation text
   int64_t sample_bytes = 300;

@@ -26,8 +26,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Number of sequences in a block of the batch. The blocks are the same for any number of ranks, and
-/// their gradients are added exactly, so training is bitwise identical on any number of ranks.
+/// Number of sequences in a block of the batch. The blocks are the same for any number of ranks,
+/// and their gradients are added exactly, so training is bitwise identical on any number of ranks.
 constexpr int64_t kBlock = 2;
 
 /// The whole tensors of a model in one allocation.
@@ -195,8 +195,9 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   bool fits = Sum::fits(loss / tokens);
   for (const float g : grads_.block) fits = fits && Sum::fits(g);
   if (!fits) {
-    throw std::runtime_error("step " + std::to_string(step + 1) + " of " + plan_.optimizer +
-                             ": a gradient is not finite or is above 1024; lower the learning rate");
+    throw std::runtime_error(
+        "step " + std::to_string(step + 1) + " of " + plan_.optimizer +
+        ": a gradient is not finite or is above 1024; lower the learning rate");
   }
   for (size_t i = 0; i < grads_.block.size(); ++i) sums_.block[i] += Sum::of(grads_.block[i]);
   return Sum::of(loss / tokens);

@@ -18,7 +18,7 @@ namespace muonrt::train {
 struct RunPlan {
   std::string optimizer;  // of Options::optimizers
   uint64_t seed = 1;
-  double lr = 0.0;          // peak rate for the group of TrainOptimizer::lr; others keep their ratio
+  double lr = 0.0;  // peak rate for the group of TrainOptimizer::lr; others keep their ratio
   int64_t later_steps = 0;  // of the following runs, for the remaining time
 };
 
@@ -32,8 +32,8 @@ struct RunResult {
   double exposed_ms = 0.0;
   int64_t first_step = 0;  // steps before this run, from a checkpoint
   int64_t steps = 0;       // all steps, including those
-  /// For each step of this run, the largest input of an attention softmax over the whole batch, with
-  /// the weights before the step.
+  /// For each step of this run, the largest input of an attention softmax over the whole batch,
+  /// with the weights before the step.
   std::vector<float> max_logits;
   int64_t clipped_heads = 0;  // by QK-clip, summed over these steps
   bool interrupted = false;

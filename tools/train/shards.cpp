@@ -21,8 +21,8 @@ std::vector<muonrt_run_t> runs_of(const muonrt_layout_t& layout, int ranks,
 
 }  // namespace
 
-Shards::RankShards Shards::make_rank_shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs,
-                                 int rank) const {
+Shards::RankShards Shards::make_rank_shards(const TrainMesh& mesh,
+                                            const std::vector<ParamSpec>& specs, int rank) const {
   RankShards shards;
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::vector<int64_t>& shape = specs[i].shape;

@@ -9,8 +9,8 @@
 
 namespace muonrt::train {
 
-/// Sums of numbers in fixed point. They are exact, so the result depends neither on the order of the
-/// terms nor on the number of ranks. The resolution is 6e-14.
+/// Sums of numbers in fixed point. They are exact, so the result depends neither on the order of
+/// the terms nor on the number of ranks. The resolution is 6e-14.
 struct Sum {
   static constexpr double kOne = 0x1p44;
   /// Whether x may be a term: |x| < 1024, and not NaN. A sum can hold 2^9 terms of this size.
@@ -50,13 +50,14 @@ class Shards {
     std::vector<std::vector<int64_t>> shapes;  // by parameter
     std::vector<Stretch> stretches;
   };
-  RankShards make_rank_shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank) const;
+  RankShards make_rank_shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs,
+                              int rank) const;
   template <class T>
   static void pack(const RankShards& shards, const T* const* full, T* out);
 
   int rank_, ranks_;
   std::vector<RankShards> by_rank_;  // by rank
-  int64_t longest_ = 0;  // the most elements that a rank holds
+  int64_t longest_ = 0;              // the most elements that a rank holds
   // Messages by rank; members, so that each call reuses the memory.
   std::vector<float> gathered_;
   std::vector<std::vector<int64_t>> partial_grads_out_, partial_grads_in_;

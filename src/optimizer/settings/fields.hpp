@@ -87,9 +87,9 @@ struct ComparedEntry {
 inline constexpr Word kRoles[] = {{"muon", 1}, {"adamw", 2}};
 inline constexpr Word kMomentumKinds[] = {{"ema", 0}, {"heavy_ball", 1}, {"ema_corrected", 2}};
 inline constexpr Word kCoefficients[] = {
-    {"polar_express", 0}, {"keller_jordan", 1}, {"you_jiacheng", 2}, {"cans", 3},
-    {"deepseek_v4", 4},   {"cubic", 5},         {"classical", 6},    {"aol", 7},
-    {"custom", 100},
+    {"polar_express", 0}, {"keller_jordan", 1}, {"you_jiacheng", 2},
+    {"cans", 3},          {"deepseek_v4", 4},   {"cubic", 5},
+    {"classical", 6},     {"aol", 7},           {"custom", 100},
 };
 inline constexpr Word kSafetyModes[] = {{"auto", 0}, {"inner", 1}, {"all", 2}, {"none", 3}};
 inline constexpr Word kNormalizations[] = {{"prescaled", 0}, {"add_eps", 1}, {"max_eps", 2}};

@@ -135,7 +135,7 @@ int run(bool json) {
 }  // namespace
 
 void add_info_defaults(CLI::App& info, Work& work) {
-  auto* command = info.add_subcommand("defaults", "every setting's default, from the code");
+  auto* command = info.add_subcommand("defaults", "the default of every setting");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON");
   command->footer("Example: muonrt info defaults");

@@ -48,7 +48,8 @@ Json json_runs(const Runs& runs) {
   return out;
 }
 
-/// The flat range inside the local tensor after the cuts, as a list; an empty range gives an empty list.
+/// The flat range inside the local tensor after the cuts, as a list; an empty range gives an empty
+/// list.
 Runs flat_runs(const Layout& layout, int rank) {
   const auto [begin, end] = layout.flat_range(rank);
   return begin < end ? Runs{{begin, end}} : Runs{};
@@ -193,9 +194,10 @@ void add_layout(CLI::App& app, Work& work) {
                       "ranks of the mesh, row-major (default: 0,1,2,...)");
   command->add_option("--world", a->world, "number of ranks (default: the mesh's largest + 1)")
       ->check(CLI::Range(1, kMaxRanks));
-  command->add_option("--placements", t.placements,
-                      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without placements "
-                      "and cuts every rank holds everything");
+  command->add_option(
+      "--placements", t.placements,
+      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without placements "
+      "and cuts every rank holds everything");
   command->add_option("--reading", t.reading, "of the placements: literal or ordered");
   command->add_option("--flat-dims", t.flat_dims,
                       "ordered: mesh dimensions that FSDP cuts as one, last: dp_shard*cp");

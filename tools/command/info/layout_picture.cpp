@@ -18,8 +18,8 @@ constexpr double kWidth = 620, kHeight = 460, kLargestElement = 56, kLeast = 120
 constexpr size_t kMaxBlocks = 40000, kMaxTicks = 12, kMaxRanks = 8, kLegendRows = 22,
                  kSubtitle = 118;
 
-/// "rank 3: 8 elements", "ranks 0, 4, 8, ... (16): 1,024 elements"; ranks with partial gradients are
-/// joined by +.
+/// "rank 3: 8 elements", "ranks 0, 4, 8, ... (16): 1,024 elements"; ranks with partial gradients
+/// are joined by +.
 std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t elements) {
   const bool partial_grads = layout.partial_count() > 1;
   const size_t shown = std::min(ranks.size(), kMaxRanks);

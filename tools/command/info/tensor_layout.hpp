@@ -18,8 +18,8 @@ struct LayoutWords {
   std::string stack;       // of stacks; "": as matrices
   std::string reading, flat_dims;
   std::string cuts;  // instead of placements
-  /// "row-bounds", "owner" or "flat" over the mesh dimensions that no cut names, with uneven numbers
-  /// that differ between tensors; or "".
+  /// "row-bounds", "owner" or "flat" over the mesh dimensions that no cut names, with uneven
+  /// numbers that differ between tensors; or "".
   std::string last;
 };
 

@@ -9,8 +9,8 @@
 
 namespace muonrt::tool {
 
-/// Placements as texts for `muonrt layout --placements`. If `params` is empty, the names of the mesh
-/// decide; if `grads` is empty, gradients have the placements of the parameters.
+/// Placements as texts for `muonrt layout --placements`. If `params` is empty, the names of the
+/// mesh decide; if `grads` is empty, gradients have the placements of the parameters.
 struct PlacementWords {
   std::string params, grads, reading = "literal";
 };
@@ -20,7 +20,8 @@ OptimizerSettings model_settings(DeviceKind kind = DeviceKind::kHost);
 
 /// The input of the planner for these tensors with the default settings of both groups.
 /// Errors: INVALID_ARGUMENT if the mesh, a shape or placements cannot be parsed.
-/// @param mesh     "dp=16,fsdp=8,ep=8"; the names select the cuts (named_placements), and the ranks of
+/// @param mesh     "dp=16,fsdp=8,ep=8"; the names select the cuts (named_placements), and the ranks
+/// of
 ///                 ddp hold partial gradients.
 /// @param options  the options; `world` is replaced by the size of the mesh.
 /// @param words    placements that replace those of the names.

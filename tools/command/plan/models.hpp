@@ -43,8 +43,8 @@ struct ModelTotals {
 ModelTotals totals(const std::vector<ModelTensor>& tensors);
 
 /// The placements that the names of the mesh dimensions select for a tensor, in the form of
-/// `muonrt layout --placements`: fsdp and shard cut the rows of matrices and all of vectors, tp the columns of matrices, ep
-/// distributes the matrices of a stack; every other name replicates.
+/// `muonrt layout --placements`: fsdp and shard cut the rows of matrices and all of vectors, tp the
+/// columns of matrices, ep distributes the matrices of a stack; every other name replicates.
 /// @param names  the names of the mesh dimensions, in order.
 std::string named_placements(const std::vector<std::string>& names, const ModelTensor& tensor);
 

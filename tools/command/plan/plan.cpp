@@ -103,8 +103,9 @@ void add_problem(CLI::App* command, Arguments& a) {
                       "instead of the names: \"R,S(0)\" for each mesh dimension, for every tensor "
                       "(a dimension that a tensor lacks is not cut); P: ranks hold partial "
                       "gradients");
-  command->add_option("--grad-placements", a.placements.grads,
-                      "the same for the gradients, if their layout differs from that of the parameters");
+  command->add_option(
+      "--grad-placements", a.placements.grads,
+      "the same for the gradients, if their layout differs from that of the parameters");
   command->add_option("--reading", a.placements.reading, "of placements: literal or ordered")
       ->check(CLI::IsMember({"literal", "ordered"}))
       ->capture_default_str();
@@ -153,9 +154,10 @@ void add_rates(CLI::App* command, Arguments& a) {
   const auto rate = [&](const char* name, std::optional<double>& to, double host, double gpu,
                         double least, const char* what) {
     command
-        ->add_option(name, to,
-                     fmt::format("for --replica-mode auto: {} (default {} on the host, {} on a GPU)",
-                                 what, host, gpu))
+        ->add_option(
+            name, to,
+            fmt::format("for --replica-mode auto: {} (default {} on the host, {} on a GPU)", what,
+                        host, gpu))
         ->check(number_between(least, 1e30));
   };
   constexpr MachineRates kHost;

@@ -12,9 +12,10 @@ struct ExportArguments {
   bool json = false;
 };
 
-/// Writes the parameters as whole tensors, in F32 if the checkpoint has master weights or remainders;
-/// with `state` also momentum and moments. Errors: as Saved::read and StateSources; INVALID_ARGUMENT
-/// if the values of a parameter were not saved; IO; std::runtime_error if the folder is not empty.
+/// Writes the parameters as whole tensors, in F32 if the checkpoint has master weights or
+/// remainders; with `state` also momentum and moments. Errors: as Saved::read and StateSources;
+/// INVALID_ARGUMENT if the values of a parameter were not saved; IO; std::runtime_error if the
+/// folder is not empty.
 void export_checkpoint(const ExportArguments& arguments);
 
 }  // namespace muonrt::tool

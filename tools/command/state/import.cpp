@@ -21,7 +21,8 @@ namespace {
 /// The keys of the state of an optimizer. Tensors are named PARAMETER.KEY.
 struct Format {
   const char *name, *muon, *first, *second, *momentum;
-  bool key_first = false;  // names are KEY/PARAMETER; there are update counts, and metadata for momentum
+  bool key_first =
+      false;  // names are KEY/PARAMETER; there are update counts, and metadata for momentum
 };
 constexpr Format kFormats[] = {{"torch", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
                                {"keller_jordan", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
@@ -93,7 +94,8 @@ class Import {
     if (entry->dtype == "I64" && entry->bytes() == sizeof out)
       std::memcpy(&out, state_.bytes(*entry).data(), sizeof out);
     MUONRT_REQUIRE(out >= 0 && out <= a_.step, kInvalidArg, state_.path(), ": tensor ",
-                   in_quotes(entry->name), " is ", out, ", but must be an I64 from 0 to --step, which is ", a_.step);
+                   in_quotes(entry->name), " is ", out,
+                   ", but must be an I64 from 0 to --step, which is ", a_.step);
     return out;
   }
   /// The kind of Muon's momentum of a parameter.
@@ -138,7 +140,8 @@ class Import {
   }
   static void require_number(const TensorModel& model, const TensorEntry& entry) {
     MUONRT_REQUIRE(entry.dtype == "F32" || entry.dtype == "BF16", kInvalidArg, model.path(),
-                   ": tensor ", in_quotes(entry.name), " is ", entry.dtype, ", but must be F32 or BF16");
+                   ": tensor ", in_quotes(entry.name), " is ", entry.dtype,
+                   ", but must be F32 or BF16");
   }
   void add_moment(ManifestParam& p, int32_t kind, const TensorEntry& entry) {
     require_number(state_, entry);

@@ -15,7 +15,8 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr const char* kOfOneKept = "manifest of an older checkpoint that was kept: its name in the folder";
+constexpr const char* kOfOneKept =
+    "manifest of an older checkpoint that was kept: its name in the folder";
 
 /// Adds the options that select a checkpoint.
 void add_saved(CLI::App& command, Saved& saved) {
@@ -53,12 +54,12 @@ void add_looks(CLI::App& state, Work& work) {
                show_checkpoint(a.first, a.json);
                return 0;
              });
-  add<Looks>(
-      state, work, "verify",
-      "reads every byte and checks checksums, that each element exists once, that moments are finite "
-      "and second moments >= 0, and the hashes of parameters. Exit code 1 after an error",
-      "run/state --manifest manifest-0000000003-0000000000001000.json", one,
-      [](const Looks& a) { return verify_checkpoint(a.first, a.json) ? 0 : 1; });
+  add<Looks>(state, work, "verify",
+             "reads every byte and checks checksums, that each element exists once, that moments "
+             "are finite "
+             "and second moments >= 0, and the hashes of parameters. Exit code 1 after an error",
+             "run/state --manifest manifest-0000000003-0000000000001000.json", one,
+             [](const Looks& a) { return verify_checkpoint(a.first, a.json) ? 0 : 1; });
   add<Looks>(
       state, work, "diff",
       "compares two checkpoints of any meshes: settings, parameters, and for each tensor the "
@@ -83,9 +84,7 @@ void add_export(CLI::App& state, Work& work) {
       "run/state --to run/model",
       [](CLI::App& command, ExportArguments& a) {
         add_saved(command, a.saved);
-        command.add_option("--to", a.to, "a new or empty folder")
-            ->required()
-            ->check(file_name());
+        command.add_option("--to", a.to, "a new or empty folder")->required()->check(file_name());
         shard_bytes_option(command, a.most)->capture_default_str();
         command.add_flag("--state", a.state,
                          "write momentum and moments, too, with state.safetensors.index.json, for "
@@ -108,12 +107,13 @@ void add_import(CLI::App& state, Work& work) {
         command.add_option("STATE", a.state, "safetensors: a file, an index or a folder")
             ->required()
             ->check(file_name());
-        command.add_option("--from", a.from, "optimizer that determines the keys and the kind of momentum")
+        command
+            .add_option("--from", a.from,
+                        "optimizer that determines the keys and the kind of momentum")
             ->required()
             ->check(CLI::IsMember(import_formats()));
         command
-            .add_option("--params", a.params,
-                        "the parameters, in the dtypes of the new optimizer")
+            .add_option("--params", a.params, "the parameters, in the dtypes of the new optimizer")
             ->required()
             ->check(file_name());
         command.add_option("--to", a.to, "a new folder, or one without a checkpoint")
@@ -138,7 +138,8 @@ void add_import(CLI::App& state, Work& work) {
 }  // namespace
 
 void add_state(CLI::App& app, Work& work) {
-  auto* state = app.add_subcommand("state", "shows, verifies, compares, exports and imports checkpoints");
+  auto* state =
+      app.add_subcommand("state", "shows, verifies, compares, exports and imports checkpoints");
   state->require_subcommand(1);
   add_looks(*state, work);
   add_export(*state, work);

@@ -20,8 +20,8 @@ struct MatrixPart {
 };
 
 /// Converts `parts` for matrices of this shape; empty if opt.json has none.
-/// Throws std::runtime_error if the numbers do not fit the shape. The optimizer checks that the parts
-/// cover the matrix.
+/// Throws std::runtime_error if the numbers do not fit the shape. The optimizer checks that the
+/// parts cover the matrix.
 /// @param where  "opt.json: rules[2].parts" and the parameter, for messages.
 std::vector<MatrixPart> parts_of(const PartsConfig& config, int64_t rows, int64_t cols,
                                  const std::string& where);

@@ -32,7 +32,8 @@ void check_gradient(const TensorModel& file, const StepTensor& t, const std::str
   const TensorEntry* entry = file.table().find(name);
   const std::string where = file.path() + ": gradient " + shown(name);
   if (!entry) {
-    throw std::runtime_error(where + " is missing, but the parameter is not frozen; add it, or give " +
+    throw std::runtime_error(where +
+                             " is missing, but the parameter is not frozen; add it, or give " +
                              shown(t.entry->name) + " the role frozen");
   }
   if (entry->shape != t.entry->shape) {
@@ -118,8 +119,7 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
     (part.columns ? p.cols : p.rows) = part.runs.data();
     (part.columns ? p.n_cols : p.n_rows) = std::ssize(part.runs);
     p.lr_factor = part.lr_factor;
-    if (part.normuon_axis && t.config->normuon)
-      p.normuon_axis = bound_axis(*part.normuon_axis);
+    if (part.normuon_axis && t.config->normuon) p.normuon_axis = bound_axis(*part.normuon_axis);
   }
   muonrt_param_t& p = params_.emplace_back(param());
   p.name = t.entry->name.c_str();
@@ -133,11 +133,9 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
   p.grad_layout = t.grad_layout ? t.grad_layout->c() : nullptr;
   p.data = local.data;
   p.grad = local.grad;
-  p.master_kind = 
+  p.master_kind =
       t.half() ? t.config->master_kind.value_or(MUONRT_MASTER_AUTO) : MUONRT_MASTER_NONE;
-  p.view = t.stack()     ? MUONRT_VIEW_STACK
-           : t.flatten() ? MUONRT_VIEW_FLATTEN
-                         : MUONRT_VIEW_NONE;
+  p.view = t.stack() ? MUONRT_VIEW_STACK : t.flatten() ? MUONRT_VIEW_FLATTEN : MUONRT_VIEW_NONE;
   if (!t.adamw() && (t.config->batch_dims || t.config->row_dims)) {
     p.view = MUONRT_VIEW_NONE;
     p.batch_dims = t.batch_dims();

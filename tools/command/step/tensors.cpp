@@ -48,9 +48,8 @@ std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& w
 /// Checks what the optimizer cannot check, because it does not see opt.json.
 void check_kind(const StepTensor& t) {
   if (t.entry->dtype != "F32" && t.entry->dtype != "BF16")
-    throw std::runtime_error(
-        t.where + ": its dtype is " + t.entry->dtype +
-        ", but must be F32 or BF16; convert it, or give it the role frozen");
+    throw std::runtime_error(t.where + ": its dtype is " + t.entry->dtype +
+                             ", but must be F32 or BF16; convert it, or give it the role frozen");
   if (!t.config->is_muon()) return;
   if (t.config->batch_dims && !t.stack())
     throw std::runtime_error(t.where + ": batch_dims is " + std::to_string(*t.config->batch_dims) +
@@ -79,8 +78,9 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
                         cuts ? "" : l.reading, l.cuts, l.row_bounds, l.owner, l.flat},
                        l.placements.empty() ? "layout" : "placements");
   if (l.placements.find('P') != std::string::npos) {
-    throw std::runtime_error(t.where + ": placements: " + l.placements +
-                             " contains P, but a parameter is not a sum; write P in grad_placements");
+    throw std::runtime_error(
+        t.where + ": placements: " + l.placements +
+        " contains P, but a parameter is not a sum; write P in grad_placements");
   }
   if (l.grad_placements.empty()) return;
   // Row bounds, owner and flat ranges apply only to the parameter.

@@ -25,8 +25,8 @@ void store(unsigned char* at, int32_t dtype, float value) {
   }
 }
 
-/// Bytes before a shard. Unless `aligned` is set they vary, so that shards are aligned only to their
-/// elements.
+/// Bytes before a shard. Unless `aligned` is set they vary, so that shards are aligned only to
+/// their elements.
 int64_t red_zone_of(size_t tensor, int32_t dtype, bool aligned) {
   return aligned ? 256 : (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
 }
@@ -36,8 +36,8 @@ std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t be
       static_cast<size_t>(before + (elements + kRedZone) * bytes_of(dtype)), kRedZoneByte);
 }
 
-/// Partial gradient `index` of `count`. Their sum in this order is exactly `value`, and each is exact
-/// in bf16 if `value` is: a coarse part, pairs that cancel, and the rest.
+/// Partial gradient `index` of `count`. Their sum in this order is exactly `value`, and each is
+/// exact in bf16 if `value` is: a coarse part, pairs that cancel, and the rest.
 float partial_grad_of(float value, int64_t index, int64_t count) {
   if (count <= 1) return value;
   const float coarse = std::nearbyint(value * 8.0f) / 8.0f;

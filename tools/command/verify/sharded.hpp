@@ -57,8 +57,8 @@ class Sharded {
   Optimizer& optimizer() { return *optimizer_; }
   /// The value of element `local` of the shard.
   float data_at(size_t tensor, int64_t local) const;
-  /// The state of the elements of the shard; empty if the tensor has no such state, or if its owners
-  /// store it because gradients are partial.
+  /// The state of the elements of the shard; empty if the tensor has no such state, or if its
+  /// owners store it because gradients are partial.
   /// @param kind  MUONRT_STATE_MOMENTUM, _VARIANCE or _MASTER.
   std::vector<float> state(size_t tensor, int32_t kind);
 
@@ -82,7 +82,7 @@ class Sharded {
     uint64_t seed = 0;
     bool muon = false, partial = false;  // partial: the gradient is a sum of partial gradients
     int64_t elements = 0;
-    int64_t partial_grads = 1, partial_grad = 0;             // their number, and this rank's index
+    int64_t partial_grads = 1, partial_grad = 0;  // their number, and this rank's index
     std::vector<Stretch> stretches;
     std::vector<unsigned char> data, grad;                   // including red zones
     int64_t data_at = 0, grad_at = 0;                        // bytes before the first element

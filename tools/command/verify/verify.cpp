@@ -149,7 +149,8 @@ void add_row(Table& table, const VerifyCase& c, const Found& f) {
 constexpr const char* kColumns =
     "#wrong: elements of parameters and state that differ from the float64 reference by more than "
     "a\n"
-    "tolerance (tol.) that follows from the dtypes; #bits: elements whose bytes differ from those of "
+    "tolerance (tol.) that follows from the dtypes; #bits: elements whose bytes differ from those "
+    "of "
     "a\n"
     "single rank. Messages, scratch and the space around every shard are NaN before each step.\n";
 

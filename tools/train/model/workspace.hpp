@@ -38,7 +38,8 @@ class Workspace {
   Products products;
   std::vector<Layer> layers;
   /// layers x heads: the largest input of the softmax of each head, including the scale, over all
-  /// queries and their keys, in the passes since `forget_attention_max`; -infinity before the first.
+  /// queries and their keys, in the passes since `forget_attention_max`; -infinity before the
+  /// first.
   std::vector<float> attention_max;
   float* x = nullptr;       // rows x d_model: output of the last layer
   float* inv = nullptr;     // rows
