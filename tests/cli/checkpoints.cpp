@@ -1,6 +1,6 @@
 // Checkpoints of a small model with every kind of state, for `state`.
 // Usage: muonrt_checkpoints FOLDER RANKS STEPS [VOCABULARY [WITH_PARAMS [KEEP [FROM]]]]
-// Saves once behind the last step; with KEEP > 1 behind every step. FROM: a checkpoint to go on
+// Saves once after the last step; with KEEP > 1 after every step. FROM: a checkpoint to continue
 // from, which may be of a part.
 
 #include <atomic>
