@@ -7,7 +7,7 @@
 
 namespace muonrt::train::test {
 
-/// The model by its formulas, in float64 and plain loops, one token after another; shares no code
+/// The model by its formulas, in float64 and portable loops, one token after another; shares no code
 /// with tools/train but the list of parameters.
 /// @param attention_max  layers x heads: raised to the largest input of each head's softmax; may be
 ///                       null.

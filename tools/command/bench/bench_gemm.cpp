@@ -200,14 +200,14 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   std::vector<std::unique_ptr<GemmWorkload>> workloads;
   std::vector<TimedWork> works;
   for (const Provider& provider : list) {
-    if (provider.plain && flops > kMaxPortableFlops) continue;
+    if (provider.portable && flops > kMaxPortableFlops) continue;
     on_behalf_of(provider.name, [&] {
       workloads.push_back(std::make_unique<GemmWorkload>(provider, report, kind, inputs));
     });
     GemmWorkload& workload = *workloads.back();
     works.emplace_back(
         workload.bench, filler, [&workload](int64_t number) { workload.run(number); },
-        provider.name, provider.plain);
+        provider.name, provider.portable);
   }
   if (workloads.empty()) return;
   time_in_turns(a, filler, works);

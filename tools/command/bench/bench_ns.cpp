@@ -151,23 +151,23 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
   for (const Provider& p : list) {
-    if (p.plain && job.flops() > kMaxPortableFlops) continue;
+    if (p.portable && job.flops() > kMaxPortableFlops) continue;
     on_behalf_of(p.name, [&] {
       scenes.push_back(std::make_unique<Scene>(p, report, settings, job, inputs));
     });
     works.emplace_back(
         scenes.back()->bench, filler, [&s = *scenes.back()](int64_t) { s.enqueue(); }, p.name,
-        p.plain);
+        p.portable);
   }
   if (scenes.empty()) return;
   time_in_turns(report.arguments, filler, works);
   // Results are compared with those of portable loops, or else of the first provider.
   NsCheck check;
   std::vector<int64_t> bad(scenes.size());
-  for (const bool plain : {true, false})
+  for (const bool portable : {true, false})
     for (size_t i = 0; i < scenes.size(); ++i) {
       Scene& workload = *scenes[i];
-      if (workload.provider.plain != plain) continue;
+      if (workload.provider.portable != portable) continue;
       bad[i] = on_behalf_of(workload.provider.name, [&] {
         workload.run_from_nan();
         workload.plant(fault, check.has_seen());

@@ -160,7 +160,7 @@ class Import {
     if (numel == 0) return;
     p.state[kind_name(kind)] = dtype;
     const StateTensor tensor = {std::ssize(manifest_.params), p.name, kind, dtype, numel};
-    // It is read alone.
+    // The writer only reads through the pointer.
     shards_.push_back(
         {tensor, whole_extent(numel), const_cast<unsigned char*>(bytes.data()), 0, numel});
   }
