@@ -1,6 +1,6 @@
 // Checkpoints of a small model with every kind of state, for `state`.
 // Usage: muonrt_checkpoints FOLDER RANKS STEPS [VOCABULARY [WITH_PARAMS [KEEP [FROM]]]]
-// Saves once behind the last step; with KEEP > 1 behind every step. FROM: a checkpoint to go on
+// Saves once after the last step; with KEEP > 1 after every step. FROM: a checkpoint to continue
 // from, which may be of a part.
 
 #include <atomic>
@@ -58,16 +58,15 @@ std::vector<Tensor> model(int64_t vocabulary) {
 }
 
 std::vector<muonrt_group_t> groups() {
-  std::vector<muonrt_group_t> out(4);
-  for (size_t i = 0; i < out.size(); ++i)
-    muonrt_group_init(&out[i], i == kAdamW ? MUONRT_ROLE_ADAMW : MUONRT_ROLE_MUON);
+  std::vector<muonrt_group_t> out(4, muonrt::muon_group());
+  out[kAdamW] = muonrt::adamw_group();
   out[kNormuon].normuon_axis = MUONRT_NORMUON_ROWS;
   out[kHeavyBall].momentum_kind = MUONRT_MOMENTUM_HEAVY_BALL;
   out[kHeavyBall].momentum_dtype = MUONRT_DTYPE_BF16;
   return out;
 }
 
-/// A rank's shard of a tensor: which elements of the whole lie here, and their values.
+/// The shard of a tensor on one rank: the indices of its elements in the tensor, and their values.
 struct Shard {
   Shard(const Tensor& tensor, const muonrt::Comm& comm) {
     muonrt_layout_init(&layout);
@@ -90,7 +89,7 @@ struct Shard {
     }
     elements = std::move(at);
     grad.resize(elements.size());
-    data.resize(elements.size());  // as many bytes as f32 needs
+    data.resize(elements.size());  // bf16 uses half of these bytes
     for (size_t i = 0; i < elements.size(); ++i) {
       const float value = noise(elements[i]);
       if (tensor.dtype == MUONRT_DTYPE_F32) {

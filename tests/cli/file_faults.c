@@ -30,7 +30,7 @@ static enum outcome outcome_of_call(int writes) {
   return FAILS;
 }
 
-/* Null where it is to fail. */
+/* Null if the call must fail. */
 static void* next_of(const char* name) {
   const enum outcome outcome = outcome_of_call(0);
   if (outcome == KILLS) kill(getpid(), SIGKILL);

@@ -1,10 +1,10 @@
-// The float64 reference of `muonrt step`, by tools/textbook. It interprets opt.json itself, so that
-// a test detects a key that the command misreads. Usage: muonrt_reference < INPUT > OUTPUT, both
-// JSON. INPUT has `config`, `tensors` (by name, with `shape` and `values`) and `grads`, for each
-// step the values by name; OUTPUT has the values after all steps. `config` has the words of
-// opt.json, and for what opt.json says in other ways: `parts`, a list of {rows, cols: lists of
-// indices, lr_factor, axis}; `momentum`, a number or one for each step; `row_factors`, for each
-// step a factor for each row, applied after the step.
+// The float64 reference of `muonrt step`, with tools/reference. It interprets opt.json itself, so
+// that a test detects a key that the command misreads. Usage: muonrt_reference < INPUT > OUTPUT,
+// both JSON. INPUT has `config`, `tensors` (by name, with `shape` and `values`) and `grads`, for
+// each step the values by name; OUTPUT has the values after all steps. `config` has the keys of
+// opt.json, and some in another form: `parts`, a list of {rows, cols: lists of indices, lr_factor,
+// normuon_axis}; `momentum`, a number or one for each step; `row_factors`, for each step a factor
+// for each row, applied after the step.
 
 #include "reference/reference.hpp"
 
@@ -32,7 +32,7 @@ using reference::Normalize;
 using reference::Scale;
 using Values = std::vector<double>;
 
-/// A word's meaning. Throws if the reference has none.
+/// The value that belongs to a name in opt.json. Throws if the name is unknown.
 template <class T>
 T choice(const Json& words, const char* key, const char* otherwise,
          const std::map<std::string, T>& known) {
@@ -64,7 +64,7 @@ void take_list(const Json& words, reference::Muon& how) {
     if (mode == "all") how.list = divided(how.list, std::exchange(how.safety, 1));
   } else {
     how.list = std::map<std::string, List>{{"keller_jordan", kKellerJordan},
-                                           {"you", kYouJiacheng},
+                                           {"you_jiacheng", kYouJiacheng},
                                            {"deepseek_v4", kDeepSeekV4},
                                            {"aol", kAolFlash}}
                    .at(given);
@@ -89,7 +89,7 @@ class AdamW : public Param {
     how_.decay = decay_of(words);
     how_.beta1 = betas.at(0);
     how_.beta2 = betas.at(1);
-    how_.eps = words.value("adam_eps", 1e-8);
+    how_.eps = words.value("adamw_eps", 1e-8);
     how_.folded = words.value("adam_form", "torch") == "folded";
     how_.nesterov = words.value("adam_form", "torch") == "nesterov";
   }
@@ -114,7 +114,7 @@ class Muon : public Param {
     how_.heavy_ball = words.value("momentum_kind", "ema") == "heavy_ball";
     corrected_ = words.value("momentum_kind", "ema") == "ema_corrected";
     how_.nesterov = words.value("nesterov", true);
-    how_.scale = choice<Scale>(words, "scale", "match_rms",
+    how_.scale = choice<Scale>(words, "scale_rule", "match_rms",
                                {{"original", Scale::kOriginal},
                                 {"match_rms", Scale::kMatchRms},
                                 {"ratio", Scale::kRatio},
@@ -125,7 +125,7 @@ class Muon : public Param {
                                        {{"prescaled", Normalize::kPrescaled},
                                         {"add_eps", Normalize::kAddEps},
                                         {"max_eps", Normalize::kMaxEps}});
-    how_.eps = words.value("eps", 0.0);
+    how_.eps = words.value("normalize_eps", 0.0);
     how_.aol = words.value("row_scaling", "none") == "aol";
     how_.equilibrate = words.value("row_scaling", "none") == "equilibrate";
     how_.renormalize = words.value("renormalize", false);
@@ -167,7 +167,7 @@ class Muon : public Param {
 
  private:
   void take_shape(const Json& words, const std::vector<int64_t>& shape, size_t size) {
-    const bool stack = words.at("role") == "stack";
+    const bool stack = words.value("view", "none") == "stack";
     const auto batch = static_cast<size_t>(stack ? words.value("batch_dims", 1) : 0);
     const size_t first_col = batch + static_cast<size_t>(words.value("row_dims", 1));
     for (size_t d = batch; d < shape.size(); ++d) (d < first_col ? rows_ : cols_) *= shape[d];
@@ -189,7 +189,7 @@ class Muon : public Param {
     const std::string axis = normuon.value("axis", "rows");
     for (const Json& part : words.value("parts", Json::array()))
       add({part.at("rows"), part.at("cols"), part.value("lr_factor", 1.0)},
-          part.value("axis", axis));
+          part.value("normuon_axis", axis));
     if (parts_.empty())
       add(reference::whole_matrix(momentum_.at(0).rows, momentum_.at(0).cols), axis);
   }

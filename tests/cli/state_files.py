@@ -56,7 +56,7 @@ class Tensors:
         return bytes(self.data[begin:end])
 
     def write(self, path):
-        """Without a change of sizes; checksums of a checkpoint's file are made anew.
+        """Without a change of sizes; checksums of a checkpoint's file are computed again.
         @return (bytes, CRC-32C of the header)."""
         if "crc32c" in self.metadata:
             self.metadata["crc32c"] = "".join(f"{crc32c(self.data[at:at + BLOCK]):08x}"

@@ -67,8 +67,8 @@ class Case:
         files.write(self.folder / name, {key: (self.dtype, self.shapes[key.split("@")[0]], flat)
                                          for key, flat in tensors.items()} | (more or {}), metadata)
 
-    def write_addends(self):
-        """Files p0, p1, ...: two addends of every gradient."""
+    def write_partial_grads(self):
+        """Files p0, p1, ...: two partial gradients for every gradient."""
         for i, grads in enumerate(self.grads):
             other = {name: values(f"{name} {i} other", len(flat)) for name, flat in grads.items()}
             self.write(f"p{i}", {f"{name}@0": flat for name, flat in other.items()} | {

@@ -55,7 +55,7 @@ inline RunResult train_on(int ranks, const std::string& mesh_text, const Options
   return results[0];
 }
 
-/// Equal to the bit, every step of them.
+/// Checks that two curves are bitwise identical in every step.
 inline void check_equal(const RunResult& one, const RunResult& many) {
   REQUIRE(many.curve.points.size() == one.curve.points.size());
   for (size_t i = 1; i < one.curve.points.size(); ++i) {

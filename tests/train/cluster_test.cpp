@@ -10,7 +10,7 @@ using namespace muonrt;
 using namespace muonrt::train;
 using namespace muonrt::train::test;
 
-TEST_CASE("train: losses over any number of ranks and any mesh are equal to the bit", "[train]") {
+TEST_CASE("train: losses are bitwise identical on any number of ranks and any mesh", "[train]") {
   const Corpus corpus = tiny_corpus();
   const Options options = tiny_options();
   for (const std::string optimizer : {"muon", "adamw"}) {
@@ -51,12 +51,13 @@ TEST_CASE("train: a run resumed on another mesh continues to the same losses", "
   CHECK(rest.val_loss == whole.val_loss);
 }
 
-TEST_CASE("train: a mesh that does not fit the ranks is refused with its size", "[train]") {
+TEST_CASE("train: a mesh that does not fit the ranks is rejected with its size", "[train]") {
   using Catch::Contains;
-  for (const auto& [text, ranks, words] : {std::tuple{"dp=3,fsdp=2", 4, "6 places for 4 ranks"},
-                                           std::tuple{"dp", 1, "'dp' is no dimension"},
-                                           std::tuple{"dp=0", 1, "'dp=0' is no dimension"},
-                                           std::tuple{"=4", 4, "'=4' is no dimension"}}) {
+  for (const auto& [text, ranks, words] :
+       {std::tuple{"dp=3,fsdp=2", 4, "the product 6, but there are 4 ranks"},
+        std::tuple{"dp", 1, "'dp' is no dimension"},
+        std::tuple{"dp=0", 1, "'dp=0' is no dimension"},
+        std::tuple{"=4", 4, "'=4' is no dimension"}}) {
     CHECK_THROWS_WITH(TrainMesh(text, ranks), Contains(words));
   }
   CHECK(TrainMesh("", 4).text() == "dp=2,fsdp=2");

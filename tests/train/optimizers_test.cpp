@@ -59,13 +59,13 @@ TEST_CASE("train optimizers: QK-clip holds the attention logits, bitwise identic
   check_equal(held, train_on(4, "fsdp=2,tp=2", options, "muon", corpus));
 }
 
-TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is refused by key",
+TEST_CASE("train optimizers: a file is an optimizer; unsupported keys are rejected with an error",
           "[train]") {
   const Config model = preset("tiny");
   using Catch::Contains;
   const std::string rest = R"({"name": "*", "role": "adamw", "lr": 0.01}]})";
   const auto rules = [&](const std::string& more) {
-    return R"({"rules": [{"name": "h*.w*", "role": "matrix", "lr": 0.02, )" + more + "}, " + rest;
+    return R"({"rules": [{"name": "h*.w*", "role": "muon", "lr": 0.02, )" + more + "}, " + rest;
   };
   const TrainOptimizer good(written(rules(R"("steps": 7)")), model, 3.0);
   CHECK(good.lr() == 0.02);
@@ -88,7 +88,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
            std::pair{rules(R"("stepz": 2)"), "stepz"},
            std::pair{R"({"rules": [{"name": "wte", "role": "frozen"}, )" + rest,
                      "rules[0].role: frozen"},
-           std::pair{std::string(R"({"rules": [{"name": "*", "role": "matrix", "lr": 1}]})"),
+           std::pair{std::string(R"({"rules": [{"name": "*", "role": "muon", "lr": 1}]})"),
                      "'h0.norm1' is a vector"},
            std::pair{rules(R"("qk_clip": {"kind": "k", "layer": 0, "heads": 2, "head_dim": 16})"),
                      "rules[0].qk_clip.kind: k, but layer 0's wq holds queries"},
@@ -98,7 +98,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
   std::remove("optimizers_test.opt.json");
 }
 
-TEST_CASE("train optimizers: arguments that contradict each other are rejected by name",
+TEST_CASE("train optimizers: contradictory arguments are rejected with an error that names them",
           "[train]") {
   struct Row {
     const char* optimizer;

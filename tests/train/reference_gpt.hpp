@@ -7,8 +7,8 @@
 
 namespace muonrt::train::test {
 
-/// The model by its formulas, in float64 and plain loops, one token after another; shares no code
-/// with tools/train but the list of parameters.
+/// The model by its formulas, in float64 and portable loops, one token after another; shares no
+/// code with tools/train but the list of parameters.
 /// @param attention_max  layers x heads: raised to the largest input of each head's softmax; may be
 ///                       null.
 /// @return  length x vocab logits of the tokens.

@@ -10,7 +10,7 @@ using namespace muonrt::train::test;
 
 namespace {
 
-// A model whose next byte depends on the last one alone: with the layers' outputs at zero the
+// A model whose next byte depends only on the last one: with the layers' outputs at zero the
 // residual stream is the embedding. One-hot embeddings make the head a table of logits.
 struct Table {
   Table() : config{1, 256, 1, 8}, gpt(config), params(config), ws(config, 1) {

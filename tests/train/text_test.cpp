@@ -12,7 +12,7 @@ using namespace muonrt::train;
 
 namespace {
 
-// Position i holds bits of i, so that a window tells where it was cut.
+// Position i holds bits of i, so that the content of a window shows its position.
 Text numbered(int64_t size) {
   Text text{"numbers", {}};
   for (int64_t i = 0; i < size; ++i) {
@@ -59,7 +59,7 @@ TEST_CASE("train text: a sequence depends only on seed, step and its number", "[
   }
 }
 
-TEST_CASE("train text: a text that is too short is refused with the size it needs",
+TEST_CASE("train text: a text that is too short is rejected with the size it needs",
           "[unit][train]") {
   CHECK_THROWS_WITH(Corpus(numbered(300), 64), Catch::Contains("'numbers' has only 300 bytes") &&
                                                    Catch::Contains("give at least 650 bytes"));

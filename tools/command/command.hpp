@@ -8,10 +8,10 @@ class App;
 
 namespace muonrt::tool {
 
-/// What a subcommand leaves behind when its arguments have been read: the work itself.
+/// The function that runs a subcommand after its arguments have been parsed.
 using Work = std::function<int()>;
 
-// Each adds its subcommand to `app`; once parsed, `work` is set to what it does.
+// Each function adds its subcommand to `app`. Parsing the subcommand sets `work`.
 void add_bench(CLI::App& app, Work& work);
 void add_bench_elementwise(CLI::App& bench, Work& work);
 void add_bench_exchange(CLI::App& bench, Work& work);

@@ -4,16 +4,17 @@
 
 namespace muonrt::tool {
 
-/// Exit status where what was asked for needs a GPU and there is none.
+/// Exit status if the command needs a GPU and there is none.
 constexpr int kSkipped = 77;
 
-/// Tells that there is no GPU, if `device` is "cuda" and there is none; then kSkipped, else 0.
+/// If `device` is "cuda" and there is no GPU, prints this and returns kSkipped, otherwise returns
+/// 0.
 int skip_without_gpu(const std::string& device, bool json);
 
-/// Index of a rank's GPU: the GPUs that this process sees, counted round.
+/// Index of the GPU of a rank: the rank modulo the number of GPUs that this process can access.
 int gpu_of(int rank);
 
-/// Makes it the calling thread's current one: backend/cuda_device.hpp says why.
+/// Makes GPU `index` the current device of the calling thread; see backend/cuda_device.hpp.
 void use_gpu(int index);
 
 }  // namespace muonrt::tool

@@ -17,7 +17,7 @@
 #include <mpi.h>
 
 #include "command/mpi_alarm.hpp"
-#include "muonrt/mpi.h"
+#include "muonrt/mpi_comm.h"
 #endif
 
 namespace muonrt::tool {
@@ -31,11 +31,11 @@ const char* variable(std::initializer_list<const char*> names) {
   return nullptr;
 }
 
-/// Beside the exit code of a rank that threw.
+/// Added to the exit code of a rank that threw.
 constexpr int kFailed = 1 << 8;
 
-/// One rank; what it throws is printed, and its peers are told.
-/// @param join  makes the rank's communicator.
+/// Runs one rank. An exception is printed, and the communicator is aborted for its peers.
+/// @param join  creates the communicator of the rank.
 int run_rank(int rank, double timeout, const std::function<Comm()>& join,
              const std::function<int(Comm&)>& work) {
   std::optional<Comm> comm;
@@ -49,7 +49,7 @@ int run_rank(int rank, double timeout, const std::function<Comm()>& join,
     std::fprintf(stderr, "muonrt: rank %d: %s\n", rank, e.what());
   } catch (const std::exception& e) {
     what = e.what();
-    // A wrong option fails alike on every rank; once is enough.
+    // A wrong option fails on every rank in the same way, so only rank 0 prints it.
     if (rank == 0) std::fprintf(stderr, "muonrt: %s\n", e.what());
   }
   if (comm) muonrt_comm_abort(comm->get(), MUONRT_ERROR_ABORTED, what.c_str());
@@ -60,7 +60,7 @@ int run_threads(int ranks, double timeout, const std::function<int(Comm&)>& work
   ThreadGroup group(ranks);
   std::vector<int> codes(static_cast<size_t>(ranks), 1);
   std::vector<std::thread> threads;
-  // None begins before all are there: a rank would wait for one that never comes.
+  // All ranks start together, so that none waits for a rank whose thread could not be created.
   std::promise<bool> all;
   const std::shared_future<bool> begins = all.get_future().share();
   std::string missing;
@@ -88,10 +88,10 @@ int run_threads(int ranks, double timeout, const std::function<int(Comm&)>& work
 }
 
 #if MUONRT_TOOL_MPI
-/// More seconds than ranks need, one after another, to give up an exchange that has failed (6).
+/// Seconds; more than the ranks need to leave a failed exchange one after another (6).
 constexpr double kGrace = 8;
 
-/// How many ranks a launcher says that it started, where no launcher started `size`; else 0.
+/// The number of ranks in the launcher's environment if it is not `size`, otherwise 0.
 int ranks_elsewhere(int size) {
   int out = 0;
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
@@ -103,9 +103,9 @@ int ranks_elsewhere(int size) {
   return out;
 }
 
-/// Tells all ranks this one's code and hears theirs; a collective would wait for ever for a rank
-/// that never comes. @return  the largest. Where a rank says nothing until the timeout is over, or
-/// for a while since another one has failed, all are ended.
+/// Exchanges the exit codes of all ranks and returns the largest. It uses no collective, which
+/// would wait without a limit for a rank that never calls it. If a rank sends no code before the
+/// timeout, or within kGrace after another rank has failed, all ranks are stopped.
 int end_together(int rank, int mine, double timeout) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -131,7 +131,7 @@ int end_together(int rank, int mine, double timeout) {
     if (waits == 0) return worst;
     if (worst >= kFailed) end = std::min(end, MPI_Wtime() + kGrace);
     if (MPI_Wtime() < end) continue;
-    std::fprintf(stderr, "muonrt: rank %d: no word from %s; all ranks are ended\n", rank,
+    std::fprintf(stderr, "muonrt: rank %d: %s did not respond; stopping all ranks\n", rank,
                  silent.c_str());
     std::fflush(nullptr);
     const MpiAlarm alarm(kGrace);
@@ -160,12 +160,11 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
                              std::to_string(size) + "; leave --ranks out");
   }
   const auto join = [&] {
-    MPI_Comm world = MPI_COMM_WORLD;
     muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_mpi(&handle, &world, milliseconds(timeout)));
+    check(muonrt_comm_create_mpi(&handle, MPI_COMM_WORLD, milliseconds(timeout)));
     return Comm(handle);
   };
-  // A rank that leaves with an error while others wait would be killed together with them.
+  // If a rank exited with an error while others wait, the launcher would kill all of them.
   const int worst = end_together(rank, run_rank(rank, timeout, join, work), timeout);
   const MpiAlarm alarm(timeout + kGrace);
   MPI_Finalize();

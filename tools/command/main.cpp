@@ -19,16 +19,16 @@ int printed(int code) {
   return 1;
 }
 
-/// Whether the subcommand prints the same on every process of a launcher, so that one is enough:
-/// it neither has ranks nor measures.
-bool says_it_once(const CLI::App& app) {
+/// Whether the subcommand would print the same on every process of a launcher, because it neither
+/// has ranks nor measures.
+bool runs_on_rank_0_only(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   const CLI::App* const top = app.get_subcommands().front();
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// CLI11 takes whole numbers beyond 64 bits for the largest or the least one.
+/// Rejects whole numbers beyond 64 bits, which CLI11 replaces by the largest or smallest one.
 void refuse_beyond_64_bits(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
@@ -36,13 +36,13 @@ void refuse_beyond_64_bits(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands({})) refuse_beyond_64_bits(*command);
 }
 
-/// The library's version beside the command's, which it may have been linked to later.
+/// The version of the library that runs, which may be newer than the command.
 std::string version() {
   const int32_t v = muonrt_get_version();
   return fmt::format("muonrt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
 }
 
-/// A word where a subcommand belongs; CLI11 only says that one is missing.
+/// Prints an unknown subcommand or option. CLI11 only reports that a subcommand is missing.
 void name_unknown_subcommand(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
@@ -74,13 +74,13 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    // Every rank reads the same arguments; one of them says what is wrong with them.
+    // Every rank has the same arguments, so only rank 0 prints the error.
     if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
     if (e.get_name() == "RequiredError") name_unknown_subcommand(app);
     return printed(app.exit(e) == 0 ? 0 : 2);
   }
-  if (muonrt::tool::launcher_rank() != 0 && says_it_once(app)) {
-    // In one write: ranks share the terminal.
+  if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {
+    // One write, because ranks share the terminal.
     std::cerr << "muonrt: rank " + std::to_string(muonrt::tool::launcher_rank()) +
                      " of a launcher's processes leaves this to rank 0\n";
     return 0;
@@ -89,8 +89,7 @@ int main(int argc, char** argv) {
     return printed(work());
   } catch (const std::bad_alloc&) {
     if (muonrt::tool::launcher_rank() == 0)
-      std::cerr
-          << "muonrt: memory is exhausted; what was asked for is too large for this machine\n";
+      std::cerr << "muonrt: out of memory; use smaller sizes, or a machine with more memory\n";
     return 1;
   } catch (const std::exception& e) {
     if (muonrt::tool::launcher_rank() == 0) std::cerr << "muonrt: " << e.what() << '\n';

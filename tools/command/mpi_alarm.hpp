@@ -7,13 +7,13 @@
 
 namespace muonrt::tool {
 
-/// While it lives, a call of MPI's that takes longer ends the process: such calls have no deadline.
+/// Ends the process if it still exists after `seconds`, because calls of MPI have no timeout.
 class MpiAlarm {
  public:
   explicit MpiAlarm(double seconds) {
     std::signal(SIGALRM, [](int) {
       constexpr char kWhat[] =
-          "muonrt: MPI waits for a rank that does not come; all ranks are ended\n";
+          "muonrt: MPI waits for a rank that does not respond; stopping all ranks\n";
       static_cast<void>(!::write(STDERR_FILENO, kWhat, sizeof kWhat - 1));
       _exit(1);
     });

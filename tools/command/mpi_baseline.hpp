@@ -6,11 +6,12 @@
 
 namespace muonrt::tool {
 
-/// MPI's own all-to-all-v over the ranks of mpirun, to be measured beside ours.
+/// The all-to-all-v of MPI over the ranks of mpirun, with which ours is compared.
 class MpiBaseline {
  public:
-  /// Null where this process is no rank of mpirun, or a rank moves more than MPI counts (2 GiB).
-  /// @param timeout  seconds of one exchange; then the process ends.
+  /// Null if this process is not a rank of mpirun, or if a rank sends more than MPI can count (2
+  /// GiB).
+  /// @param timeout  limit of one exchange in seconds, after which the process ends.
   static std::unique_ptr<MpiBaseline> of(int rank, const ExchangeSizes& sizes, double timeout);
   virtual ~MpiBaseline() = default;
   /// Milliseconds on this rank. Collective.

@@ -35,7 +35,7 @@ std::string exchange_reason() {
   return errno == EINVAL ? "this file system cannot exchange two folders" : reason();
 }
 
-/// Bytes, time and inode of all files below a folder, by their path in it.
+/// Size, time and inode of all files in a folder and its subfolders, by path.
 Json files_of(const fs::path& folder) {
   constexpr int64_t kSecond = 1000000000;
   Json out = Json::object();
@@ -55,14 +55,14 @@ std::string text_of(const Json& files) {
   return files.empty() ? "" : files.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Equal as long as no file in a folder changes; "" if it is empty or missing.
+/// A text that changes if a file in the folder changes; "" if the folder is empty or missing.
 std::string state_of(const fs::path& folder) {
   std::error_code none;
   if (!fs::exists(folder, none)) return "";
   return fs::is_directory(folder, none) ? text_of(files_of(folder)) : "no folder";
 }
 
-/// Null if it is missing or invalid.
+/// The marker of a folder; null if it is missing or invalid.
 Json marker_of(const fs::path& folder) {
   try {
     const MappedFile file((folder / kMarker).string());
@@ -90,7 +90,7 @@ std::string run_of(const std::string& lock) {
   return out.empty() ? "unknown" : out;
 }
 
-/// Process and host, and a number that no other run has.
+/// Process, host and a random number, which together name this run.
 std::string this_run() {
   std::array<char, 256> host = {};
   gethostname(host.data(), host.size() - 1);
@@ -159,8 +159,8 @@ void OutputFolder::fail(const std::string& problem) const {
   throw std::runtime_error(option_ + ": " + problem);
 }
 
-/// Fails if another run has the lock, or if the locks of the file system cannot tell. NFS forwards
-/// locks of files, but not of folders.
+/// Fails if another run has the lock, or if the file system cannot lock files. NFS can lock files,
+/// but not folders.
 /// @return  whether a run that was killed has left the lock file, and perhaps the work folder.
 bool OutputFolder::lock() {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
@@ -245,7 +245,7 @@ bool OutputFolder::contains(const std::string& file) const {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-/// Before the work: fails if the target cannot be replaced at the end.
+/// Fails early if the target could not be replaced at the end.
 void OutputFolder::try_exchange() const {
   const fs::path a = fs::path(work_) / "a", b = fs::path(work_) / "b";
   if (access(target_.c_str(), W_OK | X_OK) != 0 || mkdir(a.c_str(), kFolderMode) != 0 ||
@@ -266,7 +266,7 @@ void OutputFolder::fail_changed() const {
   fail(target_.string() + " has changed since this run began, and is left as it is");
 }
 
-/// Old and new change places, so that there is no moment without either.
+/// Exchanges the old and the new folder atomically.
 void OutputFolder::exchange() {
   if (!swap_folders(work_, target_))
     keep(target_.string() + " cannot be replaced: " + exchange_reason());
@@ -290,7 +290,7 @@ void OutputFolder::commit() {
   if (!before_.empty()) {
     exchange();
   } else if (std::rename(work_.c_str(), target_.c_str()) != 0) {
-    // As it does if by now a file is there, or a folder that is not empty.
+    // For example if a file or a folder with files was created there in the meantime.
     keep(target_.string() + " cannot be written: " + reason());
   }
   files.sync_folder(target_.parent_path().string());

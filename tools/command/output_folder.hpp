@@ -8,32 +8,32 @@
 
 namespace muonrt::tool {
 
-/// A folder that is written next to its place, as NAME.muonrt-tmp, and takes its name by one rename
-/// when it is complete. Whenever the process or the machine stops, the name has the old folder or
-/// the new one. A symbolic link stays, and the folder that it points to is written.
-/// A run locks the file NAME.muonrt-tmp.lock, which names the run, before it creates the work
-/// folder, and removes the file after the folder. A work folder without a lock file is therefore of
-/// another program.
+/// A folder that is written as NAME.muonrt-tmp and renamed when it is complete, so after a crash
+/// NAME is the old folder or the new one. If NAME is a symbolic link, the folder that it points to
+/// is replaced. A run locks the file NAME.muonrt-tmp.lock, which names the run, before it creates
+/// the work folder, and removes the file after the folder. A work folder without a lock file
+/// therefore belongs to another program.
 class OutputFolder {
  public:
-  /// @param option    of the command line, for messages.
-  /// @param replaces  whether a folder may be replaced that an earlier OutputFolder wrote, if it
-  ///                  holds nothing else and no file has changed. An empty folder always may.
-  /// Throws std::runtime_error if something else is there, if the folder cannot be made or
-  /// replaced, and if another run writes it now (naming that run). Removes what a killed run has
-  /// left.
+  /// Removes the files of a killed run. Throws std::runtime_error if the path is neither free nor a
+  /// replaceable folder, if the folder cannot be created or replaced, or if another run is writing
+  /// it; the message names that run.
+  /// @param option    the option of the command line, for messages.
+  /// @param replaces  whether to replace a folder that an earlier OutputFolder wrote, if it holds
+  /// no
+  ///                  other files and no file has changed. An empty folder is always replaced.
   OutputFolder(std::string option, const std::string& path, bool replaces);
   /// Removes what was not committed.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  /// Where its files are to be written; the same for every process that knows `path`.
+  /// The folder into which files are written. Every process can compute it from `path`.
   static std::string work_path(const std::string& path);
   const std::string& work_path() const { return work_; }
-  /// Whether a file lies in the folder as it is now.
+  /// Whether the path of a file is inside the folder.
   bool contains(const std::string& file) const;
-  /// The folder takes its name. All files must be on disk.
+  /// Renames the folder. All files must be on disk.
   /// Throws std::runtime_error if the target has changed since the construction, and if the rename
   /// fails; then the work folder stays, and the error names it.
   void commit();
@@ -52,10 +52,10 @@ class OutputFolder {
   std::string option_, work_, lock_path_;
   std::filesystem::path target_;
   bool replaces_;
-  std::string run_;         // this one, in the lock file
+  std::string run_;         // text that names this run in the lock file
   std::string before_;      // state of `target_`; "": it is missing or empty
   FileLock lock_;           // of `lock_path_`
-  bool owns_work_ = false;  // whether the work folder is to be removed
+  bool owns_work_ = false;  // whether this object removes the work folder
 };
 
 }  // namespace muonrt::tool

@@ -7,10 +7,11 @@
 
 namespace muonrt::tool {
 
-/// What long work is at, on stderr; in a log file a line at most every five seconds. Threads: one.
+/// Shows the progress of long work on stderr; in a log file at most one line every five seconds.
+/// Threads: one.
 class Progress {
  public:
-  /// @param on  false: says nothing (for ranks that leave it to another one).
+  /// @param on  false: prints nothing (for all ranks except one).
   explicit Progress(bool on = true) : on_(on), line_(stderr, detect_screen(stderr)) {}
   ~Progress() { clear(); }
   void show(const std::string& text) {
@@ -19,7 +20,7 @@ class Progress {
     line_.show(text);
     last_ = now;
   }
-  /// Takes the line away, before something else is printed.
+  /// Removes the line. Call it before something else is printed.
   void clear() { line_.clear(); }
 
   Progress(const Progress&) = delete;

@@ -13,7 +13,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// By the values of MUONRT_SYMMETRIC_*.
+/// The names of the values of MUONRT_SYMMETRIC_*, in their order.
 constexpr std::array<const char*, 4> kSymmetric = {"default", "vendor", "sm80", "sm90"};
 
 template <size_t count>
@@ -27,41 +27,44 @@ int32_t index_of(const std::array<const char*, count>& words, const std::string&
 
 }  // namespace
 
-void add_link_options(CLI::App& command, RunDevice& where) {
-  command.add_option("--device", where.device, "host or cuda; ranks take the GPUs in turn")
+void add_gpu_comm_options(CLI::App& command, RunDevice& where) {
+  command
+      .add_option("--device", where.device,
+                  "host or cuda; rank r uses GPU r modulo the number of GPUs")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
   command
-      .add_option("--link", where.link,
-                  "between GPUs: staged (copies, under mpirun through host memory; several ranks "
-                  "may share a GPU) or nccl")
+      .add_option("--gpu-comm", where.gpu_comm,
+                  "communication between GPUs: staged (copies, under mpirun through host memory; "
+                  "several ranks may share a GPU) or nccl")
       ->check(CLI::IsMember({"staged", "nccl"}))
       ->capture_default_str();
   command
       .add_option("--timeout", where.timeout,
-                  "seconds that a rank may keep others waiting; then all end with an error")
+                  "seconds that ranks wait for each other; then all exit with an error")
       ->check(number_between(1e-3, 1e6))
       ->capture_default_str();
 }
 
 void add_run_device_options(CLI::App& command, RunDevice& where) {
-  add_link_options(command, where);
-  command.add_flag("--portable", where.portable, "plain products in place of the library's: slow");
-  command.add_flag("--graphs", where.graphs, "GPU: Newton-Schulz replayed from CUDA graphs");
+  add_gpu_comm_options(command, where);
+  command.add_flag("--portable-gemm", where.portable_gemm,
+                   "portable loops instead of the library's matrix products: slow");
+  command.add_flag("--graphs", where.graphs, "GPU: replay Newton-Schulz as CUDA graphs");
   command
       .add_option("--symmetric", where.symmetric,
-                  "GPU: symmetric products by default, vendor, sm80 or sm90")
+                  "GPU: implementation of symmetric products: default, vendor, sm80 or sm90")
       ->check(one_of(kSymmetric))
       ->capture_default_str();
 }
 
-void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank) {
-  options.device = where.cuda() ? MUONRT_DEVICE_CUDA : MUONRT_DEVICE_HOST;
-  options.device_index = where.cuda() ? gpu_of(rank) : 0;
-  options.portable_gemm = where.portable;
-  options.graphs = where.graphs;
-  options.symmetric = index_of(kSymmetric, where.symmetric);
-  options.timeout_ms = milliseconds(where.timeout);
+void set_device(OptimizerOptions& options, const RunDevice& where, int rank) {
+  options.general.device = where.cuda() ? MUONRT_DEVICE_CUDA : MUONRT_DEVICE_HOST;
+  options.general.device_index = where.cuda() ? gpu_of(rank) : 0;
+  options.general.timeout_ms = milliseconds(where.timeout);
+  options.tuning.graphs = where.graphs;
+  options.tuning.symmetric = index_of(kSymmetric, where.symmetric);
+  options.debug.portable_gemm = where.portable_gemm;
 }
 
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work) {
@@ -71,7 +74,7 @@ int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)
   muonrt_nccl_options_t nccl;
   muonrt_nccl_options_init(&nccl);
   nccl.device_index = gpu;
-  Comm between = where.link == "nccl" ? Comm::nccl(comm, nccl) : Comm::staged(comm, gpu);
+  Comm between = where.gpu_comm == "nccl" ? Comm::nccl(comm, nccl) : Comm::staged(comm, gpu);
   return work(between);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "muonrt/muonrt.hpp"
+#include "opt_json/optimizer_options.hpp"
 
 namespace CLI {
 class App;
@@ -11,25 +12,26 @@ class App;
 
 namespace muonrt::tool {
 
-/// Where whole steps run, how ranks on GPUs talk, and how long ranks wait for each other.
+/// The device that runs whole steps, the communication between GPUs, and the timeout of the ranks.
 struct RunDevice {
-  std::string device = "host", link = "staged";
+  std::string device = "host", gpu_comm = "staged";
   double timeout = 600;  // seconds
-  bool portable = false;
-  // Of a GPU, as in muonrt_optimizer_options_t.
+  bool portable_gemm = false;
+  // Only on a GPU, as in muonrt_tuning_options_t.
   bool graphs = false;
   std::string symmetric = "default";
   bool cuda() const { return device == "cuda"; }
 };
-/// --device, --link and --timeout alone.
-void add_link_options(CLI::App& command, RunDevice& where);
+/// Adds --device, --gpu-comm and --timeout.
+void add_gpu_comm_options(CLI::App& command, RunDevice& where);
+/// Adds these and --portable-gemm, --graphs and --symmetric.
 void add_run_device_options(CLI::App& command, RunDevice& where);
 
-/// Takes the device, the rank's GPU, the products and the timeout over into an optimizer's options.
-void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank);
+/// Sets device, GPU of the rank, matrix products and timeout in the options of an optimizer.
+void set_device(OptimizerOptions& options, const RunDevice& where, int rank);
 
-/// Calls `work` with the communicator that optimizers on this device need. Collective.
-/// Throws Error where there is no such device, or no NCCL.
+/// Calls `work` with the communicator that optimizers on this device need, and returns its result.
+/// Collective. Throws Error if the device or NCCL is missing.
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work);
 
 }  // namespace muonrt::tool

@@ -72,14 +72,14 @@ void ShardWriter::add(const void* data, int64_t bytes) {
   while (left_ == 0) next();
   const Shard& shard = shards_[written_.size()];
   MUONRT_CHECK_INTERNAL(shard.entries[shard.entries.size() - left_].bytes() == bytes,
-                        "another tensor belongs here");
+                        "the tensor has another size than the next entry");
   append(data, bytes);
   --left_;
 }
 
 void ShardWriter::finish() {
   finish_last();
-  while (written_.size() < shards_.size()) {  // what is left has no tensors, or it throws
+  while (written_.size() < shards_.size()) {  // remaining files without tensors
     next();
     finish_last();
   }

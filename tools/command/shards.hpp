@@ -12,37 +12,38 @@
 
 namespace muonrt::tool {
 
-/// A safetensors file that is to be.
+/// A safetensors file that will be written.
 struct Shard {
-  std::string name;                  // in its folder
-  std::vector<TensorEntry> entries;  // in the order of their data; offsets are set when it is made
+  std::string name;  // in its folder
+  std::vector<TensorEntry>
+      entries;  // in the order of their data; offsets are set when the file is written
   std::map<std::string, std::string> metadata;
 };
 
-/// NAME-00001-of-00002.safetensors ...: in order, each with at most `most` bytes of tensors, unless
-/// it is one tensor; one file where there are no tensors.
+/// Distributes tensors in their order over files NAME-00001-of-00002.safetensors, ... Each file has
+/// at most `most` bytes of tensors, or a single larger tensor. Without tensors there is one file.
 std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most);
 
-/// Writes files, and their index, NAME.safetensors.index.json, into a folder, tensor after tensor:
-/// what it has been given last is all that lies in memory.
+/// Writes files and their index, NAME.safetensors.index.json, into a folder, one tensor after the
+/// other. It holds no tensor in memory.
 class ShardWriter {
  public:
-  /// @param sums  whether `written` is to have the SHA-256 of each file.
+  /// @param sums  whether to compute the SHA-256 of each file for `written`.
   ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums);
 
-  /// The data of the next tensor. Errors: IO, naming the file, as `finish`.
+  /// Writes the data of the next tensor. Errors: IO with the name of the file.
   void add(const void* data, int64_t bytes);
-  /// All files are complete and on disk.
+  /// Completes all files and writes them to disk. Errors: as `add`.
   void finish();
 
   struct Written {
     std::string name;  // in the folder
     int64_t tensors = 0, bytes = 0;
-    std::string sha256 = {};  // of what has tensors
+    std::string sha256 = {};  // only for files with tensors
   };
-  /// After `finish`; the index last.
+  /// The files, the index last; call it after `finish`.
   const std::vector<Written>& written() const { return written_; }
 
  private:

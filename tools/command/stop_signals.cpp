@@ -6,7 +6,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// As if nobody had waited for the signal.
+/// Ends the process with the default action of the signal.
 void end_by(int number) {
   sigset_t one;
   sigemptyset(&one);
@@ -23,9 +23,9 @@ StopSignals::StopSignals(std::function<void(int)> first) {
   sigaddset(&watched_, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &watched_, &former_);
   thread_ = std::thread([this, first = std::move(first)] {
-    constexpr timespec kLook = {0, 50'000'000};  // ns between looks at `done_`
+    constexpr timespec kPollInterval = {0, 50'000'000};  // ns between checks of `done_`
     for (bool asked = false; !done_;) {
-      const int number = sigtimedwait(&watched_, nullptr, &kLook);
+      const int number = sigtimedwait(&watched_, nullptr, &kPollInterval);
       if (number < 0) continue;
       if (asked) end_by(number);
       asked = true;

@@ -7,11 +7,11 @@
 
 namespace muonrt::tool {
 
-/// While it lives, SIGINT and SIGTERM (which mpirun sends to its ranks when it is interrupted) come
-/// to a thread of its own: the first calls `first` with its number, a second one ends the process.
-/// Threads started meanwhile never see them: there are libraries whose products do not survive a
-/// signal handler on the thread that computes (dnnl_sgemm of oneDNN 2.6). Made before any other
-/// thread.
+/// Handles SIGINT and SIGTERM in a separate thread as long as it exists; mpirun sends SIGTERM to
+/// its ranks when it is interrupted. The first signal calls `first` with its number, and a second
+/// one ends the process. Threads that are started later do not receive these signals, because a
+/// signal handler can break a product that is computed on the same thread (dnnl_sgemm of
+/// oneDNN 2.6). Create it before any other thread.
 class StopSignals {
  public:
   explicit StopSignals(std::function<void(int)> first);

@@ -5,7 +5,7 @@
 
 namespace muonrt::tool::cell {
 
-/// For a person 1.5 MiB.
+/// 1.5 MiB in the text.
 inline Cell bytes(int64_t value) { return {human_bytes(value), cat(value)}; }
 
 }  // namespace muonrt::tool::cell

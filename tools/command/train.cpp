@@ -16,7 +16,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// A rank's GPU memory for the optimizer.
+/// GPU memory of one rank for the optimizer.
 class GpuMemory : public train::DeviceMemory {
  public:
   explicit GpuMemory(int rank) : memory_(/*cuda=*/true, rank) {}
@@ -43,16 +43,16 @@ int run_on(Comm& comm, const RunDevice& where, const train::Options& options,
     train::Place place;
     place.comm = &between;
     if (where.cuda()) place.make_memory = [&] { return std::make_unique<GpuMemory>(comm.rank()); };
-    place.products = where.device + (where.portable ? " --portable" : "");
+    place.products = where.device + (where.portable_gemm ? " --portable-gemm" : "");
     if (where.cuda()) place.products += " --symmetric " + where.symmetric;
-    place.set_device = [&](muonrt_optimizer_options_t& o) { set_device(o, where, comm.rank()); };
+    place.set_device = [&](OptimizerOptions& o) { set_device(o, where, comm.rank()); };
     return train::train(comm, options, corpus, stderr, place);
   });
 }
 
 int run(const train::Options& options, int ranks, const RunDevice& where) {
   train::check_options(options);
-  // An end behind the step, with its results.
+  // A signal stops the run after the current step, so that its results are written.
   const StopSignals signals(train::request_stop);
   const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
   return launch(ranks, where.timeout,
@@ -104,8 +104,8 @@ void add_train(CLI::App& app, Work& work) {
       ->capture_default_str();
   command
       ->add_option("--resume", o->resume,
-                   "folder of --save to go on from, with the arguments of its run, to the same "
-                   "bits; ranks, --mesh, the device and validations may be others")
+                   "folder of --save to continue from, with the arguments of its run; results are "
+                   "bitwise identical. Ranks, --mesh, device and validations may differ")
       ->check(file_name());
   command->add_flag("--trace", o->trace,
                     "also trace.json: the stages of the last step on all ranks");

@@ -12,8 +12,7 @@
 
 namespace muonrt::tool {
 
-/// Finite numbers above 0, or from 0 on. CLI11's own validators answer with an upper bound of 300
-/// digits.
+/// Accepts finite numbers > 0, or >= 0. CLI11's validators print an upper bound of 300 digits.
 inline CLI::Validator number_from_zero(bool zero_too) {
   return {[zero_too](const std::string& text) {
             double value = 0;
@@ -24,7 +23,7 @@ inline CLI::Validator number_from_zero(bool zero_too) {
           },
           zero_too ? "NUMBER >= 0" : "NUMBER > 0"};
 }
-/// Numbers from `low` to `high`, which CLI11 would print with 31 digits.
+/// Accepts numbers from `low` to `high`. CLI11 would print these with 31 digits.
 inline CLI::Validator number_between(double low, double high) {
   std::ostringstream range;
   range << "from " << low << " to " << high;
@@ -39,7 +38,7 @@ inline CLI::Validator number_between(double low, double high) {
 inline CLI::Validator positive() { return number_from_zero(false); }
 inline CLI::Validator nonnegative() { return number_from_zero(true); }
 
-/// CLI11 takes -1 for 2^64 - 1.
+/// Accepts whole numbers >= 0. CLI11 would accept -1 as 2^64 - 1.
 inline CLI::Validator whole_from_zero() {
   return {[](const std::string& text) {
             uint64_t value = 0;
@@ -52,7 +51,7 @@ inline CLI::Validator whole_from_zero() {
           "UINT"};
 }
 
-/// Of whole numbers, which CLI11 cuts to 64 bits; whether it is one, CLI11 says.
+/// Rejects whole numbers that do not fit into 64 bits, which CLI11 would truncate.
 inline CLI::Validator in_64_bits() {
   return {[](const std::string& text) {
             errno = 0;
@@ -62,7 +61,7 @@ inline CLI::Validator in_64_bits() {
           ""};
 }
 
-/// Of files that may be left out: "" comes of a variable that was never set.
+/// Rejects an empty file name, which a script passes if its variable is not set.
 inline CLI::Validator file_name() {
   return {[](const std::string& text) {
             return std::string(text.empty() ? "is empty; give the name of a file" : "");
@@ -70,7 +69,8 @@ inline CLI::Validator file_name() {
           "FILE"};
 }
 
-/// @param before  what the help says in front.
+/// Adds --max-shard-bytes.
+/// @param before  the beginning of the help text.
 inline CLI::Option* shard_bytes_option(CLI::App& command, int64_t& most,
                                        const std::string& before = "") {
   return command

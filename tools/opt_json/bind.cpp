@@ -24,7 +24,11 @@ void take(To& out, const std::optional<From>& value) {
 BoundRule::BoundRule(const std::string& file, const ParamConfig& config)
     : where_(file + ": " + config.rule), name_(config.rule) {
   const bool adamw = config.role == "adamw";
-  muonrt_group_init(&group_, adamw ? MUONRT_ROLE_ADAMW : MUONRT_ROLE_MUON);
+  if (adamw) {
+    muonrt_group_init_adamw(&group_);
+  } else {
+    muonrt_group_init_muon(&group_);
+  }
   for (const Setting& setting : config.fields) {
     if (setting.use != (adamw ? Setting::kMuon : Setting::kAdamW)) setting.set(group_);
   }
@@ -33,15 +37,15 @@ BoundRule::BoundRule(const std::string& file, const ParamConfig& config)
   if (!adamw) take_list(config);
 }
 
-void BoundRule::refuse(const char* key, const std::string& value) const {
+void BoundRule::reject(const char* key, const std::string& value) const {
   throw std::runtime_error(where_ + "." + key + ": " + value +
-                           " is not supported by this muonrt; leave it out or choose another");
+                           " is not supported; omit the key or choose another value");
 }
 
 void BoundRule::take_qk_clip(const ParamConfig& c) {
   if (!c.qk_clip) return;
   const QkClipConfig& from = *c.qk_clip;
-  if (c.role == "adamw") refuse("qk_clip", from.kind + " of an AdamW parameter");
+  if (c.role == "adamw") reject("qk_clip", from.kind + " of an AdamW parameter");
   qk_clip_ = std::make_unique<muonrt_qk_clip_t>();
   muonrt_qk_clip_t& q = *qk_clip_;
   muonrt_qk_clip_init(&q);
@@ -66,13 +70,14 @@ void BoundRule::take_qk_clip(const ParamConfig& c) {
 }
 
 void BoundRule::take_rates(const ParamConfig& c) {
-  // The step's rate is 1; a rule has its own.
+  // The step has rate 1, so the factor of the group is the rate of the rule.
   group_.lr_factor = c.lr.value() * c.lr_factor.value_or(1.0);
   if (c.role != "adamw") schedule_ = c.momentum_schedule;
 }
 
 void BoundRule::take_list(const ParamConfig& c) {
-  // Row scaling has a list of its own; every list but the default has a number of steps of its own.
+  // AOL row scaling has its own coefficients, and every list except the default one has its own
+  // number of steps.
   if (group_.row_scaling == MUONRT_ROW_SCALING_AOL) group_.coefficients = MUONRT_COEFFICIENTS_AOL;
   take(group_.coefficients, c.coefficients);
   if (group_.coefficients != MUONRT_COEFFICIENTS_POLAR_EXPRESS) group_.steps = 0;
@@ -80,15 +85,15 @@ void BoundRule::take_list(const ParamConfig& c) {
   for (const Triple& t : c.custom) custom_.insert(custom_.end(), {t.a, t.b, t.c});
   if (!custom_.empty()) {
     if (c.steps.value_or(0) != 0 && *c.steps != std::ssize(c.custom)) {
-      refuse("steps", std::to_string(*c.steps) + " with a list of " +
+      reject("steps", std::to_string(*c.steps) + " with a list of " +
                           std::to_string(c.custom.size()) + " triples");
     }
     group_.steps = static_cast<int32_t>(c.custom.size());
   }
-  if (c.restarts) {
-    restarts_.assign(c.restarts->begin(), c.restarts->end());
-    // An empty list is a list too: no restart at all.
-    restarts_given_ = true;
+  if (c.gram_restarts) {
+    gram_restarts_.assign(c.gram_restarts->begin(), c.gram_restarts->end());
+    // An empty list means no restart, unlike an absent one.
+    has_gram_restarts_ = true;
   }
   if (c.blocks) {
     group_.block_period = static_cast<int32_t>(c.blocks->period);
@@ -106,10 +111,10 @@ muonrt_group_t BoundRule::group(int64_t step) const {
   muonrt_group_t out = group_;
   out.name = name_.c_str();
   out.custom = custom_.empty() ? nullptr : custom_.data();
-  if (restarts_given_) {
+  if (has_gram_restarts_) {
     static const int32_t kNone = 0;
-    out.gram_restarts = restarts_.empty() ? &kNone : restarts_.data();
-    out.n_gram_restarts = static_cast<int32_t>(restarts_.size());
+    out.gram_restarts = gram_restarts_.empty() ? &kNone : gram_restarts_.data();
+    out.n_gram_restarts = static_cast<int32_t>(gram_restarts_.size());
   }
   if (schedule_) out.momentum = scheduled_momentum(*schedule_, group_.momentum, step);
   return out;
@@ -127,11 +132,9 @@ double scheduled_momentum(const MomentumSchedule& s, double momentum, int64_t st
   return momentum - part * (momentum - s.from);
 }
 
-muonrt_optimizer_options_t bound_options(const StepConfig& config,
-                                         const std::vector<size_t>& used) {
-  muonrt_optimizer_options_t out;
-  muonrt_optimizer_options_init(&out);
-  // The messages are of the whole optimizer: every matrix must ask for the same.
+OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used) {
+  OptimizerOptions out;
+  // The whole optimizer has one transport_dtype, but opt.json sets it in the rules.
   const ParamConfig* first = nullptr;
   for (const size_t index : used) {
     const ParamConfig& c = config.rules[index].config;
@@ -139,19 +142,19 @@ muonrt_optimizer_options_t bound_options(const StepConfig& config,
     if (first && first->transport_dtype != c.transport_dtype) {
       throw std::runtime_error(config.file + ": " + c.rule +
                                ".transport_dtype: differs from that of " + first->rule +
-                               " (all matrices share it); set it in defaults");
+                               ", but all parameters of Muon share it; set it in defaults");
     }
     first = &c;
-    take(out.transport_dtype, c.transport_dtype);
+    take(out.tuning.transport_dtype, c.transport_dtype);
   }
-  take(out.commit, config.commit);
-  take(out.window, config.window);
-  take(out.chunk_bytes, config.chunk_bytes);
-  out.seed = static_cast<int64_t>(config.seed);
-  take(out.clip_norm, config.clip_norm);
-  take(out.replica_mode, config.replicas);
-  take(out.replica_check, config.replica_check);
-  out.health_every = config.health_every;
+  take(out.tuning.commit, config.commit);
+  take(out.tuning.window, config.window);
+  take(out.tuning.chunk_bytes, config.chunk_bytes);
+  take(out.tuning.replica_mode, config.replica_mode);
+  out.general.seed = static_cast<int64_t>(config.seed);
+  take(out.general.clip_norm, config.clip_norm);
+  take(out.debug.replica_check, config.replica_check);
+  out.debug.health_every = config.health_every;
   return out;
 }
 

@@ -11,7 +11,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// A rule that says how its parameters lie replaces the form that the defaults have.
+/// A rule with its own layout replaces the layout of the defaults.
 void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   LayoutConfig& layout = config.layout;
   bool cuts = false;
@@ -31,32 +31,34 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   }
 }
 
-/// What only matrices have, as defaults, is nothing to an AdamW rule; its own is refused with the
-/// parameters it applies to. So is what only stacks have, to a matrix; and so are restarts of the
-/// Gram form, to a rule of the other.
+/// Removes settings that a rule inherits from the defaults but that do not apply to it: those of
+/// Muon from rules for AdamW, batch_dims if the view is not a stack, and gram_restarts if the form
+/// is standard. Settings that the rule itself has are kept; they are rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.role == "adamw") {
     if (!own("parts")) config.parts = {};
     if (!own("qk_clip")) config.qk_clip.reset();
   }
-  if (config.role == "matrix" && !own("batch_dims")) config.batch_dims.reset();
-  muonrt_group_t said{};
-  for (const Setting& setting : config.fields) setting.set(said);
-  if (said.form == MUONRT_FORM_STANDARD && !own("restarts")) config.restarts.reset();
-  config.momentum_kind = said.momentum_kind;
-  config.momentum_dtype = said.momentum_dtype;
+  if (config.is_muon() && !config.is_stack() && !own("batch_dims")) config.batch_dims.reset();
+  muonrt_group_t group{};
+  for (const Setting& setting : config.fields) setting.set(group);
+  if (group.form == MUONRT_FORM_STANDARD && !own("gram_restarts")) config.gram_restarts.reset();
+  config.momentum_kind = group.momentum_kind;
+  config.momentum_dtype = group.momentum_dtype;
 }
 
 void check_layout(const ParamConfig& config, const Value& at) {
   const LayoutConfig& l = config.layout;
   const int last = !l.row_bounds.empty() + !l.owner.empty() + !l.flat.empty();
-  if (last > 1) at.refuse("more than one of row_bounds, owner and flat; give one");
+  if (last > 1) at.refuse("only one of row_bounds, owner and flat is allowed; remove the others");
   if (!l.placements.empty() && (last > 0 || !l.cuts.empty())) {
-    at.refuse("placements together with cuts, row_bounds, owner or flat; give one or the other");
+    at.refuse(
+        "placements together with cuts, row_bounds, owner or flat are not allowed; remove one of "
+        "them");
   }
   if (l.placements.empty() && !l.reading.empty() && (last > 0 || !l.cuts.empty())) {
-    at.refuse("a reading without placements (cuts have one meaning only); leave it out");
+    at.refuse("reading is set without placements, and cuts have only one reading; remove it");
   }
 }
 
@@ -77,9 +79,10 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
     check_layout(made.config, rule);
     drop_inherited(made.config, rule);
     const std::string role = made.config.role.value_or("");
-    if (role.empty()) rule.refuse("role is missing (here and in defaults)");
+    if (role.empty())
+      rule.refuse("role is missing here and in defaults; set it to muon, adamw or frozen");
     if (role != "frozen" && !made.config.lr) {
-      rule.refuse("lr is missing (here and in defaults; there is no learning rate by default)");
+      rule.refuse("lr is missing here and in defaults; set the learning rate");
     }
   }
 }
@@ -98,7 +101,7 @@ const std::vector<Key<StepConfig>>& top_keys() {
       {"seed",
        [](S& out, const Value& v) {
          if (!v.json.is_number_unsigned()) {
-           v.refuse(v.shown() + " (a whole number from 0 to 2^64 - 1 belongs there)");
+           v.refuse("must be a whole number from 0 to 2^64 - 1, but is " + v.shown());
          }
          out.seed = v.json.get<uint64_t>();
        }},
@@ -111,7 +114,8 @@ const std::vector<Key<StepConfig>>& top_keys() {
       {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMaxSize); }},
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
-      {"replicas", [](S& out, const Value& v) { out.replicas = v.choice(std::span(kReplicas)); }},
+      {"replica_mode",
+       [](S& out, const Value& v) { out.replica_mode = v.choice(std::span(kReplicas)); }},
       {"replica_check",
        [](S& out, const Value& v) { out.replica_check = v.choice(std::span(kReplicaChecks)); }},
       {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMaxSize); }},
@@ -126,21 +130,19 @@ size_t StepConfig::rule_of(const std::string& param) const {
     if (glob_matches(rules[i].pattern, param)) return i;
   }
   throw std::runtime_error(file + ": no rule matches the parameter " + shown(param) +
-                           "; add one (with \"role\": \"frozen\" if it is to stay as it is)");
+                           "; add one, with \"role\": \"frozen\" if it must not change");
 }
 
 void StepConfig::require_muon(const std::vector<size_t>& used) const {
-  const auto muon = [](const Rule& rule) {
-    return rule.config.role == "matrix" || rule.config.role == "stack";
-  };
+  const auto muon = [](const Rule& rule) { return rule.config.is_muon(); };
   const auto first = std::find_if(rules.begin(), rules.end(), muon);
   const bool any =
       std::any_of(used.begin(), used.end(), [&](size_t rule) { return muon(rules[rule]); });
   if (allow_no_muon || any || used.empty() || first == rules.end()) return;
-  throw std::runtime_error(file + ": no parameter gets Muon: " + first->config.rule + " (" +
-                           shown(first->pattern) + ") and all others of the roles matrix and " +
-                           "stack match none of the " + std::to_string(used.size()) +
-                           " that step; mend their patterns, or set \"allow_no_muon\": true");
+  throw std::runtime_error(file + ": no parameter has the role muon: " + first->config.rule + " (" +
+                           shown(first->pattern) + ") and all other rules with this role match " +
+                           "none of the " + std::to_string(used.size()) +
+                           " parameters; correct the patterns, or set \"allow_no_muon\": true");
 }
 
 StepConfig parse_config(std::string_view text, const std::string& file) {

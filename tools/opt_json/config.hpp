@@ -12,22 +12,22 @@
 
 namespace muonrt::tool {
 
-/// A block of rows or columns that is orthogonalized by itself.
+/// A block of rows or columns that is orthogonalized separately.
 struct PartItem {
   std::string name;
-  int64_t size = -1;                              // counted on from the part before; or
+  int64_t size = -1;                              // rows or columns after the previous part; or
   std::vector<std::pair<int64_t, int64_t>> runs;  // [begin, end), ascending
   std::optional<double> lr_factor;
-  std::optional<std::string> axis;  // of NorMuon
+  std::optional<std::string> normuon_axis;
 };
 
-/// `parts`: what a matrix falls into.
+/// The key `parts`: how a matrix is split into parts.
 struct PartsConfig {
   std::string kind;             // "": none; rows, cols, heads, qkv
-  std::vector<PartItem> items;  // rows, cols; heads, where they differ
+  std::vector<PartItem> items;  // rows, cols; heads, if their settings differ
   int64_t heads = 0;
   int64_t groups = 0, q_per_group = 0, head_dim = 0;
-  PartItem each;  // heads, and what q, k, v do not say: lr_factor, axis
+  PartItem each;  // lr_factor and normuon_axis of heads, and of q, k, v unless they set them
   PartItem q, k, v;
 };
 
@@ -55,7 +55,7 @@ struct QkClipConfig {
   double threshold = 100.0, exponent = 0.5;
 };
 
-/// The words of a layout, each in the form of `muonrt layout`.
+/// The texts that describe a layout, in the form that `muonrt layout` reads.
 struct LayoutConfig {
   std::string placements, grad_placements, reading, cuts, row_bounds, owner, flat;
 };
@@ -64,19 +64,20 @@ struct Triple {
   double a, b, c;
 };
 
-/// A field of the C struct, and for which rules it is set.
+/// Sets a field of the C struct, in the rules of one role or of both.
 struct Setting {
   enum Use { kBoth, kMuon, kAdamW } use;
   std::function<void(muonrt_group_t&)> set;
 };
 
-/// What opt.json says of a parameter. What it leaves out takes muonrt's default.
+/// The settings that opt.json gives a parameter. Settings that are absent have muonrt's defaults.
 struct ParamConfig {
-  std::string rule;  // "rules[2]", for messages
-  std::optional<std::string> role;
+  std::string rule;                 // "rules[2]", for messages
+  std::optional<std::string> role;  // muon, adamw, frozen
+  std::optional<std::string> view;  // none, stack, flatten; absent: none
   LayoutConfig layout;
   PartsConfig parts;
-  std::vector<Setting> fields;  // in this order: of a field the last counts
+  std::vector<Setting> fields;  // applied in this order, so the last setting of a field counts
   std::optional<bool> transposed;
   std::optional<int64_t> batch_dims, row_dims;
   std::optional<double> lr, lr_factor;
@@ -84,43 +85,48 @@ struct ParamConfig {
   std::optional<int32_t> coefficients;
   std::vector<Triple> custom;  // MUONRT_COEFFICIENTS_CUSTOM
   std::optional<int64_t> steps;
-  std::optional<std::vector<int64_t>> restarts;
+  std::optional<std::vector<int64_t>> gram_restarts;
   std::optional<BlocksConfig> blocks;
   std::optional<NorMuonConfig> normuon;
   std::optional<QkClipConfig> qk_clip;
-  std::optional<int32_t> transport_dtype, precision;  // values of the C ABI
-  int32_t momentum_kind = MUONRT_MOMENTUM_EMA, momentum_dtype = MUONRT_DTYPE_F32;  // of `plain`
+  std::optional<int32_t> transport_dtype, master_kind;  // values of the C ABI
+  int32_t momentum_kind = MUONRT_MOMENTUM_EMA, momentum_dtype = MUONRT_DTYPE_F32;  // in `fields`
+
+  bool is_muon() const { return role == "muon"; }
+  bool is_stack() const { return is_muon() && view == "stack"; }
 };
 
 struct Rule {
   std::string pattern;
-  ParamConfig config;  // over the defaults
+  ParamConfig config;  // including the defaults of opt.json
 };
 
-/// opt.json.
+/// The content of opt.json.
 struct StepConfig {
   std::string file;
   std::vector<Rule> rules;
   uint64_t seed = 0;
   std::optional<double> clip_norm, grad_scale_inv;
   std::optional<int64_t> chunk_bytes, window;
-  std::optional<int32_t> commit, replicas, replica_check;  // values of the C ABI
+  std::optional<int32_t> commit, replica_mode, replica_check;  // values of the C ABI
   int64_t health_every = 0;
   bool allow_no_muon = false;
 
   /// Index of the first rule that matches. Throws std::runtime_error that names the parameter.
   size_t rule_of(const std::string& param) const;
 
-  /// Throws std::runtime_error where rules are there for Muon, but every parameter has one for
-  /// AdamW: names that do not fit, most likely. @param used  the rules of the parameters that step.
+  /// Throws std::runtime_error if there are rules for Muon, but none of them matches a parameter,
+  /// because then the patterns are probably wrong.
+  /// @param used  indices of the rules whose parameters the optimizer updates.
   void require_muon(const std::vector<size_t>& used) const;
 };
 
-/// Reads and checks opt.json. @param file  names it in messages.
-/// Throws std::runtime_error that names the key by its path: "opt.json: rules[2].parts.rows: ...".
+/// Parses and checks the text of an opt.json.
+/// Throws std::runtime_error with the path of the key: "opt.json: rules[2].parts.rows: ...".
+/// @param file  the name for messages.
 StepConfig parse_config(std::string_view text, const std::string& file);
 
-/// The same from a file. Throws where it cannot be read.
+/// Reads and parses a file. Throws std::runtime_error as parse_config, or if it cannot be read.
 StepConfig read_config(const std::string& path);
 
 }  // namespace muonrt::tool

@@ -4,10 +4,10 @@ namespace muonrt::tool {
 
 namespace {
 
-/// One element of a pattern, which takes one character of a name.
+/// The result of matching one element of a pattern with one character.
 struct Element {
   bool matches;
-  size_t length;  // of the element in the pattern
+  size_t length;  // of the element, in characters of the pattern
 };
 
 /// The set that begins at pattern[at] == '['.
@@ -41,7 +41,7 @@ Element match_one(std::string_view pattern, size_t at, char c) {
 bool glob_matches(std::string_view pattern, std::string_view name) {
   constexpr size_t kNone = static_cast<size_t>(-1);
   size_t p = 0, n = 0;
-  size_t star = kNone, taken = 0;  // the last star, and where its text ends so far
+  size_t star = kNone, taken = 0;  // the last star, and the end of the text it matches
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;

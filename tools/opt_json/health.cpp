@@ -33,8 +33,9 @@ void HealthLog::require_equal_replicas(const muonrt_health_t& found, int64_t num
                            kind_name(found.replica_kind) + " of " +
                            shown(names_.at(static_cast<size_t>(found.replica_param))) +
                            " on rank " + std::to_string(found.replica_rank) +
-                           " are not those of rank " + std::to_string(found.replica_reference) +
-                           " (they were, before the run); look for a faulty machine and repeat");
+                           " differ from those of rank " + std::to_string(found.replica_reference) +
+                           ", although they were equal before the run; check both machines for a "
+                           "fault and repeat the run");
 }
 
 void HealthLog::add(Health found, int64_t number) {

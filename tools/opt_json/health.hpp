@@ -8,23 +8,23 @@
 
 namespace muonrt::tool {
 
-/// What the steps that measured found; the same on every rank.
+/// The statistics of the steps that collected them; equal on every rank.
 class HealthLog {
  public:
-  /// @param names  of the optimizer's parameters, in their order.
+  /// @param names  the names of the optimizer's parameters, in their order.
   explicit HealthLog(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  /// @param number  of the step in this run, from 1.
-  /// Throws where replicas differ, naming parameter, ranks and what differs.
+  /// Throws std::runtime_error with parameter and ranks if replicas differ.
+  /// @param number  the number of the step in this run, from 1.
   void add(Health found, int64_t number);
 
-  /// One line for each step.
+  /// A text with one line for each step.
   std::string summary() const;
-  /// One JSON object for each matrix of each step.
+  /// The JSON texts of one object for each matrix of each step.
   std::vector<std::string> json() const;
-  /// Those as a list.
+  /// These objects as a JSON list.
   std::string json_list() const;
-  /// Those as lines.
+  /// These objects, one in each line.
   std::string json_lines() const;
 
  private:

@@ -6,16 +6,16 @@
 
 namespace muonrt::tool {
 
-/// A published optimizer: a file of tools/optimizers.
+/// A published optimizer: a file in tools/optimizers.
 struct NamedOptimizer {
   std::string_view name;
   std::string_view opt_json;
 };
 
-/// All of them, by name.
+/// All published optimizers, sorted by name.
 const std::vector<NamedOptimizer>& named_optimizers();
 
-/// The opt.json of `name`. Throws std::runtime_error that lists the names.
+/// The opt.json of `name`. Throws std::runtime_error with the known names if there is none.
 std::string_view optimizer_json(const std::string& name);
 
 }  // namespace muonrt::tool

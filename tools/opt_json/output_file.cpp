@@ -25,28 +25,28 @@ namespace {
 }  // namespace
 
 fs::path output_target(const std::string& path) {
-  constexpr int kMaxLinks = 40;  // as Linux has it
+  constexpr int kMaxLinks = 40;  // the limit of Linux
   std::error_code error;
   fs::path at = fs::absolute(path, error);
   for (int links = 0; !error && fs::is_symlink(fs::symlink_status(at, error)); ++links) {
     if (links == kMaxLinks) refuse(path, "cannot be written: it is a link to itself");
     at = at.parent_path() / fs::read_symlink(at, error);
   }
-  // What cannot be looked at is refused when it is opened.
+  // If the path cannot be read, opening the file reports the error.
   const fs::path whole = fs::weakly_canonical(at, error);
   return error ? at : whole;
 }
 
 namespace {
 
-/// @return  the path of the file itself.
+/// The path after all links. Throws unless it is a regular file or does not exist.
 fs::path regular_target(const std::string& path) {
   const fs::path target = output_target(path);
   std::error_code error;
   const fs::file_status found = fs::status(target, error);
   if (fs::is_directory(found)) refuse(path, "is a folder; give the name of a file");
   if (fs::exists(found) && !fs::is_regular_file(found)) {
-    refuse(path, "is no regular file; give the name of one, or of none yet");
+    refuse(path, "is no regular file; give the name of a regular or of a new file");
   }
   return target;
 }
@@ -56,13 +56,12 @@ bool same_file(const std::string& a, const std::string& b) {
   return output_target(a) == output_target(b) || fs::equivalent(a, b, error);
 }
 
-/// A new file beside a target, of a random name: never one that was there before, nor behind a
-/// link. It goes with this object unless it is published.
+/// A new file with a random name in the folder of the target. It never replaces an existing file
+/// and follows no link. The destructor removes it unless it was published.
 class Temporary {
  public:
   explicit Temporary(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {
-    // Who may read what was there may read what comes in its place, and nobody else. (That of
-    // another user only root can give back.)
+    // The new file gets owner and permissions of the old one. Only root can set another owner.
     struct stat before;
     const bool replaces = stat(target_.c_str(), &before) == 0;
     std::random_device random;
@@ -126,7 +125,7 @@ void require_writable(const std::vector<NamedFile>& outputs, const std::vector<N
     const NamedFile& out = outputs[i];
     if (out.path.empty()) refuse(out.option, "is empty; give the name of a file");
     try {
-      const Temporary file(out.path);  // as it would be written, but for its name
+      const Temporary file(out.path);  // tests whether the folder is writable
     } catch (const std::exception& e) {
       refuse(out.option, e.what());
     }

@@ -6,25 +6,25 @@
 
 namespace muonrt::tool {
 
-/// The absolute path of the file itself, behind links, also where nothing is there yet.
+/// The absolute path of the file that `path` names after all links, which need not exist yet.
 std::filesystem::path output_target(const std::string& path);
 
-/// Writes `content` to a temporary file beside `path`, which then takes the name: a run that ends
-/// before leaves what was there. A symbolic link stays one: its target is the file. A file that is
-/// replaced keeps its permissions. Throws std::runtime_error that names the file.
+/// Writes `content` to a temporary file in the same folder and then renames it, so that a run that
+/// ends earlier leaves the old file. If `path` is a symbolic link, its target is replaced. A
+/// replaced file keeps its permissions. Throws std::runtime_error that names the file.
 void write_text_file(const std::string& path, const std::string& content);
 
-/// Whether what was printed is with whoever reads it; not on a full disk, or where it was closed.
+/// Flushes standard output. Returns false if it could not be written, for example on a full disk.
 bool flush_output();
 
-/// A file of the command line.
+/// A file on the command line, with its option.
 struct NamedFile {
   std::string option, path;
 };
 
-/// Throws std::runtime_error unless write_text_file can write every output: its folder takes a
-/// file, and what is there now, if anything, is a regular one. Each must be another file than the
-/// other outputs and than every input, whatever they are called.
+/// Throws std::runtime_error unless write_text_file can write every output: its folder is writable,
+/// and an existing file is a regular one. An output must not be the same file as another output or
+/// an input, also through links.
 void require_writable(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
 }  // namespace muonrt::tool

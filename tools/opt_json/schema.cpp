@@ -11,15 +11,15 @@ using P = ParamConfig;
 
 using G = muonrt_group_t;
 
-constexpr Word kMasters[] = {{"plain", MUONRT_MASTER_NONE},
-                             {"master", MUONRT_MASTER_OWNED},
-                             {"remainder", MUONRT_MASTER_REMAINDER},
-                             {"stochastic", MUONRT_MASTER_STOCHASTIC}};
+constexpr Word kMasterKinds[] = {{"none", MUONRT_MASTER_NONE},
+                                 {"owned", MUONRT_MASTER_OWNED},
+                                 {"remainder", MUONRT_MASTER_REMAINDER},
+                                 {"stochastic", MUONRT_MASTER_STOCHASTIC}};
 constexpr Word kDtypes[] = {
     {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
 constexpr std::span<const Word> kStorageDtypes(kDtypes, 2);
 
-// A value by the rule of its row.
+// Reads a value and checks it by the rule of its row.
 
 double value_of(const Number& rule, const Value& v) {
   return rule.open ? v.below_one(rule.low, /*in_f32=*/false)
@@ -35,12 +35,12 @@ int32_t value_of(const Flag&, const Value& v) { return v.boolean(); }
 int32_t value_of(const StorageDType&, const Value& v) { return v.choice(kStorageDtypes); }
 int32_t value_of(const AnyDType&, const Value& v) { return v.choice(std::span(kDtypes)); }
 
-/// The keys that are one field of the C struct: the rows of the settings' table.
-void add_plain(std::vector<Key<P>>& keys) {
+/// Adds the keys that set one field of the C struct, from the table of settings.
+void add_fields(std::vector<Key<P>>& keys) {
   visit_group_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {
       if (row.has(kNoKey)) return;
-      keys.push_back({row.key, [row](P& out, const Value& v) {
+      keys.push_back({row.name, [row](P& out, const Value& v) {
                         const auto value = value_of(row.rule, v);
                         const auto use = row.has(kMuonOnly)    ? Setting::kMuon
                                          : row.has(kAdamWOnly) ? Setting::kAdamW
@@ -55,7 +55,7 @@ void add_plain(std::vector<Key<P>>& keys) {
   });
 }
 
-// Rows of the tables: which field takes the value, and which values there are.
+// Rows of the tables: a key, the field that it sets, and the allowed values.
 
 template <class T, class M>
 Key<T> number(const char* name, M T::*field, double low, double high) {
@@ -72,7 +72,7 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.integer(low, high); }};
 }
 
-/// A word, as a text or by its value.
+/// One of several names, stored as text or as the value that belongs to the name.
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::span<const Word> words) {
   return {name, [=](T& out, const Value& v) { out.*field = v.choice(words); }};
@@ -88,7 +88,7 @@ Key<P> layout_words(const char* name, std::string LayoutConfig::*field) {
   return {name, [=](P& out, const Value& v) { out.layout.*field = v.words(); }};
 }
 
-/// An object, or null for none.
+/// An object; null removes an inherited one.
 template <class M>
 Key<P> object(const char* name, std::optional<M> P::*field, M (*read)(const Value&)) {
   return {name, [=](P& out, const Value& v) {
@@ -120,11 +120,12 @@ void read_coefficients(P& out, const Value& v) {
     return;
   }
   v.require_list(1);
-  if (v.json.size() > 32) v.refuse("more than 32 triples");
+  if (v.json.size() > 32)
+    v.refuse("must have at most 32 triples, but has " + std::to_string(v.json.size()));
   for (size_t i = 0; i < v.json.size(); ++i) {
     const Value triple = v.at(i);
     triple.require_list(3);
-    if (triple.json.size() != 3) triple.refuse(triple.shown() + " (three numbers belong there)");
+    if (triple.json.size() != 3) triple.refuse("must be three numbers, but is " + triple.shown());
     const auto at = [&](size_t k) { return triple.at(k).number(-1e6, 1e6); };
     out.custom.push_back({at(0), at(1), at(2)});
   }
@@ -133,7 +134,7 @@ void read_coefficients(P& out, const Value& v) {
 
 void read_betas(P& out, const Value& v) {
   v.require_list(2);
-  if (v.json.size() != 2) v.refuse(v.shown() + " (two numbers belong there)");
+  if (v.json.size() != 2) v.refuse("must be two numbers, but is " + v.shown());
   const double first = value_of(Decay{}, v.at(0)), second = value_of(Decay{}, v.at(1));
   out.fields.push_back({Setting::kBoth, [=](G& group) {
                           group.beta1 = first;
@@ -153,7 +154,7 @@ MomentumSchedule read_schedule(const Value& v) {
   const int64_t ramps = out.warmup_steps + out.cooldown_steps;
   if (out.cooldown_steps > 0 && out.total_steps < ramps) {
     v.refuse("total_steps is " + std::to_string(out.total_steps) +
-             " (warmup_steps are the first of them, cooldown_steps the last); give a number from " +
+             ", but warmup_steps and cooldown_steps together need a number from " +
              std::to_string(ramps));
   }
   return out;
@@ -165,7 +166,8 @@ BlocksConfig read_blocks(const Value& v) {
       {"grid",
        [](B& out, const Value& grid) {
          const auto sizes = grid.integers(1, 1024);
-         if (sizes.size() != 2) grid.refuse(grid.shown() + " (rows and columns belong there)");
+         if (sizes.size() != 2)
+           grid.refuse("must be two numbers, rows and columns, but is " + grid.shown());
          out.rows = sizes[0];
          out.cols = sizes[1];
        }},
@@ -223,12 +225,13 @@ QkClipConfig read_qk_clip(const Value& v) {
   }
   if (out.kv_heads == 0) out.kv_heads = out.heads;
   if (out.heads % out.kv_heads != 0) {
-    v.refuse("heads is " + std::to_string(out.heads) + ", kv_heads " +
-             std::to_string(out.kv_heads) + " (query heads share KV heads evenly)");
+    v.refuse("heads is " + std::to_string(out.heads) + ", but must be a multiple of kv_heads, " +
+             std::to_string(out.kv_heads));
   }
   for (const int64_t head : out.select) {
     if (head >= out.heads) {
-      v.refuse("select names head " + std::to_string(head) + " of " + std::to_string(out.heads));
+      v.refuse("select names head " + std::to_string(head) + ", but heads is " +
+               std::to_string(out.heads));
     }
   }
   return out;
@@ -239,7 +242,8 @@ QkClipConfig read_qk_clip(const Value& v) {
 const std::vector<Key<ParamConfig>>& param_keys() {
   static const std::vector<Key<P>> keys = [] {
     std::vector<Key<P>> out = {
-        choice("role", &P::role, {"matrix", "stack", "adamw", "frozen"}),
+        choice("role", &P::role, {"muon", "adamw", "frozen"}),
+        choice("view", &P::view, {"none", "stack", "flatten"}),
         {"transposed", [](P& o, const Value& v) { o.transposed = v.boolean(); }},
         integer("batch_dims", &P::batch_dims, 1, MUONRT_MAX_DIMS - 2),
         integer("row_dims", &P::row_dims, 1, MUONRT_MAX_DIMS - 1),
@@ -259,15 +263,16 @@ const std::vector<Key<ParamConfig>>& param_keys() {
         object("momentum_schedule", &P::momentum_schedule, read_schedule),
         {"coefficients", read_coefficients},
         integer("steps", &P::steps, 0, kMaxSteps),
-        {"restarts", [](P& o, const Value& v) { o.restarts = v.integers(0, kMaxSteps - 1); }},
+        {"gram_restarts",
+         [](P& o, const Value& v) { o.gram_restarts = v.integers(0, kMaxSteps - 1); }},
         object("blocks", &P::blocks, read_blocks),
         choice("transport_dtype", &P::transport_dtype, kStorageDtypes),
         object("normuon", &P::normuon, read_normuon),
-        choice("precision", &P::precision, std::span(kMasters)),
+        choice("master_kind", &P::master_kind, std::span(kMasterKinds)),
         {"betas", read_betas},
         object("qk_clip", &P::qk_clip, read_qk_clip),
     };
-    add_plain(out);
+    add_fields(out);
     return out;
   }();
   return keys;

@@ -7,10 +7,10 @@
 
 namespace muonrt::tool {
 
-/// The keys of `defaults` and of rules (`name` left out); each is one row.
+/// The keys of `defaults` and of rules, except `name`.
 const std::vector<Key<ParamConfig>>& param_keys();
 
-/// The value of `parts`.
+/// Reads the value of `parts`.
 PartsConfig read_parts(const Value& value);
 
 }  // namespace muonrt::tool

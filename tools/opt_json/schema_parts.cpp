@@ -8,18 +8,18 @@ std::string read_axis(const Value& v) { return v.choice({"rows", "columns", "lon
 
 std::vector<Key<PartItem>> rate_keys() {
   return {{"lr_factor", [](PartItem& out, const Value& v) { out.lr_factor = v.number(0, kHuge); }},
-          {"axis", [](PartItem& out, const Value& v) { out.axis = read_axis(v); }}};
+          {"normuon_axis", [](PartItem& out, const Value& v) { out.normuon_axis = read_axis(v); }}};
 }
 
 std::pair<int64_t, int64_t> read_range(const Value& v) {
   const auto ends = v.integers(0, kMaxSize);
   if (ends.size() != 2 || ends[0] >= ends[1]) {
-    v.refuse(v.shown() + " (a range [begin, end] with begin < end belongs there)");
+    v.refuse("must be a range [begin, end] with begin < end, but is " + v.shown());
   }
   return {ends[0], ends[1]};
 }
 
-/// [begin, end], or a list of such.
+/// [begin, end], or a list of such ranges.
 std::vector<std::pair<int64_t, int64_t>> read_ranges(const Value& v) {
   v.require_list(1);
   if (!v.json[0].is_array()) return {read_range(v)};
@@ -31,7 +31,7 @@ std::vector<std::pair<int64_t, int64_t>> read_ranges(const Value& v) {
   return out;
 }
 
-/// A size, ranges, or an object that holds one of these.
+/// A size, ranges, or an object with one of them.
 PartItem read_item(const Value& v) {
   PartItem out;
   if (v.json.is_array()) {
@@ -48,12 +48,12 @@ PartItem read_item(const Value& v) {
       return list;
     }();
     read_object(out, v, keys);
-    if ((out.size >= 0) == !out.runs.empty()) v.refuse("one of size and ranges belongs there");
+    if ((out.size >= 0) == !out.runs.empty()) v.refuse("must have either size or ranges");
   }
   return out;
 }
 
-/// Bounds 0 = b0 < b1 < ... become sizes; anything else is read item by item.
+/// A list of bounds 0 = b0 < b1 < ..., or a list of items.
 std::vector<PartItem> read_items(const Value& v) {
   v.require_list(1);
   std::vector<PartItem> out;
@@ -122,8 +122,8 @@ void spread(PartsConfig& out, const Value& v, Read read) {
   if (out.kind == "qkv") targets = {&out.q, &out.k, &out.v};
   const int64_t parts = out.kind == "heads" ? out.heads : std::ssize(targets);
   if (parts != given) {
-    v.refuse("a list of " + std::to_string(given) + " (one value, or one for each of " +
-             std::to_string(parts) + " parts, belongs there)");
+    v.refuse("must be one value, or a list with one for each of " + std::to_string(parts) +
+             " parts, but is a list of " + std::to_string(given));
   }
   for (size_t i = 0; i < targets.size(); ++i) read(*targets[i], v.at(i));
 }
@@ -142,19 +142,20 @@ PartsConfig read_parts(const Value& value) {
                                             }},
                                            {"qkv", read_qkv},
                                            {"lr_factor", later},
-                                           {"axis", later}};
+                                           {"normuon_axis", later}};
   PartsConfig out;
   read_object(out, value, keys);
   int kinds = 0;
   for (const char* kind : {"rows", "cols", "heads", "qkv"}) kinds += value.json.contains(kind);
-  if (kinds != 1) value.refuse("exactly one of rows, cols, heads and qkv belongs there");
-  // These need to know the parts, whatever the order of the keys.
+  if (kinds != 1) value.refuse("must have exactly one of rows, cols, heads and qkv");
+  // These keys need the parts, so they are read after them in any order of the keys.
   if (value.json.contains("lr_factor")) {
     spread(out, value.at("lr_factor"),
            [](PartItem& item, const Value& v) { item.lr_factor = v.number(0, kHuge); });
   }
-  if (value.json.contains("axis")) {
-    spread(out, value.at("axis"), [](PartItem& item, const Value& v) { item.axis = read_axis(v); });
+  if (value.json.contains("normuon_axis")) {
+    spread(out, value.at("normuon_axis"),
+           [](PartItem& item, const Value& v) { item.normuon_axis = read_axis(v); });
   }
   return out;
 }

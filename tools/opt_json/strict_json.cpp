@@ -46,17 +46,17 @@ Json parse_strict(std::string_view text, const std::string& what) {
 std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
-  // An empty file can be read, which inserting its text would deny.
+  // Inserting the text of an empty file would set the fail bit, although the file is readable.
   if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
   if (!in.is_open() || in.bad() || !text) throw std::runtime_error(path + ": cannot be read");
   return text.str();
 }
 
 std::string shown(std::string_view text) {
-  constexpr size_t kMost = 200;
+  constexpr size_t kMaxShown = 200;
   constexpr char kDigits[] = "0123456789abcdef";
   std::string out = "'";
-  for (const char c : text.substr(0, kMost)) {
+  for (const char c : text.substr(0, kMaxShown)) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte >= 0x20 && byte != 0x7f) {
       out += c;
@@ -64,7 +64,7 @@ std::string shown(std::string_view text) {
       out += std::string("\\x") + kDigits[byte >> 4] + kDigits[byte & 15];
     }
   }
-  return out + (text.size() > kMost ? "...'" : "'");
+  return out + (text.size() > kMaxShown ? "...'" : "'");
 }
 
 }  // namespace muonrt::tool

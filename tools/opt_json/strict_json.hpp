@@ -6,15 +6,14 @@
 
 namespace muonrt::tool {
 
-/// Parses JSON that nobody vouches for, as the library's parse_json.
-/// @param what  names the text in errors.
-/// Throws std::runtime_error.
+/// Parses untrusted JSON with the limits of the library's parse_json. Throws std::runtime_error.
+/// @param what  the name of the text for messages.
 nlohmann::json parse_strict(std::string_view text, const std::string& what);
 
-/// All of a file. Throws std::runtime_error where it cannot be read.
+/// The content of a file. Throws std::runtime_error if it cannot be read.
 std::string read_text(const std::string& path);
 
-/// Text from outside for a message: quoted, control characters escaped, shortened.
+/// Untrusted text in the form for a message: quoted, shortened, control characters escaped.
 std::string shown(std::string_view text);
 
 }  // namespace muonrt::tool

@@ -1,5 +1,6 @@
 #include "opt_json/value.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
@@ -37,8 +38,8 @@ std::string Value::shown() const {
 double Value::number(double low, double high, bool or_zero) const {
   const double value = json.is_number() ? json.get<double>() : NAN;
   if (!(value >= low && value <= high) && !(or_zero && value == 0)) {
-    refuse(shown() + " (a number from " + digits(low) + " to " + digits(high) +
-           (or_zero ? ", or 0," : "") + " belongs there)");
+    refuse("must be a number from " + digits(low) + " to " + digits(high) +
+           (or_zero ? ", or 0" : "") + ", but is " + shown());
   }
   return value;
 }
@@ -47,8 +48,8 @@ double Value::below_one(double low, bool in_f32) const {
   const double value = json.is_number() ? json.get<double>() : NAN;
   const bool below = value < 1 && !(in_f32 && static_cast<float>(value) >= 1.0f);
   if (!(value >= low && below)) {
-    refuse(shown() + " (a number from " + digits(low) + " to below 1" +
-           (in_f32 ? ", also once it is rounded to f32," : "") + " belongs there)");
+    refuse("must be a number from " + digits(low) + " to below 1" +
+           (in_f32 ? ", also after rounding to f32" : "") + ", but is " + shown());
   }
   return value;
 }
@@ -57,21 +58,21 @@ int64_t Value::integer(int64_t low, int64_t high) const {
   const bool fits =
       json.is_number_unsigned() ? json.get<uint64_t>() <= INT64_MAX : json.is_number_integer();
   if (!fits || json.get<int64_t>() < low || json.get<int64_t>() > high) {
-    refuse(shown() + " (a whole number from " + std::to_string(low) + " to " +
-           std::to_string(high) + " belongs there)");
+    refuse("must be a whole number from " + std::to_string(low) + " to " + std::to_string(high) +
+           ", but is " + shown());
   }
   return json.get<int64_t>();
 }
 
 bool Value::boolean() const {
-  if (!json.is_boolean()) refuse(shown() + " (true or false belongs there)");
+  if (!json.is_boolean()) refuse("must be true or false, but is " + shown());
   return json.get<bool>();
 }
 
 std::string Value::text() const {
-  if (!json.is_string()) refuse(shown() + " (a text belongs there)");
+  if (!json.is_string()) refuse("must be a text, but is " + shown());
   const std::string out = json.get<std::string>();
-  if (out.empty()) refuse("an empty text");
+  if (out.empty()) refuse("must be a text, but is empty");
   return out;
 }
 
@@ -95,12 +96,14 @@ int32_t Value::choice(std::span<const Word> known) const {
 }
 
 void Value::require_object() const {
-  if (!json.is_object()) refuse(shown() + " (an object {...} belongs there)");
+  if (!json.is_object()) refuse("must be an object {...}, but is " + shown());
 }
 
 void Value::require_list(size_t least) const {
-  if (!json.is_array()) refuse(shown() + " (a list [...] belongs there)");
-  if (json.size() < least) refuse("a list of fewer than " + std::to_string(least) + " items");
+  if (!json.is_array()) refuse("must be a list [...], but is " + shown());
+  if (json.size() < least)
+    refuse("must have at least " + std::to_string(least) + " items, but has " +
+           std::to_string(json.size()));
 }
 
 std::vector<int64_t> Value::integers(int64_t low, int64_t high) const {
@@ -112,7 +115,7 @@ std::vector<int64_t> Value::integers(int64_t low, int64_t high) const {
 
 std::string Value::words() const {
   if (json.is_string()) return text();
-  if (!json.is_array()) refuse(shown() + " (a text or a list of texts belongs there)");
+  if (!json.is_array()) refuse("must be a text or a list of texts, but is " + shown());
   require_list(1);
   std::string out;
   for (size_t i = 0; i < json.size(); ++i) out += (i > 0 ? "," : "") + at(i).text();
@@ -121,6 +124,10 @@ std::string Value::words() const {
 
 void refuse_key(const Value& object, const std::string& key,
                 const std::vector<std::string>& known) {
+  // Muon and AdamW have different epsilons, so the short name is ambiguous.
+  if (key == "eps" && std::find(known.begin(), known.end(), "adamw_eps") != known.end())
+    object.refuse(
+        "unknown key 'eps'; use normalize_eps for Muon's normalization, adamw_eps for AdamW");
   object.refuse("unknown key " + shown(key) + " (known: " + joined(known) + ")");
 }
 

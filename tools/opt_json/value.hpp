@@ -11,8 +11,8 @@
 
 namespace muonrt::tool {
 
-/// A value of opt.json and where it stands. Every reader throws std::runtime_error that names the
-/// path, what is there and what belongs there.
+/// A value of opt.json and its path. The readers throw std::runtime_error with the path, the value
+/// and the allowed values.
 struct Value {
   const nlohmann::json& json;
   std::string path;
@@ -27,25 +27,27 @@ struct Value {
   }
   std::string child(const std::string& key) const { return path.empty() ? key : path + "." + key; }
 
-  /// Both ends belong to the range. @param or_zero  0 does, too.
+  /// A number in [low, high].
+  /// @param or_zero  0 is allowed, too.
   double number(double low, double high, bool or_zero = false) const;
-  /// From `low` to below 1; `in_f32`: also once it is rounded to f32.
+  /// A number in [low, 1).
+  /// @param in_f32  the number must be below 1 after rounding to f32, too.
   double below_one(double low, bool in_f32) const;
   int64_t integer(int64_t low, int64_t high) const;
   bool boolean() const;
   std::string text() const;
   std::string choice(const std::vector<const char*>& known) const;
-  /// The value of the word that is there.
+  /// The value that belongs to the name.
   int32_t choice(std::span<const Word> known) const;
   void require_object() const;
-  /// With at least `least` items.
+  /// A list with at least `least` items.
   void require_list(size_t least = 0) const;
   std::vector<int64_t> integers(int64_t low, int64_t high) const;
-  /// A text, or a list of texts, which become one with commas.
+  /// A text, or a list of texts, which are joined with commas.
   std::string words() const;
 };
 
-/// One key of an object: one row of a table.
+/// A key of an object and the function that reads its value.
 template <class T>
 struct Key {
   const char* name;
@@ -55,7 +57,7 @@ struct Key {
 [[noreturn]] void refuse_key(const Value& object, const std::string& key,
                              const std::vector<std::string>& known);
 
-/// Reads every key of an object by its row; a key that has none is refused.
+/// Reads every key of an object with the function of its row. A key without a row is rejected.
 template <class T>
 void read_object(T& out, const Value& object, const std::vector<Key<T>>& keys) {
   object.require_object();

@@ -6,8 +6,8 @@
 
 #include "base/dtype.hpp"
 
-// Every formula of the library a second time: float64, plain loops, written from the papers and
-// from the reference pages, not from src. Nothing of src but the storage of bf16 is used here.
+// The reference implementation of every formula of the library: float64, portable loops, written
+// from the papers and not from src. It uses nothing of src except the storage of bf16.
 namespace reference {
 
 // ---- matrices -------------------------------------------------------------------------------
@@ -34,13 +34,13 @@ bool all_finite(const Matrix& a);
 /// IEEE binary16 by its definition: the value of a pattern, the nearest pattern (ties to even).
 double half_value(uint16_t bits);
 uint16_t half_bits(double x);
-/// Every entry as bf16, f16 or f32 would store it.
+/// Rounds every entry to bf16, f16 or f32.
 Matrix rounded(const Matrix& a, muonrt::DType dtype);
 
-/// A value that follows from its place alone, in [-1, 1), exact in f32: every rank of a test can
-/// compute every value.
+/// A value in [-1, 1), exact in f32, that depends only on the arguments, so that every rank of a
+/// test can compute every value.
 double value_at(uint64_t tensor, int64_t row, int64_t col, int64_t step);
-/// rows x cols of value_at.
+/// A matrix of value_at.
 Matrix values(uint64_t tensor, int64_t rows, int64_t cols, int64_t step = 0);
 /// Standard normal entries; a function of the arguments.
 Matrix gaussian(int64_t rows, int64_t cols, uint64_t seed);
@@ -65,14 +65,14 @@ struct Triple {
 };
 using List = std::vector<Triple>;
 
-/// The scalar that a singular value x becomes.
+/// The image of a singular value x.
 double compose(const List& list, double x);
 /// Largest |dp/dx| over the singular values of matrices divided by safety x norm, per unit of the
 /// divided value: how much a rounding grows at worst.
 double gain(const List& list, double safety);
 /// Standard form on x divided by safety x its norm; zero gives zero.
 Matrix newton_schulz(const List& list, double safety, const Matrix& x);
-/// Steps of the standard form on x as it is, short side first: no norm, no factor.
+/// Steps of the standard form on x without normalization; the short side comes first.
 Matrix newton_schulz_steps(const List& list, Matrix x);
 /// Rows divided by safety x sqrt(max(sum_j |(X X^T)_ij|, 1e-7)) of x divided by its norm, short
 /// side first. Source: Turbo-Muon, arXiv 2512.04632 (AOL).
@@ -81,7 +81,7 @@ Matrix aol_scaled(double safety, const Matrix& x);
 Matrix newton_schulz_gram(const List& list, const std::vector<int>& restarts, double safety,
                           const Matrix& x);
 /// max over i of |u_i^T x v_i - p(s_i / (safety norm s))|, and the largest off-diagonal
-/// |u_i^T x v_j|: what a Newton-Schulz result x did to a matrix whose SVD is known.
+/// |u_i^T x v_j|, of a Newton-Schulz result x for a matrix whose SVD is known.
 struct SpectralError {
   double diagonal, off_diagonal;
 };
@@ -93,7 +93,7 @@ SpectralError spectral_error(const Matrix& x, const Svd& f, const List& list, do
 /// the last.
 List polar_express(double lower_bound, int steps, double cushion, double safety);
 
-/// Lists as printed by their authors, or generated with 60 digits where the page says so.
+/// Lists as their authors printed them, or generated with 60 digits if the comment says so.
 namespace lists {
 extern const List kKellerJordan;    // five times the same
 extern const List kYouJiacheng;     //
@@ -117,13 +117,13 @@ constexpr double kRawCushion = 0.02407327424182761;
 enum class Scale { kOriginal, kMatchRms, kRatio, kMaxDim, kNone };
 double scale_factor(Scale rule, int64_t rows, int64_t cols);
 
-/// What becomes of a weight w before its update u is subtracted; `rate` is the learning rate times
-/// the factors on it.
+/// The decay of a weight w before its update u is subtracted; `rate` is the learning rate times its
+/// factors.
 enum class Decay { kDecoupled, kIndependent, kLrSquared, kCautious };
 double decayed(Decay kind, double rate, double weight_decay, double w, double u);
 
-/// What a matrix is divided by before Newton-Schulz: safety x norm; that + eps; the larger of that
-/// and eps.
+/// The divisor of a matrix before Newton-Schulz: safety x norm; safety x norm + eps; or the larger
+/// of safety x norm and eps.
 enum class Normalize { kPrescaled, kAddEps, kMaxEps };
 
 struct Muon {
@@ -141,21 +141,22 @@ struct Muon {
   bool renormalize = false;  // the result is scaled to the norm sqrt(min(rows, cols))
   bool normuon = false, normuon_columns = false;
   double normuon_beta2 = 0.95;
-  muonrt::DType transport = muonrt::DType::kF32;  // rounding of what travels, both ways
-  /// Above 0: this is step t, and the mean is corrected for its start from zero, as in Optax.
+  muonrt::DType transport = muonrt::DType::kF32;  // rounding of messages in both directions
+  /// > 0: the number t of this step; the momentum is corrected for its start at zero, as in Optax.
   int64_t corrected_at = 0;
 };
 /// O of a direction: Newton-Schulz on what `how` divides it by; zero gives zero.
 Matrix orthogonalized(const Muon& how, const Matrix& u);
 
-/// A block of a matrix that is orthogonalized and scaled by itself.
+/// A block of a matrix that is orthogonalized and scaled separately.
 struct Part {
   std::vector<int64_t> rows, cols;
   double lr_factor = 1.0;
   bool normuon_columns = false;
 };
 Part whole_matrix(int64_t rows, int64_t cols);
-/// Each part cut into r x c blocks of indices, by the ceil rule, fewer where some would be empty.
+/// Cuts each part into r x c blocks of ceil(size / number) rows and columns; empty blocks are
+/// omitted.
 std::vector<Part> cut_into(const std::vector<Part>& parts, int64_t r, int64_t c);
 /// One step of a matrix of parts; w and m are updated in place, and the second moments of each part
 /// where NorMuon is on.
@@ -171,7 +172,7 @@ Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v);
 struct AdamW {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
   Decay decay = Decay::kDecoupled;
-  bool folded = false;    // form B: eps beside the uncorrected root
+  bool folded = false;    // eps is added to the uncorrected root
   bool nesterov = false;  // as in Optax's NAdamW
 };
 /// Step number t = 1, 2, ...; w, m, v are updated in place.

@@ -5,25 +5,25 @@
 
 namespace muonrt::tool {
 
-/// Where the lines go.
+/// The output for status lines.
 struct Screen {
-  bool terminal = false;  // rewrites one line with carriage returns; else prints whole lines
+  bool terminal = false;  // rewrites one line with carriage returns; otherwise prints whole lines
   int width = 80;         // columns of the terminal
 };
 
-/// Looks at what `out` is: a terminal (unless TERM is "dumb") or a file or pipe.
+/// Detects whether `out` is a terminal (unless TERM is "dumb") and its width.
 Screen detect_screen(std::FILE* out);
 
-/// What long work is at: one line that is written over in a terminal; a line for each call in a
-/// log file. Threads: one.
+/// Shows the status of long work: one line that is overwritten on a terminal, or a line for each
+/// call in a log file. Threads: one.
 class StatusLine {
  public:
   StatusLine(std::FILE* out, Screen screen) : out_(out), screen_(screen) {}
   const Screen& screen() const { return screen_; }
   void show(const std::string& text);
-  /// Takes the line away, before something else is printed.
+  /// Removes the line. Call it before something else is printed.
   void clear();
-  /// The line stays.
+  /// Keeps the line, so that the next output follows it.
   void keep();
 
  private:

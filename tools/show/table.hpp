@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-/// One value: what a person reads, and what a program reads (JSON text).
+/// One value as text for people and as JSON text.
 struct Cell {
   std::string text, json;
 };
@@ -15,28 +15,27 @@ struct Cell {
 namespace cell {
 Cell word(const std::string& value);
 Cell count(int64_t value);
-/// With so many decimals for a person, all digits for a program; "-" and null if it is no number.
+/// Rounded to this many decimals in the text, with all digits in JSON; "-" and null for NaN.
 Cell number(double value, int decimals);
 /// 1.2e-07
 Cell scientific(double value);
-/// For a person 12,345,678.
+/// 12,345,678 in the text.
 Cell grouped(int64_t value);
-/// A list of numbers, for a person with blanks between them.
+/// A list of numbers, separated by blanks in the text.
 Cell list(const std::vector<int64_t>& values);
 /// "-" and null.
 Cell nothing();
 }  // namespace cell
 
-/// The one table of every subcommand: aligned columns for a person, a list of objects for a
-/// program.
+/// The table of every subcommand: aligned columns as text, or a JSON list of objects.
 class Table {
  public:
   enum class Align { kLeft, kRight };
   struct Column {
     std::string key;   // in JSON; carries the unit: "step_ms", "sent_bytes"
-    std::string head;  // for a person
+    std::string head;  // in the text
     Align align = Align::kRight;
-    size_t width = 0;  // at least; for rows that are printed as they come
+    size_t width = 0;  // minimum; for rows that are printed immediately
   };
 
   explicit Table(std::vector<Column> columns);
@@ -45,7 +44,7 @@ class Table {
   void add(std::vector<Cell> row);
   size_t rows() const { return rows_.size(); }
 
-  /// The heads; row `index`: one line each, with the widths as they are now.
+  /// The line of heads, or of row `index`, with the current widths.
   std::string head() const;
   std::string row(size_t index) const;
   /// Heads and all rows.

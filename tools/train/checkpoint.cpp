@@ -18,13 +18,13 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFormat = "muonrt train 1";
-/// Keys of an opt.json that no bit of a run depends on.
-constexpr const char* kIdle[] = {"about",    "chunk_bytes",   "window",      "commit",
-                                 "replicas", "replica_check", "health_every"};
+/// Keys of an opt.json that do not affect the result of a run.
+constexpr const char* kIgnoredKeys[] = {"about",        "chunk_bytes",   "window",      "commit",
+                                        "replica_mode", "replica_check", "health_every"};
 
 std::string run_file(const std::string& folder) { return folder + "/train.json"; }
 
-/// Whether there is one: a folder without manifest is no checkpoint.
+/// Whether the folder holds a checkpoint, which always has a manifest.
 bool holds_checkpoint(const std::string& folder) {
   std::error_code error;
   return fs::exists(folder + "/manifest.json", error);
@@ -34,7 +34,7 @@ std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
-/// What is compared by its content, whatever its name.
+/// A value that is compared by the hash of its content, not by its name.
 json content(const std::string& name, uint64_t hash) {
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
@@ -43,12 +43,12 @@ json content(const std::string& name, uint64_t hash) {
 
 json optimizer_facts(const std::string& name) {
   json opt_json = tool::parse_strict(optimizer_text(name), name);
-  for (const char* key : kIdle) opt_json.erase(key);
+  for (const char* key : kIgnoredKeys) opt_json.erase(key);
   const std::string text = text_of(opt_json);
   return content(name, fingerprint({name, {text.begin(), text.end()}}));
 }
 
-/// By the option's name.
+/// The settings that results depend on, by the names of their options.
 json facts_of(const SavedRun& run) {
   const Options& o = run.options;
   return {{"preset", o.preset},    {"optimizer", optimizer_facts(run.plan.optimizer)},
@@ -70,15 +70,15 @@ void SavedRun::begin_saving() const {
   std::error_code error;
   if (holds_checkpoint(folder)) {
     if (!options.resume.empty() && fs::equivalent(folder, options.resume, error)) return;
-    throw std::runtime_error("--save: " + folder + " holds a checkpoint; go on from it with " +
+    throw std::runtime_error("--save: " + folder + " holds a checkpoint; continue it with " +
                              "--resume " + folder + ", or name another folder");
   }
   fs::create_directories(folder, error);
   if (error) {
-    throw std::runtime_error("--save: " + folder + ": cannot be made (" + error.message() +
-                             "); name a folder that may be written");
+    throw std::runtime_error("--save: " + folder + " cannot be created: " + error.message() +
+                             "; use a folder that you may write to");
   }
-  // The optimizer's save syncs the folder before it makes a checkpoint of it.
+  // The save of the optimizer syncs the folder before it publishes the checkpoint.
   const json all = {{"format", kFormat}, {"options", facts_of(*this)}, {"products", products}};
   tool::write_text_file(run_file(folder), text_of(all, 1) + "\n");
 }
@@ -86,13 +86,15 @@ void SavedRun::begin_saving() const {
 std::string SavedRun::require_resumable() const {
   const std::string& folder = options.resume;
   if (!holds_checkpoint(folder)) {
-    throw std::runtime_error("--resume: " + folder + " holds no checkpoint (no manifest.json); " +
-                             "name a folder of --save, or leave --resume out");
+    throw std::runtime_error("--resume: " + folder +
+                             " holds no checkpoint, because it has no manifest.json; " +
+                             "use a folder of --save, or omit --resume");
   }
   std::error_code error;
   if (!fs::exists(run_file(folder), error)) {
-    throw std::runtime_error("--resume: " + folder + " holds a checkpoint of another program (no " +
-                             "train.json); name a folder of --save");
+    throw std::runtime_error("--resume: " + folder +
+                             " holds a checkpoint of another program, because it has " +
+                             "no train.json; use a folder of --save");
   }
   const json saved = tool::parse_strict(tool::read_text(run_file(folder)), run_file(folder));
   if (!saved.is_object() || saved.value("format", json()) != json(kFormat)) {
@@ -104,17 +106,17 @@ std::string SavedRun::require_resumable() const {
   for (const auto& [option, here] : mine.items()) {
     const json other = there.is_object() ? there.value(option, json()) : json();
     if (same(here, other)) continue;
-    problems += (problems.empty() ? "--" : "; --") + option + " is " + text_of(here) + ", there " +
-                text_of(other);
+    problems += (problems.empty() ? "--" : "; --") + option + " is " + text_of(here) +
+                ", but was " + text_of(other);
   }
   if (!problems.empty()) {
-    throw std::runtime_error("--resume: " + folder + " is of another run: " + problems +
-                             "; give what it was begun with, or begin anew without --resume");
+    throw std::runtime_error("--resume: " + folder + " belongs to another run: " + problems +
+                             "; pass the arguments of that run, or start without --resume");
   }
   const json before = saved.value("products", json());
   if (before == json(products)) return "";
-  return "--resume: the run began with products of " + text_of(before) + ", and goes on with " +
-         text_of(products) + ": its bits may differ from here on\n";
+  return "--resume: the run began with products of " + text_of(before) + " and continues with " +
+         text_of(products) + ", so results may differ in their last bits\n";
 }
 
 }  // namespace muonrt::train

@@ -8,20 +8,22 @@
 
 namespace muonrt::train {
 
-/// A folder of `--save` holds the optimizer's checkpoint, parameters with it (muonrt/state.h), and
-/// train.json: all that the bits of later steps depend on besides. Where the run stands in its
-/// data, and its random numbers, follow from seed and step.
+/// The run of a folder of `--save`. The folder holds a checkpoint of the optimizer with its
+/// parameters (muonrt/checkpoint.h), and train.json with the arguments that results depend on. The
+/// batches and the random numbers follow from seed and step.
 struct SavedRun {
   const Options& options;
   const RunPlan& plan;
   const Text& text;
-  const std::string& products;  // of Place
+  const std::string& products;  // Place::products
 
-  /// Makes the folder `options.save` and its train.json, unless it is the one that is resumed.
-  /// For rank 0, before the first checkpoint. Throws std::runtime_error where the folder holds one.
+  /// Creates the folder `options.save` with its train.json, unless the run resumes this folder.
+  /// Rank 0 calls it before the first checkpoint. Throws std::runtime_error if the folder already
+  /// holds a checkpoint.
   void begin_saving() const;
-  /// Throws std::runtime_error, alike on every rank, unless `options.resume` holds a checkpoint of
-  /// this very run; the error names each option that differs. @return  a line to be told, or "".
+  /// Throws std::runtime_error on every rank unless `options.resume` holds a checkpoint of the same
+  /// run; the message names each option that differs.
+  /// @return  a note for the user, or "".
   std::string require_resumable() const;
 };
 

@@ -6,8 +6,8 @@
 
 namespace muonrt::train {
 
-/// Shape of the model: sizes > 0, `d_model` a multiple of `heads`. Tokens are bytes, so `vocab` is
-/// at most 256.
+/// The sizes of the model, all > 0. `d_model` is a multiple of `heads`. Tokens are bytes, so
+/// `vocab` is at most 256.
 struct Config {
   int64_t layers = 0;
   int64_t d_model = 0;
@@ -20,11 +20,11 @@ struct Config {
   int64_t d_mlp() const { return mlp_ratio * d_model; }
 };
 
-/// Named configurations: `tiny` (tests), `small` (the default) and `medium`.
-/// Throws std::runtime_error that lists the names if `name` is none of them.
+/// A named configuration: `tiny` (for tests), `small` (the default) or `medium`.
+/// Throws std::runtime_error with these names if `name` is another one.
 Config preset(const std::string& name);
 
-/// What a parameter is to an optimizer: hidden matrices go to Muon, the rest to AdamW.
+/// The role of a parameter: Muon updates hidden matrices, AdamW all others.
 enum class Role { kMatrix, kEmbedding, kVector };
 
 /// One parameter; matrices are (out, in), row-major and contiguous.
@@ -40,7 +40,7 @@ struct ParamSpec {
 /// wte, wpe; for each layer h<i>: norm1, wq, wk, wv, wo, norm2, w_up, w_down; norm, head.
 std::vector<ParamSpec> param_specs(const Config& config);
 
-/// Places in that order.
+/// Indices in that order.
 struct ParamIndex {
   static constexpr int64_t kWte = 0;
   static constexpr int64_t kWpe = 1;

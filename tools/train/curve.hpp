@@ -7,13 +7,13 @@
 
 namespace muonrt::train {
 
-/// What is known after a step; NaN stands for "not measured at this step".
+/// The values after a step; NaN: not measured in this step.
 struct CurvePoint {
   int64_t step = 0;
   double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the batch, nats per byte
   double val_loss = std::numeric_limits<double>::quiet_NaN();
-  int64_t tokens = 0;    // seen so far
-  double seconds = 0.0;  // since the run began
+  int64_t tokens = 0;    // processed so far
+  double seconds = 0.0;  // since the start of the run
 };
 
 /// The run of one optimizer.

@@ -40,9 +40,9 @@ TrainMesh::TrainMesh(const std::string& text, int ranks)
     at = end + 1;
   }
   if (shape_.size() > MUONRT_MAX_DIMS || product != ranks) {
-    throw std::runtime_error("--mesh: '" + text_ + "' has " + std::to_string(product) +
-                             " places for " + std::to_string(ranks) +
-                             " ranks; make the product of its sizes equal to the number of ranks");
+    throw std::runtime_error("--mesh: the sizes of '" + text_ + "' have the product " +
+                             std::to_string(product) + ", but there are " + std::to_string(ranks) +
+                             " ranks; make both equal");
   }
   for (const std::string& name : names_) name_pointers_.push_back(name.c_str());
   muonrt_mesh_init(&mesh_);

@@ -8,16 +8,16 @@
 
 namespace muonrt::train {
 
-/// The mesh of a run. A dimension's name says what it does to a parameter:
-///   dp, replicate, ...  every name that is none of the others: whole copies
-///   fsdp, shard         cuts dimension 0 of every parameter
-///   tp                  cuts dimension 1 of matrices; vectors stay whole over it
-/// Every rank works on its own share of the batch, whatever the mesh.
+/// The mesh of a run. The name of a mesh dimension determines the placement of parameters:
+///   fsdp, shard         shards dimension 0 of every parameter
+///   tp                  shards dimension 1 of matrices and replicates vectors
+///   dp, replicate, ...  any other name replicates
+/// On every mesh each rank computes its own share of the batch.
 class TrainMesh {
  public:
   /// @param text  "dp=2,fsdp=2"; empty: fsdp over all ranks, with dp=2 before it if at least two
   ///              ranks are left for fsdp (4 ranks: dp=2,fsdp=2).
-  /// Throws std::runtime_error for text that is no mesh, or whose size is not `ranks`.
+  /// Throws std::runtime_error if the text cannot be parsed, or if the size is not `ranks`.
   TrainMesh(const std::string& text, int ranks);
 
   const std::string& text() const { return text_; }

@@ -11,23 +11,23 @@ namespace muonrt::train {
 
 namespace {
 
-/// What a trainer's parameter cannot have.
+/// Rejects settings that `muonrt train` does not support.
 void check_rule(const std::string& file, const tool::ParamConfig& c) {
-  const auto refuse = [&](const char* key, const char* why) {
-    throw std::runtime_error(file + ": " + c.rule + "." + key + ": not in `muonrt train` (" + why +
-                             "); leave it out");
+  const auto reject = [&](const char* key, const char* why) {
+    throw std::runtime_error(file + ": " + c.rule + "." + key +
+                             " is not supported by `muonrt train`, because " + why + "; omit it");
   };
-  if (c.role == "frozen") refuse("role: frozen", "every parameter is trained");
-  if (c.role == "stack") refuse("role: stack", "the model has no experts");
+  if (c.role == "frozen") reject("role: frozen", "every parameter is trained");
+  if (c.is_stack()) reject("view: stack", "the model has no experts");
   const tool::LayoutConfig& l = c.layout;
   for (const std::string* words :
        {&l.placements, &l.grad_placements, &l.reading, &l.cuts, &l.row_bounds, &l.owner, &l.flat}) {
-    if (!words->empty()) refuse("placements", "layouts come from --mesh");
+    if (!words->empty()) reject("placements", "layouts come from --mesh");
   }
-  if (!c.parts.kind.empty()) refuse("parts", "no matrix is fused");
-  if (c.transposed.value_or(false)) refuse("transposed", "weights are outputs x inputs");
-  if (c.batch_dims || c.row_dims) refuse("batch_dims, row_dims", "weights have two dimensions");
-  if (!(*c.lr > 0)) refuse("lr: 0", "the schedule multiplies it");
+  if (!c.parts.kind.empty()) reject("parts", "no matrix is fused");
+  if (c.transposed.value_or(false)) reject("transposed", "weights are outputs x inputs");
+  if (c.batch_dims || c.row_dims) reject("batch_dims, row_dims", "weights have two dimensions");
+  if (!(*c.lr > 0)) reject("lr: 0", "the schedule multiplies it");
 }
 
 }  // namespace
@@ -53,8 +53,8 @@ void TrainOptimizer::take_rules(const Config& model) {
     rule_of.push_back(config_.rule_of(spec.name));
     const tool::ParamConfig& c = config_.rules[rule_of.back()].config;
     check_rule(config_.file, c);
-    if (c.role == "matrix" && spec.shape.size() < 2) {
-      throw std::runtime_error(config_.file + ": " + c.rule + ".role: matrix, but '" + spec.name +
+    if (c.is_muon() && spec.shape.size() < 2) {
+      throw std::runtime_error(config_.file + ": " + c.rule + ".role: muon, but '" + spec.name +
                                "' is a vector; give it a rule with the role adamw");
     }
   }
@@ -66,8 +66,8 @@ void TrainOptimizer::take_rules(const Config& model) {
   bool matrices = false;
   for (const size_t rule : rule_of) {
     const tool::ParamConfig& c = config_.rules[rule].config;
-    if (c.role == "matrix" && !matrices) lr_ = *c.lr;
-    matrices = matrices || c.role == "matrix";
+    if (c.is_muon() && !matrices) lr_ = *c.lr;
+    matrices = matrices || c.is_muon();
     Param& p = params_.emplace_back();
     p.group =
         static_cast<int32_t>(std::lower_bound(used_.begin(), used_.end(), rule) - used_.begin());
@@ -82,7 +82,7 @@ void TrainOptimizer::clip(const Config& model, int64_t layer, bool keys, double 
   const tool::ParamConfig& c = config_.rules[rule].config;
   const muonrt_qk_clip_t* from = rules_[static_cast<size_t>(p.group)].qk_clip();
   const int32_t kind = keys ? MUONRT_QK_KEY : MUONRT_QK_QUERY;
-  if (c.role != "matrix" || (!from && threshold <= 0)) return;
+  if (!c.is_muon() || (!from && threshold <= 0)) return;
   if (from) p.clip = *from;
   if (from && from->kind != kind) {
     throw std::runtime_error(config_.file + ": " + c.rule + ".qk_clip.kind: " + c.qk_clip->kind +
@@ -100,7 +100,7 @@ void TrainOptimizer::clip(const Config& model, int64_t layer, bool keys, double 
   }
 }
 
-muonrt_optimizer_options_t TrainOptimizer::options() const {
+tool::OptimizerOptions TrainOptimizer::options() const {
   return tool::bound_options(config_, used_);
 }
 

@@ -9,32 +9,34 @@
 
 namespace muonrt::train {
 
-/// The opt.json of one. @param name  one of tools/optimizers, or a path (with '/' or .json).
-/// Throws std::runtime_error.
+/// Returns the text of an opt.json. Throws std::runtime_error if there is none.
+/// @param name  a name of tools/optimizers, or a path, which has a '/' or ends with .json.
 std::string optimizer_text(const std::string& name);
 
-/// One optimizer of `--optimizer` on one model: an opt.json, whose rules meet the names of the
-/// model's parameters. Layouts come from the mesh, so a file that has some is refused.
+/// One optimizer of `--optimizer` for one model: an opt.json whose rules are matched with the names
+/// of the model's parameters. The mesh determines the layouts, so a file with layouts is rejected.
 class TrainOptimizer {
  public:
-  /// @param name     as optimizer_text takes it.
-  /// @param qk_clip  threshold for the query and key matrices, over what the rules say; 0: none.
-  /// Throws std::runtime_error that names the rule and key.
+  /// Throws std::runtime_error with the rule and key.
+  /// @param name     as for optimizer_text.
+  /// @param qk_clip  threshold for the query and key matrices, which overrides that of the rules;
+  ///                 0: the rules decide.
   TrainOptimizer(const std::string& name, const Config& model, double qk_clip);
 
-  /// Rate of the first matrix, or of the first parameter where there is none: the peak rate of a
-  /// run that asks for no other.
+  /// The default peak rate of a run: the rate of the first parameter of Muon, or of the first
+  /// parameter if Muon has none.
   double lr() const { return lr_; }
   /// Layers with QK-clip, ascending.
   const std::vector<int32_t>& clipped_layers() const { return clipped_layers_; }
 
-  /// What the file says for the whole optimizer; `config` tells which of it is a default.
-  muonrt_optimizer_options_t options() const;
+  /// The options of the whole optimizer. `config` shows which of them the file sets.
+  tool::OptimizerOptions options() const;
   const tool::StepConfig& config() const { return config_; }
-  /// The groups at a step, counted from 0; whether they ever change.
+  /// The groups at `step`, counted from 0.
   std::vector<muonrt_group_t> groups(int64_t step) const;
+  /// Whether the groups are the same at every step.
   bool constant() const;
-  /// Sets group and QK-clip of a parameter; valid as long as this object.
+  /// Sets the group and the QK-clip of a parameter. The pointer is valid as long as this object.
   void fill(muonrt_param_t& param, int64_t index) const;
 
   TrainOptimizer(const TrainOptimizer&) = delete;
@@ -50,7 +52,7 @@ class TrainOptimizer {
   void clip(const Config& model, int64_t layer, bool keys, double threshold);
 
   tool::StepConfig config_;
-  std::vector<size_t> used_;  // rules, ascending; a group each
+  std::vector<size_t> used_;  // indices of the rules that match, ascending; each is a group
   std::vector<tool::BoundRule> rules_;
   std::vector<Param> params_;
   std::vector<int32_t> clipped_layers_;

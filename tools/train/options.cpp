@@ -29,8 +29,8 @@ void check_checkpoints(const Options& o, size_t optimizers) {
   require(o.save_every >= 1, "--save-every", std::to_string(o.save_every), "use 1 or more steps");
   if ((o.save.empty() && o.resume.empty()) || optimizers == 1) return;
   throw std::runtime_error((o.save.empty() ? "--resume" : "--save") +
-                           std::string(": a checkpoint is of one run, but --optimizer ") +
-                           o.optimizer + " makes " + std::to_string(optimizers) +
+                           std::string(": a checkpoint belongs to one run, but --optimizer ") +
+                           o.optimizer + " starts " + std::to_string(optimizers) +
                            "; pass --optimizer with one name, such as muon");
 }
 
@@ -41,7 +41,7 @@ void check_optimizers(const Options& o) {
     clips = clips || !optimizer.clipped_layers().empty();
   }
   require(o.qk_clip == 0 || clips, "--qk-clip", fmt::format("{}", o.qk_clip),
-          "but no optimizer has query or key matrices that Muon steps; add one that has");
+          "but no optimizer updates query or key matrices with Muon; add one that does");
 }
 
 }  // namespace

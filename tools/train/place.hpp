@@ -7,27 +7,29 @@
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
+#include "opt_json/optimizer_options.hpp"
 
 namespace muonrt::train {
 
-/// Memory of an optimizer's device, as a rank sees it from the host, where the model is computed.
+/// Memory of the optimizer's device. The host, which computes the model, copies to and from it.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  /// Memory for so many floats, holding anything; lives as long as this. Null for none.
+  /// Allocates `elements` floats without initializing them; they exist as long as this object.
+  /// Returns null for 0 elements.
   virtual float* make(int64_t elements) = 0;
   virtual void put(float* to, const std::vector<float>& from) = 0;
   virtual void get(std::vector<float>& to, const float* from) = 0;
 };
 
-/// Where a rank's optimizer runs. By default on the host, over the model's own communicator and
-/// shards.
+/// Where the optimizer of a rank runs. By default it runs on the host and uses the communicator and
+/// the shards of the model.
 struct Place {
-  Comm* comm = nullptr;  // the optimizer's; null: the model's
-  /// Of its device, one for each run; empty: the host's.
+  Comm* comm = nullptr;  // for the optimizer; null: the model's communicator
+  /// Creates the device memory of one run; empty: the optimizer uses the host's memory.
   std::function<std::unique_ptr<DeviceMemory>()> make_memory;
-  std::function<void(muonrt_optimizer_options_t&)> set_device;
-  /// In words: what the last bits of its products depend on.
+  std::function<void(tool::OptimizerOptions&)> set_device;
+  /// A text that names everything on which the rounding of its products depends.
   std::string products = "host";
 };
 

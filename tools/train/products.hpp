@@ -20,9 +20,9 @@ class Products {
   Products();
   ~Products();
 
-  /// C = op(A) op(B) + D. C shares no memory with the others.
-  /// @param ld  of C and D, in elements.
-  /// @param d   null: no addend.
+  /// C = op(A) op(B) + D. C must not overlap A, B and D.
+  /// @param ld  the leading dimension of C and D, in elements.
+  /// @param d   D; null: zero.
   void multiply(const Factor& a, const Factor& b, float* c, int64_t ld, const float* d = nullptr);
 
   // A linear layer y = x w^T (+ d) on contiguous rows: x is rows x in, w is out x in, y rows x out.
@@ -45,7 +45,7 @@ class Products {
  private:
   const float* transposed(const Factor& a);
 
-  struct Host;  // what the library's products reuse from call to call
+  struct Host;  // memory that the library's products reuse between calls
 
   std::vector<float> transposed_;
   std::unique_ptr<Host> host_;

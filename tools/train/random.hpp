@@ -6,11 +6,11 @@
 
 namespace muonrt::train {
 
-/// What a draw is for; keeps the streams of one seed apart.
+/// The purpose of random numbers; each has its own stream of a seed.
 enum class Stream : uint64_t { kInit = 1, kBatch = 2, kSample = 3 };
 
-/// Four random words that follow from seed, stream, `high` and `low` alone, so that any rank can
-/// draw any number without the ones before it.
+/// Four random words. They depend only on seed, stream, `high` and `low`, so any rank can compute
+/// any of them directly.
 inline RandomBlock draw(uint64_t seed, Stream stream, uint32_t high, uint64_t low) {
   return random_block(seed, static_cast<uint64_t>(stream) << 16, high, low);
 }

@@ -35,7 +35,7 @@ std::string comparison(const Outcome& outcome) {
                      difference);
 }
 
-/// A line for each run in which a threshold was set.
+/// One line for each run with a QK-clip threshold.
 std::string clipping(const Options& o, const Outcome& outcome) {
   std::string out;
   for (size_t i = 0; i < outcome.results.size(); ++i) {

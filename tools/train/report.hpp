@@ -9,19 +9,19 @@
 
 namespace muonrt::train {
 
-/// Everything the result is made from.
+/// The runs and their results.
 struct Outcome {
   int ranks = 1;
   std::string mesh;
   std::vector<RunPlan> plans;
-  std::vector<RunResult> results;  // of the plans that ran
+  std::vector<RunResult> results;  // of the plans that were executed
 };
 
-/// The last lines of the program: a row for each optimizer, the comparison, where the files lie, a
-/// sample of text.
+/// The text that the program prints at the end: a row for each optimizer, the comparison, the paths
+/// of the files, and a sample of text.
 std::string result_text(const Options& options, const Text& text, const Outcome& outcome);
 
-/// The same facts for a program.
+/// The same values as JSON.
 std::string result_json(const Options& options, const Text& text, const Outcome& outcome);
 
 }  // namespace muonrt::train

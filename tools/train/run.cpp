@@ -26,11 +26,11 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The batch is computed with in blocks of so many sequences, the same blocks on any number of
-/// ranks, and added up exactly: then every number of ranks trains the same model to the bit.
+/// Number of sequences in a block of the batch. The blocks are the same for any number of ranks,
+/// and their gradients are added exactly, so training is bitwise identical on any number of ranks.
 constexpr int64_t kBlock = 2;
 
-/// Full tensors of a model, in one block.
+/// The whole tensors of a model in one allocation.
 template <class T>
 struct Tensors {
   explicit Tensors(const std::vector<ParamSpec>& specs)
@@ -45,7 +45,7 @@ struct Tensors {
   std::vector<T*> pointers;
 };
 
-/// One rank's side of a run.
+/// A run on one rank.
 class Trainer {
  public:
   Trainer(Comm& comm, const TrainMesh& mesh, const Options& options, const RunPlan& plan,
@@ -118,7 +118,7 @@ class Trainer {
   Tensors<float> full_, grads_;
   Tensors<int64_t> sums_;
   std::vector<float> local_, local_grad_, logits_;
-  std::unique_ptr<DeviceMemory> memory_;  // the optimizer's, with the same in it; null: here
+  std::unique_ptr<DeviceMemory> memory_;  // copies for the optimizer; null: it uses the host's
   float *far_ = nullptr, *far_grad_ = nullptr, *far_logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
   int64_t first_step_ = 0;
@@ -150,29 +150,29 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     params[i].local_shape = local_shapes[i].data();
   }
   // Small chunks unless the opt.json sets them, so that a small model has several in flight.
-  muonrt_optimizer_options_t settings = settings_.options();
-  if (!settings_.config().chunk_bytes) settings.chunk_bytes = 128 << 10;
-  settings.trace = options_.trace;
+  tool::OptimizerOptions settings = settings_.options();
+  if (!settings_.config().chunk_bytes) settings.tuning.chunk_bytes = 128 << 10;
+  settings.debug.trace = options_.trace;
   if (place_.set_device) place_.set_device(settings);
   Comm& comm = place_.comm ? *place_.comm : comm_;
-  return std::make_unique<Optimizer>(comm, settings, settings_.groups(0), params);
+  return std::make_unique<Optimizer>(comm, settings.linked(), settings_.groups(0), params);
 }
 
 int64_t Trainer::sum(int64_t mine) {
   std::vector<int64_t> all(static_cast<size_t>(ranks_));
-  comm_.allgather(&mine, all.data(), sizeof mine);
+  comm_.allgather(all.data(), &mine, sizeof mine);
   return std::accumulate(all.begin(), all.end(), int64_t{0});
 }
 
 float Trainer::largest(float mine) {
   std::vector<float> all(static_cast<size_t>(ranks_));
-  comm_.allgather(&mine, all.data(), sizeof mine);
+  comm_.allgather(all.data(), &mine, sizeof mine);
   return *std::max_element(all.begin(), all.end());
 }
 
 bool Trainer::anyone_stops() { return sum(stop != 0) > 0; }
 
-// What multiplies the rates of all parameters at a step.
+// The factor on the rates of all parameters in a step.
 double Trainer::rate(int64_t step) const {
   const double peak = plan_.lr / settings_.lr();
   const double warm = std::max(1.0, options_.warmup * static_cast<double>(options_.steps));
@@ -183,8 +183,8 @@ double Trainer::rate(int64_t step) const {
   return peak * (options_.final_lr + (1.0 - options_.final_lr) * left);
 }
 
-// Adds the gradient of one block of the global batch to the sums; returns its share of the mean
-// loss.
+// Adds the gradient of one block of the global batch to the sums. Returns the part of the mean loss
+// that belongs to the block.
 int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   const int64_t first = block * kBlock, count = std::min(kBlock, options_.batch - first);
   const auto tokens = static_cast<double>(options_.batch * config_.context);
@@ -195,14 +195,15 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   bool fits = Sum::fits(loss / tokens);
   for (const float g : grads_.block) fits = fits && Sum::fits(g);
   if (!fits) {
-    throw std::runtime_error("step " + std::to_string(step + 1) + " of " + plan_.optimizer +
-                             ": a gradient is not finite or beyond 1024; lower its learning rate");
+    throw std::runtime_error(
+        "step " + std::to_string(step + 1) + " of " + plan_.optimizer +
+        ": a gradient is not finite or is above 1024; lower the learning rate");
   }
   for (size_t i = 0; i < grads_.block.size(); ++i) sums_.block[i] += Sum::of(grads_.block[i]);
   return Sum::of(loss / tokens);
 }
 
-/// A scheduled momentum differs at each step.
+/// Sets the groups of this step if they change, for example with a momentum schedule.
 void Trainer::set_groups(int64_t step) {
   if (settings_.constant()) return;
   const auto groups = settings_.groups(step);
@@ -233,20 +234,20 @@ muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
   return report;
 }
 
-/// Batches and weights' first values follow from seed and step: all else is the optimizer's.
+/// Loads the optimizer. Nothing else is saved, because batches follow from seed and step.
 void Trainer::load() {
   optimizer_->load(options_.resume);
   if (memory_) memory_->get(local_, far_);
   first_step_ = optimizer_->steps();
-  set_groups(std::max<int64_t>(first_step_ - 1, 0));  // as saved, for a copy of a run that is done
+  set_groups(std::max<int64_t>(first_step_ - 1, 0));  // those of the save
 }
 
 void Trainer::save(int64_t steps) {
   if (const int64_t committed = optimizer_->steps(); committed != steps) {
     throw std::runtime_error("--save: " + std::to_string(steps - committed) + " of " +
                              std::to_string(steps) + " steps of " + plan_.optimizer +
-                             " were voted down, and a checkpoint counts the others alone; mend "
-                             "the optimizer's settings, or train without --save");
+                             " were skipped, and a checkpoint counts only committed steps; "
+                             "change the optimizer's settings, or train without --save");
   }
   muonrt_save_options_t how;
   muonrt_save_options_init(&how);
@@ -289,7 +290,7 @@ std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
                     options_.batch * config_.context});
 }
 
-/// One step, its checkpoint and its validation; `times` are sums over the steps.
+/// Runs one step, saves a checkpoint and validates if it is time. Adds to `times`.
 CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
                             tool::HealthLog& health) {
   muonrt_step_report_t report;
@@ -325,7 +326,7 @@ RunResult Trainer::run(std::FILE* out) {
   for (const ParamSpec& spec : gpt_.params()) names.push_back(spec.name);
   tool::HealthLog health(names);
   result.first_step = result.steps = first_step_;
-  // The note on a scheduled momentum would be wrong.
+  // With a momentum schedule the note on a different momentum would be wrong.
   if (rank_ == 0 && out && settings_.constant()) std::fputs(optimizer_->load_notes().c_str(), out);
   result.val_loss = validate();
   result.curve.points.push_back(
@@ -343,7 +344,7 @@ RunResult Trainer::run(std::FILE* out) {
   }
   if (options_.trace) result.trace = optimizer_->trace(MUONRT_FORMAT_JSON);
   if (rank_ == 0) {
-    result.plan = optimizer_->describe();
+    result.plan = optimizer_->describe_plan();
     result.health = health.summary();
     result.health_json = health.json_list();
     SampleOptions sample;

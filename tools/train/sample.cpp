@@ -29,7 +29,7 @@ size_t pick(const std::vector<float>& logits, double temperature, double u) {
 }
 
 // Bytes of the UTF-8 character that starts at `at`, or 0 if it is not well formed there.
-// Overlong forms and surrogates are not told apart: a terminal replaces them by itself.
+// Overlong forms and surrogates are not checked, because a terminal replaces them itself.
 size_t utf8_length(const std::string& text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   const size_t length = lead >= 0xF0 && lead < 0xF5   ? 4

@@ -6,22 +6,22 @@
 
 namespace muonrt::train {
 
-/// The text to learn and where it came from.
+/// The text to learn and its source.
 struct Text {
   std::string name;  // "King James Version (bible-kjv)", or a path
   std::vector<uint8_t> bytes;
 };
 
-/// Reads `path`; with an empty path takes the King James text from Debian's `bible` reader, or a
-/// licence text of Debian where there is no such reader.
-/// Blocking: starts one process (`bible`) when `path` is empty; once per program, not per thread.
-/// Errors: std::runtime_error if the file cannot be read, or there is neither of those texts.
+/// Reads `path`. If it is empty, uses the King James text from Debian's `bible` reader, or a
+/// license text of Debian if the reader is missing. Blocking: starts one process (`bible`) when
+/// `path` is empty; once per program, not per thread. Throws std::runtime_error if the file cannot
+/// be read, or if both texts are missing.
 Text load_text(const std::string& path);
 
 /// "King James Version (bible-kjv), 4,404,412 bytes".
 std::string describe(const Text& text);
 
-/// A 64-bit hash of the bytes (FNV-1a): ranks compare it to see that all read the same text.
+/// A 64-bit hash of the bytes (FNV-1a), which the ranks compare.
 uint64_t fingerprint(const Text& text);
 
 /// The first nine tenths of a text to train on, the rest to validate on. Holds a copy.

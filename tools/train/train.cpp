@@ -33,28 +33,29 @@ std::vector<RunPlan> plan_runs(const Options& o) {
   return plans;
 }
 
-// Ranks that read different files would train on different text without a word.
+// Without this check, ranks with different files would train on different texts.
 void compare_texts(Comm& comm, const Text& text) {
   const uint64_t mine = fingerprint(text);
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
+  comm.allgather(all.data(), &mine, sizeof mine);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
-    throw std::runtime_error("--data: rank " + std::to_string(r) +
-                             " reads another text than rank 0; give every rank the same file");
+    throw std::runtime_error(
+        "--data: rank " + std::to_string(r) +
+        " reads a different text than rank 0; pass the same file on every rank");
   }
 }
 
-// One JSON array out of every rank's.
+// Joins the JSON arrays of all ranks.
 std::string merge_traces(Comm& comm, const std::string& mine) {
   const auto bytes = static_cast<int64_t>(mine.size());
   std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
-  comm.allgather(&bytes, sizes.data(), sizeof bytes);
+  comm.allgather(sizes.data(), &bytes, sizeof bytes);
   const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
   std::string padded = mine;
   padded.resize(longest);
   std::string all(longest * sizes.size(), ' ');
-  comm.allgather(padded.data(), all.data(), static_cast<int64_t>(longest));
+  comm.allgather(all.data(), padded.data(), static_cast<int64_t>(longest));
   std::string out = "[";
   for (size_t r = 0; r < sizes.size(); ++r) {
     const std::string part = all.substr(r * longest, static_cast<size_t>(sizes[r]));
@@ -65,7 +66,7 @@ std::string merge_traces(Comm& comm, const std::string& mine) {
   return out + "]\n";
 }
 
-/// A file of --out; its text is there after the run alone.
+/// A file of --out; its text can be made only after the run.
 struct RunFile {
   std::string path;
   std::function<std::string()> text;
@@ -121,8 +122,8 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
     std::error_code failed;
     std::filesystem::create_directories(options.out, failed);
     if (failed)
-      throw std::runtime_error("--out: " + options.out + ": cannot be made (" + failed.message() +
-                               "); name a folder that may be written");
+      throw std::runtime_error("--out: " + options.out + " cannot be created: " + failed.message() +
+                               "; use a folder that you may write to");
     files = run_files(options, corpus.text(), outcome, trace);
     require_writable(options, files);
   }
@@ -144,7 +145,7 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
       std::fputs("Stopped by the user; the result is that of the steps done.\n", stderr);
     std::fflush(stdout);
   }
-  // Other ranks may have been told, and this one not.
+  // The signal may have been sent to other ranks only.
   const int signal = stop_requested() ? stop_requested() : SIGINT;
   return interrupted ? 128 + signal : 0;
 }

@@ -11,9 +11,9 @@ namespace muonrt::train {
 
 /// `muonrt train` on one rank: every run that the options ask for, then the result, which rank 0
 /// prints and writes to the folder `out`. Collective.
-/// @param corpus  of the preset's context; may be shared by ranks that are threads.
+/// @param corpus  a corpus with the preset's context; threads of several ranks may share it.
 /// @param screen  where rank 0 shows progress. The result goes to standard output.
-/// @return  the program's exit code: 0, or 128 and the signal that stopped it, as a shell has it.
+/// @return  the exit code: 0, or 128 plus the signal that stopped the run, as in a shell.
 /// Throws std::runtime_error or muonrt::Error.
 int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen,
           const Place& place = {});

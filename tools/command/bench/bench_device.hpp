@@ -17,8 +17,8 @@ namespace muonrt::tool {
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
-  bool plain = false;  // portable loops: left out of large products
-  bool best = false;   // the vendor's fastest: computes symmetric products in full, sums in parts
+  bool portable = false;  // slow, so it skips large products
+  bool best = false;  // the vendor's fastest: computes symmetric products in full, sums in parts
 };
 /// The providers of --providers, or all. A new kernel for products needs a line in this function.
 /// Throws CLI::ValidationError for an unknown name, and for --tune without sm90.

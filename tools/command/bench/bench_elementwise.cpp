@@ -30,7 +30,7 @@ enum class Data {
 };
 
 /// The operands of a pass over at most `elements` elements, in a device's memory.
-struct Scene {
+struct ElementwiseWorkload {
   Workbench& bench;
   Ops& ops;
   Stream& stream;
@@ -48,7 +48,8 @@ struct Scene {
   std::vector<MatrixBlock> placed;
   MatrixBatch matrix, normal;
 
-  Scene(Workbench& on, Data data, int64_t most) : bench(on), ops(on.ops()), stream(on.stream()) {
+  ElementwiseWorkload(Workbench& on, Data data, int64_t most)
+      : bench(on), ops(on.ops()), stream(on.stream()) {
     cols = std::min(data == Data::kMatrix ? kWideCols : kCols, most);
     if (data == Data::kTall)  // a power of two, so that there are 2 to 8 times as many rows
       for (cols = 1; 8 * cols * cols <= most;) cols *= 2;
@@ -145,10 +146,10 @@ struct Pass {
   const char* name;
   int64_t bytes;  // that must move for each element
   Data data;
-  void (*enqueue)(Scene& s);
+  void (*enqueue)(ElementwiseWorkload& s);
 };
 
-void commit_muon(Scene& s) {
+void commit_muon(ElementwiseWorkload& s) {
   s.ops.commit_muon(s.stream, s.blocks, {.params = s.params, .groups = s.groups},
                     {.data = s.message, .dtype = DType::kBF16},
                     {.sum = s.sum, .world = 1, .fingerprint = kFingerprint});
@@ -156,33 +157,35 @@ void commit_muon(Scene& s) {
 
 constexpr Pass kPasses[] = {
     {"copy", 4, Data::kMuon,
-     [](Scene& s) { s.ops.copy(s.stream, s.other, s.message, 2 * s.elements()); }},
+     [](ElementwiseWorkload& s) { s.ops.copy(s.stream, s.other, s.message, 2 * s.elements()); }},
     {"pack", 8, Data::kMuon,
-     [](Scene& s) {
+     [](ElementwiseWorkload& s) {
        s.ops.pack_direction(s.stream, s.blocks, {.params = s.params, .groups = s.groups},
                             {.data = s.other, .dtype = DType::kBF16}, s.findings);
      }},
-    {"scan", 2, Data::kMuon, [](Scene& s) { s.ops.scan(s.stream, s.list, s.params, s.findings); }},
+    {"scan", 2, Data::kMuon,
+     [](ElementwiseWorkload& s) { s.ops.scan(s.stream, s.list, s.params, s.findings); }},
     {"commit", 22, Data::kMuon, commit_muon},
     {"commit remainder", 20, Data::kRemainder, commit_muon},
     {"commit stochastic", 16, Data::kStochastic, commit_muon},
     {"adamw", 28, Data::kAdamW,
-     [](Scene& s) {
+     [](ElementwiseWorkload& s) {
        s.ops.commit_adamw(s.stream, s.list, {}, {.params = s.params, .adam = s.adam},
                           {.sum = s.sum, .world = 1, .fingerprint = kFingerprint});
      }},
     {"unpack tall", 4, Data::kTall,
-     [](Scene& s) {
+     [](ElementwiseWorkload& s) {
        s.ops.unpack(s.stream, s.placed, s.owned, &s.matrix,
                     {.data = s.message, .dtype = DType::kBF16});
      }},
     {"pack tall", 4, Data::kTall,
-     [](Scene& s) {
+     [](ElementwiseWorkload& s) {
        s.ops.pack(s.stream, s.placed, s.owned, &s.matrix, {.data = s.other, .dtype = DType::kBF16},
                   s.findings);
      }},
-    {"normalize", 6, Data::kMatrix,
-     [](Scene& s) { s.ops.normalize(s.stream, s.matrix, s.normal, {}, s.findings); }}};
+    {"normalize", 6, Data::kMatrix, [](ElementwiseWorkload& s) {
+       s.ops.normalize(s.stream, s.matrix, s.normal, {}, s.findings);
+     }}};
 
 /// Bytes of one run's results that differ from those of the host's portable pass.
 int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, const Pass& pass) {
@@ -190,7 +193,7 @@ int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, 
   std::vector<unsigned char> results[2];
   for (const bool reference : {true, false}) {
     Workbench bench(reference ? host : provider, report);
-    Scene workload(bench, pass.data, std::min<int64_t>(elements, int64_t{1} << 20));
+    ElementwiseWorkload workload(bench, pass.data, std::min<int64_t>(elements, int64_t{1} << 20));
     pass.enqueue(workload);
     bench.finish();
     results[reference] = workload.result();
@@ -207,7 +210,7 @@ void measure(const Arguments& a, DeviceReport& report) {
   double copy_rate = 0;  // of the first pass
   for (const Pass& pass : kPasses) {
     Workbench bench(provider, report);
-    Scene workload(bench, pass.data, a.elements);
+    ElementwiseWorkload workload(bench, pass.data, a.elements);
     std::vector<TimedWork> works;
     works.emplace_back(
         bench, filler, [&](int64_t) { pass.enqueue(workload); }, pass.name);

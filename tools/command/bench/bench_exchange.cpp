@@ -27,7 +27,7 @@ struct Arguments {
   RunDevice where;
 };
 
-/// Milliseconds of the slowest rank, by iteration; and wrong bytes of all ranks.
+/// Milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all ranks.
 struct Measured {
   std::vector<double> ours, reference;
   int64_t wrong = 0;
@@ -48,11 +48,11 @@ Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSi
     const double ours = workload->run();
     if (first || last) wrong += workload->wrong();
     comm.barrier();
-    // Not a number if the bytes exceed MPI's counts.
+    // NaN if MPI cannot count the bytes.
     const double other = mpi ? mpi->run() : reference_is_mpi(a) ? NAN : workload->copy();
     const auto slowest = [&](double of_rank) {
       std::vector<double> all(sizes.size());
-      comm.allgather(&of_rank, all.data(), sizeof of_rank);
+      comm.allgather(all.data(), &of_rank, sizeof of_rank);
       return *std::max_element(all.begin(), all.end());
     };
     const double slowest_ours = slowest(ours), slowest_other = slowest(other);
@@ -61,7 +61,7 @@ Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSi
     out.reference.push_back(slowest_other);
   }
   std::vector<int64_t> all(sizes.size());
-  comm.allgather(&wrong, all.data(), sizeof wrong);
+  comm.allgather(all.data(), &wrong, sizeof wrong);
   out.wrong = std::accumulate(all.begin(), all.end(), int64_t{0});
   return out;
 }
@@ -86,7 +86,7 @@ void add_row(BenchReport& report, int64_t bytes, const Measured& m, size_t ranks
              m.wrong);
 }
 
-/// The sizes, and the longest last.
+/// The sizes of the rows in ascending order; the last one is max_bytes.
 std::vector<int64_t> sizes_of(const Arguments& a) {
   std::vector<int64_t> out;
   for (int64_t bytes = a.min_bytes; bytes < a.max_bytes; bytes *= a.factor) out.push_back(bytes);
@@ -95,12 +95,12 @@ std::vector<int64_t> sizes_of(const Arguments& a) {
 }
 
 int bench(Comm& comm, Comm& between, const Arguments& a) {
-  const std::string link = a.where.cuda() ? a.where.link : "host";
+  const std::string gpu_comm = a.where.cuda() ? a.where.gpu_comm : "host";
   const char* const reference =
       reference_is_mpi(a) ? "MPI_Alltoallv" : "a copy of the bytes on the device";
   BenchReport report({a.json, false, comm.rank() != 0}, columns());
   report.title = fmt::format("Exchanges between {} ranks ({}), {} warm-up, {} measured,",
-                             comm.size(), link, a.warmup, a.iters);
+                             comm.size(), gpu_comm, a.warmup, a.iters);
   report.notes = fmt::format(
       "bytes: sent by each rank, including to itself; ms: until all bytes have arrived on the\n"
       "slowest rank; GB/s: bytes by median; bus: without the bytes that ranks send to themselves\n"
@@ -109,7 +109,7 @@ int bench(Comm& comm, Comm& between, const Arguments& a) {
       reference);
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
-                   {"link", json_text(link)},
+                   {"gpu_comm", json_text(gpu_comm)},
                    {"reference", json_text(reference)}};
   for (const int64_t bytes : sizes_of(a)) {
     const ExchangeSizes sizes = exchange_sizes(comm.size(), bytes);
@@ -143,13 +143,13 @@ void add_bench_exchange(CLI::App& bench, Work& work) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 36))
         ->capture_default_str();
   };
-  bytes("--min-bytes", a->min_bytes, "that a rank sends in all, as 4096, 64KiB, 1MiB");
-  bytes("--max-bytes", a->max_bytes, "the same of the last row");
-  command->add_option("--factor", a->factor, "from row to row")
+  bytes("--min-bytes", a->min_bytes, "bytes that each rank sends: 4096, 64KiB, 1MiB, ...");
+  bytes("--max-bytes", a->max_bytes, "bytes in the last row");
+  command->add_option("--factor", a->factor, "factor between rows")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
   add_iterations(*command, "exchanges", "; the first is checked", a->warmup, a->iters);
-  add_link_options(*command, a->where);
+  add_gpu_comm_options(*command, a->where);
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: mpirun -n 4 muonrt bench exchange --max-bytes 256MiB");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

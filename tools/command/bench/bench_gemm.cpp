@@ -149,13 +149,13 @@ int64_t wrong(Workbench& bench, const MatrixBatch& c, const std::vector<Sample>&
 }
 
 /// One provider's product.
-struct Scene {
+struct GemmWorkload {
   Provider provider;
   Workbench bench;
   Operand out;
   std::vector<Product> products;  // by set
 
-  Scene(const Provider& from, DeviceReport& report, const Kind& kind, const Inputs& inputs)
+  GemmWorkload(const Provider& from, DeviceReport& report, const Kind& kind, const Inputs& inputs)
       : provider(from),
         bench(from, report),
         out(bench, inputs.a.first.rows, (kind.symmetric() ? inputs.a : inputs.x).first.cols,
@@ -197,23 +197,23 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   const int64_t n = kind.symmetric() ? s.rows : s.cols, k = kind.left_is_x ? s.cols : s.rows;
   const double flops =
       2.0 * static_cast<double>(s.count * s.rows) * static_cast<double>(n) * static_cast<double>(k);
-  std::vector<std::unique_ptr<Scene>> scenes;
+  std::vector<std::unique_ptr<GemmWorkload>> workloads;
   std::vector<TimedWork> works;
   for (const Provider& provider : list) {
-    if (provider.plain && flops > kMaxPortableFlops) continue;
+    if (provider.portable && flops > kMaxPortableFlops) continue;
     on_behalf_of(provider.name, [&] {
-      scenes.push_back(std::make_unique<Scene>(provider, report, kind, inputs));
+      workloads.push_back(std::make_unique<GemmWorkload>(provider, report, kind, inputs));
     });
-    Scene& workload = *scenes.back();
+    GemmWorkload& workload = *workloads.back();
     works.emplace_back(
         workload.bench, filler, [&workload](int64_t number) { workload.run(number); },
-        provider.name, provider.plain);
+        provider.name, provider.portable);
   }
-  if (scenes.empty()) return;
+  if (workloads.empty()) return;
   time_in_turns(a, filler, works);
-  const std::vector<Sample> samples = samples_of(scenes.front()->products.front(), inputs);
-  for (size_t i = 0; i < scenes.size(); ++i) {
-    Scene& workload = *scenes[i];
+  const std::vector<Sample> samples = samples_of(workloads.front()->products.front(), inputs);
+  for (size_t i = 0; i < workloads.size(); ++i) {
+    GemmWorkload& workload = *workloads[i];
     const Times& times = works[i].times();
     const int64_t bad = on_behalf_of(workload.provider.name, [&] {
       workload.plant(a.plant_nan, 0xff);

@@ -15,7 +15,7 @@ namespace muonrt::tool {
 namespace {
 
 struct Arguments : DeviceArguments {
-  bool together = false;
+  bool grouped = false;
   // A fault for tests of the check: "nan" in each result; "matrix" or "tile", a copy of its
   // neighbor in results that are compared with others.
   std::string plant;
@@ -151,23 +151,23 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
   for (const Provider& p : list) {
-    if (p.plain && job.flops() > kMaxPortableFlops) continue;
+    if (p.portable && job.flops() > kMaxPortableFlops) continue;
     on_behalf_of(p.name, [&] {
       scenes.push_back(std::make_unique<Scene>(p, report, settings, job, inputs));
     });
     works.emplace_back(
         scenes.back()->bench, filler, [&s = *scenes.back()](int64_t) { s.enqueue(); }, p.name,
-        p.plain);
+        p.portable);
   }
   if (scenes.empty()) return;
   time_in_turns(report.arguments, filler, works);
   // Results are compared with those of portable loops, or else of the first provider.
   NsCheck check;
   std::vector<int64_t> bad(scenes.size());
-  for (const bool plain : {true, false})
+  for (const bool portable : {true, false})
     for (size_t i = 0; i < scenes.size(); ++i) {
       Scene& workload = *scenes[i];
-      if (workload.provider.plain != plain) continue;
+      if (workload.provider.portable != portable) continue;
       bad[i] = on_behalf_of(workload.provider.name, [&] {
         workload.run_from_nan();
         workload.plant(fault, check.has_seen());
@@ -189,11 +189,11 @@ int run(const Arguments& a) {
       "TFLOP/s as if all products were computed in full in the standard form; #wrong: elements\n"
       "that are not finite, matrices that are not nearly orthogonal, and groups of 32 columns\n"
       "that differ from those of portable loops or else of the first provider";
-  if (a.together) report.notes += "\nRows without a shape: all shapes in lockstep";
+  if (a.grouped) report.notes += "\nRows without a shape: all shapes in lockstep";
   report.fields = product_fields(a);
   std::vector<std::vector<BenchShape>> groups;
   for (const BenchShape& s : shapes) groups.push_back({s});
-  if (a.together && shapes.size() > 1) groups.push_back(shapes);
+  if (a.grouped && shapes.size() > 1) groups.push_back(shapes);
   return report.run([&] {
     const auto list = present_providers(report);
     Workbench common(list.front(), report);
@@ -215,7 +215,7 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   auto a = std::make_shared<Arguments>();
   a->shapes = {"128x128x4", "256x1024x1"};
   add_product_options(*command, *a);
-  command->add_flag("--together", a->together,
+  command->add_flag("--grouped", a->grouped,
                     "then all shapes at once, in lockstep, as the shapes of a chunk");
   command->add_option("--plant", a->plant)->group("");
   add_device_options(*command, *a);

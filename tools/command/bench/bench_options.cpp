@@ -45,7 +45,7 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
   add_iterations(command, "rounds", ", at least", a.warmup, a.iters);
   command
       .add_option("--deadline", a.deadline,
-                  "seconds that the device may take for one piece of work; after that the command "
+                  "seconds that the device may take for one run; after that the command "
                   "prints what it has measured and exits with status 1")
       ->check(number_between(1e-3, 1e6))
       ->capture_default_str();

@@ -28,7 +28,7 @@ struct DeviceArguments {
   int reserved_sms = 0;
   std::vector<std::string> shapes, providers, tune;  // no providers: all
 };
-/// The words of --tune.
+/// The values of --tune.
 constexpr const char* kTuneHelp =
     "pairs=0|1, early=0|1, tiles=large|medium|small|wide, slices=1|2|4, raster=1 to 1024";
 void add_device_options(CLI::App& command, DeviceArguments& arguments);

@@ -31,7 +31,7 @@ struct Arguments {
   bool json = false;
 };
 
-/// Tensors that are measured together: all matrices of one shape, all tensors of AdamW, or all.
+/// Tensors in one measurement: all matrices of one shape, all tensors of AdamW, or all tensors.
 struct Group {
   std::string name;
   std::vector<ModelTensor> tensors;
@@ -49,7 +49,7 @@ std::vector<Group> groups_of(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-/// By tensor: its values after the first step of a single rank.
+/// By tensor: the values after the first step on a single rank.
 using Truth = std::map<std::string, WholeTensor>;
 
 RunSettings settings_of(const Arguments& a) {
@@ -66,7 +66,7 @@ RunSettings settings_of(const Arguments& a) {
 Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   std::vector<ModelTensor> tensors;
   for (size_t g = 0; g < groups.size() && a.check != "none"; ++g) {
-    if (g > 0 && g + 1 == groups.size()) continue;  // together: the same tensors again
+    if (g > 0 && g + 1 == groups.size()) continue;  // the last group has the same tensors again
     const auto& list = groups[g].tensors;
     const bool all = a.check == "all";
     tensors.insert(tensors.end(), list.begin(), all ? list.end() : list.begin() + 1);
@@ -113,7 +113,7 @@ struct Measured {
 };
 
 /// Five Newton-Schulz steps with every product in full: 5 (4 m^2 n + 2 m^3), m the short side.
-double plain_flops(const ModelTensor& t) {
+double full_flops(const ModelTensor& t) {
   if (!t.muon) return 0;
   const double matrices = static_cast<double>(t.matrices());
   const auto a = static_cast<double>(t.shape[t.shape.size() - 2]),
@@ -148,18 +148,18 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
     const Sample sample = {report.seconds,         report.local_seconds,    report.gemm_seconds,
                            report.exposed_seconds, report.exchange_seconds, report.enqueue_seconds};
     std::vector<Sample> ranks(static_cast<size_t>(comm.size()));
-    comm.allgather(&sample, ranks.data(), sizeof sample);
+    comm.allgather(ranks.data(), &sample, sizeof sample);
     out.add(ranks);
   }
   mine.memory = sharded.optimizer().counters().allocated_bytes;
   std::vector<Counts> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
+  comm.allgather(all.data(), &mine, sizeof mine);
   for (const Counts& c : all) {
     out.counts.sent = std::max(out.counts.sent, c.sent);
     out.counts.memory = std::max(out.counts.memory, c.memory);
     out.counts.wrong += c.wrong;
   }
-  for (const ModelTensor& t : group.tensors) out.flops += plain_flops(t);
+  for (const ModelTensor& t : group.tensors) out.flops += full_flops(t);
   return out;
 }
 
@@ -210,7 +210,7 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
       "sent, memory: of the rank with most; #wrong: elements that differ from those of one rank";
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
-                   {"link", json_text(a.where.cuda() ? a.where.link : "host")},
+                   {"gpu_comm", json_text(a.where.cuda() ? a.where.gpu_comm : "host")},
                    {"mesh", json_text(words.mesh)},
                    {"threads", fmt::format("{}", a.threads)},
                    {"commit", json_text(a.commit)},
@@ -239,8 +239,7 @@ int run(const Arguments& a) {
 }  // namespace
 
 void add_bench_step(CLI::App& bench, Work& work) {
-  auto* command =
-      bench.add_subcommand("step", "whole steps over ranks, and what their time goes to");
+  auto* command = bench.add_subcommand("step", "time of whole steps over ranks, by kind of work");
   auto a = std::make_shared<Arguments>();
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 2)")
       ->check(CLI::Range(1, 1024));
@@ -252,7 +251,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
   command->add_option(
       "--mesh", a->mesh,
       "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
-      "hands out experts, every other name replicates");
+      "distributes experts, every other name replicates");
   add_iterations(*command, "steps", "; the first is checked", a->warmup, a->iters);
   command->add_option("--threads", a->threads, "compute threads of a rank")
       ->check(CLI::Range(1, 256))
@@ -265,7 +264,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
       ->capture_default_str();
   command
       ->add_option("--check", a->check,
-                   "compared with one rank alone: one tensor of each of the shapes, all, or none")
+                   "tensors that are compared with a single rank: one of each shape, all, or none")
       ->check(CLI::IsMember({"shapes", "all", "none"}))
       ->capture_default_str();
   add_run_device_options(*command, a->where);

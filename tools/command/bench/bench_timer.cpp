@@ -76,7 +76,7 @@ TimedWork::Taken TimedWork::take_ahead() {
 }
 
 void TimedWork::warm_up(bool steady) {
-  if (plain_ && next_ > 0) return;
+  if (portable_ && next_ > 0) return;
   on_behalf_of(name_, [&] {
     const bool first = next_ == 0;
     if (first) take(0);  // allocates what products need
@@ -98,7 +98,7 @@ void TimedWork::warm_up(bool steady) {
 }
 
 void TimedWork::measure() {
-  if (plain_ && times_.ms.size() == 2) return;
+  if (portable_ && times_.ms.size() == 2) return;
   const Taken taken = on_behalf_of(name_, [&] { return take_ahead(); });
   times_.ms.push_back(taken.ms);
   times_.enqueue_ms.push_back(taken.enqueue_ms);

@@ -9,11 +9,11 @@
 
 namespace muonrt::tool {
 
-/// Sets of operands of this size have left a GPU's L2 when their turn comes again.
+/// Bytes of operands after which the first ones are no longer in the L2 of a GPU.
 constexpr int64_t kColdBytes = int64_t{128} << 20;
-/// Most runs in one time; more sets of operands are of no use.
+/// Maximum number of runs in one measurement, and therefore of sets of operands.
 constexpr int64_t kMaxRepeats = 100;
-/// Of a product, or of Newton-Schulz, by portable loops, which are slow.
+/// A limit for products and Newton-Schulz in portable loops, which are slow.
 constexpr double kMaxPortableFlops = 2e9;
 
 /// Copies of up to 64 MiB that keep a GPU busy, and evict everything else from L2, while the host
@@ -46,16 +46,16 @@ struct Times {
 class TimedWork {
  public:
   /// @param enqueue  gets the number of the run, for work that alternates between operands.
-  /// @param name     of the provider, for errors. @param plain  slow: is measured at most twice.
+  /// @param name     of the provider, for errors. @param portable  slow: measured at most twice.
   TimedWork(Workbench& bench, const Filler& filler, std::function<void(int64_t run)> enqueue,
-            const std::string& name, bool plain = false)
+            const std::string& name, bool portable = false)
       : bench_(&bench),
         filler_(&filler),
         enqueue_(std::move(enqueue)),
         name_(name),
-        plain_(plain) {}
+        portable_(portable) {}
 
-  /// Runs that are not measured; of plain work once.
+  /// Runs that are not measured; only one if the work is portable.
   /// @param steady  from now on 20 ms of runs, at most 5000, precede each time that is shorter, so
   ///                that a GPU has the power and the clocks of this work.
   void warm_up(bool steady);
@@ -74,7 +74,7 @@ class TimedWork {
   const Filler* filler_;
   std::function<void(int64_t run)> enqueue_;
   std::string name_;
-  bool plain_;
+  bool portable_;
   int64_t next_ = 0, lead_ = 0, copies_ = 0;
   double run_ms_ = 0;  // of one, on the host's clock
   Times times_;

@@ -38,7 +38,7 @@ uint64_t bench_word(uint64_t seed, int64_t index) {
 }
 
 float bench_value(uint64_t seed, int64_t index) {
-  constexpr int kParts = 4, kBits = 16;   // of the word: one uniform number each
+  constexpr int kParts = 4, kBits = 16;   // of the 64 bits: one uniform number each
   constexpr float kRootOf3 = 1.7320508f;  // the sum of four has the variance 1/3
   const uint64_t word = bench_word(seed, index);
   int32_t sum = -(kParts * ((1 << kBits) - 1) / 2);

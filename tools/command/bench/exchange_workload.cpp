@@ -19,7 +19,7 @@ int64_t sum_of(const std::vector<int64_t>& list) {
   return std::accumulate(list.begin(), list.end(), int64_t{0});
 }
 
-/// Writes what rank `from` sends to rank `to`.
+/// Writes the message from rank `from` to rank `to`.
 void fill(unsigned char* at, int64_t bytes, size_t from, size_t to) {
   const uint64_t seed = static_cast<uint64_t>(from) << 32 | to;
   for (int64_t i = 0; i < bytes; i += 8) {
@@ -33,9 +33,9 @@ std::unique_ptr<Device> device_of(int gpu) {
   return make_cuda_device(gpu, {.naive_products = true});  // only for copies
 }
 
-class Scene final : public ExchangeWorkload {
+class DeviceExchange final : public ExchangeWorkload {
  public:
-  Scene(Comm& comm, int gpu, const ExchangeSizes& sizes)
+  DeviceExchange(Comm& comm, int gpu, const ExchangeSizes& sizes)
       : comm_(comm),
         bench_(device_of(gpu)),
         stream_(bench_.device().create_stream(comm.stream_kind())),
@@ -112,7 +112,7 @@ ExchangeSizes exchange_sizes(int ranks, int64_t bytes) {
 
 std::unique_ptr<ExchangeWorkload> ExchangeWorkload::of(muonrt_comm* comm, int gpu,
                                                        const ExchangeSizes& sizes) {
-  return std::make_unique<Scene>(comm->body->for_optimizer(), gpu, sizes);
+  return std::make_unique<DeviceExchange>(comm->body->for_optimizer(), gpu, sizes);
 }
 
 }  // namespace muonrt::tool

@@ -33,12 +33,12 @@ constexpr int64_t kMaxWaitMs = 20'000;              // for one time
 /// A way to compute a batch: in one launch, or its matrices one by one.
 struct Way {
   cublasLtMatmulAlgo_t algorithm;
-  int64_t together;
+  int64_t per_launch;  // matrices
   int64_t repeats = 1;
   double ms = INFINITY;
 };
 
-/// The shape, how many, and how far apart.
+/// The shapes, the number of matrices and their strides.
 struct BatchShape {
   ProductShape shape;
   int64_t count, a_stride, b_stride, c_stride, d_stride;
@@ -76,8 +76,8 @@ class FastestProducts final : public VendorProducts {
  private:
   void launch(const MatmulDescriptors& words, const Way& way, const Product& p,
               cudaStream_t stream) const {
-    set_batches(words, p, way.together);
-    for (int64_t i = 0; i < p.c.count; i += way.together)
+    set_batches(words, p, way.per_launch);
+    for (int64_t i = 0; i < p.c.count; i += way.per_launch)
       library_.launch(words, way.algorithm, p, i, stream);
   }
 
@@ -106,10 +106,10 @@ class FastestProducts final : public VendorProducts {
   /// Errors: NOT_SUPPORTED with the last reason if all fail; TIMEOUT.
   Way fastest(const MatmulDescriptors& words, const Product& p, cudaStream_t stream) {
     std::vector<Way> ways;
-    for (const int64_t together : {p.c.count, int64_t{1}}) {
-      set_batches(words, p, together);
+    for (const int64_t per_launch : {p.c.count, int64_t{1}}) {
+      set_batches(words, p, per_launch);
       for (const auto& algorithm : library_.proposed(words, Depth::kInParts, kProposals))
-        ways.push_back({algorithm, together});
+        ways.push_back({algorithm, per_launch});
       if (p.c.count == 1) break;
     }
     std::string reason = "it proposes none";

@@ -6,11 +6,12 @@
 
 namespace muonrt::tool {
 
-/// For CudaSettings: what cuBLASLt can do, for others to be measured against. Of each batch, where
-/// it is first met, the algorithms that are proposed for just that one, its depth in parts if they
-/// like, are timed on its operands, out of L2, and the fastest is taken from then on. Bits follow
-/// from what was fastest. Its `multiply` waits there, each time for 20 s at most.
-/// Errors of that: NOT_SUPPORTED if no algorithm computes a batch, TIMEOUT.
+/// Products for CudaSettings with the fastest algorithm of cuBLASLt, with which others are
+/// compared. When a batch is computed for the first time, all algorithms that cuBLASLt proposes for
+/// it, including those that split the depth, are timed on its operands, which are not in L2. The
+/// fastest one is used from then on, so rounding depends on the timing. This first `multiply`
+/// blocks, for at most 20 s in each measurement. Errors: NOT_SUPPORTED if no algorithm computes a
+/// batch; TIMEOUT.
 std::unique_ptr<cuda::VendorProducts> make_fastest_products(Device& device, int index);
 
 }  // namespace muonrt::tool

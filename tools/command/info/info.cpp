@@ -26,7 +26,7 @@ int run(bool json) {
 }  // namespace
 
 void add_info(CLI::App& app, Work& work) {
-  auto* command = app.add_subcommand("info", "what this build is and what it can use");
+  auto* command = app.add_subcommand("info", "versions and features of this build");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON");
   command->footer("Example: muonrt info --json");

@@ -11,7 +11,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr double kLow = 1e-3;  // what the lists are made for
+constexpr double kLow = 1e-3;  // the lower bound of the lists
 
 struct NamedList {
   std::string name;
@@ -98,7 +98,7 @@ int run(bool json) {
     return 0;
   }
   fmt::print(
-      "image: what singular values in [{}, 1] of a matrix divided by its norm become; headroom: "
+      "image: of singular values in [{}, 1] of a matrix divided by its norm; headroom: "
       "the\n"
       "largest singular value below which no image exceeds {}\n\n{}\n{}",
       kLow, kHeadroomLimit, properties(lists, false).text(), triples(lists).text());
@@ -108,8 +108,8 @@ int run(bool json) {
 }  // namespace
 
 void add_info_coefficients(CLI::App& info, Work& work) {
-  auto* command = info.add_subcommand("coefficients",
-                                      "Newton-Schulz lists and what they do to singular values");
+  auto* command = info.add_subcommand(
+      "coefficients", "Newton-Schulz coefficients and their effect on singular values");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON");
   command->footer("Example: muonrt info coefficients --json");

@@ -9,7 +9,7 @@
 #include "algo/newton_schulz.hpp"
 #include "command/command.hpp"
 #include "command/table.hpp"
-#include "muonrt/optimizer.h"
+#include "opt_json/optimizer_options.hpp"
 #include "optimizer/settings/fields.hpp"
 #include "plan/problem.hpp"
 
@@ -17,10 +17,10 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The shortest text that reads back as the same number, which is JSON as well.
-Cell plain(double value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
+/// The shortest text that reads back as the same number; it is valid JSON, too.
+Cell number_cell(double value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
 
-/// What the group's list has of its own.
+/// The settings that belong to the coefficients of the group.
 CoefficientSettings own(const muonrt_group_t& g) {
   return default_settings(static_cast<CoefficientFamily>(g.coefficients));
 }
@@ -44,7 +44,7 @@ std::string values_of(const StorageDType&) { return "f32, bf16"; }
 std::string values_of(const AnyDType&) { return "f32, bf16, f16"; }
 std::string values_of(const Unchecked&) { return "any number"; }
 
-/// A value of the C struct; the name of an enum's.
+/// A value of a field in the C struct, or its name if it is an enum.
 template <class Row, class Value>
 Cell cell_of(const Row& row, Value value) {
   using Rule = decltype(row.rule);
@@ -57,16 +57,15 @@ Cell cell_of(const Row& row, Value value) {
   } else if constexpr (std::is_same_v<Rule, Flag>) {
     return value ? Cell{"true", "true"} : Cell{"false", "false"};
   } else if constexpr (std::is_floating_point_v<Value>) {
-    return plain(value);
+    return number_cell(value);
   } else {
     return cell::count(value);
   }
 }
 
 Table group_table() {
-  muonrt_group_t muon, adamw;
-  muonrt_group_init(&muon, MUONRT_ROLE_MUON);
-  muonrt_group_init(&adamw, MUONRT_ROLE_ADAMW);
+  muonrt_group_t muon = muon_group();
+  const muonrt_group_t adamw = adamw_group();
   if (muon.safety == 0) muon.safety = own(muon).safety;
   if (muon.safety_mode == 0) muon.safety_mode = static_cast<int32_t>(own(muon).mode);
   Table table({{"setting", "of a group", Table::Align::kLeft},
@@ -74,7 +73,7 @@ Table group_table() {
                {"muon", "Muon"},
                {"adamw", "AdamW"},
                {"values", "values", Table::Align::kLeft}});
-  // Those of both roles, of Muon, of AdamW.
+  // Settings of both roles, then those of Muon, then those of AdamW.
   for (const unsigned whose : {0u, unsigned{kMuonOnly}, unsigned{kAdamWOnly}}) {
     visit_group_fields([&](const auto& row) {
       if constexpr (requires { row.member; }) {
@@ -86,7 +85,7 @@ Table group_table() {
           return row.has(kZeroIsAbsent) && value == 0 ? cell::word("the optimizer's")
                                                       : cell_of(row, value);
         };
-        table.add({cell::word(row.name), row.has(kNoKey) ? cell::nothing() : cell::word(row.key),
+        table.add({cell::word(row.name), row.has(kNoKey) ? cell::nothing() : cell::word(row.name),
                    of(muon, kAdamWOnly), of(adamw, kMuonOnly), cell::word(values_of(row.rule))});
       }
     });
@@ -94,9 +93,11 @@ Table group_table() {
   return table;
 }
 
+/// The fields of all three structs of options, which the rows access by their name.
+struct AllOptions : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {};
+
 Table option_table() {
-  muonrt_optimizer_options_t o;
-  muonrt_optimizer_options_init(&o);
+  AllOptions o{options(), tuning_options(), debug_options()};
   Table table({{"setting", "of an optimizer", Table::Align::kLeft},
                {"value", "value"},
                {"values", "values", Table::Align::kLeft}});
@@ -125,8 +126,8 @@ int run(bool json) {
     return 0;
   }
   fmt::print(
-      "{}\n{}\nThe learning rate has no default; it is given at every step. The Gram form in f16 "
-      "has safety {} in mode all\nwhere neither was set.\n",
+      "{}\n{}\nThe learning rate has no default; it is set in every step. The Gram form in f16 "
+      "has safety {} in mode all\nif neither is set.\n",
       group_table().text(), option_table().text(), kHalfGramSafety);
   return 0;
 }
@@ -134,7 +135,7 @@ int run(bool json) {
 }  // namespace
 
 void add_info_defaults(CLI::App& info, Work& work) {
-  auto* command = info.add_subcommand("defaults", "every setting's default, from the code");
+  auto* command = info.add_subcommand("defaults", "the default of every setting");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON");
   command->footer("Example: muonrt info defaults");

@@ -17,7 +17,7 @@ struct Arguments {
   bool json = false;
 };
 
-/// One value of `about`, empty where it says nothing.
+/// One value of `about`; empty if it is missing.
 std::string about(const nlohmann::ordered_json& file, const char* key) {
   const auto found = file.at("about").find(key);
   return found == file.at("about").end() ? "" : found->get<std::string>();
@@ -37,7 +37,7 @@ int run(const Arguments& a) {
   }
   Table table(columns);
   for (const NamedOptimizer& one : named_optimizers()) {
-    // The order of keys is the file's.
+    // Keys keep the order of the file.
     auto file = nlohmann::ordered_json::parse(one.opt_json);
     std::vector<Cell> row = {cell::word(std::string(one.name)), cell::word(about(file, "system")),
                              cell::word(about(file, "source"))};
@@ -55,11 +55,11 @@ int run(const Arguments& a) {
 }  // namespace
 
 void add_info_optimizers(CLI::App& info, Work& work) {
-  auto* command = info.add_subcommand(
-      "optimizers", "published optimizers as opt.json; what `train --optimizer` knows");
+  auto* command = info.add_subcommand("optimizers",
+                                      "published optimizers as opt.json, for `train --optimizer`");
   auto a = std::make_shared<Arguments>();
   command->add_option("name", a->name, "print the opt.json of this one");
-  command->add_flag("--json", a->json, "print JSON, with what each file holds");
+  command->add_flag("--json", a->json, "print JSON, with the content of each file");
   command->footer("Example: muonrt info optimizers normuon > opt.json");
   command->callback([=, &work] { work = [=] { return run(*a); }; });
 }

@@ -48,7 +48,8 @@ Json json_runs(const Runs& runs) {
   return out;
 }
 
-/// [[begin, end)] of the local tensor that the cuts leave; nothing for an empty range.
+/// The flat range inside the local tensor after the cuts, as a list; an empty range gives an empty
+/// list.
 Runs flat_runs(const Layout& layout, int rank) {
   const auto [begin, end] = layout.flat_range(rank);
   return begin < end ? Runs{{begin, end}} : Runs{};
@@ -59,7 +60,7 @@ Json json_rank(const Layout& layout, int rank) {
   out["rank"] = rank;
   const auto coords = layout.mesh().coords(rank);
   out["coords"] = coords ? Json(*coords) : Json();
-  // Flat ranges lie in the local tensor that the cuts before them leave, if there are any.
+  // Flat ranges count elements of the local tensor that is left after the cuts.
   if (layout.product_form() || !layout.cuts().empty()) {
     Json dims = Json::array();
     for (int d = 0; d < layout.dims(); ++d) {
@@ -124,12 +125,12 @@ std::string table_of(const Layout& layout, int world) {
     table.add(std::move(row));
   }
   return fmt::format("{}{} over {}: {}\n\n", shape_text(layout.shape()),
-                     layout.partial_dims().empty() ? "" : ", addends,", layout.mesh().describe(),
+                     layout.partial_dims().empty() ? "" : ", partial,", layout.mesh().describe(),
                      layout.describe()) +
          table.text();
 }
 
-/// What the other reading of the same placements would be: "" where it is the same.
+/// A note if the other reading of the placements gives another layout, otherwise "".
 std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   if (text.placements.empty()) return "";
   const bool literal = text.reading.empty() || text.reading == "literal";
@@ -149,9 +150,9 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
     }
     std::sort(ranks.begin(), ranks.end());
     return fmt::format(
-        "The two readings differ: read as '{}', rank{} {} would hold other elements. Literal is "
-        "what "
-        "distribute_tensor does, ordered what FSDP2 leaves in a buffer that was cut before.\n",
+        "The two readings differ: read as '{}', rank{} {} would hold other elements. "
+        "distribute_tensor uses the literal reading; FSDP2 leaves the ordered one in a buffer that "
+        "was cut before.\n",
         other.reading, ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
   } catch (const Error&) {
     return literal ? "Only the literal reading exists: the split factors encode no order of cuts.\n"
@@ -193,16 +194,17 @@ void add_layout(CLI::App& app, Work& work) {
                       "ranks of the mesh, row-major (default: 0,1,2,...)");
   command->add_option("--world", a->world, "number of ranks (default: the mesh's largest + 1)")
       ->check(CLI::Range(1, kMaxRanks));
-  command->add_option("--placements", t.placements,
-                      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without any, and "
-                      "without cuts, all is replicated");
+  command->add_option(
+      "--placements", t.placements,
+      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without placements "
+      "and cuts every rank holds everything");
   command->add_option("--reading", t.reading, "of the placements: literal or ordered");
   command->add_option("--flat-dims", t.flat_dims,
                       "ordered: mesh dimensions that FSDP cuts as one, last: dp_shard*cp");
   command->add_option("--cuts", t.cuts,
-                      "in place of placements, outermost first: mesh dims (joined by *):tensor "
+                      "instead of placements, outermost first: mesh dims (joined by *):tensor "
                       "dim[:split[:unit]],...");
-  command->add_option("--partial", t.partial, "mesh dimensions that hold addends: dp*cp");
+  command->add_option("--partial", t.partial, "mesh dimensions that hold partial gradients: dp*cp");
   command->add_option("--row-bounds", t.row_bounds,
                       "[mesh dims:[tensor dim:]]0,3,3,7: shard i holds [b_i, b_i+1)");
   command->add_option("--owner", t.owner, "[mesh dims:]shard that holds the whole tensor");

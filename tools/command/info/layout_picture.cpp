@@ -18,11 +18,12 @@ constexpr double kWidth = 620, kHeight = 460, kLargestElement = 56, kLeast = 120
 constexpr size_t kMaxBlocks = 40000, kMaxTicks = 12, kMaxRanks = 8, kLegendRows = 22,
                  kSubtitle = 118;
 
-/// "rank 3: 8 elements", "ranks 0, 4, 8, ... (16): 1,024 elements"; addends with + between them.
+/// "rank 3: 8 elements", "ranks 0, 4, 8, ... (16): 1,024 elements"; ranks with partial gradients
+/// are joined by +.
 std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t elements) {
   const bool partial_grads = layout.partial_count() > 1;
   const size_t shown = std::min(ranks.size(), kMaxRanks);
-  std::string out = ranks.size() == 1 ? "rank " : partial_grads ? "addends " : "ranks ";
+  std::string out = ranks.size() == 1 ? "rank " : partial_grads ? "partial, ranks " : "ranks ";
   out += fmt::format("{}", fmt::join(ranks.begin(), ranks.begin() + static_cast<int64_t>(shown),
                                      partial_grads ? "+" : ", "));
   if (shown < ranks.size()) out += fmt::format(", ... ({})", ranks.size());
@@ -31,7 +32,7 @@ std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t
          fmt::format(": {} element{}", cell::grouped(elements).text, elements == 1 ? "" : "s");
 }
 
-/// Where the blocks begin and end; round numbers where these are too many.
+/// An axis with ticks at the edges of the blocks, or at round numbers if there are too many edges.
 Axis axis_of(const char* name, double low, double high, const std::set<double>& edges) {
   Axis axis{name, low, high};
   if (edges.size() <= kMaxTicks) axis.ticks.assign(edges.begin(), edges.end());
@@ -44,8 +45,7 @@ std::string layout_picture(const Layout& given) {
   const Layout layout = given.as_matrix();
   const auto [rows, cols] = matrix_shape(layout);
   MUONRT_REQUIRE(rows > 0 && cols > 0, Status::kInvalidArgument,
-                 "picture: the tensor has no elements (there is nothing to draw); give a shape "
-                 "without 0");
+                 "picture: the tensor has no elements to draw; give a shape without 0");
   const std::string shape =
       given.shape().empty() ? "scalar" : fmt::format("{}", fmt::join(given.shape(), " x "));
   std::string subtitle = given.describe();
@@ -68,7 +68,7 @@ std::string layout_picture(const Layout& given) {
     }
     MUONRT_REQUIRE(chart.boxes.size() <= kMaxBlocks, Status::kInvalidArgument,
                    "picture: more than ", kMaxBlocks,
-                   " rectangles (they could not be told apart); draw a smaller shape with the same "
+                   " blocks, which would be too small to see; draw a smaller shape with the same "
                    "layout");
     if (chart.legend.size() < kLegendRows) {
       chart.legend.push_back({elements ? style : Style{}, name_of(layout, ranks, elements)});

@@ -207,6 +207,7 @@ TensorLayout::TensorLayout(TensorLayout&&) noexcept = default;
 
 const muonrt_layout_t* TensorLayout::c() const { return &inside_->c; }
 
+bool TensorLayout::partial() const { return !inside_->layout.partial_dims().empty(); }
 int64_t TensorLayout::partial_grads() const { return inside_->layout.partial_count(); }
 int64_t TensorLayout::partial_grad(int rank) const { return inside_->layout.partial_index(rank); }
 std::string TensorLayout::describe() const { return inside_->layout.describe(); }

@@ -10,52 +10,54 @@
 
 namespace muonrt::tool {
 
-/// A way to lay tensors of any shape over a mesh, in the words of `muonrt layout`.
+/// A layout for tensors of any shape over a mesh, as texts that `muonrt layout` reads.
 struct LayoutWords {
   std::string name;  // "FSDP2 x TP"
   std::string mesh, rank_array;
-  std::string placements;  // of matrices; dims that a tensor lacks replicate
+  std::string placements;  // of matrices; dimensions that a tensor lacks are replicated
   std::string stack;       // of stacks; "": as matrices
   std::string reading, flat_dims;
-  std::string cuts;  // in place of placements
-  /// "row-bounds", "owner" or "flat" over the mesh dims that no cut names, the numbers uneven and
-  /// different for each tensor; or "".
+  std::string cuts;  // instead of placements
+  /// "row-bounds", "owner" or "flat" over the mesh dimensions that no cut names, with uneven
+  /// numbers that differ between tensors; or "".
   std::string last;
 };
 
-/// A layout of one tensor in the words of `muonrt layout`, as they are: "" where there is none.
+/// The layout of one tensor as texts for `muonrt layout`; "" for each option that is not used.
 struct ExactWords {
   std::vector<int64_t> shape;
   std::string mesh, placements, reading, cuts, row_bounds, owner, flat;
 };
 
-/// So many elements of the tensor, row-major, that lie one after the other in a rank's buffer.
+/// `count` elements of the tensor that are contiguous in the tensor and in the buffer of a rank.
 struct Stretch {
   int64_t element, local, count;
 };
 
-/// Number of ranks of a mesh in words. Throws where they are none.
+/// The number of ranks of a mesh given as text. Throws if the text cannot be parsed.
 int64_t mesh_ranks(const std::string& mesh);
 
-/// How one tensor lies: what the C ABI is told, and what every rank then holds.
+/// The layout of one tensor: the struct of the C ABI, and the elements that every rank holds.
 class TensorLayout {
  public:
-  /// @param index  of the tensor; varies the numbers of `last`.
-  /// Throws where the words are none, or do not fit the tensor.
+  /// Throws if the texts cannot be parsed or do not fit the tensor.
+  /// @param index  the index of the tensor; the numbers of `last` depend on it.
   TensorLayout(const LayoutWords& words, const ModelTensor& tensor, size_t index);
-  /// Throws where the words are none, or do not fit the shape.
+  /// Throws if the texts cannot be parsed or do not fit the shape.
   explicit TensorLayout(const ExactWords& words);
   ~TensorLayout();
   TensorLayout(TensorLayout&&) noexcept;
 
-  /// Valid as long as this object.
+  /// The struct of the C ABI, valid as long as this object.
   const muonrt_layout_t* c() const;
   std::vector<Stretch> stretches(int rank) const;
-  /// Addends of a gradient that is a sum over mesh dimensions (1: it is none), and which of them
-  /// `rank` holds.
+  /// Whether the gradient is a sum of partial gradients over mesh dimensions.
+  bool partial() const;
+  /// The number of partial gradients; 1 if the gradient is not a sum.
   int64_t partial_grads() const;
+  /// The index of the partial gradient that `rank` holds.
   int64_t partial_grad(int rank) const;
-  /// One line for a person.
+  /// A description in one line.
   std::string describe() const;
 
  private:

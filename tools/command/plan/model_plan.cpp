@@ -9,7 +9,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Placements of dims that the tensor lacks become R.
+/// Parses placements; those that cut a dimension which the tensor lacks become R.
 std::vector<Placement> fitting(const std::string& text, size_t dims) {
   std::vector<Placement> out = parse_placements(text);
   for (Placement& p : out) {
@@ -27,7 +27,7 @@ std::vector<Placement> by_names(const Mesh& mesh, const ModelTensor& tensor) {
   return out;
 }
 
-/// Where a parameter and its gradient lie.
+/// Sets the layouts of a parameter and of its gradient.
 void take_layouts(ParamSpec& spec, const std::shared_ptr<const Mesh>& mesh,
                   const ModelTensor& tensor, const PlacementWords& words) {
   const Reading reading = words.reading == "ordered" ? Reading::kOrdered : Reading::kLiteral;

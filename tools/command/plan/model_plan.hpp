@@ -9,26 +9,27 @@
 
 namespace muonrt::tool {
 
-/// What `muonrt layout --placements` takes; empty: what the mesh's names say (params), or as the
-/// parameters (grads).
+/// Placements as texts for `muonrt layout --placements`. If `params` is empty, the names of the
+/// mesh decide; if `grads` is empty, gradients have the placements of the parameters.
 struct PlacementWords {
   std::string params, grads, reading = "literal";
 };
 
-/// The default settings of an optimizer on such a device, with its Muon group.
+/// The default settings of an optimizer on this kind of device, with one group for Muon.
 OptimizerSettings model_settings(DeviceKind kind = DeviceKind::kHost);
 
-/// What the planner would be told of these tensors with the default settings of both groups.
-/// @param mesh  "dp=16,fsdp=8,ep=8"; the names say what is cut (named_placements), and ddp that its
-///     ranks hold addends of the gradients.
-/// @param options  all but the world, which is the mesh's size.
-/// @param words  placements in place of the names', where given.
-/// Errors: INVALID_ARGUMENT for a mesh, a shape or placements that are none.
+/// The input of the planner for these tensors with the default settings of both groups.
+/// Errors: INVALID_ARGUMENT if the mesh, a shape or placements cannot be parsed.
+/// @param mesh     "dp=16,fsdp=8,ep=8"; the names select the cuts (named_placements), and the ranks
+/// of
+///                 ddp hold partial gradients.
+/// @param options  the options; `world` is replaced by the size of the mesh.
+/// @param words    placements that replace those of the names.
 Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string& mesh,
                       PlanOptions options, const PlacementWords& words = {},
                       const OptimizerSettings& settings = model_settings());
 
-/// Seconds of the steady clock.
+/// The time of the steady clock in seconds.
 double now();
 
 }  // namespace muonrt::tool

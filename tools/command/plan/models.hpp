@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-/// Rows of each of a tensor's matrices that are orthogonalized by themselves.
+/// Rows of each matrix of a tensor that are orthogonalized separately.
 struct RowBlock {
   std::string name;
   std::vector<std::pair<int64_t, int64_t>> rows;  // [begin, end), ascending
@@ -21,20 +21,19 @@ struct ModelTensor {
   bool muon = false;            // else AdamW: embeddings, head, norms, biases
   std::vector<RowBlock> parts;  // tiling the rows; none: each matrix is one part
 
-  /// Of the values that the tensor is filled with: by name, so that they do not depend on its
-  /// place.
+  /// The seed of the values that fill the tensor. It depends only on the name, not on the index.
   uint64_t seed() const;
   bool stack() const { return muon && shape.size() == 3; }
   int64_t matrices() const;
   int64_t elements() const;
 };
 
-/// gpt2-124m, llama3-8b, ...: published language models, shapes alone.
+/// The names of published language models: gpt2-124m, llama3-8b, ...
 std::vector<std::string> model_names();
 
 /// A model by name, or a list "768x768x4,3072x768,53": rows x columns x how many (matrices for
 /// Muon), or one size (a vector for AdamW).
-/// Throws std::runtime_error that says what would be right.
+/// Throws std::runtime_error with the allowed forms.
 std::vector<ModelTensor> model_tensors(const std::string& text);
 
 struct ModelTotals {
@@ -43,10 +42,10 @@ struct ModelTotals {
 };
 ModelTotals totals(const std::vector<ModelTensor>& tensors);
 
-/// What the mesh's dimensions do to a tensor, by their names, as `muonrt layout --placements` takes
-/// it: fsdp and shard cut the rows of matrices and all of vectors, tp the columns of matrices, ep
-/// hands out the matrices of a stack; every other name replicates.
-/// @param names  of the mesh dimensions, in order.
+/// The placements that the names of the mesh dimensions select for a tensor, in the form of
+/// `muonrt layout --placements`: fsdp and shard cut the rows of matrices and all of vectors, tp the
+/// columns of matrices, ep distributes the matrices of a stack; every other name replicates.
+/// @param names  the names of the mesh dimensions, in order.
 std::string named_placements(const std::vector<std::string>& names, const ModelTensor& tensor);
 
 }  // namespace muonrt::tool

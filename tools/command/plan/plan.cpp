@@ -24,9 +24,9 @@ namespace {
 struct Arguments {
   std::string model = "gpt2-124m", mesh = "dp=2,fsdp=4";
   std::string device = "host";
-  std::optional<int64_t> chunk_bytes;  // absent: the device's
+  std::optional<int64_t> chunk_bytes;  // absent: the default of the device
   int window = PlanOptions{}.window;
-  std::string commit = "atomic", transport = "bf16", replicas = "once";
+  std::string commit = "atomic", transport_dtype = "bf16", replica_mode = "once";
   PlacementWords placements;
   int max_peers = 0;
   std::optional<double> flops, bytes, message_seconds;  // of a rank's machine
@@ -34,13 +34,13 @@ struct Arguments {
   bool json = false;
 };
 
-/// `rates`, but for what was given.
+/// `rates`, except for those given on the command line.
 MachineRates rates_of(const Arguments& a, const MachineRates& rates) {
   return {a.flops.value_or(rates.flops), a.bytes.value_or(rates.bytes),
           a.message_seconds.value_or(rates.message_seconds)};
 }
 
-/// Bytes of scratch of each rank.
+/// Bytes of scratch memory of each rank.
 std::vector<int64_t> scratch_of(const Plan& plan, const OptimizerSettings& settings) {
   const std::vector<NewtonSchulz> methods = make_newton_schulz(settings);
   if (settings.device == DeviceKind::kCuda) return scratch_bytes(plan, methods, CudaRules(), false);
@@ -55,9 +55,9 @@ int run(const Arguments& a) {
   options.chunk_bytes = a.chunk_bytes.value_or(settings.chunk_bytes);
   options.window = a.window;
   options.commit = a.commit == "eager" ? CommitMode::kEager : CommitMode::kAtomic;
-  options.transport_dtype = a.transport == "f32" ? DType::kF32 : DType::kBF16;
-  if (a.replicas == "each") options.replica_mode = ReplicaMode::kEach;
-  if (a.replicas == "auto") options.replica_mode = ReplicaMode::kAuto;
+  options.transport_dtype = a.transport_dtype == "f32" ? DType::kF32 : DType::kBF16;
+  if (a.replica_mode == "each") options.replica_mode = ReplicaMode::kEach;
+  if (a.replica_mode == "auto") options.replica_mode = ReplicaMode::kAuto;
   options.max_peers = a.max_peers;
   options.rates = rates_of(a, a.device == "cuda" ? kGpuRates : MachineRates());
   const double start = now();
@@ -88,7 +88,7 @@ int run(const Arguments& a) {
   return 0;
 }
 
-/// What is planned: tensors, and how they lie.
+/// Options that describe the tensors and their layouts.
 void add_problem(CLI::App* command, Arguments& a) {
   command
       ->add_option("--model,--shapes", a.model,
@@ -97,30 +97,31 @@ void add_problem(CLI::App* command, Arguments& a) {
   command
       ->add_option("--mesh", a.mesh,
                    "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
-                   "hands out experts, ddp holds addends of gradients, every other name replicates")
+                   "distributes experts, ddp holds partial gradients, every other name replicates")
       ->capture_default_str();
   command->add_option("--placements", a.placements.params,
-                      "in place of the names: \"R,S(0)\" for each mesh dimension, of every tensor "
-                      "(a dimension that it lacks is not cut); P: its ranks hold addends of the "
+                      "instead of the names: \"R,S(0)\" for each mesh dimension, for every tensor "
+                      "(a dimension that a tensor lacks is not cut); P: ranks hold partial "
                       "gradients");
-  command->add_option("--grad-placements", a.placements.grads,
-                      "the same for the gradients, where they lie elsewhere than the parameters");
+  command->add_option(
+      "--grad-placements", a.placements.grads,
+      "the same for the gradients, if their layout differs from that of the parameters");
   command->add_option("--reading", a.placements.reading, "of placements: literal or ordered")
       ->check(CLI::IsMember({"literal", "ordered"}))
       ->capture_default_str();
 }
 
-/// The options of an optimizer that a plan depends on.
+/// Options of an optimizer that affect the plan.
 void add_settings(CLI::App* command, Arguments& a) {
   command
       ->add_option("--device", a.device,
-                   "host or cuda: whose defaults and scratch; no such device is needed")
+                   "host or cuda: selects defaults and scratch; the device is not needed")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
   command
       ->add_option("--max-peers", a.max_peers,
-                   fmt::format("bound on the peers of a return, past which it takes two levels; "
-                               "0: {}",
+                   fmt::format("most peers to which an owner sends an update directly; with more, "
+                               "some of them forward it; 0: {}",
                                kMaxPeers))
       ->check(nonnegative())
       ->capture_default_str();
@@ -139,12 +140,12 @@ void add_settings(CLI::App* command, Arguments& a) {
       ->capture_default_str();
   command
       ->add_option(
-          "--replicas", a.replicas,
-          "once: a matrix that replicas hold is orthogonalized once for all; each: by every "
-          "replica for itself; auto: the cheaper by a cost model that is printed")
+          "--replica-mode", a.replica_mode,
+          "once: a replicated matrix is orthogonalized once for all replicas; each: once in every "
+          "replica; auto: the cheaper of the two by a cost model, which is printed")
       ->check(CLI::IsMember({"once", "each", "auto"}))
       ->capture_default_str();
-  command->add_option("--transport", a.transport, "bf16 or f32")
+  command->add_option("--transport-dtype", a.transport_dtype, "bf16 or f32")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
 }
@@ -153,25 +154,26 @@ void add_rates(CLI::App* command, Arguments& a) {
   const auto rate = [&](const char* name, std::optional<double>& to, double host, double gpu,
                         double least, const char* what) {
     command
-        ->add_option(name, to,
-                     fmt::format("for --replicas auto: {} (default {} on the host, {} on a GPU)",
-                                 what, host, gpu))
+        ->add_option(
+            name, to,
+            fmt::format("for --replica-mode auto: {} (default {} on the host, {} on a GPU)", what,
+                        host, gpu))
         ->check(number_between(least, 1e30));
   };
   constexpr MachineRates kHost;
   rate("--machine-flops", a.flops, kHost.flops, kGpuRates.flops, 1e-9,
-       "FLOP/s of a rank in products");
+       "FLOP/s of a rank in matrix products");
   rate("--machine-bytes", a.bytes, kHost.bytes, kGpuRates.bytes, 1e-9,
        "bytes/s that a rank sends or receives");
   rate("--machine-message-seconds", a.message_seconds, kHost.message_seconds,
-       kGpuRates.message_seconds, 0, "seconds of a message, beyond its bytes");
+       kGpuRates.message_seconds, 0, "seconds of a message in addition to its bytes");
 }
 
 }  // namespace
 
 void add_plan(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand(
-      "plan", "who orthogonalizes what: owners, chunks, bytes, memory, balance; moves no data");
+      "plan", "the plan of a step: owners, chunks, bytes, memory, balance; moves no data");
   auto a = std::make_shared<Arguments>();
   add_problem(command, *a);
   add_settings(command, *a);

@@ -9,7 +9,7 @@
 namespace muonrt::tool {
 
 struct RankMemory::Inside {
-  // On the host there is no device; buffers are plain.
+  // Null on the host.
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Event> done;
@@ -29,7 +29,7 @@ struct RankMemory::Inside {
 RankMemory::RankMemory(bool cuda, int rank) : inside_(std::make_unique<Inside>()) {
   if (!cuda) return;
   index_ = gpu_of(rank);
-  inside_->device = make_cuda_device(index_, {.naive_products = true});  // copies alone
+  inside_->device = make_cuda_device(index_, {.naive_products = true});  // only for copies
   inside_->stream = inside_->device->create_stream(StreamKind::kCompute);
   inside_->done = inside_->device->create_event();
 }

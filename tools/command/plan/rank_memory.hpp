@@ -7,19 +7,21 @@
 
 namespace muonrt::tool {
 
-/// Memory of a rank's device, memory that this process reaches too, and copies between them. On the
-/// host all of it is plain memory.
+/// Device memory of a rank, memory that host and device share, and copies between them. On the host
+/// both are ordinary memory.
 class RankMemory {
  public:
-  /// @param cuda  else the host. @param rank  takes the GPU of this number, counted round.
-  /// Throws where there is no such device.
+  /// Throws if the device is missing.
+  /// @param cuda  false: the host.
+  /// @param rank  uses the GPU with the number `rank` modulo the number of GPUs.
   RankMemory(bool cuda, int rank);
   ~RankMemory();
 
   bool on_host() const;
-  /// Zeros that this process and the device reach; given back with this object. Null for no bytes.
+  /// Allocates zeros that host and device can access, until this object is destroyed. Returns null
+  /// for 0 bytes.
   unsigned char* allocate(int64_t bytes);
-  /// Memory that the device alone may reach, holding anything; else the same.
+  /// As `allocate`, but the memory is not initialized and only the device needs to access it.
   unsigned char* allocate_far(int64_t bytes);
   std::vector<unsigned char> read(const void* from, int64_t bytes);
   void write(void* to, std::span<const unsigned char> from);

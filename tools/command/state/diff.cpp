@@ -16,7 +16,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Elements whose bits differ, and by how much at most; NaN where one of them is.
+/// The number of elements whose bits differ, and the largest difference; NaN if an element is NaN.
 struct Distance {
   int64_t elements = 0, differ = 0;
   double largest = 0;
@@ -56,7 +56,7 @@ class Comparison {
     for (const ManifestParam& p : in_a_.params) {
       const auto found = others.find(p.name);
       if (found == others.end()) {
-        note(cat("param ", in_quotes(p.name), ": is in ", a_.path(), " alone"));
+        note(cat("param ", in_quotes(p.name), ": is only in ", a_.path()));
         continue;
       }
       compare_param(p, *found->second);
@@ -69,7 +69,7 @@ class Comparison {
     }
     for (const ManifestParam& p : in_b_.params)
       if (others.contains(p.name))
-        note(cat("param ", in_quotes(p.name), ": is in ", b_.path(), " alone"));
+        note(cat("param ", in_quotes(p.name), ": is only in ", b_.path()));
     progress_.clear();
   }
 
@@ -116,12 +116,12 @@ class Comparison {
     differ(what + "its constant", a.momentum_constant, b.momentum_constant);
     differ(what + "updates", a.updates, b.updates);
     differ(what + "key of random rounding", a.key, b.key);
-    differ(what + "NorMuon's lines", a.neurons, b.neurons);
+    differ(what + "NorMuon's neurons", a.neurons, b.neurons);
     const auto text = [&](const ManifestParam& p, const std::string& word) {
       const auto found = p.state.find(word);
       return found == p.state.end() ? std::string("none") : found->second;
     };
-    // Whether all parameters are saved or none is said once.
+    // Whether parameters are saved is compared once, for the whole checkpoint.
     const std::string param = kind_name(StateTensor::kParam);
     const bool one_saved = a.state.contains(param) != b.state.contains(param);
     std::set<std::string> words;
@@ -134,7 +134,7 @@ class Comparison {
     compare_groups(a, b);
   }
 
-  /// Once for each pair of groups.
+  /// Compares each pair of groups once.
   void compare_groups(const ManifestParam& a, const ManifestParam& b) {
     if (!seen_.insert({a.group, b.group}).second) return;
     const auto& one = in_a_.groups[static_cast<size_t>(a.group)];

@@ -4,8 +4,8 @@
 
 namespace muonrt::tool {
 
-/// Prints what differs between two checkpoints, on whatever meshes they were saved.
-/// @return  whether nothing does.
+/// Prints the differences between two checkpoints, which may come from different meshes.
+/// @return  whether they are equal.
 bool diff_checkpoints(const Saved& first, const Saved& second, bool json);
 
 }  // namespace muonrt::tool

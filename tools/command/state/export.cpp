@@ -20,10 +20,10 @@ constexpr auto kMomentum = static_cast<int32_t>(StateKind::kMomentum);
 constexpr auto kMaster = static_cast<int32_t>(StateKind::kMaster);
 constexpr auto kRemainder = static_cast<int32_t>(StateKind::kRemainder);
 constexpr auto kParam = StateTensor::kParam;
-// What the metadata of whole momenta and moments say.
+// The format in the metadata of exported momenta and moments.
 constexpr const char* kStateFormat = "muonrt step state 1";
 
-/// A tensor that is asked for its bytes when its place in a file has come.
+/// A tensor and the function that writes its data into the file.
 struct LateTensor {
   TensorEntry entry;
   std::function<std::vector<unsigned char>()> bytes;
@@ -31,19 +31,19 @@ struct LateTensor {
 
 bool has(const ManifestParam& p, int32_t kind) { return p.state.contains(kind_name(kind)); }
 
-/// What a parameter's values are taken from: master weights, else itself, perhaps with a remainder.
-/// Errors: INVALID_ARGUMENT where neither was saved.
+/// The source of a parameter's values: master weights, or the parameter, perhaps with a remainder.
+/// Errors: INVALID_ARGUMENT if neither was saved.
 int32_t source_of(const Saved& saved, const ManifestParam& p) {
   if (has(p, kMaster)) return kMaster;
   std::string words;
   for (const auto& [word, unused] : p.state) words += (words.empty() ? "" : ", ") + word;
   MUONRT_REQUIRE(has(p, kParam), kInvalidArg, saved.path(), ": param ", in_quotes(p.name),
-                 ": neither its values nor master weights were saved (of it are there: ",
-                 words.empty() ? "none" : words, "); save with with_params = 1");
+                 ": neither its values nor its master weights were saved, but only: ",
+                 words.empty() ? "nothing" : words, "; save with with_params = 1");
   return kParam;
 }
 
-/// f32 weights from a parameter and its remainder.
+/// Joins a parameter and its remainder to f32 weights.
 std::vector<unsigned char> joined(StateSources& sources, const ManifestParam& p) {
   const auto halves = whole_tensor(sources, p, kParam);
   std::vector<unsigned char> out(halves.size() * 2);
@@ -69,7 +69,7 @@ TensorEntry entry_of(const std::string& name, const std::string& dtype,
   return {name, dtype, shape, 0, numel * element_bytes(dtype)};
 }
 
-/// The parameters, in the manifest's order.
+/// The parameters in the order of the manifest.
 std::vector<LateTensor> weights_of(const Saved& saved, const Manifest& manifest,
                                    StateSources& sources) {
   std::vector<LateTensor> out;
@@ -90,7 +90,7 @@ std::vector<LateTensor> weights_of(const Saved& saved, const Manifest& manifest,
   return out;
 }
 
-/// All but weights, which are exported in full precision: as `python -m muonrt.convert` reads it.
+/// All state except weights, in the form that `python -m muonrt.convert` reads.
 std::vector<LateTensor> state_of(const Manifest& manifest, StateSources& sources) {
   const auto count = [](const std::string& name, int64_t value) {
     return LateTensor{entry_of(name, "I64", {}, 1), [value] { return count_bytes(value); }};
@@ -120,7 +120,7 @@ std::map<std::string, std::string> state_metadata(const Manifest& manifest) {
   return out;
 }
 
-/// Tensors as several files and their index, which `table` gets.
+/// Writes tensors into files with an index, and adds a row for each file to `table`.
 void write(const ExportArguments& arguments, const std::string& folder, const std::string& name,
            const std::vector<LateTensor>& tensors,
            const std::map<std::string, std::string>& metadata, Table& table) {
@@ -146,7 +146,7 @@ void export_checkpoint(const ExportArguments& arguments) {
   StateSources sources(arguments.saved.folder, manifest);
   OutputFolder out("--to", arguments.to, false);
   Table files({{"name", "file", Table::Align::kLeft}, {"tensors", "tensors"}, {"bytes", "size"}});
-  // As transformers wants it.
+  // transformers requires this key.
   write(arguments, out.work_path(), "model", weights_of(arguments.saved, manifest, sources),
         {{"format", "pt"}}, files);
   if (arguments.state)

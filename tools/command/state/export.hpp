@@ -7,15 +7,15 @@ namespace muonrt::tool {
 struct ExportArguments {
   Saved saved = {};
   std::string to = {};           // the folder
-  int64_t most = 5'000'000'000;  // bytes of a shard's tensors, unless it is one tensor
+  int64_t most = 5'000'000'000;  // largest size of the tensors in a file with several of them
   bool state = false;
   bool json = false;
 };
 
-/// Writes the parameters as whole tensors, in full precision where the checkpoint has it; with
-/// `state` momentum and moments, too. Errors: as Saved::read, StateSources; INVALID_ARGUMENT where
-/// the values of a parameter were not saved; IO; std::runtime_error where the folder has something
-/// in it.
+/// Writes the parameters as whole tensors, in F32 if the checkpoint has master weights or
+/// remainders; with `state` also momentum and moments. Errors: as Saved::read and StateSources;
+/// INVALID_ARGUMENT if the values of a parameter were not saved; IO; std::runtime_error if the
+/// folder is not empty.
 void export_checkpoint(const ExportArguments& arguments);
 
 }  // namespace muonrt::tool

@@ -18,10 +18,11 @@ namespace muonrt::tool {
 
 namespace {
 
-/// What an optimizer calls its state; tensors are named PARAMETER.KEY.
+/// The keys of the state of an optimizer. Tensors are named PARAMETER.KEY.
 struct Format {
   const char *name, *muon, *first, *second, *momentum;
-  bool key_first = false;  // KEY/PARAMETER, with counts of steps, momentum as the metadata say
+  bool key_first =
+      false;  // names are KEY/PARAMETER; there are update counts, and metadata for momentum
 };
 constexpr Format kFormats[] = {{"torch", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
                                {"keller_jordan", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
@@ -36,7 +37,7 @@ const Format& format_of(const std::string& name) {
   throw Error(kInvalidArg, cat("--from: there is no format ", in_quotes(name)));
 }
 
-/// f32 of F32 or BF16.
+/// Converts F32 or BF16 to f32.
 std::vector<unsigned char> f32_of(const TensorEntry& entry, std::span<const unsigned char> bytes) {
   if (entry.dtype == "F32") return {bytes.begin(), bytes.end()};
   std::vector<unsigned char> out(bytes.size() * 2);
@@ -53,7 +54,7 @@ class Import {
       : a_(a), format_(format_of(a.from)), state_(a.state), params_(a.params) {
     manifest_.step = a.step;
     manifest_.with_params = true;
-    manifest_.groups.resize(2);  // their settings are not known
+    manifest_.groups.resize(2);  // their settings are unknown
   }
 
   void run() {
@@ -86,24 +87,25 @@ class Import {
     if (found) taken_.insert(found->name);
     return found;
   }
-  /// A number of steps; `fallback` where there is no such tensor.
+  /// The number of steps in a tensor, or `fallback` if the tensor is missing.
   int64_t count(const TensorEntry* entry, int64_t fallback) const {
     if (!entry) return fallback;
     int64_t out = -1;
     if (entry->dtype == "I64" && entry->bytes() == sizeof out)
       std::memcpy(&out, state_.bytes(*entry).data(), sizeof out);
     MUONRT_REQUIRE(out >= 0 && out <= a_.step, kInvalidArg, state_.path(), ": tensor ",
-                   in_quotes(entry->name), " is ", out, " (an I64 from 0 to --step ", a_.step, ")");
+                   in_quotes(entry->name), " is ", out,
+                   ", but must be an I64 from 0 to --step, which is ", a_.step);
     return out;
   }
-  /// How Muon's momentum of a parameter is formed.
+  /// The kind of Muon's momentum of a parameter.
   std::string momentum_of(const std::string& param) const {
     if (!format_.key_first) return format_.momentum;
     const auto found = state_.table().metadata.find("momentum/" + param);
     MUONRT_REQUIRE(found != state_.table().metadata.end() &&
                        (found->second == "ema" || found->second == "heavy_ball"),
                    kInvalidArg, state_.path(), ": metadata: momentum/", param,
-                   " does not say ema or heavy_ball");
+                   " must be ema or heavy_ball");
     return found->second;
   }
 
@@ -116,7 +118,7 @@ class Import {
       return;
     }
     MUONRT_REQUIRE(first, kInvalidArg, state_.path(), ": tensor ", in_quotes(second->name),
-                   " has no ", format_.first, " beside it");
+                   " has no ", format_.first);
     require_number(params_, entry);
     ManifestParam p;
     p.name = entry.name;
@@ -131,14 +133,15 @@ class Import {
     key.bytes(p.name);
     p.key = static_cast<uint32_t>(key.digest());
     p.hash = hash_elements(p.name, 0, params_.bytes(entry), element_bytes(entry.dtype));
-    add_piece(p, StateTensor::kParam, entry.dtype, params_.bytes(entry));
+    add_shard(p, StateTensor::kParam, entry.dtype, params_.bytes(entry));
     add_moment(p, static_cast<int32_t>(StateKind::kMomentum), *first);
     if (second) add_moment(p, static_cast<int32_t>(StateKind::kVariance), *second);
     manifest_.params.push_back(std::move(p));
   }
   static void require_number(const TensorModel& model, const TensorEntry& entry) {
     MUONRT_REQUIRE(entry.dtype == "F32" || entry.dtype == "BF16", kInvalidArg, model.path(),
-                   ": tensor ", in_quotes(entry.name), " is ", entry.dtype, " (F32 or BF16)");
+                   ": tensor ", in_quotes(entry.name), " is ", entry.dtype,
+                   ", but must be F32 or BF16");
   }
   void add_moment(ManifestParam& p, int32_t kind, const TensorEntry& entry) {
     require_number(state_, entry);
@@ -149,16 +152,16 @@ class Import {
     const auto bad = bad_moment(kind, "F32", a_.step, values_.back());
     MUONRT_REQUIRE(!bad, kInvalidArg, state_.path(), ": tensor ", in_quotes(entry.name),
                    ": element ", bad->index, " ", bad->problem);
-    add_piece(p, kind, "F32", values_.back());
+    add_shard(p, kind, "F32", values_.back());
   }
-  void add_piece(ManifestParam& p, int32_t kind, const std::string& dtype,
+  void add_shard(ManifestParam& p, int32_t kind, const std::string& dtype,
                  std::span<const unsigned char> bytes) {
     const int64_t numel = std::ssize(bytes) / element_bytes(dtype);
     if (numel == 0) return;
     p.state[kind_name(kind)] = dtype;
     const StateTensor tensor = {std::ssize(manifest_.params), p.name, kind, dtype, numel};
-    // It is read alone.
-    pieces_.push_back(
+    // The writer only reads through the pointer.
+    shards_.push_back(
         {tensor, whole_extent(numel), const_cast<unsigned char*>(bytes.data()), 0, numel});
   }
 
@@ -168,12 +171,12 @@ class Import {
     const FileLock lock = files.lock(cat(a_.to, "/", kLockName));
     const std::string there = manifest_path(a_.to, "");
     MUONRT_REQUIRE(!files.exists(there), kInvalidArg, "--to: ", there,
-                   " is there, and is left as it is; give a new folder");
+                   " already exists; use a new folder");
     Hash id;
     id.bytes(to_text(manifest_));
     const std::string digits = digits_of(id.digest(), 16);
     DeviceCopy copy;
-    manifest_.files = {write_shard_file(files, a_.to, rank_file(digits, 0), pieces_, copy,
+    manifest_.files = {write_shard_file(files, a_.to, rank_file(digits, 0), shards_, copy,
                                         [](const auto&, int64_t, const auto&) {})};
     bool published = false;
     Publisher(files, a_.to, digits).publish(manifest_, 1, published);
@@ -185,21 +188,21 @@ class Import {
     fmt::print("{}: step {}, {} parameters of Muon and {} of AdamW\n", a_.to, a_.step, muon,
                std::ssize(manifest_.params) - muon);
     fmt::print("assumed: tensors named {} ({})\n", form(), keys());
-    fmt::print("assumed: AdamW where there is {}, else Muon, its momentum {} of {}\n",
-               format_.second, format_.key_first ? "as the metadata say," : format_.momentum,
+    fmt::print("assumed: AdamW if there is {}, otherwise Muon with momentum {} of {}\n",
+               format_.second, format_.key_first ? "as in the metadata," : format_.momentum,
                a_.momentum);
     fmt::print("assumed: AdamW's first moments of beta1 {}; every parameter took part in {}\n",
-               a_.beta1, format_.key_first ? "as many steps as are there" : cat(a_.step, " steps"));
+               a_.beta1, format_.key_first ? "the steps in the file" : cat(a_.step, " steps"));
     for (const std::string& name : without_)
-      fmt::print("note: param {} has no state: it is not in the checkpoint\n", in_quotes(name));
-    fmt::print("master weights and what else is absent start anew: load with partial = 1\n");
+      fmt::print("note: param {} has no state, so it is not in the checkpoint\n", in_quotes(name));
+    fmt::print("master weights and other missing state are initialized: load with partial = 1\n");
   }
 
   const ImportArguments& a_;
   const Format& format_;
   const TensorModel state_, params_;
   Manifest manifest_;
-  std::vector<StateShard> pieces_;
+  std::vector<StateShard> shards_;
   std::vector<std::vector<unsigned char>> values_;
   std::set<std::string> taken_;
   std::vector<std::string> without_;

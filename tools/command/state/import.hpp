@@ -11,13 +11,13 @@ struct ImportArguments {
   std::string from = {};                // one of import_formats
   std::string to = {};                  // the folder
   int64_t step = 0;
-  double momentum = 0.95, beta1 = 0.9;  // what the state was made with
+  double momentum = 0.95, beta1 = 0.9;  // constants of the moments
 };
 
 std::vector<std::string> import_formats();
 
-/// Writes a checkpoint from what another optimizer kept, and prints what was assumed.
-/// Errors: INVALID_ARGUMENT for what does not fit, naming the tensor; IO; CORRUPT.
+/// Writes a checkpoint from the state of another optimizer and prints its assumptions.
+/// Errors: INVALID_ARGUMENT, naming the tensor that does not fit; IO; CORRUPT.
 void import_checkpoint(const ImportArguments& arguments);
 
 }  // namespace muonrt::tool

@@ -9,10 +9,10 @@
 
 namespace muonrt::tool {
 
-/// A checkpoint in a folder, as the command line names it.
+/// A checkpoint that the command line selects.
 struct Saved {
   std::string folder;
-  std::string manifest = {};  // its name, of one that was kept; "": the newest
+  std::string manifest = {};  // file name of an older manifest; "": the newest
 
   std::string path() const { return manifest_path(folder, manifest); }
   /// Errors: IO, CORRUPT, NOT_SUPPORTED (another format).
@@ -22,12 +22,12 @@ struct Saved {
 /// "momentum of param 'w'".
 std::string tensor_text(const std::string& param, int32_t kind);
 
-/// "F32"; of a kind that the parameter has.
+/// The saved dtype, such as "F32", of a kind of state that the parameter has.
 inline const std::string& dtype_of(const ManifestParam& param, int32_t kind) {
   return param.state.at(kind_name(kind));
 }
 
-/// All elements of a tensor, checked. Errors: as StateSources::read.
+/// Reads and checks all elements of a tensor. Errors: as StateSources::read.
 std::vector<unsigned char> whole_tensor(StateSources& sources, const ManifestParam& param,
                                         int32_t kind);
 

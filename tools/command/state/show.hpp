@@ -4,7 +4,7 @@
 
 namespace muonrt::tool {
 
-/// Prints what the manifest says. Errors: as Saved::read.
+/// Prints the manifest. Errors: as Saved::read.
 void show_checkpoint(const Saved& saved, bool json);
 
 }  // namespace muonrt::tool

@@ -15,15 +15,16 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr const char* kOfOneKept = "a checkpoint that was kept: its name in the folder";
+constexpr const char* kOfOneKept =
+    "manifest of an older checkpoint that was kept: its name in the folder";
 
-/// The checkpoint that a subcommand is about.
+/// Adds the options that select a checkpoint.
 void add_saved(CLI::App& command, Saved& saved) {
   command.add_option("DIR", saved.folder, "folder of a checkpoint")->required()->check(file_name());
   command.add_option("--manifest", saved.manifest, kOfOneKept)->check(file_name());
 }
 
-/// A subcommand that does `run` with arguments of its own, which `take` adds.
+/// Adds a subcommand whose options `take` adds and which `run` executes.
 template <class Arguments>
 void add(CLI::App& state, Work& work, const char* name, const char* what, const char* example,
          const std::function<void(CLI::App&, Arguments&)>& take,
@@ -37,7 +38,7 @@ void add(CLI::App& state, Work& work, const char* name, const char* what, const 
 
 void add_json(CLI::App& command, bool& json) { command.add_flag("--json", json, "print JSON"); }
 
-/// Of what only looks.
+/// Arguments of the subcommands that only read.
 struct Looks {
   Saved first, second;
   bool json = false;
@@ -48,25 +49,25 @@ void add_looks(CLI::App& state, Work& work) {
     add_saved(command, a.first);
     add_json(command, a.json);
   };
-  add<Looks>(state, work, "show", "what a checkpoint holds, as its manifest says", "run/state", one,
+  add<Looks>(state, work, "show", "prints the manifest of a checkpoint", "run/state", one,
              [](const Looks& a) {
                show_checkpoint(a.first, a.json);
                return 0;
              });
-  add<Looks>(
-      state, work, "verify",
-      "reads every byte: checksums; each element there once; moments finite, second ones >= 0; "
-      "parameters as their hashes say. Exit code 1 where something is wrong",
-      "run/state --manifest manifest-0000000003-0000000000001000.json", one,
-      [](const Looks& a) { return verify_checkpoint(a.first, a.json) ? 0 : 1; });
+  add<Looks>(state, work, "verify",
+             "reads every byte and checks checksums, that each element exists once, that moments "
+             "are finite "
+             "and second moments >= 0, and the hashes of parameters. Exit code 1 after an error",
+             "run/state --manifest manifest-0000000003-0000000000001000.json", one,
+             [](const Looks& a) { return verify_checkpoint(a.first, a.json) ? 0 : 1; });
   add<Looks>(
       state, work, "diff",
-      "how two checkpoints differ, on whatever meshes they were saved: settings, parameters; of "
-      "each tensor elements and largest difference. Exit code 0: in nothing, 1: they do",
+      "compares two checkpoints of any meshes: settings, parameters, and for each tensor the "
+      "elements that differ and the largest difference. Exit code 0 if they are equal, otherwise 1",
       "run/state other/state",
       [](CLI::App& command, Looks& a) {
         add_saved(command, a.first);
-        command.add_option("OTHER", a.second.folder, "folder of the other")
+        command.add_option("OTHER", a.second.folder, "folder of the other checkpoint")
             ->required()
             ->check(file_name());
         command.add_option("--other-manifest", a.second.manifest, kOfOneKept)->check(file_name());
@@ -78,18 +79,16 @@ void add_looks(CLI::App& state, Work& work) {
 void add_export(CLI::App& state, Work& work) {
   add<ExportArguments>(
       state, work, "export",
-      "the parameters as whole tensors: safetensors files and model.safetensors.index.json. In F32 "
-      "from master weights or remainders, else as they were saved (with_params)",
+      "writes whole parameters as safetensors files with model.safetensors.index.json: F32 from "
+      "master weights or remainders, otherwise as they were saved (with_params)",
       "run/state --to run/model",
       [](CLI::App& command, ExportArguments& a) {
         add_saved(command, a.saved);
-        command.add_option("--to", a.to, "folder, a new or an empty one")
-            ->required()
-            ->check(file_name());
+        command.add_option("--to", a.to, "a new or empty folder")->required()->check(file_name());
         shard_bytes_option(command, a.most)->capture_default_str();
         command.add_flag("--state", a.state,
-                         "momentum and moments too, and state.safetensors.index.json: for python "
-                         "-m muonrt.convert");
+                         "write momentum and moments, too, with state.safetensors.index.json, for "
+                         "python -m muonrt.convert");
         add_json(command, a.json);
       },
       [](const ExportArguments& a) {
@@ -101,31 +100,32 @@ void add_export(CLI::App& state, Work& work) {
 void add_import(CLI::App& state, Work& work) {
   add<ImportArguments>(
       state, work, "import",
-      "a checkpoint from what another optimizer kept: whole tensors named PARAMETER.KEY, as its "
-      "state dict calls the keys. Prints what it assumed",
+      "makes a checkpoint from the state of another optimizer: whole tensors named PARAMETER.KEY, "
+      "with the keys of its state dict. Prints its assumptions",
       "state.safetensors --from moonlight --params model.safetensors --step 1000 --to run/state",
       [](CLI::App& command, ImportArguments& a) {
         command.add_option("STATE", a.state, "safetensors: a file, an index or a folder")
             ->required()
             ->check(file_name());
-        command.add_option("--from", a.from, "whose keys and momentum they are")
+        command
+            .add_option("--from", a.from,
+                        "optimizer that determines the keys and the kind of momentum")
             ->required()
             ->check(CLI::IsMember(import_formats()));
         command
-            .add_option("--params", a.params,
-                        "the parameters, in the dtypes of the optimizer to be")
+            .add_option("--params", a.params, "the parameters, in the dtypes of the new optimizer")
             ->required()
             ->check(file_name());
-        command.add_option("--to", a.to, "folder, a new one or one without a checkpoint")
+        command.add_option("--to", a.to, "a new folder, or one without a checkpoint")
             ->required()
             ->check(file_name());
-        command.add_option("--step", a.step, "steps that were made")
+        command.add_option("--step", a.step, "number of steps before the checkpoint")
             ->required()
             ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
-        command.add_option("--momentum", a.momentum, "what Muon's momentum was made with")
+        command.add_option("--momentum", a.momentum, "constant of Muon's momentum")
             ->check(number_between(0, 0.999999))
             ->capture_default_str();
-        command.add_option("--beta1", a.beta1, "what AdamW's first moment was made with")
+        command.add_option("--beta1", a.beta1, "constant of AdamW's first moment")
             ->check(number_between(0, 0.999999))
             ->capture_default_str();
       },
@@ -138,14 +138,15 @@ void add_import(CLI::App& state, Work& work) {
 }  // namespace
 
 void add_state(CLI::App& app, Work& work) {
-  auto* state = app.add_subcommand("state", "checkpoints: what they hold, whether they are whole");
+  auto* state =
+      app.add_subcommand("state", "shows, verifies, compares, exports and imports checkpoints");
   state->require_subcommand(1);
   add_looks(*state, work);
   add_export(*state, work);
   add_import(*state, work);
   state->footer(
-      "Nothing is to be resharded: a checkpoint loads on any number of ranks, mesh and placement.\n"
-      "Files of torch.save come and go by python -m muonrt.convert.\n"
+      "A checkpoint loads on any number of ranks, mesh and placement without conversion.\n"
+      "python -m muonrt.convert reads and writes files of torch.save.\n"
       "Example: muonrt state verify run/state");
 }
 

@@ -25,7 +25,7 @@ class Verification {
   explicit Verification(const Saved& saved) : saved_(saved) {}
 
   void run() {
-    look();
+    check();
     progress_.clear();
   }
 
@@ -61,7 +61,7 @@ class Verification {
     }
   }
 
-  void look() {
+  void check() {
     if (!attempt([&] { manifest_ = saved_.read(); })) return;
     std::vector<std::unique_ptr<ShardFile>> files;
     bool all = true;
@@ -70,7 +70,7 @@ class Verification {
     attempt([&] {
       StateSources sources(std::move(files), manifest_);
       for (const auto& file : sources.files()) check_blocks(*file);
-      if (!all) return;  // what one that is not there holds would be missing
+      if (!all) return;  // elements of a missing file would be reported as missing
       for (const ManifestParam& p : manifest_.params)
         for (const auto& [word, unused] : p.state) check_tensor(sources, p, kind_from_name(word));
     });
@@ -83,25 +83,25 @@ class Verification {
       if (!problem.empty())
         problems_.push_back(cat(file.path(), ": ", problem, ": ", tensors_in(file, b)));
     }
-    for (const StoredShard& piece : file.shards()) bytes_ += piece.entry->bytes();
+    for (const StoredShard& shard : file.shards()) bytes_ += shard.entry->bytes();
   }
 
-  /// What lies in a block, by elements of the whole tensors; those are damaged.
+  /// The tensors in a damaged block, as text with the range of elements of each.
   std::string tensors_in(const ShardFile& file, int64_t block) {
     const int64_t begin = block * kBlockBytes, end = begin + kBlockBytes;
     std::string out;
     size_t named = 0;
-    for (const StoredShard& piece : file.shards()) {
-      const TensorEntry& entry = *piece.entry;
+    for (const StoredShard& shard : file.shards()) {
+      const TensorEntry& entry = *shard.entry;
       if (entry.end <= begin || entry.begin >= end) continue;
-      damaged_.insert({piece.param, piece.kind});
+      damaged_.insert({shard.param, shard.kind});
       if (++named > kMaxNamed) continue;
       const int64_t size = element_bytes(entry.dtype);
       const int64_t first = std::max<int64_t>(0, begin - entry.begin) / size;
       const int64_t last = ceil_div(std::min(end, entry.end) - entry.begin, size);
-      const auto part = piece.extent.part(first, last).stretches();
+      const auto part = shard.extent.part(first, last).stretches();
       if (part.empty()) continue;
-      out += cat(out.empty() ? "" : "; ", tensor_text(piece.param, piece.kind), ", elements ",
+      out += cat(out.empty() ? "" : "; ", tensor_text(shard.param, shard.kind), ", elements ",
                  part.front().element, " to ", part.back().element + part.back().count);
     }
     if (named > kMaxNamed) out += cat("; and ", named - kMaxNamed, " more");
@@ -123,7 +123,7 @@ class Verification {
                        hash += hash_elements(p.name, element, bytes, element_bytes(dtype));
                      const auto bad = bad_moment(kind, dtype, manifest_.step, bytes);
                      if (!bad || !good) return;
-                     good = false;  // the first of a tensor is told
+                     good = false;  // only the first of a tensor is reported
                      const int64_t at = element + bad->index;
                      problems_.push_back(cat(sources.where(p.name, kind, at), ": ",
                                              tensor_text(p.name, kind), ": element ", at, " ",
@@ -131,7 +131,7 @@ class Verification {
                    });
       MUONRT_REQUIRE(kind != StateTensor::kParam || hash == p.hash, Status::kCorrupt, saved_.path(),
                      ": ", tensor_text(p.name, kind), ": its elements have the hash ",
-                     digits_of(hash, 16), " (the manifest says ", digits_of(p.hash, 16), ")");
+                     digits_of(hash, 16), ", but the manifest has ", digits_of(p.hash, 16));
     });
   }
 

@@ -4,8 +4,8 @@
 
 namespace muonrt::tool {
 
-/// Reads every byte, and prints what is wrong, a line each.
-/// @return  whether nothing is.
+/// Reads every byte and prints each error in a line.
+/// @return  whether there is no error.
 bool verify_checkpoint(const Saved& saved, bool json);
 
 }  // namespace muonrt::tool

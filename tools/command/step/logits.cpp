@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Layers, and their query heads.
+/// The layers with qk_clip, and the number of query heads of each.
 std::map<int64_t, int64_t> layers_of(const StepConfig& config, const std::vector<size_t>& used) {
   std::map<int64_t, int64_t> out;
   for (const size_t index : used) {
@@ -38,14 +38,13 @@ std::vector<float> read_file(const std::string& path, const std::map<int64_t, in
   for (const auto& [layer, heads] : layers) {
     const std::string name = "layer." + std::to_string(layer);
     const TensorEntry* entry = file.table().find(name);
-    if (!entry) refuse(name, " is missing (a rule has qk_clip for it)");
+    if (!entry) refuse(name, " is missing, but a rule has qk_clip for this layer");
     known.insert(entry->name);
     if (!is_float(entry->dtype))
-      refuse(name, ": its dtype is " + entry->dtype + " (F32, BF16 or F16 belong there)");
+      refuse(name, ": its dtype is " + entry->dtype + ", but must be F32, BF16 or F16");
     if (entry->elements() != heads)
-      refuse(name, ": it has " + std::to_string(entry->elements()) +
-                       " values (one for each of the " + std::to_string(heads) +
-                       " query heads belongs there)");
+      refuse(name, ": it has " + std::to_string(entry->elements()) + " values, but the layer has " +
+                       std::to_string(heads) + " query heads");
     const unsigned char* values = file.bytes(*entry).data();
     for (int64_t h = 0; h < heads; ++h)
       out.push_back(element_as_float(entry->dtype, values + h * element_bytes(entry->dtype)));
@@ -63,10 +62,10 @@ std::vector<std::vector<float>> read_logits(const StepConfig& config,
                                             const std::vector<std::string>& paths, size_t steps) {
   const std::map<int64_t, int64_t> layers = layers_of(config, used);
   if (layers.empty() && !paths.empty())
-    throw std::runtime_error("--logits: no parameter has qk_clip; leave it out");
+    throw std::runtime_error("--logits: no parameter has qk_clip; omit the option");
   if (!layers.empty() && paths.size() != steps)
     throw std::runtime_error("--logits: " + std::to_string(paths.size()) + " files for " +
-                             std::to_string(steps) + " steps (qk_clip needs one for each)");
+                             std::to_string(steps) + " steps, but qk_clip needs one for each");
   std::vector<std::vector<float>> out(steps);
   for (size_t i = 0; i < paths.size(); ++i) out[i] = read_file(paths[i], layers);
   return out;

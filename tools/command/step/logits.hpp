@@ -7,11 +7,12 @@
 
 namespace muonrt::tool {
 
-/// The largest attention logits of every query head, for QK-clip: for each step those of all
-/// layers, ascending; empty lists if no rule has qk_clip.
-/// @param used   the rules of the parameters that step.
+/// Reads the largest attention logit of each query head for QK-clip. Returns a list for each step,
+/// with the layers in ascending order; the lists are empty if no rule has qk_clip.
+/// Throws std::runtime_error if a file, a layer or a head is missing, or if no qk_clip belongs to
+/// it.
+/// @param used   indices of the rules whose parameters the optimizer updates.
 /// @param paths  one file for each step.
-/// Throws std::runtime_error if a file, a layer or a head is missing, or belongs to no qk_clip.
 std::vector<std::vector<float>> read_logits(const StepConfig& config,
                                             const std::vector<size_t>& used,
                                             const std::vector<std::string>& paths, size_t steps);

@@ -12,7 +12,7 @@ namespace {
 
 void take_rates(MatrixPart& part, const PartItem& own, const PartItem& each) {
   part.lr_factor = own.lr_factor.value_or(each.lr_factor.value_or(1.0));
-  part.axis = own.axis ? own.axis : each.axis;
+  part.normuon_axis = own.normuon_axis ? own.normuon_axis : each.normuon_axis;
 }
 
 std::vector<MatrixPart> listed(const PartsConfig& config, int64_t size, const std::string& where) {
@@ -52,7 +52,7 @@ std::vector<MatrixPart> heads(const PartsConfig& config, int64_t rows, const std
   return out;
 }
 
-/// Rows lie group by group: the query heads of a group, its key head, its value head.
+/// Rows are stored group by group: the query heads of a group, its key head, its value head.
 std::vector<MatrixPart> qkv(const PartsConfig& c, int64_t rows, const std::string& where) {
   int64_t stride = 0, all = 0;
   if (__builtin_mul_overflow(c.q_per_group + 2, c.head_dim, &stride) ||

@@ -10,19 +10,19 @@
 
 namespace muonrt::tool {
 
-/// A block of rows (or of columns) of a matrix, ready for the C ABI.
+/// A block of rows or columns of a matrix, in the form of the C ABI.
 struct MatrixPart {
   std::string name;
   bool columns = false;
   std::vector<muonrt_run_t> runs;
   double lr_factor = 1.0;
-  std::optional<std::string> axis;
+  std::optional<std::string> normuon_axis;
 };
 
-/// What `parts` means for matrices of this shape; nothing where it is not given.
+/// Converts `parts` for matrices of this shape; empty if opt.json has none.
+/// Throws std::runtime_error if the numbers do not fit the shape. The optimizer checks that the
+/// parts cover the matrix.
 /// @param where  "opt.json: rules[2].parts" and the parameter, for messages.
-/// Throws std::runtime_error if the numbers do not fit the shape. The optimizer checks that parts
-/// tile the matrix.
 std::vector<MatrixPart> parts_of(const PartsConfig& config, int64_t rows, int64_t cols,
                                  const std::string& where);
 

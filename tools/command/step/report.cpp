@@ -17,8 +17,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// A row for each tensor.
-/// @param paths  receives how many went which way: standard, gram, adamw, frozen, empty.
+/// The table of tensors.
+/// @param paths  receives the number of tensors by path: standard, gram, adamw, frozen, empty.
 Table params_table(const std::vector<StepTensor>& tensors, const std::string& plan,
                    std::map<std::string, int64_t>& paths) {
   constexpr auto kLeft = Table::Align::kLeft;
@@ -49,7 +49,7 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
   return out.empty() ? "none" : out;
 }
 
-/// As sha256sum prints the files that have tensors.
+/// The SHA-256 of all files with tensors, in the form of sha256sum.
 std::string sums_text(const std::vector<ShardWriter::Written>& files) {
   std::string out;
   for (const auto& file : files)
@@ -57,8 +57,8 @@ std::string sums_text(const std::vector<ShardWriter::Written>& files) {
   return out;
 }
 
-/// Whether a tensor of GPT-2's names has the shape that only Conv1D, which stores inputs x outputs,
-/// gives it, and no rule says how it is stored.
+/// Whether a tensor has a name and a shape of GPT-2's Conv1D, which stores inputs x outputs,
+/// although its rule does not set `transposed`.
 bool looks_transposed(const StepTensor& t) {
   if (!t.steps() || t.adamw() || t.config->transposed) return false;
   const auto [rows, cols] = t.matrix_shape();
@@ -78,10 +78,10 @@ void StepReporter::add_clipped(const Optimizer& optimizer) {
   Step& step = steps_.back();
   if (step.report.skipped) return;
   int64_t count = 0;
-  check(muonrt_optimizer_get_clipped_heads(optimizer.get(), nullptr, nullptr, 0, &count));
+  check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, optimizer.get()));
   std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-  check(muonrt_optimizer_get_clipped_heads(optimizer.get(), layers.data(), heads.data(), count,
-                                           &count));
+  check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count,
+                                           optimizer.get()));
   for (size_t i = 0; i < layers.size(); ++i) step.clipped.emplace_back(layers[i], heads[i]);
 }
 
@@ -89,8 +89,8 @@ void StepReporter::print_notes() const {
   const auto looks = std::find_if(tensors_.begin(), tensors_.end(), looks_transposed);
   if (looks != tensors_.end()) {
     fmt::print(stderr,
-               "muonrt: note: {}: shape {} is that of a weight stored inputs x outputs (GPT-2's "
-               "Conv1D); say \"transposed\": true for all of these, or false\n",
+               "muonrt: note: {}: shape {} looks like a weight stored as inputs x outputs (GPT-2's "
+               "Conv1D); set \"transposed\" to true or false\n",
                looks->where, shape_text(looks->entry->shape));
   }
   std::set<size_t> used;

@@ -10,26 +10,26 @@
 
 namespace muonrt::tool {
 
-/// What `muonrt step` prints.
+/// The output of `muonrt step`.
 class StepReporter {
  public:
   StepReporter(const std::vector<StepTensor>& tensors, const StepConfig& config,
                const StepArguments& arguments, int world)
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
-  /// A step that this thread has just made: where it was skipped, muonrt_get_last_error says why.
+  /// Adds the last step of this thread. If it was skipped, reads muonrt_get_last_error().
   void add_step(const muonrt_step_report_t& report, const std::string& file);
-  /// The heads that QK-clip acted on in the step that was added last.
+  /// Adds the heads that QK-clip has scaled in the step that was added last.
   void add_clipped(const Optimizer& optimizer);
-  /// @param plan   as muonrt_optimizer_describe_plan writes it, "" if nothing steps.
-  /// @param files  that the parameters were written into.
+  /// @param plan   the JSON of muonrt_optimizer_describe_plan(); "" if all parameters are frozen.
+  /// @param files  the files with the parameters.
   void print(const std::string& plan, const std::vector<ShardWriter::Written>& files,
              const HealthLog& health) const;
 
  private:
   struct Step {
     muonrt_step_report_t report;
-    std::string file, reason;                          // why it was skipped
+    std::string file, reason;                          // reason: why it was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
   };
   void print_notes() const;

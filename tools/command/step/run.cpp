@@ -40,14 +40,14 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// Before the work: the folder --out can be written, and so can the file --health, which is no
-/// other one of the command.
+/// Checks before the work that the folder --out and the file --health can be written, and that the
+/// latter is no other file of the command.
 std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   auto out = std::make_unique<OutputFolder>("--out", a.out, true);
   if (a.health.empty()) return out;
   if (out->contains(a.health))
     throw std::runtime_error("--health: " + a.health +
-                             " lies in the folder of --out; name one that does not");
+                             " is inside the folder of --out; use a file outside of it");
   std::vector<NamedFile> inputs = {{"--params", a.params}, {"--config", a.config}};
   for (const std::string& path : a.grads) inputs.push_back({"--grads", path});
   for (const std::string& path : a.logits) inputs.push_back({"--logits", path});
@@ -55,8 +55,7 @@ std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   return out;
 }
 
-/// For the parameters, in their order: files of the folder and their index, cut by
-/// --max-shard-bytes, else as --params is cut.
+/// The writer of the parameters. Files are cut by --max-shard-bytes, or as those of --params.
 std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorModel& params) {
   constexpr const char* kModel = "model";
   const int64_t most = a.most > 0 ? a.most : std::numeric_limits<int64_t>::max();
@@ -71,7 +70,8 @@ std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorMod
                                        true);
 }
 
-/// Collective: the parameters into files, on rank 0. @param out  null on other ranks.
+/// Writes the parameters into files on rank 0. Collective.
+/// @param out  null on other ranks.
 void write_parameters(Comm& comm, StepSession& session, const TensorModel& params,
                       const std::vector<StepTensor>& tensors, ShardWriter* out) {
   for (const StepTensor& t : tensors) {
@@ -83,25 +83,26 @@ void write_parameters(Comm& comm, StepSession& session, const TensorModel& param
   if (out) out->finish();
 }
 
-/// Before any work.
+/// Rejects options for state if all parameters are frozen.
 void check_state(const StepArguments& a, const StepSession& session) {
   const std::string option = !a.state_in.empty() ? "--state-in" : a.state_out ? "--state-out" : "";
   if (session.empty() && !option.empty())
-    throw std::runtime_error(option + ": no parameter steps, so there is no state; leave it out");
+    throw std::runtime_error(option +
+                             ": all parameters are frozen, so there is no state; omit the option");
 }
 
-/// Collective: goes on from a checkpoint, whose parameters must be those of the session.
-void load_state(StepSession& session, const std::string& folder, bool says) {
+/// Loads a checkpoint, whose parameters must be those of the session. Collective.
+void load_state(StepSession& session, const std::string& folder, bool prints_notes) {
   muonrt_load_options_t options;
   muonrt_load_options_init(&options);
   options.without_params = 1;
   session.optimizer().load(folder, &options);
   std::istringstream notes(session.optimizer().load_notes());
-  for (std::string line; says && std::getline(notes, line);)
+  for (std::string line; prints_notes && std::getline(notes, line);)
     fmt::print(stderr, "muonrt: note: {}: {}\n", folder, line);
 }
 
-/// Collective: a checkpoint with the parameters, which any mesh can go on from.
+/// Saves a checkpoint with the parameters. Collective.
 void save_state(StepSession& session, const std::string& out) {
   muonrt_save_options_t options;
   muonrt_save_options_init(&options);
@@ -117,8 +118,8 @@ int run_step(Comm& comm, const StepArguments& a) {
   const std::unique_ptr<OutputFolder> folder = root ? open_output(a) : nullptr;
   const StepConfig config = read_config(a.config);
   if (!a.health.empty() && config.health_every == 0) {
-    throw std::runtime_error("--health: no step measures (health_every of " + config.file +
-                             " is 0 or missing); set it");
+    throw std::runtime_error("--health: no step collects statistics, because health_every of " +
+                             config.file + " is 0 or missing; set health_every");
   }
   const TensorModel params(a.params);
   std::vector<std::unique_ptr<TensorModel>> grads;
@@ -144,11 +145,11 @@ int run_step(Comm& comm, const StepArguments& a) {
   write_parameters(comm, session, params, tensors, out.get());
   if (a.state_out) save_state(session, a.out);
   if (root) {
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_FORMAT_JSON),
+    report.print(session.empty() ? "" : session.optimizer().describe_plan(MUONRT_FORMAT_JSON),
                  out->written(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());
-    // All is complete, and what is printed is out, before the folder takes its name.
+    // The folder is renamed last, after all files and the output are complete.
     folder->commit();
   }
   return 0;

@@ -15,11 +15,11 @@ struct StepArguments {
   std::vector<std::string> grads, logits;
   RunDevice where;
   int ranks = 0;
-  int64_t most = 0;  // bytes of the tensors of a file of `out`; 0: as `params` is cut
+  int64_t most = 0;  // largest bytes of tensors in a file of `out`; 0: files as in `params`
   bool state_out = false, verbose = false, json = false;
 };
 
-/// One rank's part of it all. Collective. @return  the exit code.
+/// Runs the command on one rank and returns the exit code. Collective.
 int run_step(Comm& comm, const StepArguments& arguments);
 
 }  // namespace muonrt::tool

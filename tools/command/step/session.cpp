@@ -13,16 +13,16 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The tensor that holds addend `addend` of a parameter's gradient. A single addend may do without
-/// its number.
+/// The name of the tensor with this partial gradient of a parameter. If there is only one, its name
+/// may lack the index.
 std::string gradient_name(const TensorModel& file, const StepTensor& t, int64_t partial_grad) {
   const std::string& name = t.entry->name;
   const bool single = t.grads().partial_grads() == 1 && !file.table().find(name + "@0");
   return t.partial && !single ? name + "@" + std::to_string(partial_grad) : name;
 }
 
-/// "w" of "w@12", else the whole name.
-std::string_view without_addend(std::string_view name) {
+/// Returns "w" for "w@12", otherwise the whole name.
+std::string_view without_index(std::string_view name) {
   const size_t digits = name.find_last_not_of("0123456789");
   const bool numbered = digits != name.npos && digits + 1 < name.size() && name[digits] == '@';
   return numbered ? name.substr(0, digits) : name;
@@ -32,17 +32,18 @@ void check_gradient(const TensorModel& file, const StepTensor& t, const std::str
   const TensorEntry* entry = file.table().find(name);
   const std::string where = file.path() + ": gradient " + shown(name);
   if (!entry) {
-    throw std::runtime_error(where + " is missing (the parameter steps); add it, or give " +
+    throw std::runtime_error(where +
+                             " is missing, but the parameter is not frozen; add it, or give " +
                              shown(t.entry->name) + " the role frozen");
   }
   if (entry->shape != t.entry->shape) {
     throw std::runtime_error(where + ": its shape is " + shape_text(entry->shape) +
-                             ", that of the parameter " + shape_text(t.entry->shape) +
-                             "; give gradients of these parameters");
+                             ", but that of the parameter is " + shape_text(t.entry->shape) +
+                             "; pass the gradients of these parameters");
   }
   if (!is_float(entry->dtype)) {
     throw std::runtime_error(where + ": its dtype is " + entry->dtype +
-                             " (F32, BF16 or F16 belong there); convert it");
+                             ", but must be F32, BF16 or F16; convert it");
   }
 }
 
@@ -69,13 +70,13 @@ StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorModel
 
 void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads) {
   for (const auto& file : grads) {
-    std::map<std::string_view, const StepTensor*> users;  // of the file's tensors
+    std::map<std::string_view, const StepTensor*> users;  // by tensor of the file
     for (Local& local : locals_) {
       const StepTensor& t = *local.tensor;
       for (int64_t a = 0; a < t.grads().partial_grads(); ++a) {
         const std::string name = gradient_name(*file, t, a);
         check_gradient(*file, t, name);
-        // One buffer serves all files: bf16 where all are, else f32, which holds every value.
+        // All files use one buffer: bf16 if all gradients are bf16, otherwise f32.
         const TensorEntry& entry = *file->table().find(name);
         const std::string& dtype = entry.dtype;
         if (local.grad_dtype.empty()) local.grad_dtype = dtype;
@@ -93,12 +94,12 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
     for (const StepTensor& t : tensors_)
       if (!t.steps()) frozen.insert(t.entry->name);
     for (const TensorEntry& entry : file->table().entries) {
-      // A frozen parameter may have a gradient, or addends of one, which nothing reads.
+      // A frozen parameter may have a gradient or partial gradients, which are not read.
       if (users.contains(entry.name) || frozen.contains(entry.name) ||
-          frozen.contains(without_addend(entry.name)))
+          frozen.contains(without_index(entry.name)))
         continue;
       throw std::runtime_error(file->path() + ": gradient " + shown(entry.name) +
-                               " belongs to no parameter; remove it, or mend its name");
+                               " belongs to no parameter; remove it, or correct its name");
     }
   }
 }
@@ -118,7 +119,7 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
     (part.columns ? p.cols : p.rows) = part.runs.data();
     (part.columns ? p.n_cols : p.n_rows) = std::ssize(part.runs);
     p.lr_factor = part.lr_factor;
-    if (part.axis && t.config->normuon) p.normuon_axis = bound_axis(*part.axis);
+    if (part.normuon_axis && t.config->normuon) p.normuon_axis = bound_axis(*part.normuon_axis);
   }
   muonrt_param_t& p = params_.emplace_back(param());
   p.name = t.entry->name.c_str();
@@ -132,10 +133,9 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
   p.grad_layout = t.grad_layout ? t.grad_layout->c() : nullptr;
   p.data = local.data;
   p.grad = local.grad;
-  p.master_kind = t.half() ? t.config->precision.value_or(MUONRT_MASTER_AUTO) : MUONRT_MASTER_NONE;
-  p.view = t.stack()                                  ? MUONRT_VIEW_STACK
-           : !t.adamw() && t.entry->shape.size() != 2 ? MUONRT_VIEW_FLATTEN
-                                                      : MUONRT_VIEW_NONE;
+  p.master_kind =
+      t.half() ? t.config->master_kind.value_or(MUONRT_MASTER_AUTO) : MUONRT_MASTER_NONE;
+  p.view = t.stack() ? MUONRT_VIEW_STACK : t.flatten() ? MUONRT_VIEW_FLATTEN : MUONRT_VIEW_NONE;
   if (!t.adamw() && (t.config->batch_dims || t.config->row_dims)) {
     p.view = MUONRT_VIEW_NONE;
     p.batch_dims = t.batch_dims();
@@ -148,11 +148,11 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
 }
 
 void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
-  muonrt_optimizer_options_t o = bound_options(config_, used_);
+  OptimizerOptions o = bound_options(config_, used_);
   set_device(o, where, rank_);
   std::vector<muonrt_group_t> groups;
   for (const BoundRule& rule : rules_) groups.push_back(rule.group(0));
-  optimizer_ = std::make_unique<Optimizer>(comm, o, groups, params_);
+  optimizer_ = std::make_unique<Optimizer>(comm, o.linked(), groups, params_);
 }
 
 void StepSession::load_gradient(const TensorModel& grads, Local& local) {
@@ -180,7 +180,7 @@ muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vect
   for (Local& local : locals_) load_gradient(grads, local);
   muonrt_step_args_t args;
   muonrt_step_args_init(&args);
-  args.lr = 1.0;  // every rule has its own
+  args.lr = 1.0;  // each rule has its rate in lr_factor
   if (!logits.empty()) {
     const auto bytes = std::ssize(logits) * int64_t{sizeof(float)};
     if (!logits_) logits_ = reinterpret_cast<float*>(memory_.allocate(bytes));

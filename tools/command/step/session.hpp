@@ -15,21 +15,21 @@ namespace muonrt::tool {
 /// One rank's shards of the parameters, their gradients, and the optimizer over them.
 class StepSession {
  public:
-  /// Collective. @param grads  the gradient files; all of them are checked here.
-  /// Throws where anything does not fit together.
+  /// Reads and checks all files. Collective. Throws if they do not fit together.
+  /// @param grads  the gradient files.
   StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
               std::vector<StepTensor>& tensors,
               const std::vector<std::unique_ptr<TensorModel>>& grads, const RunDevice& where);
 
-  /// Collective: one step with the gradients of this file.
+  /// Runs one step with the gradients of this file. Collective.
   /// @param logits  for QK-clip, as read_logits returns them.
   muonrt_step_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
-  /// Rules of the parameters that step, ascending.
+  /// Indices of the rules whose parameters the optimizer updates, ascending.
   const std::vector<size_t>& used() const { return used_; }
   bool empty() const { return params_.empty(); }
   Optimizer& optimizer() { return *optimizer_; }
-  /// Local shard; valid as long as this object.
+  /// The local shard, valid as long as this object.
   const void* data(const StepTensor& tensor) const {
     return locals_[static_cast<size_t>(tensor.index)].data;
   }

@@ -17,8 +17,8 @@ std::string replicated(size_t dims) {
   return out;
 }
 
-/// As many dimensions of one rank as there are placements: one rank alone holds everything, so
-/// that a configuration for a mesh runs there as it is.
+/// A mesh with one rank and as many dimensions as there are placements, so that a configuration for
+/// a larger mesh also runs on a single rank.
 std::string mesh_of_ones(const std::string& placements) {
   std::string out = "d0=1";
   int dims = 1, depth = 0;
@@ -45,15 +45,24 @@ std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& w
   }
 }
 
-/// What the optimizer cannot check because it does not see opt.json.
+/// Checks what the optimizer cannot check, because it does not see opt.json.
 void check_kind(const StepTensor& t) {
   if (t.entry->dtype != "F32" && t.entry->dtype != "BF16")
-    throw std::runtime_error(
-        t.where + ": its dtype is " + t.entry->dtype +
-        " (F32 and BF16 can be stepped); convert it, or give it the role frozen");
-  if (t.config->role == "matrix" && t.config->batch_dims)
+    throw std::runtime_error(t.where + ": its dtype is " + t.entry->dtype +
+                             ", but must be F32 or BF16; convert it, or give it the role frozen");
+  if (!t.config->is_muon()) return;
+  if (t.config->batch_dims && !t.stack())
     throw std::runtime_error(t.where + ": batch_dims is " + std::to_string(*t.config->batch_dims) +
-                             ", but the role is matrix; give it the role stack");
+                             ", but view is not stack; set view to stack");
+  if (t.config->batch_dims || t.config->row_dims) return;
+  const size_t dims = t.entry->shape.size();
+  if (t.stack() ? dims != 3 : t.flatten() ? dims < 2 : dims != 2)
+    throw std::runtime_error(t.where + ": its shape is " + shape_text(t.entry->shape) +
+                             ", but view " + t.config->view.value_or("none") + " needs " +
+                             (t.stack()     ? "three dimensions"
+                              : t.flatten() ? "at least two dimensions"
+                                            : "two dimensions") +
+                             "; choose another view, or give it the role adamw");
 }
 
 void take_layouts(StepTensor& t, const std::string& given, int world) {
@@ -69,11 +78,12 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
                         cuts ? "" : l.reading, l.cuts, l.row_bounds, l.owner, l.flat},
                        l.placements.empty() ? "layout" : "placements");
   if (l.placements.find('P') != std::string::npos) {
-    throw std::runtime_error(t.where + ": placements: " + l.placements +
-                             " hold P (a parameter is no sum; write P in grad_placements)");
+    throw std::runtime_error(
+        t.where + ": placements: " + l.placements +
+        " contains P, but a parameter is not a sum; write P in grad_placements");
   }
   if (l.grad_placements.empty()) return;
-  // The gradient has these placements only: row bounds and such are of the parameter.
+  // Row bounds, owner and flat ranges apply only to the parameter.
   t.grad_layout = layout_of(t, {t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}},
                             "grad_placements");
   t.partial = l.grad_placements.find('P') != std::string::npos;
@@ -104,7 +114,7 @@ std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig
     if (*t.config->role == "frozen") continue;
     check_kind(t);
     take_layouts(t, mesh, world);
-    if (entry.bytes() == 0) continue;  // nothing that could move
+    if (entry.bytes() == 0) continue;  // no elements to update
     const auto [rows, cols] = t.matrix_shape();
     t.parts = parts_of(t.config->parts, rows, cols, t.where + ": parts");
     t.index = index++;
@@ -155,7 +165,8 @@ std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, c
   const auto* own = static_cast<const unsigned char*>(local);
   std::vector<unsigned char>& mine = shards[static_cast<size_t>(comm.rank())];
   mine.assign(own, own + size_on(comm.rank()));
-  std::vector<muonrt_message_t> sends, receives;
+  std::vector<muonrt_send_t> sends;
+  std::vector<muonrt_receive_t> receives;
   if (comm.rank() != 0) {
     if (!mine.empty()) sends.push_back({0, 0, mine.data(), std::ssize(mine)});
     comm.exchange(sends, receives);

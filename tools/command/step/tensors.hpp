@@ -15,23 +15,24 @@
 
 namespace muonrt::tool {
 
-/// One tensor of the parameter file, and what opt.json makes of it.
+/// One tensor of the parameter file with its settings from opt.json.
 struct StepTensor {
   const TensorEntry* entry = nullptr;
   size_t rule = 0;
   const ParamConfig* config = nullptr;
   std::string where;   // "opt.json: rules[1]: param 'x'", for messages
-  int64_t index = -1;  // among the parameters of the optimizer; -1: it stays as it is
+  int64_t index = -1;  // among the parameters of the optimizer; -1: it is not updated
   std::unique_ptr<TensorLayout> layout;
-  std::unique_ptr<TensorLayout> grad_layout;  // null: the gradient lies as the parameter does
-  bool partial = false;                       // gradients are addends, in tensors called name@i
+  std::unique_ptr<TensorLayout> grad_layout;  // null: the gradient has the parameter's layout
+  bool partial = false;                       // gradients are partial, in tensors called name@i
   std::vector<MatrixPart> parts;
 
   const TensorLayout& grads() const { return grad_layout ? *grad_layout : *layout; }
   bool steps() const { return index >= 0; }
   bool adamw() const { return *config->role == "adamw"; }
-  bool stack() const { return *config->role == "stack"; }
-  /// Dimensions that make the stack, and the rows; see muonrt_param_t.
+  bool stack() const { return config->is_stack(); }
+  bool flatten() const { return config->is_muon() && config->view == "flatten"; }
+  /// The number of dimensions of the stack, and that of the rows; see muonrt_param_t.
   int batch_dims() const { return stack() ? static_cast<int>(config->batch_dims.value_or(1)) : 0; }
   int row_dims() const { return static_cast<int>(config->row_dims.value_or(1)); }
   bool transposed() const { return !adamw() && config->transposed.value_or(false); }

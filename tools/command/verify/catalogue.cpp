@@ -17,8 +17,8 @@ namespace {
 
 using Sizes = std::vector<int>;
 
-/// A layout: a mesh, and the options of `muonrt layout`. In braces are a, b and c, the sizes of the
-/// mesh (of the first, second and third dimension), and lists of ranks.
+/// A layout: a mesh, and options of `muonrt layout`. Names in braces are replaced: a, b and c by
+/// the sizes of the three mesh dimensions, others by lists of ranks.
 struct Form {
   const char *name, *mesh, *words;
 };
@@ -83,7 +83,7 @@ Sizes cube_mesh(int ranks) {
   return square.empty() ? square : Sizes{square[0], 1, square[1]};
 }
 
-/// From the last rank down, neighbours swapped here and there.
+/// The ranks in descending order, with some neighbors swapped.
 Sizes shuffled(int ranks) {
   Sizes list(static_cast<size_t>(ranks));
   std::iota(list.rbegin(), list.rend(), 0);
@@ -91,7 +91,7 @@ Sizes shuffled(int ranks) {
   return list;
 }
 
-/// Of words such as "--cuts tp:0 --flat ...".
+/// Parses options such as "--cuts tp:0 --flat ...".
 LayoutWords parse(const std::string& words) {
   std::map<std::string, std::string> options;
   std::istringstream in(words);

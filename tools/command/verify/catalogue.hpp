@@ -7,28 +7,28 @@
 
 namespace muonrt::tool {
 
-/// A layout, and the same as options of `muonrt layout`; "..." are numbers that differ by tensor.
+/// A layout, and its options for `muonrt layout`; "..." replaces numbers that differ by tensor.
 struct ListedLayout {
   LayoutWords words;
   std::string arguments;
 };
-/// Every form of layout that fits so many ranks.
+/// Every form of layout that is possible for this number of ranks.
 std::vector<ListedLayout> verify_layouts(int ranks);
 
-/// One entry of what `muonrt verify` walks over: a layout and how the step is run.
+/// One case of `muonrt verify`: a layout and the settings of the run.
 struct VerifyCase {
   LayoutWords layout;
   RunSettings run;
 };
 
-/// All layouts, with settings in turn.
+/// All layouts, with changing settings.
 std::vector<VerifyCase> verify_cases(int ranks);
 
-/// The dtypes that cases are run with; the case's name stands in its Numerics.
+/// The combinations of dtypes, which the cases use in turn.
 const std::vector<Numerics>& all_numerics();
 
-/// Matrices of every awkward shape, twins, stacks of experts, fused matrices in parts, a
-/// convolution, and what goes to AdamW.
+/// The tensors: matrices of unusual shapes, equal matrices, stacks of experts, fused matrices with
+/// parts, a convolution, and tensors for AdamW.
 std::vector<ModelTensor> verify_tensors();
 
 }  // namespace muonrt::tool

@@ -67,7 +67,7 @@ double largest(const std::vector<double>& list) {
   return out;
 }
 
-/// How far an entry of an orthogonalized matrix may be from the textbook's.
+/// The largest allowed error of an element of an orthogonalized matrix.
 /// f32: tolerance::newton_schulz_f32. With bf16 messages a value within f32 rounding of a tie may
 /// be rounded to the other side: one unit of bf16, 2^-7 of an entry near 1, on the way back; on the
 /// way there 2^-8 of one entry of the normalized input, which the polynomial grows for small

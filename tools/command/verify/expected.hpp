@@ -7,18 +7,18 @@
 
 namespace muonrt::tool {
 
-/// What a tensor has to be after some steps with the default settings, by the float64 textbook.
+/// The values of a tensor after some steps with the default settings, by the float64 reference.
 struct Expected {
   std::vector<double> data, momentum, variance;                          // variance: AdamW
   double tolerance = 0, momentum_tolerance = 0, variance_tolerance = 0;  // absolute
 };
 
-/// How values are rounded between float64 and what muonrt stores.
+/// The dtypes to which the reference rounds values: true for bf16.
 struct Rounding {
   bool half_data = false, half_grad = false, half_transport = false, half_iteration = false;
 };
 
-/// Values as `element_value` of sharded.hpp gives them.
+/// Computes all steps, with the values of `element_value` in sharded.hpp.
 std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
                                       const Rounding& rounding, int steps, double lr);
 

@@ -25,8 +25,8 @@ void store(unsigned char* at, int32_t dtype, float value) {
   }
 }
 
-/// Bytes before a shard; of different lengths, so that shards are aligned to elements alone, unless
-/// `aligned`.
+/// Bytes before a shard. Unless `aligned` is set they vary, so that shards are aligned only to
+/// their elements.
 int64_t red_zone_of(size_t tensor, int32_t dtype, bool aligned) {
   return aligned ? 256 : (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
 }
@@ -36,9 +36,9 @@ std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t be
       static_cast<size_t>(before + (elements + kRedZone) * bytes_of(dtype)), kRedZoneByte);
 }
 
-/// Addend `index` of `count` whose sum, in order, is `value` exactly, each of them exact in bf16 if
-/// `value` is: a coarse part, pairs that come and go, what is left.
-float addend_of(float value, int64_t index, int64_t count) {
+/// Partial gradient `index` of `count`. Their sum in this order is exactly `value`, and each is
+/// exact in bf16 if `value` is: a coarse part, pairs that cancel, and the rest.
+float partial_grad_of(float value, int64_t index, int64_t count) {
   if (count <= 1) return value;
   const float coarse = std::nearbyint(value * 8.0f) / 8.0f;
   if (index == 0) return coarse;
@@ -78,6 +78,7 @@ void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLa
       layout ? layout->stretches(rank_) : std::vector<Stretch>{{0, 0, tensor.elements()}};
   for (const Stretch& s : shard.stretches) shard.elements += s.count;
   if (layout) {
+    shard.partial = layout->partial();
     shard.partial_grads = layout->partial_grads();
     shard.partial_grad = layout->partial_grad(rank_);
   }
@@ -133,17 +134,17 @@ void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors
     p.parts = parts[i].data();
     p.n_parts = static_cast<int64_t>(parts[i].size());
   }
-  muonrt_optimizer_options_t o = options();
-  o.transport_dtype = settings_.numerics.transport;
-  o.iteration_dtype = settings_.numerics.iteration;
-  o.window = settings_.window;
-  o.chunk_bytes = settings_.chunk_bytes;
-  o.commit = settings_.commit;
-  o.threads = settings_.threads;
-  o.poison = settings_.poison;
+  OptimizerOptions o;
+  o.general.threads = settings_.threads;
+  o.tuning.transport_dtype = settings_.numerics.transport;
+  o.tuning.iteration_dtype = settings_.numerics.iteration;
+  o.tuning.window = settings_.window;
+  o.tuning.chunk_bytes = settings_.chunk_bytes;
+  o.tuning.commit = settings_.commit;
+  o.debug.poison = settings_.poison;
   set_device(o, settings_.where, rank_);
   optimizer_ = std::make_unique<Optimizer>(
-      comm, o, std::vector<muonrt_group_t>{muon_group(), adamw_group()}, params);
+      comm, o.linked(), std::vector<muonrt_group_t>{muon_group(), adamw_group()}, params);
 }
 
 void Sharded::fill_gradients(int64_t step) {
@@ -154,7 +155,7 @@ void Sharded::fill_gradients(int64_t step) {
       float value = element_value(shards_[i].seed, element, step);
       if (dtype == MUONRT_DTYPE_BF16) value = to_f32(to_bf16(value));
       store(grad + local * bytes_of(dtype), dtype,
-            addend_of(value, shards_[i].partial_grad, shards_[i].partial_grads));
+            partial_grad_of(value, shards_[i].partial_grad, shards_[i].partial_grads));
     });
     if (!memory_.on_host()) memory_.write(shards_[i].far_grad, shards_[i].grad);
   }
@@ -164,8 +165,8 @@ muonrt_step_report_t Sharded::step_only(double lr) {
   const muonrt_step_report_t report = optimizer_->step(lr);
   if (report.skipped) {
     throw std::runtime_error(
-        "a step was skipped, though every gradient is finite: a value was read "
-        "that nobody had written");
+        "a step was skipped although every gradient is finite, so it read memory that was never "
+        "written");
   }
   return report;
 }
@@ -198,12 +199,16 @@ std::vector<float> Sharded::state(size_t tensor, int32_t kind) {
              : kind == MUONRT_STATE_VARIANCE && shard.muon) {
     return {};
   }
-  const muonrt_state_view_t view = optimizer_->state(static_cast<int64_t>(tensor), kind);
-  if (view.place != MUONRT_PLACE_LOCAL) return {};
+  // With partial gradients the owners store the moments; master weights are always local.
+  if (!master && shard.partial) return {};
   std::vector<float> out(static_cast<size_t>(shard.elements), NAN);
-  if (!view.data || out.empty()) return out;
-  const std::vector<unsigned char> bytes = memory_.read(view.data, shard.elements * 4);
-  std::memcpy(out.data(), bytes.data(), bytes.size());
+  for (const muonrt_state_shard_t& s : optimizer_->state_shards()) {
+    if (s.param != static_cast<int64_t>(tensor) || s.kind != kind) continue;
+    if (s.end - s.begin != shard.elements)
+      throw std::runtime_error("a state shard has another size than the shard of its parameter");
+    const std::vector<unsigned char> bytes = memory_.read(s.data, shard.elements * 4);
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+  }
   return out;
 }
 

@@ -26,14 +26,14 @@ struct Arguments {
   bool list = false, json = false;
 };
 
-/// What one rank found in one case; sums and maxima over ranks by `total`.
+/// The result of one case on one rank; `total` combines the ranks.
 struct Found {
   int64_t elements = 0, wrong = 0, bits = 0;
   double error = 0, ratio = 0;  // largest, absolute and as a share of the tolerance
   double seconds = 0;
 };
 
-/// The same steps by one rank alone, and by the textbook: for one choice of dtypes.
+/// The results of the same steps on a single rank and by the reference, for one choice of dtypes.
 struct Truth {
   std::vector<WholeTensor> alone;
   std::vector<Expected> expected;
@@ -104,7 +104,7 @@ Found run_case(Comm& comm, const VerifyCase& c, const std::vector<ModelTensor>& 
 
 Found total(Comm& comm, const Found& mine) {
   std::vector<Found> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
+  comm.allgather(all.data(), &mine, sizeof mine);
   Found out;
   for (const Found& f : all) {
     out.elements += f.elements;
@@ -147,13 +147,14 @@ void add_row(Table& table, const VerifyCase& c, const Found& f) {
 }
 
 constexpr const char* kColumns =
-    "#wrong: elements of parameters and state that are not the float64 textbook's, within a "
-    "tolerance\n"
-    "(tol.) that follows from the dtypes; #bits: elements whose bytes are not those of one rank "
-    "alone.\n"
-    "Messages, scratch and the space around every shard are NaN before each step.\n";
+    "#wrong: elements of parameters and state that differ from the float64 reference by more than "
+    "a\n"
+    "tolerance (tol.) that follows from the dtypes; #bits: elements whose bytes differ from those "
+    "of "
+    "a\n"
+    "single rank. Messages, scratch and the space around every shard are NaN before each step.\n";
 
-/// One rank's part of it all.
+/// Runs all cases on one rank.
 int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tensors,
            const std::vector<VerifyCase>& cases, const std::vector<Truth>& truths) {
   const bool root = comm.rank() == 0, talk = root && !a.json;
@@ -195,7 +196,7 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
                                     {"wrong_bits", fmt::format("{}", bits)},
                                     {"rows", table.json()}}));
   } else if (talk) {
-    fmt::print("\n{} wrong, {} with other bits in {} layouts.\n", wrong, bits, cases.size());
+    fmt::print("\n{} wrong, {} with different bits in {} layouts.\n", wrong, bits, cases.size());
   }
   return wrong + bits > 0 ? 1 : 0;
 }
@@ -220,7 +221,7 @@ int run(const Arguments& a) {
   {
     Progress progress(launcher_rank() == 0);
     for (const Numerics& n : all_numerics()) {
-      progress.show(fmt::format("verify: one rank alone and the textbook, {}", n.name));
+      progress.show(fmt::format("verify: a single rank and the reference, {}", n.name));
       truths.push_back(make_truth(tensors, n, a.steps, a.where));
     }
   }
@@ -236,17 +237,17 @@ int run(const Arguments& a) {
 
 void add_verify(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand(
-      "verify", "steps over a catalogue of layouts against a float64 textbook and one rank");
+      "verify", "compares steps over many layouts with a float64 reference and with one rank");
   auto a = std::make_shared<Arguments>();
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 4)")
       ->check(CLI::Range(1, 64));
-  command->add_option("--steps", a->steps, "of every layout")
+  command->add_option("--steps", a->steps, "steps of every layout")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   add_run_device_options(*command, a->where);
-  command->add_flag("--list", a->list, "print the catalogue for so many ranks, run nothing");
+  command->add_flag("--list", a->list, "only print the layouts for this number of ranks");
   command->add_flag("--json", a->json, "print JSON");
-  // For the tests: flips a bit on this rank, which must be found.
+  // For tests: flips a bit on this rank, which the command must detect.
   command->add_option("--plant", a->plant)->group("");
   command->footer("Exit code 1 if anything is wrong.\nExample: mpirun -n 4 muonrt verify");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

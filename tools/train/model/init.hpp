@@ -6,9 +6,9 @@
 
 namespace muonrt::train {
 
-/// Writes the initial values of parameter `index` to `out`. Each value is a function of (config,
-/// seed, index, element) alone, in integer arithmetic up to one rounding: the same bits on every
-/// machine.
+/// Writes the initial values of parameter `index` to `out`. Each value depends only on config,
+/// seed, index and element, and is computed with integers up to one rounding, so it is bitwise
+/// identical on every machine.
 ///
 /// Gains are 1. Token and position embeddings have standard deviation 0.1 (as large as what a
 /// layer adds; smaller or unequal ones learned more slowly), the head 0.02, matrices

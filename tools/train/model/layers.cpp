@@ -120,7 +120,7 @@ struct GeluBackward {
   }
 };
 
-// Rows are worked on up to a whole number of lanes; what lies right of the diagonal is then zero.
+// Rows are processed up to a whole number of lanes; elements right of the diagonal become zero.
 inline int64_t padded(int64_t used, int64_t length) {
   return std::min(length, (used + kLanes - 1) / kLanes * kLanes);
 }
@@ -173,7 +173,7 @@ struct CrossEntropy {
   }
 };
 
-/// A loop in the widest instruction set of this machine; the bits are the same in all.
+/// Runs a loop in the widest instruction set of this machine. Results do not depend on it.
 template <class Pass, class... Args>
 auto best(Args... args) {
   static const host::Isa isa = host::best_isa();

@@ -18,9 +18,9 @@ class Workspace {
   int64_t sequences() const { return sequences_; }
   void forget_attention_max();
 
-  /// What the forward pass of a layer leaves for the backward pass.
+  /// Results of the forward pass of a layer that its backward pass needs.
   struct Layer {
-    float* x = nullptr;        // rows x d_model: what enters the layer
+    float* x = nullptr;        // rows x d_model: input of the layer
     float* inv1 = nullptr;     // rows
     float* normed1 = nullptr;  // rows x d_model
     float* q = nullptr;  // rows x d_model, head h in columns [h * head_dim, (h + 1) * head_dim)
@@ -37,10 +37,11 @@ class Workspace {
 
   Products products;
   std::vector<Layer> layers;
-  /// layers x heads: the largest input of a head's softmax (scale included, over all queries and
-  /// the keys they see) in the passes since `forget_attention_max`; -infinity where there was none.
+  /// layers x heads: the largest input of the softmax of each head, including the scale, over all
+  /// queries and their keys, in the passes since `forget_attention_max`; -infinity before the
+  /// first.
   std::vector<float> attention_max;
-  float* x = nullptr;       // rows x d_model: what leaves the last layer
+  float* x = nullptr;       // rows x d_model: output of the last layer
   float* inv = nullptr;     // rows
   float* normed = nullptr;  // rows x d_model
   float* logits = nullptr;  // rows x vocab; their gradients after the loss
