@@ -57,10 +57,11 @@ enum FieldUse : unsigned {
   kNoKey = 64  // of a group: opt.json has it inside another key, or reads it by plain code
 };
 
-/// @param name     in messages, in the C struct and in Python.
-/// @param member   where it is in our settings: member(settings) is the member.
-/// @param c_member where it is in the C struct, which floor 6 does not know.
-/// @param key      in opt.json.
+/// @param name      name in messages, in the C struct and in Python.
+/// @param member    member(settings) is the member of GroupSettings or OptimizerSettings.
+/// @param c_member  c_member(c_struct) is the field of the C struct. The call is valid only for the
+///                  struct that has the field; c_field() finds it among several structs.
+/// @param key       name in opt.json.
 template <class Member, class CMember, class Rule>
 struct Field {
   constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0,
@@ -75,15 +76,26 @@ struct Field {
   unsigned use;
 };
 
-/// A line of what ranks compare that is no plain setting; `line_text` has its text.
+/// The field of `row` in the C struct that has it: muonrt_optimizer_options_t, or one of the structs
+/// that it points to (tuning, debug). Does not compile if no struct has it.
+template <class Row, class C, class... More>
+constexpr auto& c_field(const Row& row, C& c_struct, More&... more) {
+  if constexpr (requires { row.c_member(c_struct); }) {
+    return row.c_member(c_struct);
+  } else {
+    return c_field(row, more...);
+  }
+}
+
+/// An entry of the agreement table that is not a field; text_of() (describe.hpp) has its text.
 struct ComparedEntry {
   const char* name;
 };
 
-/// `kPlace` of our settings and `kName` of the C struct, as a Field wants them.
+/// The first three arguments of a Field: `kPlace` in the settings, `kName` in the C struct.
 #define MUONRT_FIELD_AT(kName, kPlace)              \
 #kName, [](auto& s) -> auto& { return s.kPlace; } \
-  , [](auto& s) -> auto& { return s.kName; }
+  , [](auto& s) -> decltype((s.kName)) { return s.kName; }
 #define MUONRT_FIELD(kName) MUONRT_FIELD_AT(kName, kName)
 
 inline constexpr Word kRoles[] = {{"muon", 1}, {"adamw", 2}};
@@ -155,7 +167,8 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_axis), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
-/// The same for the optimizer's; nothing of it changes. `device` is read first, by itself.
+/// The same for the options of an optimizer, which do not change. In C they are fields of
+/// muonrt_optimizer_options_t and of its `tuning` and `debug`. `device` is read separately.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
   const NumberOrNone rate = {"the time of a step would not be finite", "the device's own"};
