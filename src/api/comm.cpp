@@ -131,7 +131,7 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
   });
 }
 
-muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
+muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void* mine,
                                       int64_t bytes) {
   return as_status([&] {
     auto& c = api::unwrap(comm, "muonrt_comm_allgather", "comm");
@@ -147,8 +147,8 @@ muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, voi
   });
 }
 
-muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t* sends,
-                                     int64_t n_sends, const muonrt_message_t* receives,
+muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,
+                                     int64_t n_sends, const muonrt_receive_t* receives,
                                      int64_t n_receives) {
   return as_status([&] {
     auto& c = api::unwrap(comm, "muonrt_comm_exchange", "comm");

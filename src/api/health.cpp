@@ -87,9 +87,9 @@ void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t si
   });
 }
 
-muonrt_status_t muonrt_optimizer_get_health(const muonrt_optimizer_t* optimizer,
-                                            muonrt_health_t* health,
-                                            muonrt_matrix_health_t* matrices, int64_t capacity) {
+muonrt_status_t muonrt_optimizer_get_health(muonrt_health_t* health,
+                                            muonrt_matrix_health_t* matrices, int64_t capacity,
+                                            const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const char* const who = "muonrt_optimizer_get_health";
     const Optimizer& o = api::unwrap(optimizer, who, "optimizer");
