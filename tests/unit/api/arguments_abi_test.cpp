@@ -7,8 +7,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// What the arguments of create and step may point to: memory that is gone after the call, and a
-// rate for each group.
+// The memory that arguments of create and step point to may be freed after the call; learning rates
+// of the groups; enum arguments that are out of range.
 
 namespace {
 
@@ -21,7 +21,7 @@ int first(void*, int64_t, const muonrt_assign_info_t*, int32_t* owner) {
   return 0;
 }
 
-/// The buffers of the parameters: an attention weight of 4 x 6 that is two parts, and a vector.
+/// The buffers of the parameters: an attention weight of 4 x 6 with two parts, and a vector.
 struct Buffers {
   std::vector<float> data = std::vector<float>(30), grad = std::vector<float>(30);
   Buffers() {
@@ -32,7 +32,7 @@ struct Buffers {
   }
 };
 
-/// All that create reads besides, in one block.
+/// Everything else that create reads, in one block.
 struct Arguments {
   char names[8][8] = {"matrix", "rest", "wq", "upper", "lower", "bias", "world", ""};
   int64_t shape[2] = {4, 6}, length = 6, strides[2] = {6, 1}, one = 1, values[2] = {0, 6};
@@ -48,6 +48,8 @@ struct Arguments {
   muonrt_allocator_t allocator = muonrt::allocator();
   muonrt_distributed_config_t distributed = muonrt::distributed_config();
   muonrt_optimizer_options_t options = muonrt::options();
+  muonrt_tuning_options_t tuning = muonrt::tuning_options();
+  muonrt_debug_options_t debug = muonrt::debug_options();
   muonrt_group_t groups[2] = {muonrt::muon_group(), muonrt::adamw_group()};
   muonrt_param_t params[2] = {muonrt::param(), muonrt::param()};
 
@@ -76,8 +78,10 @@ struct Arguments {
     allocator.allocate = take;
     allocator.release = give;
     distributed.assign = first;
-    options.allocator = &allocator;
-    options.distributed = &distributed;
+    tuning.allocator = &allocator;
+    tuning.distributed = &distributed;
+    options.tuning = &tuning;
+    options.debug = &debug;
     for (int i = 0; i < 5; ++i) {
       custom[3 * i] = 1.875;
       custom[3 * i + 1] = -1.25;
@@ -107,7 +111,7 @@ struct Arguments {
   }
 };
 
-/// What the buffers hold after two steps.
+/// Runs two steps and returns the parameters.
 std::vector<float> stepped(bool freed) {
   Buffers b;
   muonrt_comm_t* comm = nullptr;
@@ -125,16 +129,16 @@ std::vector<float> stepped(bool freed) {
   }
   const float logits[2] = {50.0f, 400.0f};
   for (int i = 0; i < 2; ++i) {
-    muonrt_step_args_t step = muonrt::step_args();
-    step.lr = 0.1;
-    step.qk_logits = logits;
-    step.n_qk_logits = 2;
-    CHECK(muonrt_optimizer_step(optimizer, &step, nullptr) == MUONRT_OK);
+    muonrt_step_args_t args = muonrt::step_args();
+    args.lr = 0.1;
+    args.qk_logits = logits;
+    args.n_qk_logits = 2;
+    CHECK(muonrt_optimizer_step(nullptr, optimizer, &args) == MUONRT_OK);
   }
   int64_t length = 0, found = -1;
-  CHECK(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_TEXT, nullptr, 0, &length) ==
+  CHECK(muonrt_optimizer_describe_plan(nullptr, 0, &length, optimizer, MUONRT_FORMAT_TEXT) ==
         MUONRT_OK);
-  CHECK((muonrt_optimizer_find_param(optimizer, "bias", &found) == MUONRT_OK && found == 1));
+  CHECK((muonrt_optimizer_find_param(&found, optimizer, "bias") == MUONRT_OK && found == 1));
   muonrt_optimizer_destroy(optimizer);
   if (!freed) muonrt_comm_destroy(comm);
   return b.data;
@@ -142,14 +146,16 @@ std::vector<float> stepped(bool freed) {
 
 }  // namespace
 
-TEST_CASE("arguments: all but buffers may be gone once create has returned", "[unit][abi]") {
+TEST_CASE("arguments: everything except buffers may be freed after create has returned",
+          "[unit][abi]") {
   const Buffers before;
   const std::vector<float> kept = stepped(false);
   CHECK(kept != before.data);
   CHECK(stepped(true) == kept);
 }
 
-TEST_CASE("arguments: rates of the groups act as factors of theirs do", "[unit][abi]") {
+TEST_CASE("arguments: group_lrs have the same effect as the lr_factors of the groups",
+          "[unit][abi]") {
   const auto run = [](bool by_group) {
     Buffers b;
     Arguments a(b);
@@ -159,18 +165,18 @@ TEST_CASE("arguments: rates of the groups act as factors of theirs do", "[unit][
                                 {a.params[0], a.params[1]});
     for (int i = 1; i <= 2; ++i) {
       const double rates[2] = {0.25 / i, 0.03};
-      muonrt_step_args_t step = muonrt::step_args();
+      muonrt_step_args_t args = muonrt::step_args();
       if (by_group) {
-        step.group_lrs = rates;
-        step.n_group_lrs = 2;
+        args.group_lrs = rates;
+        args.n_group_lrs = 2;
       } else {
-        step.lr = 1.0;
+        args.lr = 1.0;
         for (int g = 0; g < 2; ++g) {
           a.groups[g].lr_factor = rates[g];
           optimizer.set_group(g, a.groups[g]);
         }
       }
-      optimizer.step(step);
+      optimizer.step(args);
     }
     return b.data;
   };
