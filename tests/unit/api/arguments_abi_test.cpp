@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
@@ -181,4 +183,60 @@ TEST_CASE("arguments: group_lrs have the same effect as the lr_factors of the gr
     return b.data;
   };
   CHECK(run(true) == run(false));
+}
+
+TEST_CASE("arguments: constant data can be sent without a cast", "[unit][abi]") {
+  const float out[3] = {1, 2, 3};
+  float in[3] = {};
+  muonrt::Comm comm = muonrt::Comm::self();
+  comm.exchange({muonrt_send_t{0, 0, out, sizeof out}}, {muonrt_receive_t{0, 0, in, sizeof in}});
+  CHECK(std::equal(out, out + 3, in));
+  float all[3] = {};
+  comm.allgather(all, out, sizeof out);
+  CHECK(std::equal(out, out + 3, all));
+}
+
+TEST_CASE("arguments: MUONRT_VERSION_AT_LEAST compares major, minor and patch", "[unit][abi]") {
+  constexpr int kMajor = MUONRT_VERSION_MAJOR, kMinor = MUONRT_VERSION_MINOR,
+                kPatch = MUONRT_VERSION_PATCH;
+  STATIC_REQUIRE(MUONRT_VERSION_AT_LEAST(kMajor, kMinor, kPatch));
+  STATIC_REQUIRE(MUONRT_VERSION_AT_LEAST(kMajor, kMinor - 1, kPatch + 1));
+  STATIC_REQUIRE(!MUONRT_VERSION_AT_LEAST(kMajor, kMinor, kPatch + 1));
+  STATIC_REQUIRE(!MUONRT_VERSION_AT_LEAST(kMajor, kMinor + 1, 0));
+  STATIC_REQUIRE(!MUONRT_VERSION_AT_LEAST(kMajor + 1, 0, 0));
+}
+
+TEST_CASE("arguments: without tuning and debug options the defaults apply", "[unit][abi]") {
+  const auto plan = [](bool given) {
+    Buffers b;
+    Arguments a(b);
+    a.tuning = muonrt::tuning_options();
+    if (!given) a.options.tuning = nullptr;
+    if (!given) a.options.debug = nullptr;
+    muonrt::Optimizer optimizer(muonrt::Comm::self(), a.options, {a.groups[0], a.groups[1]},
+                                {a.params[0], a.params[1]});
+    return optimizer.describe_plan(MUONRT_FORMAT_JSON);
+  };
+  CHECK(plan(false) == plan(true));
+}
+
+TEST_CASE("arguments: fields of tuning and debug options take effect", "[unit][abi]") {
+  Buffers b;
+  Arguments a(b);
+  const auto create = [&] {
+    return muonrt::Optimizer(muonrt::Comm::self(), a.options, {a.groups[0], a.groups[1]},
+                             {a.params[0], a.params[1]});
+  };
+  a.tuning.distributed = nullptr;  // its prefetch_count would replace window
+  const std::string plan = create().describe_plan(MUONRT_FORMAT_JSON);
+  a.tuning.window = 5;
+  CHECK(create().describe_plan(MUONRT_FORMAT_JSON) != plan);
+
+  muonrt::Optimizer silent = create();
+  silent.step(0.1);
+  CHECK_THROWS_AS(silent.trace(MUONRT_FORMAT_JSON), muonrt::Error);
+  a.debug.trace = 1;
+  muonrt::Optimizer traced = create();
+  traced.step(0.1);
+  CHECK(traced.trace(MUONRT_FORMAT_JSON).find("\"ph\"") != std::string::npos);
 }
