@@ -25,9 +25,10 @@ SaveSettings read_options(const muonrt_save_options_t* given) {
   muonrt_save_options_init(&o);
   if (given) o = api::read_struct(given, o, "save options");
   MUONRT_REQUIRE(o.with_params == 0 || o.with_params == 1, kInvalidArg,
-                 "save options: with_params is ", o.with_params, " (0 or 1); correct it");
+                 "save options: with_params is ", o.with_params,
+                 ", but must be 0 or 1; set it to one of these");
   MUONRT_REQUIRE(o.keep >= 1, kInvalidArg, "save options: keep is ", o.keep,
-                 " (>= 1: this checkpoint is one of them); correct it");
+                 ", but must be 1 or more, because it counts this checkpoint; set it to 1");
   return {o.with_params == 1, o.keep};
 }
 
@@ -37,12 +38,13 @@ LoadSettings read_options(const muonrt_load_options_t* given) {
   if (given) o = api::read_struct(given, o, "load options");
   const auto flag = [](const char* name, int32_t value) {
     MUONRT_REQUIRE(value == 0 || value == 1, kInvalidArg, "load options: ", name, " is ", value,
-                   " (0 or 1); correct it");
+                   ", but must be 0 or 1; set it to one of these");
     return value == 1;
   };
   const std::string manifest = o.manifest ? o.manifest : "";
   MUONRT_REQUIRE(manifest.find('/') == manifest.npos, kInvalidArg, "load options: manifest is ",
-                 in_quotes(manifest), " (the name of a file in the folder); correct it");
+                 in_quotes(manifest),
+                 ", but must be the name of a file in the folder; leave out the path");
   return {manifest, !flag("without_params", o.without_params), flag("partial", o.partial)};
 }
 

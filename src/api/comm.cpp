@@ -36,7 +36,8 @@ muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_
     require_pointer(group, "muonrt_thread_group_create", "group");
     *group = nullptr;
     MUONRT_REQUIRE(size >= 1 && size <= 4096, Status::kInvalidArgument,
-                   "muonrt_thread_group_create: size is ", size, " (1 to 4096); correct it");
+                   "muonrt_thread_group_create: size is ", size,
+                   ", but must be between 1 and 4096; pass the number of threads");
     *group = api::release_handle(std::make_unique<muonrt_thread_group>(ThreadGroup(size)));
     return Status::kOk;
   });
@@ -62,7 +63,7 @@ muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
   const auto status = create(comm, "muonrt_comm_create_callbacks", [&] {
     require_pointer(transport, "muonrt_comm_create_callbacks", "transport");
     auto out = std::make_unique<CallbackTransport>(read_transport(transport));
-    out->own_state(false);  // the caller's until the communicator is complete
+    out->own_state(false);  // `state` belongs to the caller until the call succeeds
     made = out.get();
     return out;
   });
@@ -136,7 +137,7 @@ muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void
   return as_status([&] {
     auto& c = api::unwrap(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
-                   " (a size); pass 0 or more");
+                   ", but must be 0 or more; pass the size of a block in bytes");
     checked_mul(bytes, c.host.size());
     if (bytes > 0) {
       require_pointer(mine, "muonrt_comm_allgather", "mine");
@@ -155,7 +156,7 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* s
     MUONRT_REQUIRE(
         n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),
         Status::kInvalidArgument, "muonrt_comm_exchange: ", n_sends, " sends and ", n_receives,
-        " receives (>= 0, with lists that are not null); correct them");
+        " receives (>= 0, with lists that are not NULL); pass a list for each number above 0");
     std::vector<SendTo> out;
     std::vector<ReceiveFrom> in;
     run_or_abort(c.host, [&] {

@@ -49,9 +49,10 @@ muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity, int64
   return as_status([&] {
     const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_trace");
     const bool json = is_json(format, "muonrt_optimizer_get_trace");
-    MUONRT_REQUIRE(!json || o.settings().trace, Status::kInvalidState,
-                   "the times of stages were not kept (options: trace is 0); create the optimizer "
-                   "with trace = 1");
+    MUONRT_REQUIRE(
+        !json || o.settings().trace, Status::kInvalidState,
+        "muonrt_optimizer_get_trace: the times were not recorded, because trace of the debug "
+        "options is 0; create the optimizer with trace = 1");
     const std::string text =
         json ? chrome_trace(o.pipeline().spans(), o.rank()) : to_text(o.pipeline().order());
     api::write_text(text, buffer, capacity, needed);

@@ -110,7 +110,7 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
     const auto count = static_cast<int64_t>(o.settings().params.size());
     require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
     MUONRT_REQUIRE(n == count, Status::kInvalidArgument, "muonrt_optimizer_set_grads: n is ", n,
-                   " (there are ", count, " parameters); pass one gradient for each");
+                   ", but there are ", count, " parameters; pass one gradient for each");
     for (int64_t i = 0; i < n; ++i) o.check_grad(i, grads[i]);
     for (int64_t i = 0; i < n; ++i) o.set_grad(i, grads[i]);
     return Status::kOk;
@@ -130,8 +130,9 @@ muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, co
   return as_status([&] {
     Optimizer& o = unwrap(optimizer, "muonrt_optimizer_reset_masters");
     MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
-                   "muonrt_optimizer_reset_masters: n is ", n,
-                   " (indices in params, or 0 and null for all); correct it");
+                   "muonrt_optimizer_reset_masters: n is ", n, " with params ",
+                   params ? "set" : "NULL",
+                   " (n indices, or 0 and NULL for all); pass the number of indices");
     std::vector<int64_t> list(params, params + n);
     if (!params)
       for (int64_t i = 0; i < std::ssize(o.settings().params); ++i) list.push_back(i);

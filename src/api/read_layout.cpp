@@ -8,7 +8,7 @@ namespace muonrt::api {
 
 namespace {
 
-/// What the layouts' own code refuses says whose layout it is.
+/// Adds `who` to the errors of `read`.
 template <class Read>
 auto named(const std::string& who, Read read) {
   try {
@@ -52,7 +52,8 @@ std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const st
   return out;
 }
 
-// The mesh dimensions that `last` acts over: those given, or all that no cut and no addend names.
+// The mesh dimensions of the last step: last_dims, or else all that no cut shards and that are not
+// partial.
 std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
                                 const std::vector<Cut>& cuts, const std::vector<int>& partial,
                                 const std::string& who) {

@@ -9,7 +9,7 @@ namespace muonrt::api {
 
 namespace {
 
-// Null means the whole of `size`.
+/// Reads a list of runs; NULL means the whole range [0, size).
 Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std::string& who) {
   if (!runs && count == 0) return whole(size);
   MUONRT_REQUIRE(runs && count >= 1, kInvalidArg, who, ": ", count, " runs with ",
@@ -29,7 +29,7 @@ Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std:
   return out;
 }
 
-/// How the dimensions are read: `view`, or batch_dims and row_dims in its place.
+/// Reads how the dimensions form matrices: `view`, or batch_dims and row_dims instead of it.
 void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
   to.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
   to.transposed = read_bool(who, "transposed", p.transposed);
@@ -49,7 +49,7 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
   if (given) to.view = p.batch_dims ? View::kStack : View::kMatrix;
   to.layout = to.layout.viewed(p.batch_dims, rows);
   if (to.grad_layout) to.grad_layout = to.grad_layout->viewed(p.batch_dims, rows);
-  if (std::ssize(to.local_shape) != p.ndim) return;  // flat: a number of elements
+  if (std::ssize(to.local_shape) != p.ndim) return;  // a flat range: its number of elements
   std::vector<int64_t> sizes(static_cast<size_t>(to.layout.dims()), 1);
   for (int d = 0; d < to.layout.dims(); ++d) {
     int64_t& size = sizes[static_cast<size_t>(d)];
@@ -108,13 +108,13 @@ QkClipSettings read_qk_clip(const muonrt_qk_clip_t* given, const std::string& wh
   return out;
 }
 
-/// What the caller believes of a buffer of this rank's. Errors: INVALID_ARGUMENT unless that is
-/// row-major and contiguous.
+/// Checks the strides of a buffer of this rank. Errors: INVALID_ARGUMENT unless they are row-major
+/// and contiguous.
 void check_strides(const std::string& who, const char* field, const int64_t* strides,
                    const Layout& layout, int rank) {
   if (!strides || layout.local_numel(rank) == 0) return;
   std::vector<int64_t> shape = layout.local_shape(rank);
-  shape.resize(layout.shape().size(), 1);  // flat ranges: one number
+  shape.resize(layout.shape().size(), 1);  // a flat range has one size
   const std::vector<int64_t> given(strides, strides + shape.size());
   int64_t expected = 1;
   for (size_t d = shape.size(); d-- > 0;) {
@@ -145,9 +145,10 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   if (p.local_shape) {
     out.local_shape_given = true;
     out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
-    // As muonrt_layout_get_local_shape gives it.
+    // In the form that muonrt_layout_get_local_shape() returns.
     const auto is_one = [&](int64_t size) {
-      return size == 1 || (size == 0 && p.local_shape[0] == 0);  // all zeros: outside the mesh
+      return size == 1 ||
+             (size == 0 && p.local_shape[0] == 0);  // all zeros: this rank is not in the mesh
     };
     if (!out.layout.product_form() && p.ndim > 0 &&
         std::all_of(out.local_shape.begin() + 1, out.local_shape.end(), is_one))
