@@ -27,7 +27,7 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   MUONRT_REQUIRE((given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
                  Status::kInvalidArgument, kName, ": borrow is ", given.borrow,
                  " and nccl_comm is ", given.nccl_comm ? "given" : "null",
-                 " (0, or 1 with an ncclComm_t to be borrowed); correct them");
+                 " (0, or 1 with an ncclComm_t); set nccl_comm or borrow = 0");
   NcclOptions out;
   out.device_index = given.device_index;
   out.max_ctas = given.max_ctas;

@@ -13,13 +13,14 @@ namespace {
 Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std::string& who) {
   if (!runs && count == 0) return whole(size);
   MUONRT_REQUIRE(runs && count >= 1, kInvalidArg, who, ": ", count, " runs with ",
-                 runs ? "a" : "no", " list (>= 1 with one, or neither); correct it");
+                 runs ? "a" : "no",
+                 " list (1 or more with a list, or neither); pass the number of runs");
   Runs out;
   for (int64_t i = 0; i < count; ++i) {
     const muonrt_run_t& r = runs[i];
     MUONRT_REQUIRE(r.begin < r.end && r.begin >= (i ? runs[i - 1].end : 0), kInvalidArg, who,
                    ": run ", i, " is [", r.begin, ", ", r.end,
-                   ") (runs are not empty, ascending and disjoint); correct it");
+                   "), but runs must be ascending, disjoint and not empty; pass such runs");
     if (!out.empty() && out.back().end == r.begin) {
       out.back().end = r.end;
     } else {
@@ -38,14 +39,15 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
   for (const auto& [field, value] :
        {std::pair{"batch_dims", p.batch_dims}, {"row_dims", p.row_dims}})
     MUONRT_REQUIRE(value >= 0 && value < MUONRT_MAX_DIMS, kInvalidArg, who, ": ", field, " is ",
-                   value, " (must lie in [0, ", MUONRT_MAX_DIMS - 1, "]); correct it");
+                   value, ", but must be between 0 and ", MUONRT_MAX_DIMS - 1,
+                   "; pass a number of dimensions");
   MUONRT_REQUIRE(!given || to.view == View::kNone, kInvalidArg, who, ": view is ", p.view,
                  ", and batch_dims is ", p.batch_dims, ", row_dims ", p.row_dims,
-                 " (they say what a view says); leave view at MUONRT_VIEW_NONE");
+                 ", which replace a view; set view to MUONRT_VIEW_NONE");
   const int32_t rows = p.row_dims ? p.row_dims : 1;
   MUONRT_REQUIRE(p.batch_dims + rows < p.ndim, kInvalidArg, who, ": batch_dims is ", p.batch_dims,
                  " and row_dims ", rows, ", but shape is ", to.layout.shape(),
-                 " (the columns need a dimension after those); correct them");
+                 ", so no dimension is left for the columns; use smaller numbers");
   if (given) to.view = p.batch_dims ? View::kStack : View::kMatrix;
   to.layout = to.layout.viewed(p.batch_dims, rows);
   if (to.grad_layout) to.grad_layout = to.grad_layout->viewed(p.batch_dims, rows);
@@ -61,11 +63,11 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
 
 void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
   MUONRT_REQUIRE(p.n_parts >= 0 && (p.parts || p.n_parts == 0), kInvalidArg, who, ": n_parts is ",
-                 p.n_parts, " with a null list or below 0; pass parts or 0");
+                 p.n_parts, " with a list that is NULL, or below 0; pass the number of parts");
   if (p.n_parts == 0) return;
   const auto& shape = to.layout.shape();
   MUONRT_REQUIRE(shape.size() >= 2, kInvalidArg, who, ": shape is ", shape,
-                 " (only a matrix has parts); leave them out");
+                 ", but only a matrix has parts; leave them out");
   const auto [rows, cols] = outputs_and_inputs(to);
   muonrt_part_t defaults;
   muonrt_part_init(&defaults);
@@ -102,7 +104,7 @@ QkClipSettings read_qk_clip(const muonrt_qk_clip_t* given, const std::string& wh
   out.exponent = c.exponent;
   MUONRT_REQUIRE(c.n_select >= 0 && (c.select || c.n_select == 0), kInvalidArg, who,
                  ": n_select is ", c.n_select, " with ", c.select ? "a" : "no",
-                 " list; correct it");
+                 " list; pass the number of heads in the list");
   out.selects = c.select != nullptr;
   if (c.select) out.select.assign(c.select, c.select + c.n_select);
   return out;

@@ -54,7 +54,7 @@ void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::strin
                      (g.gram_restarts || !g.n_gram_restarts),
                  kInvalidArg, who, ": n_gram_restarts is ", g.n_gram_restarts,
                  " with gram_restarts ", g.gram_restarts ? "given" : "null", " (0 to ",
-                 kMaxSteps - 1, " with a list, or neither); correct it");
+                 kMaxSteps - 1, " with a list, or neither); pass the number of restarts");
   if (g.gram_restarts)
     out.gram_restarts.emplace(g.gram_restarts, g.gram_restarts + g.n_gram_restarts);
 }
@@ -66,7 +66,8 @@ void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* 
   const auto c = read_struct(given, defaults, who.c_str());
   to.serial = !read_bool(who, "async_parallelism", c.async_parallelism);
   MUONRT_REQUIRE(c.prefetch_count >= 0 && c.prefetch_count <= 63, kInvalidArg, who,
-                 ": prefetch_count is ", c.prefetch_count, " (0 to 63); correct it");
+                 ": prefetch_count is ", c.prefetch_count,
+                 ", but must be between 0 and 63; set it in this range");
   to.window = c.prefetch_count + 1;
   to.exchange_callbacks = {c.state, c.gather, c.redistribute};
   if (!c.assign) return;
@@ -89,7 +90,7 @@ void read_allocator(OptimizerSettings& to, const muonrt_allocator_t* given) {
                  a.allocate  ? "release is"
                  : a.release ? "allocate is"
                              : "allocate and release are",
-                 " NULL (one takes back what the other gave); give both, or no allocator");
+                 " NULL, but both functions are needed; set both, or pass no allocator");
   to.allocator = {a.state, a.allocate, a.release};
 }
 
@@ -119,14 +120,15 @@ Options read_options(const muonrt_optimizer_options_t* given) {
 /// Checks that options which only a GPU has keep their defaults on the host.
 void check_host(const Options& o) {
   MUONRT_REQUIRE(o.main.device_index == 0, kInvalidArg, "options: device_index is ",
-                 o.main.device_index, " on the host (only GPUs have numbers); leave it 0");
+                 o.main.device_index, " on the host, but only GPUs have an index; set it to 0");
   const Options defaults = default_options();
   visit_option_fields([&](const auto& row) {
     if constexpr (requires { row.c_member; }) {
       const auto given = c_field(row, o.main, o.tuning, o.debug);
       const auto wanted = c_field(row, defaults.main, defaults.tuning, defaults.debug);
       MUONRT_REQUIRE(!row.has(kGpuOnly) || given == wanted, kInvalidArg, "options: ", row.name,
-                     " is ", given, " on the host (it tells how a GPU works); leave it ", wanted);
+                     " is ", given, " on the host, but only GPUs have this option; set it to ",
+                     wanted);
     }
   });
 }
@@ -207,7 +209,7 @@ StepArgs read_step(const muonrt_step_args_t* given, int64_t n_params, int32_t n_
   MUONRT_REQUIRE(s.n_inactive_params >= 0 && s.n_inactive_params <= n_params &&
                      (s.inactive_params || s.n_inactive_params == 0),
                  kInvalidArg, "step: n_inactive_params is ", s.n_inactive_params, " (0 to ",
-                 n_params, ", with a list that is not null); correct it");
+                 n_params, ", with a list that is not NULL); pass the number of indices");
   MUONRT_REQUIRE(s.n_group_lrs == (s.group_lrs ? n_groups : 0), kInvalidArg,
                  "step: n_group_lrs is ", s.n_group_lrs, " with ", s.group_lrs ? "a" : "no",
                  " list (there are ", n_groups, " groups); pass one rate for each, or neither");

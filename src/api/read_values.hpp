@@ -19,8 +19,8 @@ E read_enum(const std::string& who, const char* field, int32_t value,
   for (const int32_t k : known) {
     if (value == k) return static_cast<E>(value);
   }
-  throw Error(kInvalidArg, cat(who, ": ", field, " is ", value, " (known values are ", known,
-                               "); use one of them"));
+  throw Error(kInvalidArg, cat(who, ": ", field, " is ", value, ", but must be one of ", known,
+                               "; set it to one of these"));
 }
 
 inline DType read_dtype(const std::string& who, const char* field, int32_t value) {
@@ -40,15 +40,16 @@ const T* element(const T* array, int64_t i, uint32_t stride, const std::string& 
                                               i * static_cast<int64_t>(stride));
   uint32_t size = 0;
   std::memcpy(&size, at, sizeof size);
-  MUONRT_REQUIRE(size == stride, kInvalidArg, who, ": struct_size is ", size, " (element 0 has ",
-                 stride, "; all must be equal); fill every element with its _init function first");
+  MUONRT_REQUIRE(size == stride, kInvalidArg, who, ": struct_size is ", size,
+                 ", but that of element 0 is ", stride,
+                 "; initialize every element with its _init macro");
   return at;
 }
 
 /// A name that is neither NULL nor empty and has no control characters.
 inline std::string read_name(const char* name, const std::string& who) {
   MUONRT_REQUIRE(name && *name, kInvalidArg, who, ": name is ", name ? "empty" : "null",
-                 " (messages and the plan need one); name it");
+                 ", but messages and the plan need one; set a name");
   for (const char* c = name; *c; ++c) {
     MUONRT_REQUIRE(!is_control(*c), kInvalidArg, who, ": name holds a control character (value ",
                    static_cast<int>(*c), "); remove it");
