@@ -8,11 +8,11 @@
 
 namespace muonrt {
 
-// The plain settings of a group and of an optimizer, one row each. These rows generate reading and
-// defaults (src/api), validation, the comparison between ranks, changes between steps,
-// `muonrt info defaults`, the keys of opt.json with their manual, and Python's keyword arguments.
-// tools/opt_json and tools/python compile this header without linking the library's internals, so
-// everything in it must be inline.
+// The settings of a group and of an optimizer that are numbers, enums or bools: one row each. These
+// rows generate reading and defaults (src/api), validation, the comparison between ranks, changes
+// between steps, `muonrt info defaults`, the keys of opt.json with their manual, and Python's
+// keyword arguments. tools/opt_json and tools/python compile this header without linking the
+// library's internals, so everything in it must be inline.
 
 /// The name of an enum's value, and that value in the C headers.
 struct Word {
@@ -24,11 +24,11 @@ struct Word {
 struct Number {
   double low, high;
   bool open = false;
-  bool or_zero = false;  // 0 stands for a default
+  bool or_zero = false;  // 0 is allowed, too, and means a default
 };
-/// A number in [0, 1), also once it is rounded to f32.
+/// A number in [0, 1), also after it is rounded to f32.
 struct Decay {};
-/// 0, for `none`, or a number in [kLeast, 1e30], and why no smaller one.
+/// 0, which means `none`, or a number in [kLeast, 1e30]. `why` says why it cannot be smaller.
 struct NumberOrNone {
   static constexpr double kLeast = 1e-30;
   const char *why, *none;
@@ -43,41 +43,39 @@ struct Flag {};
 /// f32 or bf16.
 struct StorageDType {};
 struct AnyDType {};
-/// Every value of the type, or what plain code checks.
+/// Every value of the type is valid, or other code checks it.
 struct Unchecked {};
 
 enum FieldUse : unsigned {
-  kChangeable = 0,    // of a group: between steps
-  kFixed = 1,         // of a group: set at creation
-  kUnlisted = 2,      // has no line of its own in what ranks compare
+  kChangeable = 0,    // of a group: may change between steps
+  kFixed = 1,         // of a group: fixed at creation
+  kUnlisted = 2,      // has no entry in the agreement table
   kZeroIsAbsent = 4,  // 0 in the C struct leaves the default
   kGpuOnly = 8,       // keeps its default on the host
   kMuonOnly = 16,
   kAdamWOnly = 32,
-  kNoKey = 64  // of a group: opt.json has it inside another key, or reads it by plain code
+  kNoKey = 64  // of a group: opt.json has it inside another key, or reads it with other code
 };
 
-/// @param name      name in messages, in the C struct and in Python.
+/// @param name      name in messages, in the C struct, in Python and in opt.json.
 /// @param member    member(settings) is the member of GroupSettings or OptimizerSettings.
 /// @param c_member  c_member(c_struct) is the field of the C struct. The call is valid only for the
 ///                  struct that has the field; c_field() finds it among several structs.
-/// @param key       name in opt.json.
 template <class Member, class CMember, class Rule>
 struct Field {
-  constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0,
-                  const char* k = nullptr)
-      : name(n), key(k ? k : n), member(p), c_member(c), rule(r), use(u) {}
+  constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)
+      : name(n), member(p), c_member(c), rule(r), use(u) {}
   constexpr bool has(FieldUse what) const { return (use & what) != 0; }
 
-  const char *name, *key;
+  const char* name;
   Member member;
   CMember c_member;
   Rule rule;
   unsigned use;
 };
 
-/// The field of `row` in the C struct that has it: muonrt_optimizer_options_t, or one of the structs
-/// that it points to (tuning, debug). Does not compile if no struct has it.
+/// The field of `row` in the C struct that has it: muonrt_optimizer_options_t, or one of the
+/// structs that it points to (tuning, debug). Does not compile if no struct has it.
 template <class Row, class C, class... More>
 constexpr auto& c_field(const Row& row, C& c_struct, More&... more) {
   if constexpr (requires { row.c_member(c_struct); }) {
@@ -101,8 +99,9 @@ struct ComparedEntry {
 inline constexpr Word kRoles[] = {{"muon", 1}, {"adamw", 2}};
 inline constexpr Word kMomentumKinds[] = {{"ema", 0}, {"heavy_ball", 1}, {"ema_corrected", 2}};
 inline constexpr Word kCoefficients[] = {
-    {"polar_express", 0}, {"keller_jordan", 1}, {"you", 2}, {"cans", 3},     {"deepseek_v4", 4},
-    {"cubic", 5},         {"classical", 6},     {"aol", 7}, {"custom", 100},
+    {"polar_express", 0}, {"keller_jordan", 1}, {"you_jiacheng", 2},
+    {"cans", 3},          {"deepseek_v4", 4},   {"cubic", 5},
+    {"classical", 6},     {"aol", 7},           {"custom", 100},
 };
 inline constexpr Word kSafetyModes[] = {{"auto", 0}, {"inner", 1}, {"all", 2}, {"none", 3}};
 inline constexpr Word kNormalizations[] = {{"prescaled", 0}, {"add_eps", 1}, {"max_eps", 2}};
@@ -123,7 +122,8 @@ constexpr Number kFactor = {0, 1e30};
 constexpr int64_t kMaxBytes = int64_t{1} << 60;  // of a buffer
 constexpr int kMaxBlocks = 1024;                 // along one dimension
 
-/// Calls `visit` with each row, in the order in which ranks compare them: what may change first.
+/// Calls `visit` with each row, in the order in which ranks compare them: first most of those that
+/// may change between steps.
 template <class Visit>
 void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(role), Choice{kRoles}, kFixed | kNoKey});
@@ -135,7 +135,7 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_beta2), Decay{}, kMuonOnly | kNoKey});
   visit(Field{MUONRT_FIELD(beta1), Decay{}, kAdamWOnly | kNoKey});
   visit(Field{MUONRT_FIELD(beta2), Decay{}, kAdamWOnly | kNoKey});
-  visit(Field{MUONRT_FIELD(adamw_eps), kFactor, kAdamWOnly, "adam_eps"});
+  visit(Field{MUONRT_FIELD(adamw_eps), kFactor, kAdamWOnly});
   visit(Field{MUONRT_FIELD_AT(block_lr_factor, blocks.lr_factor), kFactor, kMuonOnly | kNoKey});
   visit(Field{MUONRT_FIELD(momentum_kind), Choice{kMomentumKinds}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(coefficients), Choice{kCoefficients}, kFixed | kMuonOnly | kNoKey});
@@ -146,7 +146,7 @@ void visit_group_fields(Visit&& visit) {
               kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(safety_mode), Choice{kSafetyModes}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(normalize), Choice{kNormalizations}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly, "eps"});
+  visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(row_scaling), Choice{kRowScalings}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(renormalize), Flag{}, kFixed | kMuonOnly});
   visit(ComparedEntry{"gram_restarts"});
@@ -157,9 +157,9 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD_AT(block_rows, blocks.rows), count, of_blocks});
   visit(Field{MUONRT_FIELD_AT(block_cols, blocks.cols), count, of_blocks});
   visit(ComparedEntry{"custom"});
-  visit(Field{MUONRT_FIELD(scale_rule), Choice{kScaleRules}, kFixed | kMuonOnly, "scale"});
+  visit(Field{MUONRT_FIELD(scale_rule), Choice{kScaleRules}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(scale_factor), kFactor, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(form), Choice{kForms}, kFixed | kMuonOnly, "method"});
+  visit(Field{MUONRT_FIELD(form), Choice{kForms}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(weight_decay_kind), Choice{kDecays}, kFixed});
   visit(Field{MUONRT_FIELD(adam_form), Choice{kAdamForms}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(update_every), Integers{1, 1 << 30}, kFixed | kAdamWOnly});
@@ -192,7 +192,8 @@ void visit_option_fields(Visit&& visit) {
               NumberOrNone{"gradients clipped to it vanish in f32", "none"}});
   visit(Field{MUONRT_FIELD(health_every), Integers{0, int64_t{1} << 53}});
   visit(Field{MUONRT_FIELD(replica_check), Choice{kReplicaChecks}});
-  // Ranks may differ in these; but own symmetric products are named in the device's line.
+  // Ranks may differ in these. An exception are the symmetric products of muonrt, which the entry
+  // of the device names.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
   visit(Field{MUONRT_FIELD(threads), Integers{1, 256}, kUnlisted});
   visit(Field{MUONRT_FIELD(timeout_ms), Integers{1, kMaxTimeoutMs}, kUnlisted});
