@@ -112,7 +112,7 @@ std::vector<BadCase> create_cases() {
       {{"param 'wq'", "master"}, [](A& a) { a.params[0].master = a.grad[0].data(); }},
       {{"param 'wq'", "master is null"},
        [](A& a) { a.params[0].master_kind = MUONRT_MASTER_CALLER; }},
-      // Ranks that disagree, each by itself in order.
+      // Values that are valid, but differ between ranks.
       {{"name of param 0", "'wq'", "'wk'"},
        [](A& a) { std::swap(a.params[0], a.params[1]); },
        kMismatch},
