@@ -39,9 +39,13 @@
 #define MUONRT_API
 #endif
 
-/** Version of these headers. */
+/** Major version of these headers. */
 #define MUONRT_VERSION_MAJOR 0
+
+/** Minor version of these headers. */
 #define MUONRT_VERSION_MINOR 1
+
+/** Patch version of these headers. */
 #define MUONRT_VERSION_PATCH 0
 
 /** Version of the ABI, which is part of the soname. It changes only with an incompatible change. */

@@ -88,10 +88,12 @@ MUONRT_API void muonrt_save_options_init_sized(muonrt_save_options_t* options, u
 /**
  * Sets every field of `options` to its default.
  *
- * Call it through the macro muonrt_load_options_init(), which passes the size. The parameters are
- * those of muonrt_save_options_init_sized().
+ * Call it through the macro muonrt_load_options_init(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] options  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, uint32_t size);
 #define muonrt_load_options_init(options) \

@@ -64,7 +64,7 @@ typedef char muonrt_dltensor_is_dlpacks[sizeof(muonrt_dltensor_t) == sizeof(DLTe
 #endif
 
 /* Internal: sets the error message and returns MUONRT_ERROR_INVALID_ARGUMENT. */
-static inline muonrt_status_t muonrt_dlpack_refuse(const char* what, const char* text) {
+static inline muonrt_status_t muonrt_dlpack_reject(const char* what, const char* text) {
   char message[512];
   snprintf(message, sizeof message, "DLPack tensor '%s' %s", what ? what : "", text);
   return muonrt_set_last_error(MUONRT_ERROR_INVALID_ARGUMENT, message);
@@ -78,15 +78,16 @@ static inline muonrt_status_t muonrt_dlpack_check_type(const muonrt_dltensor_t* 
       (t->type_code == 2 && t->type_bits == 32) || (t->type_code == 4 && t->type_bits == 16);
   if (known && t->type_lanes == 1) return MUONRT_OK;
   snprintf(text, sizeof text,
-           "has type code %d, %d bits, %d lanes (float of 32 bits is 2, 32, 1; bfloat of 16 bits "
-           "4, 16, 1); pass one of these",
+           "has type code %d, %d bits, %d lanes, but must have 2, 32, 1 (f32) or 4, 16, 1 (bf16); "
+           "convert it",
            t->type_code, t->type_bits, t->type_lanes);
-  return muonrt_dlpack_refuse(what, text);
+  return muonrt_dlpack_reject(what, text);
 }
 
 /* Internal: checks that the optimizer's device can access the tensor. */
 static inline muonrt_status_t muonrt_dlpack_check_device(const muonrt_dltensor_t* t,
-                                                         const char* what, muonrt_device_t device,
+                                                         const char* what,
+                                                         enum muonrt_device device,
                                                          int32_t device_index) {
   char text[256];
   const int reached =
@@ -95,11 +96,11 @@ static inline muonrt_status_t muonrt_dlpack_check_device(const muonrt_dltensor_t
           : t->device_type == 1 || t->device_type == 3;
   if (reached) return MUONRT_OK;
   snprintf(text, sizeof text,
-           "is on device type %" PRId32 ", number %" PRId32 " (the optimizer is on %s%" PRId32
-           "; types are 1 host, 2 CUDA); copy it there",
+           "is on device type %" PRId32 ", number %" PRId32 ", but the optimizer is on %s%" PRId32
+           " (type 1 is the host, 2 CUDA); copy the tensor there",
            t->device_type, t->device_id,
            device == MUONRT_DEVICE_CUDA ? "CUDA device " : "the host, device ", device_index);
-  return muonrt_dlpack_refuse(what, text);
+  return muonrt_dlpack_reject(what, text);
 }
 
 /* Internal: checks the strides; sets *empty to 1 if the tensor has no elements. */
@@ -114,10 +115,10 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
   for (i = t->ndim - 1; t->strides && !*empty && i >= 0; --i) {
     if (t->shape[i] != 1 && t->strides[i] != expected) {
       snprintf(text, sizeof text,
-               "has stride %" PRId64 " in dimension %" PRId32 " (%" PRId64
-               " where it is row-major and contiguous); pass a contiguous one",
+               "has stride %" PRId64 " in dimension %" PRId32 ", but must have %" PRId64
+               "; pass a tensor that is row-major and contiguous",
                t->strides[i], i, expected);
-      return muonrt_dlpack_refuse(what, text);
+      return muonrt_dlpack_reject(what, text);
     }
     expected *= t->shape[i];
   }
@@ -142,19 +143,22 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
  * has elements other than f32 and bf16 scalars, more than MUONRT_MAX_DIMS dimensions, or is not
  * row-major and contiguous. The outputs then remain unchanged.
  */
-static inline muonrt_status_t muonrt_dlpack_read(void** data, muonrt_dtype_t* dtype,
+static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype* dtype,
                                                  const void* tensor, const char* what,
-                                                 muonrt_device_t device, int32_t device_index) {
+                                                 enum muonrt_device device, int32_t device_index) {
   muonrt_dltensor_t t;
   muonrt_status_t status;
   char text[256];
   int empty = 0;
-  if (!tensor) return muonrt_dlpack_refuse(what, "is null; pass the address of a DLTensor");
+  if (!tensor) return muonrt_dlpack_reject(what, "is NULL; pass the address of a DLTensor");
   memcpy(&t, tensor, sizeof t);
   if (t.ndim < 0 || t.ndim > MUONRT_MAX_DIMS || (t.ndim > 0 && !t.shape)) {
-    snprintf(text, sizeof text, "has %" PRId32 " dimensions and %s shape (0 to %d, with one)",
+    snprintf(text, sizeof text,
+             "has %" PRId32
+             " dimensions and %s shape, but must have 0 to %d and a shape; pass such a "
+             "tensor",
              t.ndim, t.shape ? "a" : "no", MUONRT_MAX_DIMS);
-    return muonrt_dlpack_refuse(what, text);
+    return muonrt_dlpack_reject(what, text);
   }
   status = muonrt_dlpack_check_device(&t, what, device, device_index);
   if (status == MUONRT_OK) status = muonrt_dlpack_check_type(&t, what);
@@ -188,11 +192,11 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, muonrt_dtype_t* dt
  */
 static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param,
                                                            const void* tensor,
-                                                           muonrt_device_t device,
+                                                           enum muonrt_device device,
                                                            int32_t device_index) {
   muonrt_dltensor_t t;
   void* data;
-  muonrt_dtype_t dtype;
+  enum muonrt_dtype dtype;
   char text[256];
   int flat;
   const muonrt_status_t status =
@@ -201,12 +205,13 @@ static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param
   memcpy(&t, tensor, sizeof t);
   flat = param->shape && param->layout && param->layout->kind == MUONRT_LAYOUT_FLAT;
   if (param->shape && t.ndim != (flat ? 1 : param->ndim)) {
-    snprintf(text, sizeof text, "has %" PRId32 " dimensions (%d expected); pass this rank's shard",
-             t.ndim, flat ? 1 : param->ndim);
-    return muonrt_dlpack_refuse(param->name, text);
+    snprintf(text, sizeof text,
+             "has %" PRId32 " dimensions, but must have %d; pass the shard of this rank", t.ndim,
+             flat ? 1 : param->ndim);
+    return muonrt_dlpack_reject(param->name, text);
   }
   param->data = data;
-  param->dtype = dtype;
+  param->dtype = dtype == MUONRT_DTYPE_F32 ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16;
   if (flat) return MUONRT_OK;
   param->ndim = t.ndim;
   param->local_shape = t.shape;
@@ -233,11 +238,11 @@ static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param
  */
 static inline muonrt_status_t muonrt_param_set_grad_dlpack(muonrt_param_t* param,
                                                            const void* tensor,
-                                                           muonrt_device_t device,
+                                                           enum muonrt_device device,
                                                            int32_t device_index) {
   muonrt_dltensor_t t;
   void* data;
-  muonrt_dtype_t dtype;
+  enum muonrt_dtype dtype;
   char text[256];
   int32_t i = 0;
   const muonrt_status_t status =
@@ -249,13 +254,13 @@ static inline muonrt_status_t muonrt_param_set_grad_dlpack(muonrt_param_t* param
     if (i < param->ndim || i < t.ndim) {
       snprintf(text, sizeof text,
                "of %" PRId32 " dimensions differs from data, of %" PRId32 ", in dimension %" PRId32
-               "; pass the gradient of this rank's shard",
+               "; pass the gradient of the shard of this rank",
                t.ndim, param->ndim, i);
-      return muonrt_dlpack_refuse(param->name, text);
+      return muonrt_dlpack_reject(param->name, text);
     }
   }
   param->grad = data;
-  param->grad_dtype = dtype;
+  param->grad_dtype = dtype == MUONRT_DTYPE_F32 ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16;
   return MUONRT_OK;
 }
 

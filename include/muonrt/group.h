@@ -381,10 +381,12 @@ MUONRT_API void muonrt_group_init_muon_sized(muonrt_group_t* group, uint32_t siz
 /**
  * Sets every field of `group` to its default for AdamW.
  *
- * Call it through the macro muonrt_group_init_adamw(), which passes the size. The parameters are
- * those of muonrt_group_init_muon_sized().
+ * Call it through the macro muonrt_group_init_adamw(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] group  The struct to fill; NULL is accepted.
+ * @param[in]  size   Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_group_init_adamw_sized(muonrt_group_t* group, uint32_t size);
 #define muonrt_group_init_adamw(group) \

@@ -123,10 +123,12 @@ MUONRT_API void muonrt_health_init_sized(muonrt_health_t* health, uint32_t size)
 /**
  * Sets every field of `matrix` to its default.
  *
- * Call it through the macro muonrt_matrix_health_init(), which passes the size. The parameters are
- * those of muonrt_health_init_sized().
+ * Call it through the macro muonrt_matrix_health_init(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] matrix  The struct to fill; NULL is accepted.
+ * @param[in]  size    Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t size);
 #define muonrt_matrix_health_init(matrix) \

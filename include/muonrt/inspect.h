@@ -82,10 +82,16 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  * Prints the stages of the last step.
  *
  * MUONRT_FORMAT_TEXT lists the stages in their order. MUONRT_FORMAT_JSON is a Chrome trace with
- * their times; it needs `trace` of muonrt_debug_options_t. The parameters are those of
- * muonrt_optimizer_describe_plan().
+ * their times; it needs `trace` of muonrt_debug_options_t.
  *
  * Threads: one at a time per optimizer. Collective: no.
+ *
+ * @param[out] buffer     Receives at most `capacity` bytes, including a terminating zero; NULL if
+ *                        `capacity` is 0.
+ * @param[in]  capacity   Size of `buffer` in bytes.
+ * @param[out] needed     Length of the whole text without the terminating zero; may be NULL.
+ * @param[in]  optimizer  The optimizer.
+ * @param[in]  format     The format of the text.
  *
  * @return The statuses of muonrt_optimizer_describe_plan(), or MUONRT_ERROR_INVALID_STATE: the
  * times were not recorded, because `trace` is 0.

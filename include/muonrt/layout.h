@@ -283,10 +283,12 @@ MUONRT_API void muonrt_mesh_init_sized(muonrt_mesh_t* mesh, uint32_t size);
 /**
  * Sets every field of `layout` to its default.
  *
- * Call it through the macro muonrt_layout_init(), which passes the size. The parameters are those
- * of muonrt_mesh_init_sized().
+ * Call it through the macro muonrt_layout_init(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] layout  The struct to fill; NULL is accepted.
+ * @param[in]  size    Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size);
 #define muonrt_layout_init(layout) muonrt_layout_init_sized((layout), sizeof(muonrt_layout_t))

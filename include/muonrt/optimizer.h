@@ -7,8 +7,9 @@
  *   - muonrt/step.h: arguments and report of a step;
  *   - muonrt/tuning.h: options that few programs need.
  *
- * Further functions of an optimizer are in muonrt/state.h (state and checkpoints), muonrt/inspect.h
- * (plan, trace, counters), muonrt/health.h (statistics) and muonrt/recover.h (after a fault).
+ * Further functions of an optimizer are in muonrt/checkpoint.h (save and load), muonrt/state.h
+ * (access to the state), muonrt/inspect.h (plan, trace, counters), muonrt/health.h (statistics) and
+ * muonrt/recover.h (after a fault).
  */
 #ifndef MUONRT_OPTIMIZER_H
 #define MUONRT_OPTIMIZER_H

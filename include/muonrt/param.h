@@ -296,10 +296,12 @@ MUONRT_API void muonrt_part_init_sized(muonrt_part_t* part, uint32_t size);
 /**
  * Sets every field of `clip` to its default.
  *
- * Call it through the macro muonrt_qk_clip_init(), which passes the size. The parameters are those
- * of muonrt_part_init_sized().
+ * Call it through the macro muonrt_qk_clip_init(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] clip  The struct to fill; NULL is accepted.
+ * @param[in]  size  Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_qk_clip_init_sized(muonrt_qk_clip_t* clip, uint32_t size);
 #define muonrt_qk_clip_init(clip) muonrt_qk_clip_init_sized((clip), sizeof(muonrt_qk_clip_t))
@@ -307,10 +309,12 @@ MUONRT_API void muonrt_qk_clip_init_sized(muonrt_qk_clip_t* clip, uint32_t size)
 /**
  * Sets every field of `param` to its default.
  *
- * Call it through the macro muonrt_param_init(), which passes the size. The parameters are those of
- * muonrt_part_init_sized().
+ * Call it through the macro muonrt_param_init(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] param  The struct to fill; NULL is accepted.
+ * @param[in]  size   Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_param_init_sized(muonrt_param_t* param, uint32_t size);
 #define muonrt_param_init(param) muonrt_param_init_sized((param), sizeof(muonrt_param_t))

@@ -193,10 +193,12 @@ typedef struct muonrt_folder_options {
 /**
  * Sets every field of `options` to its default.
  *
- * Call it through the macro muonrt_folder_options_init(), which passes the size. The parameters are
- * those of muonrt_tcp_options_init_sized().
+ * Call it through the macro muonrt_folder_options_init(), which passes the size.
  *
- * Threads: any. Collective: no.
+ * Threads: any.
+ *
+ * @param[out] options  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* options, uint32_t size);
 #define muonrt_folder_options_init(options) \

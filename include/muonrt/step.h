@@ -210,10 +210,12 @@ MUONRT_API void muonrt_step_args_init_sized(muonrt_step_args_t* args, uint32_t s
 /**
  * Sets every field of `report` to its default.
  *
- * Call it through the macro muonrt_step_report_init(), which passes the size. The parameters are
- * those of muonrt_step_args_init_sized().
+ * Call it through the macro muonrt_step_report_init(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] report  The struct to fill; NULL is accepted.
+ * @param[in]  size    Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size);
 #define muonrt_step_report_init(report) \

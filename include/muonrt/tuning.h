@@ -235,10 +235,12 @@ MUONRT_API void muonrt_tuning_options_init_sized(muonrt_tuning_options_t* option
 /**
  * Sets every field of `options` to its default.
  *
- * Call it through the macro muonrt_debug_options_init(), which passes the size. The parameters are
- * those of muonrt_tuning_options_init_sized().
+ * Call it through the macro muonrt_debug_options_init(), which passes the size.
  *
  * Threads: any.
+ *
+ * @param[out] options  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
  */
 MUONRT_API void muonrt_debug_options_init_sized(muonrt_debug_options_t* options, uint32_t size);
 #define muonrt_debug_options_init(options) \

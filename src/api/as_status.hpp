@@ -11,7 +11,7 @@
 
 namespace muonrt::api {
 
-/// Remembers `message` for this thread's muonrt_get_last_error.
+/// Sets the message that muonrt_get_last_error() returns in this thread.
 void set_last_error(const char* message) noexcept;
 
 inline muonrt_status_t report(const Error& error) noexcept {
@@ -20,9 +20,9 @@ inline muonrt_status_t report(const Error& error) noexcept {
   return is_error(status) ? status : MUONRT_ERROR_INTERNAL;
 }
 
-/// Every entry point's body runs in here: nothing is thrown across, and the caller's floating-point
-/// environment neither changes our bits nor is changed. What ends the caller's thread inside a
-/// function of the caller's (pthread_exit, cancellation) passes.
+/// Runs the body of an entry point and converts exceptions to statuses. The body has the default
+/// floating-point environment, and afterwards the caller's environment is restored. If the thread
+/// ends inside a function of the caller (pthread_exit, cancellation), the unwinding continues.
 template <class Body>
 MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   const host::FpEnvironment environment;
@@ -44,13 +44,14 @@ MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   }
 }
 
-/// Errors: INVALID_ARGUMENT naming function and argument.
+/// Requires that `pointer` is not null. Errors: INVALID_ARGUMENT naming function and argument.
 inline void require_pointer(const void* pointer, const char* function, const char* argument) {
   MUONRT_REQUIRE(pointer, Status::kInvalidArgument, function, ": ", argument,
                  " is null; pass a valid pointer");
 }
 
-/// Text to a caller's buffer, cut to its capacity and always ended by a zero.
+/// Writes `text` to the buffer of the caller, at most `capacity` bytes including a terminating
+/// zero.
 void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed);
 
 }  // namespace muonrt::api

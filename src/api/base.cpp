@@ -13,7 +13,7 @@
 namespace muonrt::api {
 
 namespace {
-// Of fixed size, so that telling of exhausted memory needs none.
+// Of fixed size, so that reporting a failed allocation needs no memory.
 thread_local char last_error[4096];
 }  // namespace
 
@@ -25,14 +25,14 @@ void set_last_error(const char* message) noexcept {
   };
   try {
     keep(shorten_names(message).c_str());
-  } catch (...) {  // no memory for the shorter one
+  } catch (...) {  // no memory for the shortened message
     keep(message);
   }
 }
 
 void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed) {
   MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, "capacity is ", capacity,
-                 " (bytes of the buffer); pass 0 or more");
+                 ", but must be 0 or more; pass the size of the buffer in bytes");
   MUONRT_REQUIRE(buffer || capacity == 0, Status::kInvalidArgument,
                  "buffer is null, but its capacity is ", capacity, "; pass a buffer or capacity 0");
   if (needed) *needed = static_cast<int64_t>(text.size());

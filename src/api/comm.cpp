@@ -41,7 +41,8 @@ muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_
     require_pointer(group, "muonrt_thread_group_create", "group");
     *group = nullptr;
     MUONRT_REQUIRE(size >= 1 && size <= 4096, Status::kInvalidArgument,
-                   "muonrt_thread_group_create: size is ", size, " (1 to 4096); correct it");
+                   "muonrt_thread_group_create: size is ", size,
+                   ", but must be between 1 and 4096; pass the number of threads");
     *group = api::release_handle(std::make_unique<muonrt_thread_group>(ThreadGroup(size)));
     return Status::kOk;
   });
@@ -67,7 +68,7 @@ muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
   const auto status = create(comm, "muonrt_comm_create_callbacks", [&] {
     require_pointer(transport, "muonrt_comm_create_callbacks", "transport");
     auto out = std::make_unique<CallbackTransport>(read_transport(transport));
-    out->own_state(false);  // the caller's until the communicator is complete
+    out->own_state(false);  // `state` belongs to the caller until the call succeeds
     made = out.get();
     return out;
   });
@@ -136,12 +137,12 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
   });
 }
 
-muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
+muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void* mine,
                                       int64_t bytes) {
   return as_status([&] {
     auto& c = api::unwrap(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
-                   " (a size); pass 0 or more");
+                   ", but must be 0 or more; pass the size of a block in bytes");
     checked_mul(bytes, c.host.size());
     if (bytes > 0) {
       require_pointer(mine, "muonrt_comm_allgather", "mine");
@@ -152,15 +153,15 @@ muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, voi
   });
 }
 
-muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t* sends,
-                                     int64_t n_sends, const muonrt_message_t* receives,
+muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,
+                                     int64_t n_sends, const muonrt_receive_t* receives,
                                      int64_t n_receives) {
   return as_status([&] {
     auto& c = api::unwrap(comm, "muonrt_comm_exchange", "comm");
     MUONRT_REQUIRE(
         n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),
         Status::kInvalidArgument, "muonrt_comm_exchange: ", n_sends, " sends and ", n_receives,
-        " receives (>= 0, with lists that are not null); correct them");
+        " receives (>= 0, with lists that are not NULL); pass a list for each number above 0");
     std::vector<SendTo> out;
     std::vector<ReceiveFrom> in;
     run_or_abort(c.host, [&] {

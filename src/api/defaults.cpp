@@ -2,13 +2,15 @@
 
 #include "api/as_status.hpp"
 #include "base/sized_struct.hpp"
+#include "muonrt/checkpoint.h"
+#include "muonrt/inspect.h"
 #include "muonrt/optimizer.h"
 #include "muonrt/state.h"
 #include "optimizer/settings/fields.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "state/checkpoint.hpp"
 
-// Every default of the C structs, taken from the settings that the library itself starts from.
+// The defaults of the C structs. They are taken from the settings, which have the same defaults.
 
 using muonrt::GroupSettings;
 using muonrt::OptimizerSettings;
@@ -16,11 +18,11 @@ using muonrt::Role;
 
 namespace {
 
-/// Writes the default of each row.
+/// Writes the default of each field that `to` has.
 template <class C, class Settings>
 auto fills(C& to, const Settings& defaults) {
   return [&](const auto& row) {
-    if constexpr (requires { row.c_member; }) {
+    if constexpr (requires { row.c_member(to); }) {
       auto& out = row.c_member(to);
       using Value = std::remove_reference_t<decltype(out)>;
       if constexpr (!requires { row.member(defaults).has_value(); }) {
@@ -30,15 +32,32 @@ auto fills(C& to, const Settings& defaults) {
   };
 }
 
+void fill_group(muonrt_group_t* group, uint32_t size, Role role) {
+  muonrt::fill_sized(group, size, [role](muonrt_group_t& out) {
+    const GroupSettings defaults = GroupSettings::defaults(role);
+    muonrt::visit_group_fields(fills(out, defaults));
+  });
+}
+
+/// Fills the options or one of the structs that they point to.
+template <class C>
+void fill_options(C* options, uint32_t size) {
+  muonrt::fill_sized(options, size, [](C& out) {
+    const OptimizerSettings defaults;
+    muonrt::visit_option_fields(fills(out, defaults));
+  });
+}
+
 }  // namespace
 
 extern "C" {
 
-void muonrt_group_init_sized(muonrt_group_t* group, muonrt_role_t role, uint32_t size) {
-  muonrt::fill_sized(group, size, [role](muonrt_group_t& out) {
-    const GroupSettings defaults = GroupSettings::defaults(static_cast<Role>(role));
-    muonrt::visit_group_fields(fills(out, defaults));
-  });
+void muonrt_group_init_muon_sized(muonrt_group_t* group, uint32_t size) {
+  fill_group(group, size, Role::kMuon);
+}
+
+void muonrt_group_init_adamw_sized(muonrt_group_t* group, uint32_t size) {
+  fill_group(group, size, Role::kAdamW);
 }
 
 void muonrt_part_init_sized(muonrt_part_t* part, uint32_t size) {
@@ -65,10 +84,15 @@ void muonrt_param_init_sized(muonrt_param_t* param, uint32_t size) {
 }
 
 void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* options, uint32_t size) {
-  muonrt::fill_sized(options, size, [](muonrt_optimizer_options_t& out) {
-    const OptimizerSettings defaults;
-    muonrt::visit_option_fields(fills(out, defaults));
-  });
+  fill_options(options, size);
+}
+
+void muonrt_tuning_options_init_sized(muonrt_tuning_options_t* options, uint32_t size) {
+  fill_options(options, size);
+}
+
+void muonrt_debug_options_init_sized(muonrt_debug_options_t* options, uint32_t size) {
+  fill_options(options, size);
 }
 
 void muonrt_allocator_init_sized(muonrt_allocator_t* allocator, uint32_t size) {
@@ -82,8 +106,8 @@ void muonrt_distributed_config_init_sized(muonrt_distributed_config_t* config, u
   });
 }
 
-void muonrt_step_args_init_sized(muonrt_step_args_t* step, uint32_t size) {
-  muonrt::fill_sized(step, size, [](muonrt_step_args_t& out) {
+void muonrt_step_args_init_sized(muonrt_step_args_t* args, uint32_t size) {
+  muonrt::fill_sized(args, size, [](muonrt_step_args_t& out) {
     out.lr = std::numeric_limits<double>::quiet_NaN();
     out.grad_scale_inv = 1.0;
   });
@@ -99,16 +123,16 @@ void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size) 
 void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size) {
   muonrt::fill_sized(counters, size);
 }
-void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t size) {
-  muonrt::fill_sized(view, size);
+
+void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint32_t size) {
+  muonrt::fill_sized(shard, size);
 }
-void muonrt_state_shard_init_sized(muonrt_state_shard_t* extent, uint32_t size) {
-  muonrt::fill_sized(extent, size);
-}
+
 void muonrt_save_options_init_sized(muonrt_save_options_t* options, uint32_t size) {
   muonrt::fill_sized(options, size,
                      [](muonrt_save_options_t& out) { out.keep = muonrt::SaveSettings().keep; });
 }
+
 void muonrt_load_options_init_sized(muonrt_load_options_t* options, uint32_t size) {
   muonrt::fill_sized(options, size);
 }

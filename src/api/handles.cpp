@@ -25,19 +25,19 @@ const char* name_of(HandleKind kind) {
 
 constexpr uint64_t value_of(HandleKind kind) { return static_cast<uint64_t>(kind); }
 
-/// What is wrong with a magic word, in words.
-std::string found(uint64_t magic, HandleKind wanted) {
+/// Describes the handle that has the value `magic`, and the remedy.
+std::string describe(uint64_t magic, HandleKind expected) {
   for (const HandleKind kind : kKinds) {
-    if (magic == value_of(kind)) return cat(name_of(kind), "; pass ", name_of(wanted));
+    if (magic == value_of(kind)) return cat(name_of(kind), "; pass ", name_of(expected));
     if (magic == ~value_of(kind))
-      return cat(name_of(kind), " that was destroyed before; pass one that lives");
+      return cat(name_of(kind), " that was destroyed before; pass one that is not destroyed");
   }
-  return cat("no handle of muonrt; pass ", name_of(wanted));
+  return cat("no handle of muonrt; pass ", name_of(expected));
 }
 
 void require_kind(uint64_t magic, HandleKind kind, const char* function, const char* argument) {
   MUONRT_REQUIRE(magic == value_of(kind), Status::kInvalidArgument, function, ": ", argument,
-                 " is ", found(magic, kind));
+                 " is ", describe(magic, kind));
 }
 
 }  // namespace
@@ -51,14 +51,13 @@ void check_handle(const HandleHeader* head, HandleKind kind, const char* functio
   const pid_t here = getpid();
   MUONRT_REQUIRE(head->process == here, Status::kInvalidState, function, ": ", argument,
                  " was made by process ", head->process, ", and this is process ", here,
-                 " (its child, which has none of its threads and connections); make another one "
-                 "here");
+                 ", a child without its threads and connections; create a new one in this process");
 }
 
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument) {
   uint64_t seen = value_of(kind);
-  // Of two that destroy it at once, one does.
+  // If two threads destroy the handle at the same time, one of them succeeds.
   if (!head.magic.compare_exchange_strong(seen, ~seen))
     require_kind(seen, kind, function, argument);
   return head.process == getpid();

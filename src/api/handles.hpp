@@ -11,8 +11,8 @@
 #include "optimizer/optimizer.hpp"
 #include "state/background_save.hpp"
 
-// A handle is a head, which is never freed, and a body. So a handle that was destroyed, or is one
-// of another kind, is told by its head, and no memory is read that has been given back.
+// A handle has a head and a body. The head is never freed, so the library can detect a destroyed
+// handle, or a handle of the wrong type, without reading freed memory.
 
 namespace muonrt::api {
 
@@ -25,12 +25,13 @@ enum class HandleKind : uint64_t {
 struct HandleHeader {
   explicit HandleHeader(HandleKind kind);
 
-  std::atomic<uint64_t> magic;  // the kind's, or that of what was destroyed
-  const pid_t process;          // whose threads and connections the body has
+  std::atomic<uint64_t> magic;  // the kind; its complement once the handle is destroyed
+  const pid_t process;          // that created the handle; the body's threads and connections exist
+                                // only there
   const HandleHeader* next = nullptr;
 };
 
-/// Keeps the head reachable, so that no leak is seen in it.
+/// Keeps the head reachable, so that leak checkers do not report it.
 template <class T>
 T* release_handle(std::unique_ptr<T> handle) noexcept {
   static std::atomic<const HandleHeader*> all = nullptr;
@@ -39,43 +40,44 @@ T* release_handle(std::unique_ptr<T> handle) noexcept {
   return handle.release();
 }
 
-/// Errors: INVALID_ARGUMENT naming function and argument where `head` is null, destroyed, of
-/// another kind, or no handle; INVALID_STATE in a child of the process that made it.
+/// Errors: INVALID_ARGUMENT naming function and argument if `head` is null, destroyed, of another
+/// kind, or no handle; INVALID_STATE in a process other than the one that created the handle.
 void check_handle(const HandleHeader* head, HandleKind kind, const char* function,
                   const char* argument);
-/// Marks it destroyed. False in a child of its process: the body stays, whose threads are not
-/// there. Errors: INVALID_ARGUMENT as above.
+/// Marks the handle as destroyed. Returns false in a child of the process that created it: the body
+/// must then stay, because its threads do not exist there. Errors: INVALID_ARGUMENT as above.
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 
-  HostComm host;                 // moves the caller's host memory
-  std::unique_ptr<Comm> device;  // moves what an optimizer has on a GPU; null: host memory
+  HostComm host;                 // exchanges host memory
+  std::unique_ptr<Comm> device;  // exchanges GPU memory; null: host memory only
 
   Comm& for_optimizer() { return device ? *device : host; }
   void abort(Status status, const std::string& message) noexcept {
     if (device) device->abort(status, message);
-    // All that was made from this communicator works on duplicates of the transport.
+    // Optimizers and communicators that were created from this one use duplicates of its transport.
     host.transport().abort_with_duplicates(status, message);
   }
 };
 
-/// What a call has given out pointers to, until the next one.
+/// Memory that a call returns pointers to; it stays valid until the next call.
 struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
 
-/// The body of a handle that can be used.
+/// Returns the body of a handle. Errors: those of check_handle().
 template <class T>
 auto& unwrap(T* handle, const char* function, const char* argument) {
   check_handle(handle ? &handle->head : nullptr, T::kKind, function, argument);
   return *handle->body;
 }
 
-/// Destroys the body, and then `parts` of the handle. In a child of the process that made them all
-/// stay: their destructors would end threads, remove files and release locks of the parent.
+/// Destroys the body, and then the members `parts` of the handle. In a child process nothing is
+/// destroyed, because the destructors would end threads, remove files and release locks of the
+/// parent.
 template <class T, class... Parts>
 void destroy_handle(T* handle, const char* function, const char* argument, Parts T::*... parts) {
   if (!handle) return;
@@ -116,8 +118,8 @@ struct muonrt_optimizer {
 
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::Optimizer> body;
-  std::unique_ptr<muonrt::BackgroundSave> saving;  // where one was asked for
-  std::unique_ptr<muonrt::api::BorrowedStorage>
-      extents;             // of the last muonrt_optimizer_get_state_shards
+  std::unique_ptr<muonrt::BackgroundSave> saving;  // null until a save is reserved or begun
+  // Of the last muonrt_optimizer_get_state_shards().
+  std::unique_ptr<muonrt::api::BorrowedStorage> state_shards;
   std::string load_notes;  // of the last load
 };

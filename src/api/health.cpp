@@ -26,7 +26,7 @@ int32_t to_c(Replicated kind) {
       return MUONRT_STATE_MOMENTUM;
     case Replicated::kVariance:
       return MUONRT_STATE_VARIANCE;
-    case Replicated::kGradient:  // not of health
+    case Replicated::kGradient:  // not part of the statistics
       break;
   }
   return MUONRT_STATE_PARAM;
@@ -87,19 +87,20 @@ void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t si
   });
 }
 
-muonrt_status_t muonrt_optimizer_get_health(const muonrt_optimizer_t* optimizer,
-                                            muonrt_health_t* health,
-                                            muonrt_matrix_health_t* matrices, int64_t capacity) {
+muonrt_status_t muonrt_optimizer_get_health(muonrt_health_t* health,
+                                            muonrt_matrix_health_t* matrices, int64_t capacity,
+                                            const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const char* const who = "muonrt_optimizer_get_health";
     const Optimizer& o = api::unwrap(optimizer, who, "optimizer");
     require_pointer(health, who, "health");
     MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, who, ": capacity is ", capacity,
-                   " (a number of elements, >= 0); correct it");
+                   ", but must be 0 or more; pass the number of elements in matrices");
     if (capacity > 0) require_pointer(matrices, who, "matrices");
-    MUONRT_REQUIRE(o.settings().health_every > 0, Status::kInvalidState, who,
-                   ": no step measures (options: health_every is 0); create the optimizer with "
-                   "health_every > 0");
+    MUONRT_REQUIRE(
+        o.settings().health_every > 0, Status::kInvalidState, who,
+        ": no step collects statistics, because health_every of the debug options is 0; create "
+        "the optimizer with health_every > 0");
     api::struct_size_of(health, "health", sizeof *health);
     const HealthReport& report = o.health();
     const int64_t count = std::min(capacity, static_cast<int64_t>(report.matrices.size()));
@@ -107,7 +108,7 @@ muonrt_status_t muonrt_optimizer_get_health(const muonrt_optimizer_t* optimizer,
         capacity > 0 ? api::struct_size_of(matrices, "matrices", sizeof *matrices) : 0;
     for (int64_t i = 0; i < count; ++i) {
       auto* const at = reinterpret_cast<unsigned char*>(matrices) + i * stride;
-      std::memcpy(at, &stride, sizeof stride);  // an array may have its first element filled alone
+      std::memcpy(at, &stride, sizeof stride);  // the caller may initialize only element 0
       api::write_struct(at, to_c(report.matrices[static_cast<size_t>(i)]), "matrices");
     }
     api::write_struct(health, to_c(report), "health");

@@ -10,9 +10,9 @@ namespace {
 
 void check_world(int32_t world, int32_t rank) {
   MUONRT_REQUIRE(world >= 1, Status::kInvalidArgument, "layout: world is ", world,
-                 " (a number of ranks); pass 1 or more");
+                 ", but must be 1 or more; pass the number of ranks");
   MUONRT_REQUIRE(rank >= 0 && rank < world, Status::kInvalidArgument, "layout: rank is ", rank,
-                 " (ranks are 0 to ", world - 1, "); correct it");
+                 ", but must be between 0 and ", world - 1, "; pass a rank of the communicator");
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape, const muonrt
     const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
     if (ndim > 0) api::require_pointer(local_shape, "muonrt_layout_get_local_shape", "local_shape");
     auto local = l.local_shape(rank);
-    local.resize(l.shape().size(), l.holds_mesh_rank(rank) ? 1 : 0);  // flat ranges: one number
+    local.resize(l.shape().size(), l.holds_mesh_rank(rank) ? 1 : 0);  // a flat range has one size
     std::copy(local.begin(), local.end(), local_shape);
     return Status::kOk;
   });

@@ -22,11 +22,12 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   if (options) given = api::read_struct(options, given, kName);
   const int32_t ctas = given.max_ctas;
   MUONRT_REQUIRE(ctas > 0 && ctas <= 64 && (ctas & (ctas - 1)) == 0, Status::kInvalidArgument,
-                 kName, ": max_ctas is ", ctas, " (1, 2, 4 .. 64); correct it");
+                 kName, ": max_ctas is ", ctas,
+                 ", but must be a power of two from 1 to 64; set it to 8");
   MUONRT_REQUIRE((given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
                  Status::kInvalidArgument, kName, ": borrow is ", given.borrow,
                  " and nccl_comm is ", given.nccl_comm ? "given" : "null",
-                 " (0, or 1 with an ncclComm_t to be borrowed); correct them");
+                 " (0, or 1 with an ncclComm_t); set nccl_comm or borrow = 0");
   NcclOptions out;
   out.device_index = given.device_index;
   out.max_ctas = given.max_ctas;
@@ -37,23 +38,25 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   return out;
 }
 
-/// Over two duplicates of the caller's communicator: one for host memory, one for `make`.
+/// Creates a communicator over two duplicates of `host`: one for host memory, one for `make`.
 template <class Make>
 muonrt_comm_t* over(HostComm& host, Make make) {
   std::unique_ptr<Transport> own, its;
   with_comm_error([&] { own = host.transport().duplicate(); });
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
-  run_collectively(host, [&] {  // a rank that fails tells the others, who would wait in `make`
-    its = own->duplicate();
-    out = std::make_unique<muonrt_comm>(std::move(own));
-    bootstrap = make_bootstrap(std::move(its));
-  });
+  run_collectively(host,
+                   [&] {  // if a rank fails, all ranks return before they wait for it in `make`
+                     its = own->duplicate();
+                     out = std::make_unique<muonrt_comm>(std::move(own));
+                     bootstrap = make_bootstrap(std::move(its));
+                   });
   out->body->device = make(std::move(bootstrap));
   return api::release_handle(std::move(out));
 }
 
-/// A rank whose build has no CUDA says so, by `refuse`, before others wait for it in the making.
+/// If the build of a rank has no CUDA, `refuse` throws there, and all ranks return its error before
+/// they wait for this rank.
 template <class Refuse>
 void require_builds(Comm& host, Refuse refuse) {
   run_collectively(host, [&] {

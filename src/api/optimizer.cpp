@@ -9,7 +9,6 @@
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
 #include "optimizer/explain.hpp"
-#include "pipeline/trace.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -34,12 +33,6 @@ Optimizer& unwrap(muonrt_optimizer_t* handle, const char* function) {
 
 const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
   return api::unwrap(handle, function, "optimizer");
-}
-
-void check_format(int32_t format) {
-  MUONRT_REQUIRE(format == MUONRT_FORMAT_TEXT || format == MUONRT_FORMAT_JSON,
-                 Status::kInvalidArgument, "format is ", format,
-                 " (0 text, 1 JSON); use one of them");
 }
 
 muonrt_step_report_t to_c(const StepReport& r) {
@@ -81,7 +74,8 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
     auto made = Optimizer::create(
         c.for_optimizer(),
         [&] {
-          handle = std::make_unique<muonrt_optimizer>();  // the peers hear of it where this fails
+          handle =
+              std::make_unique<muonrt_optimizer>();  // if it throws, all ranks receive the error
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
           return api::read_settings(options, groups, n_groups, params, n_params, c.host.rank(),
                                     c.host.size());
@@ -96,7 +90,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
 void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
   as_status([&] {
     api::destroy_handle(optimizer, "muonrt_optimizer_destroy", "optimizer",
-                        &muonrt_optimizer::saving, &muonrt_optimizer::extents);
+                        &muonrt_optimizer::saving, &muonrt_optimizer::state_shards);
     return Status::kOk;
   });
 }
@@ -116,7 +110,7 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
     const auto count = static_cast<int64_t>(o.settings().params.size());
     require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
     MUONRT_REQUIRE(n == count, Status::kInvalidArgument, "muonrt_optimizer_set_grads: n is ", n,
-                   " (there are ", count, " parameters); pass one gradient for each");
+                   ", but there are ", count, " parameters; pass one gradient for each");
     for (int64_t i = 0; i < n; ++i) o.check_grad(i, grads[i]);
     for (int64_t i = 0; i < n; ++i) o.set_grad(i, grads[i]);
     return Status::kOk;
@@ -136,8 +130,9 @@ muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, co
   return as_status([&] {
     Optimizer& o = unwrap(optimizer, "muonrt_optimizer_reset_masters");
     MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
-                   "muonrt_optimizer_reset_masters: n is ", n,
-                   " (indices in params, or 0 and null for all); correct it");
+                   "muonrt_optimizer_reset_masters: n is ", n, " with params ",
+                   params ? "set" : "NULL",
+                   " (n indices, or 0 and NULL for all); pass the number of indices");
     std::vector<int64_t> list(params, params + n);
     if (!params)
       for (int64_t i = 0; i < std::ssize(o.settings().params); ++i) list.push_back(i);
@@ -156,30 +151,31 @@ muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_
   });
 }
 
-muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonrt_step_args_t* step,
-                                      muonrt_step_report_t* report) {
+muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report, muonrt_optimizer_t* optimizer,
+                                      const muonrt_step_args_t* args) {
   return as_status([&] {
     Optimizer& o = unwrap(optimizer, "muonrt_optimizer_step");
     StepReport done;
     const Status status = o.step(
         [&] {
           if (report) api::struct_size_of(report, "report", sizeof *report);
-          return api::read_step(step, static_cast<int64_t>(o.settings().params.size()),
+          return api::read_step(args, static_cast<int64_t>(o.settings().params.size()),
                                 static_cast<int32_t>(o.settings().groups.size()));
         },
         done);
     if (report) api::write_struct(report, to_c(done), "report");
     if (status == Status::kSkipped) {
       std::string why = "not finite";
-      capture_error([&] { why = words_of(o.settings(), done); });  // short where there is no memory
+      // Without memory for the whole text, the short one remains.
+      capture_error([&] { why = words_of(o.settings(), done); });
       api::set_last_error(why.c_str());
     }
     return status;
   });
 }
 
-muonrt_status_t muonrt_optimizer_find_param(const muonrt_optimizer_t* optimizer, const char* name,
-                                            int64_t* index) {
+muonrt_status_t muonrt_optimizer_find_param(int64_t* index, const muonrt_optimizer_t* optimizer,
+                                            const char* name) {
   return as_status([&] {
     const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_find_param");
     require_pointer(name, "muonrt_optimizer_find_param", "name");
@@ -189,26 +185,7 @@ muonrt_status_t muonrt_optimizer_find_param(const muonrt_optimizer_t* optimizer,
   });
 }
 
-muonrt_status_t muonrt_optimizer_get_clipped_heads(const muonrt_optimizer_t* optimizer,
-                                                   int32_t* layers, int32_t* heads,
-                                                   int64_t capacity, int64_t* count) {
-  return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_clipped_heads");
-    require_pointer(count, "muonrt_optimizer_get_clipped_heads", "count");
-    MUONRT_REQUIRE(capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
-                   "muonrt_optimizer_get_clipped_heads: capacity is ", capacity,
-                   " (>= 0, with both arrays where it is not 0); correct it");
-    const auto& found = o.clipped_heads();
-    *count = static_cast<int64_t>(found.size());
-    for (int64_t i = 0; i < std::min(capacity, *count); ++i) {
-      layers[i] = found[static_cast<size_t>(i)].first;
-      heads[i] = found[static_cast<size_t>(i)].second;
-    }
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, int64_t* step) {
+muonrt_status_t muonrt_optimizer_get_step(int64_t* step, const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_step");
     require_pointer(step, "muonrt_optimizer_get_step", "step");
@@ -220,52 +197,6 @@ muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, i
 muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
   return as_status([&] {
     unwrap(optimizer, "muonrt_optimizer_set_step").set_steps(step);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_describe_plan(const muonrt_optimizer_t* optimizer, int32_t format,
-                                               char* buffer, int64_t capacity, int64_t* needed) {
-  return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_describe_plan");
-    check_format(format);
-    const std::string text = o.describe(format == MUONRT_FORMAT_JSON);
-    api::write_text(text, buffer, capacity, needed);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_get_trace(const muonrt_optimizer_t* optimizer, int32_t format,
-                                           char* buffer, int64_t capacity, int64_t* needed) {
-  return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_trace");
-    check_format(format);
-    MUONRT_REQUIRE(format == MUONRT_FORMAT_TEXT || o.settings().trace, Status::kInvalidState,
-                   "the times of stages were not kept (options: trace is 0); create the optimizer "
-                   "with trace = 1");
-    const std::string text = format == MUONRT_FORMAT_JSON
-                                 ? chrome_trace(o.pipeline().spans(), o.rank())
-                                 : to_text(o.pipeline().order());
-    api::write_text(text, buffer, capacity, needed);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_get_counters(const muonrt_optimizer_t* optimizer,
-                                              muonrt_counters_t* counters) {
-  return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_counters");
-    require_pointer(counters, "muonrt_optimizer_get_counters", "counters");
-    muonrt_counters_t out;
-    muonrt_counters_init(&out);
-    out.chunks_resident_peak = o.pipeline().resident_peak();
-    out.allocations = o.device().allocations();
-    out.allocated_bytes = o.device().allocated_bytes();
-    out.objects = o.device().objects();
-    out.exchanges = o.comm().exchanges();
-    out.bytes_sent = o.comm().bytes_sent();
-    out.orthogonalized = o.orthogonalized();
-    api::write_struct(counters, out, "counters");
     return Status::kOk;
   });
 }

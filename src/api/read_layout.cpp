@@ -8,7 +8,7 @@ namespace muonrt::api {
 
 namespace {
 
-/// What the layouts' own code refuses says whose layout it is.
+/// Adds `who` to the errors of `read`.
 template <class Read>
 auto named(const std::string& who, Read read) {
   try {
@@ -25,13 +25,14 @@ std::vector<Placement> read_placements(const muonrt_placement_t* given, int coun
     const muonrt_placement_t& p = given[i];
     MUONRT_REQUIRE(p.kind >= MUONRT_PLACEMENT_REPLICATE && p.kind <= MUONRT_PLACEMENT_PARTIAL,
                    kInvalidArg, who, ": placement ", i, " has kind ", p.kind,
-                   " (0 replicate, 1 shard, 2 strided shard, 3 partial); use one of them");
+                   ", but must be 0 (replicate), 1 (shard), 2 (strided shard) or 3 (partial); use "
+                   "one of these");
     const auto kind = static_cast<PlacementKind>(p.kind);
     const bool strided = kind == PlacementKind::kStridedShard;
     MUONRT_REQUIRE(strided ? p.split_factor >= 1 : (p.split_factor == 0 || p.split_factor == 1),
                    kInvalidArg, who, ": placement ", i, " has split_factor ", p.split_factor,
-                   strided ? " (a strided shard needs >= 1)" : " (only a strided shard has one)",
-                   "; correct it");
+                   strided ? ", but must be 1 or more" : ", but only a strided shard has one",
+                   strided ? "; set it to the number of groups" : "; set it to 0 or 1");
     out.push_back({kind, p.dim, strided ? p.split_factor : 1});
   }
   return out;
@@ -40,7 +41,7 @@ std::vector<Placement> read_placements(const muonrt_placement_t* given, int coun
 std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const std::string& who) {
   MUONRT_REQUIRE(given.n_cuts >= 0 && given.n_cuts <= 64 && (given.cuts || given.n_cuts == 0),
                  kInvalidArg, who, ": n_cuts is ", given.n_cuts,
-                 " (0 to 64, with `cuts` not null); correct it");
+                 ", but must be between 0 and 64, with `cuts` not NULL; pass the number of cuts");
   std::vector<Cut> out;
   for (int i = 0; i < given.n_cuts; ++i) {
     const muonrt_cut_t& c = given.cuts[i];
@@ -52,14 +53,15 @@ std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const st
   return out;
 }
 
-// The mesh dimensions that `last` acts over: those given, or all that no cut and no addend names.
+// The mesh dimensions of the last step: last_dims, or else all that no cut shards and that are not
+// partial.
 std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
                                 const std::vector<Cut>& cuts, const std::vector<int>& partial,
                                 const std::string& who) {
   MUONRT_REQUIRE(
       l.n_last_dims >= 0 && l.n_last_dims <= mesh.dims() && (l.last_dims || l.n_last_dims == 0),
       kInvalidArg, who, ": layout has n_last_dims ", l.n_last_dims, " (the mesh has ", mesh.dims(),
-      " dimensions); correct it");
+      " dimensions); pass the number of last_dims");
   if (l.last_dims) return {l.last_dims, l.last_dims + l.n_last_dims};
   std::vector<int> out;
   for (int d = 0; d < mesh.dims(); ++d) {
@@ -77,7 +79,8 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
             std::vector<Cut> cuts, std::vector<int> partial, const muonrt_layout_t& l,
             const std::string& who) {
   MUONRT_REQUIRE(l.n_values >= 0 && (l.values || l.n_values == 0), kInvalidArg, who,
-                 ": layout has n_values ", l.n_values, " with a null list or below 0; correct it");
+                 ": layout has n_values ", l.n_values,
+                 " with a list that is NULL, or below 0; pass the number of values");
   MUONRT_REQUIRE(l.kind != MUONRT_LAYOUT_CUTS || l.n_values == 0, kInvalidArg, who, ": layout has ",
                  l.n_values,
                  " values (kind is MUONRT_LAYOUT_CUTS, which takes none); set the kind "
@@ -105,8 +108,10 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
                    [&] { return Layout::with_flat(mesh, shape, cuts, dims, ranges, partial); });
     }
     default:
-      throw Error(kInvalidArg, cat(who, ": layout has kind ", l.kind,
-                                   " (0 cuts, 1 row bounds, 2 owner, 3 flat); use one of them"));
+      throw Error(
+          kInvalidArg,
+          cat(who, ": layout has kind ", l.kind,
+              ", but must be 0 (cuts), 1 (row bounds), 2 (owner) or 3 (flat); use one of these"));
   }
 }
 
@@ -121,7 +126,8 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
     muonrt_mesh_init(&defaults);
     const muonrt_mesh_t m = read_struct(given, defaults, cat(who, ": mesh").c_str());
     MUONRT_REQUIRE(m.ndim >= 1 && m.ndim <= MUONRT_MAX_DIMS, kInvalidArg, who, ": mesh has ndim ",
-                   m.ndim, " (1 to ", MUONRT_MAX_DIMS, "); correct it");
+                   m.ndim, ", but must be between 1 and ", MUONRT_MAX_DIMS,
+                   "; pass the number of sizes");
     MUONRT_REQUIRE(m.shape, kInvalidArg, who, ": mesh has a null shape; pass ", m.ndim, " sizes");
     const std::vector<int64_t> shape(m.shape, m.shape + m.ndim);
     std::vector<std::string> names;
@@ -140,7 +146,7 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
       for (const int64_t n : shape) {
         MUONRT_REQUIRE(n >= 1 && n <= world_ && count * n <= world_, kInvalidArg, who,
                        ": mesh shape ", shape, " does not fit the communicator (", world_,
-                       " ranks); correct it");
+                       " ranks); use sizes >= 1 whose product is at most this");
         count *= n;
       }
       ranks.assign(m.ranks, m.ranks + count);
@@ -161,12 +167,12 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
 Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int64_t* shape,
                           const std::string& who) {
   MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS, kInvalidArg, who, ": ndim is ", ndim,
-                 " (0 to ", MUONRT_MAX_DIMS, "); correct it");
+                 ", but must be between 0 and ", MUONRT_MAX_DIMS, "; pass the number of sizes");
   MUONRT_REQUIRE(shape || ndim == 0, kInvalidArg, who, ": shape is null; pass ", ndim, " sizes");
   const std::vector<int64_t> sizes(shape, shape + ndim);
   for (const int64_t n : sizes) {
     MUONRT_REQUIRE(n >= 0, kInvalidArg, who, ": shape is ", sizes,
-                   " (a size is negative); correct it");
+                   ", but a size cannot be negative; pass sizes >= 0");
   }
   muonrt_layout_t defaults;
   muonrt_layout_init(&defaults);
@@ -175,13 +181,13 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
   const auto over = mesh(l.mesh, who);
   MUONRT_REQUIRE(l.reading == MUONRT_READING_LITERAL || l.reading == MUONRT_READING_ORDERED,
                  kInvalidArg, who, ": layout has reading ", l.reading,
-                 " (0 literal, 1 ordered); use one of them");
+                 ", but must be 0 (literal) or 1 (ordered); use one of these");
   MUONRT_REQUIRE(!l.placements || l.n_cuts == 0, kInvalidArg, who,
                  ": layout has both placements and cuts; pass one of them");
   MUONRT_REQUIRE(
       l.n_flat_dims >= 0 && l.n_flat_dims <= over->dims() && (l.flat_dims || l.n_flat_dims == 0),
       kInvalidArg, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
-      " dimensions); correct it");
+      " dimensions); pass the number of flat_dims");
   std::vector<Cut> cuts;
   std::vector<int> partial;
   if (l.placements) {

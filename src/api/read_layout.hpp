@@ -9,8 +9,7 @@
 
 namespace muonrt::api {
 
-/// Reads C layouts into ours. Meshes are kept by their content, so that many parameters over one
-/// mesh share it.
+/// Converts C layouts. Layouts with equal meshes share one Mesh.
 class LayoutReader {
  public:
   explicit LayoutReader(int world) : world_(world) {}

@@ -18,13 +18,15 @@ constexpr int64_t kTimeoutMs = 60'000;
 
 void require_timeout(int64_t ms, const char* function) {
   MUONRT_REQUIRE(ms >= 1 && ms <= kMaxTimeoutMs, Status::kInvalidArgument, function,
-                 ": timeout_ms is ", ms, " (1 to ", kMaxTimeoutMs, "); correct it");
+                 ": timeout_ms is ", ms, ", but must be between 1 and ", kMaxTimeoutMs,
+                 "; set it to a number of milliseconds");
 }
 
 void require_secret_bytes(int64_t bytes, const char* function) {
   const auto least = static_cast<int64_t>(kSecretBytes);
   MUONRT_REQUIRE(bytes >= least && bytes <= 4096, Status::kInvalidArgument, function,
-                 ": secret_bytes is ", bytes, " (", least, " to 4096); correct it");
+                 ": secret_bytes is ", bytes, " (", least,
+                 " to 4096); pass the size of the secret");
 }
 
 }  // namespace
@@ -63,8 +65,10 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
     if (given.listening) {
       rendezvous.listening = [&](const std::string& address) {
         const int32_t code = given.listening(given.state, address.c_str());
-        MUONRT_REQUIRE(code == 0, Status::kCallback, kName, ": tcp.listening returned ", code,
-                       " for ", address, " (0 is success); nobody was let in");
+        MUONRT_REQUIRE(
+            code == 0, Status::kCallback, kName, ": tcp.listening returned ", code, " for ",
+            address,
+            " (0 is success), so no rank was connected; return 0 if the address was published");
       };
     }
     *comm = api::release_handle(std::make_unique<muonrt_comm>(
@@ -93,7 +97,8 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
     require_pointer(given.path, kName, "folder.path");
     require_pointer(given.run_id, kName, "folder.run_id");
     require_timeout(given.timeout_ms, kName);
-    // A secret that went missing on its way here is no wish to have none.
+    // secret_bytes without a secret is an error, because NULL would mean that no secret is
+    // required.
     if (given.secret_bytes != 0) require_pointer(given.secret, kName, "folder.secret");
     if (given.secret) require_secret_bytes(given.secret_bytes, kName);
     FolderRendezvous rendezvous;

@@ -3,7 +3,6 @@
 #include "api/as_status.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
-#include "muonrt/optimizer.h"
 #include "optimizer/routing.hpp"
 
 using namespace muonrt;
@@ -15,18 +14,18 @@ namespace {
 std::vector<std::string> read_keys(const char* const* keys, int32_t count, const char* what) {
   MUONRT_REQUIRE(count >= 0 && (keys || count == 0), Status::kInvalidArgument, "routing: n_", what,
                  " is ", count, " with ", what, keys ? " given" : " null",
-                 " (0 or more, with a list); correct it");
+                 " (0 or more, with a list); set both");
   std::vector<std::string> out;
   for (int32_t i = 0; i < count; ++i) {
     MUONRT_REQUIRE(keys[i] && *keys[i], Status::kInvalidArgument, "routing: ", what, "[", i,
                    "] is ", keys[i] ? "empty" : "null",
-                   " (it would match every name); give a text");
+                   ", and an empty text would match every name; set a text");
     out.push_back(keys[i]);
   }
   return out;
 }
 
-// The default keys as C wants them.
+/// The default keys as an array of C strings.
 const std::vector<const char*>& default_keys() {
   static const std::vector<std::string> texts = RoutingRules::default_adamw_keys();
   static const std::vector<const char*> pointers = [] {
@@ -51,7 +50,7 @@ void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size) {
   });
 }
 
-muonrt_status_t muonrt_routing_resolve(int32_t* role, int32_t* view,
+muonrt_status_t muonrt_routing_resolve(enum muonrt_role* role, enum muonrt_view* view,
                                        const muonrt_routing_t* routing, const char* name,
                                        int32_t ndim) {
   return as_status([&] {
@@ -67,14 +66,14 @@ muonrt_status_t muonrt_routing_resolve(int32_t* role, int32_t* view,
       rules.expert_keys = read_keys(r.expert_keys, r.n_expert_keys, "expert_keys");
     }
     const Route found = route(rules, name, ndim);
-    *role = static_cast<int32_t>(found.role);
-    *view = static_cast<int32_t>(found.view);
+    *role = static_cast<enum muonrt_role>(found.role);
+    *view = static_cast<enum muonrt_view>(found.view);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_name_normalize(const char* name, char* buffer, int64_t capacity,
-                                      int64_t* needed) {
+muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity, int64_t* needed,
+                                      const char* name) {
   return as_status([&] {
     require_pointer(name, "muonrt_name_normalize", "name");
     api::write_text(normalize_name(name), buffer, capacity, needed);
@@ -82,13 +81,13 @@ muonrt_status_t muonrt_name_normalize(const char* name, char* buffer, int64_t ca
   });
 }
 
-muonrt_status_t muonrt_qk_layer_parse(int32_t* kind, int64_t* layer, const char* name) {
+muonrt_status_t muonrt_qk_layer_parse(enum muonrt_qk_kind* kind, int64_t* layer, const char* name) {
   return as_status([&] {
     require_pointer(kind, "muonrt_qk_layer_parse", "kind");
     require_pointer(layer, "muonrt_qk_layer_parse", "layer");
     require_pointer(name, "muonrt_qk_layer_parse", "name");
     const QkLayer found = parse_qk_layer(name);
-    *kind = static_cast<int32_t>(found.kind);
+    *kind = static_cast<enum muonrt_qk_kind>(found.kind);
     *layer = found.layer;
     return Status::kOk;
   });

@@ -5,8 +5,6 @@
 #include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
-#include "optimizer/agreement.hpp"
-#include "state/checkpoint.hpp"
 #include "state/state_shards.hpp"
 
 using namespace muonrt;
@@ -23,228 +21,92 @@ const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) 
   return api::unwrap(handle, function, "optimizer");
 }
 
-/// What the extents of the last call point to.
+/// The state shards of the last call, and what their pointers refer to.
 class StateShardList : public api::BorrowedStorage {
  public:
-  explicit StateShardList(std::vector<StateShard> pieces) : pieces_(std::move(pieces)) {
-    for (const StateShard& piece : pieces_) {
+  explicit StateShardList(std::vector<StateShard> shards) : shards_(std::move(shards)) {
+    for (const StateShard& shard : shards_) {
       std::vector<muonrt_run_t>& runs = runs_.emplace_back();
       std::vector<int64_t>& counts = counts_.emplace_back();
-      for (const Runs& list : piece.extent.runs) {
+      for (const Runs& list : shard.extent.runs) {
         counts.push_back(std::ssize(list));
         for (const Run& run : list) runs.push_back({run.begin, run.end});
       }
     }
   }
-  int64_t size() const { return std::ssize(pieces_); }
+  int64_t size() const { return std::ssize(shards_); }
   muonrt_state_shard_t at(int64_t index) const {
     const auto i = static_cast<size_t>(index);
-    const StateShard& piece = pieces_[i];
+    const StateShard& shard = shards_[i];
     muonrt_state_shard_t out;
     muonrt_state_shard_init(&out);
-    out.kind = piece.tensor.kind;
-    out.param = piece.tensor.param;
-    out.dtype = piece.tensor.dtype == "F32"    ? MUONRT_DTYPE_F32
-                : piece.tensor.dtype == "BF16" ? MUONRT_DTYPE_BF16
+    out.kind = shard.tensor.kind;
+    out.param = shard.tensor.param;
+    out.dtype = shard.tensor.dtype == "F32"    ? MUONRT_DTYPE_F32
+                : shard.tensor.dtype == "BF16" ? MUONRT_DTYPE_BF16
                                                : 0;
-    out.ndim = static_cast<int32_t>(piece.extent.shape.size());
-    out.shape = piece.extent.shape.data();
+    out.ndim = static_cast<int32_t>(shard.extent.shape.size());
+    out.shape = shard.extent.shape.data();
     out.runs = runs_[i].data();
     out.n_runs = counts_[i].data();
-    out.begin = piece.extent.begin;
-    out.end = piece.extent.end;
-    out.data = piece.data;
-    out.write_begin = piece.write_begin;
-    out.write_end = piece.write_end;
+    out.begin = shard.extent.begin;
+    out.end = shard.extent.end;
+    out.data = shard.data;
+    out.write_begin = shard.write_begin;
+    out.write_end = shard.write_end;
     return out;
   }
 
  private:
-  std::vector<StateShard> pieces_;
+  std::vector<StateShard> shards_;
   std::vector<std::vector<muonrt_run_t>> runs_;
   std::vector<std::vector<int64_t>> counts_;
-};
-
-SaveSettings read_options(const muonrt_save_options_t* given) {
-  muonrt_save_options_t o;
-  muonrt_save_options_init(&o);
-  if (given) o = api::read_struct(given, o, "save options");
-  MUONRT_REQUIRE(o.with_params == 0 || o.with_params == 1, kInvalidArg,
-                 "save options: with_params is ", o.with_params, " (0 or 1); correct it");
-  MUONRT_REQUIRE(o.keep >= 1, kInvalidArg, "save options: keep is ", o.keep,
-                 " (>= 1: this checkpoint is one of them); correct it");
-  return {o.with_params == 1, o.keep};
-}
-
-LoadSettings read_options(const muonrt_load_options_t* given) {
-  muonrt_load_options_t o;
-  muonrt_load_options_init(&o);
-  if (given) o = api::read_struct(given, o, "load options");
-  const auto flag = [](const char* name, int32_t value) {
-    MUONRT_REQUIRE(value == 0 || value == 1, kInvalidArg, "load options: ", name, " is ", value,
-                   " (0 or 1); correct it");
-    return value == 1;
-  };
-  const std::string manifest = o.manifest ? o.manifest : "";
-  MUONRT_REQUIRE(manifest.find('/') == manifest.npos, kInvalidArg, "load options: manifest is ",
-                 in_quotes(manifest), " (the name of a file in the folder); correct it");
-  return {manifest, !flag("without_params", o.without_params), flag("partial", o.partial)};
-}
-
-void require_idle(const muonrt_optimizer_t& handle, const char* function) {
-  MUONRT_REQUIRE(!handle.saving || !handle.saving->in_progress(), Status::kInvalidState, function,
-                 ": a save is under way; call muonrt_optimizer_save_wait first");
-}
-
-/// What a call was given, once no rank has a bad argument, or no memory for them. Collective.
-template <class Options>
-struct FolderCall {
-  Optimizer& optimizer;
-  std::string folder = {};
-  decltype(read_options(static_cast<const Options*>(nullptr))) settings = {};
-
-  template <class Prepare>
-  FolderCall(muonrt_optimizer_t* handle, const char* function, const char* to,
-             const Options* options, const Prepare& prepare)
-      : optimizer(unwrap(handle, function)) {
-    optimizer.require_usable();
-    run_collectively(optimizer.comm(), [&] {
-      require_pointer(to, function, "folder");
-      settings = read_options(options);
-      require_idle(*handle, function);
-      folder = to;
-      prepare();
-    });
-  }
-  FolderCall(muonrt_optimizer_t* handle, const char* function, const char* to,
-             const Options* options)
-      : FolderCall(handle, function, to, options, [] {}) {}
 };
 
 }  // namespace
 
 extern "C" {
 
-muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param, int32_t kind,
-                                       muonrt_state_view_t* view) {
+muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_state_shard_t* shards, int64_t capacity,
+                                                  int64_t* n_shards,
+                                                  muonrt_optimizer_t* optimizer) {
   return as_status([&] {
-    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_state");
-    require_pointer(view, "muonrt_optimizer_state", "view");
-    const StateView found = o.state(param, static_cast<StateKind>(kind));
-    muonrt_state_view_t out;
-    muonrt_state_view_init(&out);
-    out.dtype = found.dtype;
-    out.data = found.data;
-    out.numel = found.numel;
-    out.place = static_cast<int32_t>(found.location);
-    api::write_struct(view, out, "view");
+    const char* const function = "muonrt_optimizer_get_state_shards";
+    const Optimizer& o = unwrap(optimizer, function);
+    require_pointer(n_shards, function, "n_shards");
+    MUONRT_REQUIRE(capacity >= 0, kInvalidArg, function, ": capacity is ", capacity,
+                   ", but must be 0 or more; pass the number of elements in shards");
+    if (capacity != 0) require_pointer(shards, function, "shards");
+    auto list = std::make_unique<StateShardList>(local_state_shards(o, false));
+    const auto count = std::min(capacity, list->size());
+    const size_t stride = count > 0 ? api::struct_size_of(shards, "shards", sizeof *shards) : 0;
+    for (int64_t i = 0; i < count; ++i) {
+      char* const to = reinterpret_cast<char*>(shards) + static_cast<size_t>(i) * stride;
+      const auto size = static_cast<uint32_t>(stride);
+      std::memcpy(to, &size, sizeof size);
+      api::write_struct(to, list->at(i), "shards");
+    }
+    *n_shards = list->size();
+    optimizer->state_shards = std::move(list);
     return Status::kOk;
   });
 }
 
-muonrt_status_t muonrt_optimizer_get_update_count(const muonrt_optimizer_t* optimizer,
-                                                  int64_t param, int64_t* updates) {
+muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
+                                                  const muonrt_optimizer_t* optimizer,
+                                                  int64_t param) {
   return as_status([&] {
     const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_update_count");
-    require_pointer(updates, "muonrt_optimizer_get_update_count", "updates");
-    *updates = o.updates(param);
+    require_pointer(count, "muonrt_optimizer_get_update_count", "count");
+    *count = o.updates(param);
     return Status::kOk;
   });
 }
 
 muonrt_status_t muonrt_optimizer_set_update_count(muonrt_optimizer_t* optimizer, int64_t param,
-                                                  int64_t updates) {
+                                                  int64_t count) {
   return as_status([&] {
-    unwrap(optimizer, "muonrt_optimizer_set_update_count").set_updates(param, updates);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_optimizer_t* optimizer,
-                                                  muonrt_state_shard_t* extents, int64_t capacity,
-                                                  int64_t* n_extents) {
-  return as_status([&] {
-    const char* const function = "muonrt_optimizer_get_state_shards";
-    const Optimizer& o = unwrap(optimizer, function);
-    require_pointer(n_extents, function, "n_extents");
-    MUONRT_REQUIRE(capacity >= 0, kInvalidArg, function, ": capacity is ", capacity,
-                   " (>= 0); correct it");
-    if (capacity != 0) require_pointer(extents, function, "extents");
-    auto list = std::make_unique<StateShardList>(local_state_shards(o, false));
-    const auto count = std::min(capacity, list->size());
-    const size_t stride = count > 0 ? api::struct_size_of(extents, "extents", sizeof *extents) : 0;
-    for (int64_t i = 0; i < count; ++i) {
-      char* const to = reinterpret_cast<char*>(extents) + static_cast<size_t>(i) * stride;
-      const auto size = static_cast<uint32_t>(stride);
-      std::memcpy(to, &size, sizeof size);
-      api::write_struct(to, list->at(i), "extents");
-    }
-    *n_extents = list->size();
-    optimizer->extents = std::move(list);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
-                                      const muonrt_save_options_t* options) {
-  return as_status([&] {
-    const FolderCall call(optimizer, "muonrt_optimizer_save", folder, options);
-    Files files;
-    save_state(call.optimizer, call.folder, call.settings, files);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_save_reserve(muonrt_optimizer_t* optimizer,
-                                              const muonrt_save_options_t* options,
-                                              int64_t* bytes) {
-  return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_save_reserve");
-    require_idle(*optimizer, "muonrt_optimizer_save_reserve");
-    if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
-    const int64_t taken = optimizer->saving->reserve(o, read_options(options).with_params);
-    if (bytes) *bytes = taken;
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const char* folder,
-                                            const muonrt_save_options_t* options) {
-  return as_status([&] {
-    const FolderCall call(optimizer, "muonrt_optimizer_save_begin", folder, options, [&] {
-      if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
-    });
-    optimizer->saving->begin(call.optimizer, call.folder, call.settings);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer) {
-  return as_status([&] {
-    const char* const function = "muonrt_optimizer_save_wait";
-    const Optimizer& o = unwrap(optimizer, function);
-    MUONRT_REQUIRE(optimizer->saving && optimizer->saving->in_progress(), Status::kInvalidState,
-                   function, ": no save is under way; call muonrt_optimizer_save_begin first");
-    o.require_usable();
-    optimizer->saving->wait();
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
-                                      const muonrt_load_options_t* options) {
-  return as_status([&] {
-    const FolderCall call(optimizer, "muonrt_optimizer_load", folder, options);
-    optimizer->load_notes = load_state(call.optimizer, call.folder, call.settings);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_get_load_notes(const muonrt_optimizer_t* optimizer, char* buffer,
-                                                int64_t capacity, int64_t* needed) {
-  return as_status([&] {
-    unwrap(optimizer, "muonrt_optimizer_get_load_notes");
-    api::write_text(optimizer->load_notes, buffer, capacity, needed);
+    unwrap(optimizer, "muonrt_optimizer_set_update_count").set_updates(param, count);
     return Status::kOk;
   });
 }

@@ -6,38 +6,41 @@
 
 namespace muonrt::api {
 
-// What is promised of growable structs is in muonrt/base.h. Before 1.0 every struct is in its first
-// version, which grows; the size it has then stays the smallest.
+// muonrt/base.h describes how structs grow. Before version 1.0 a struct is accepted only in its
+// present size or larger; from 1.0 on, its size in version 1.0 remains the smallest one that is
+// accepted.
 
-/// More than any version will have: a struct that was not filled, and whose tail must not be read.
+/// Larger than any version. A larger struct_size was not initialized, so the struct must not be
+/// read.
 constexpr uint32_t kMaxStructBytes = 1u << 16;
 
-/// Errors: INVALID_ARGUMENT for a size that no version of the struct can have.
+/// Returns the struct_size. Errors: INVALID_ARGUMENT for a size that no version has.
 inline uint32_t struct_size_of(const void* given, const char* who, size_t first_version) {
   uint32_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  MUONRT_REQUIRE(size >= first_version && size % 4 == 0 && size <= kMaxStructBytes,
-                 Status::kInvalidArgument, who, ": struct_size is ", size,
-                 " (a multiple of 4 from ", first_version, " to ", kMaxStructBytes,
-                 "); fill the struct with its _init function first, by headers as old as the "
-                 "library or newer");
+  MUONRT_REQUIRE(
+      size >= first_version && size % 4 == 0 && size <= kMaxStructBytes, Status::kInvalidArgument,
+      who, ": struct_size is ", size, ", but must be a multiple of 4 from ", first_version, " to ",
+      kMaxStructBytes,
+      "; initialize the struct with its _init macro, from headers that are not older than "
+      "the library");
   return size;
 }
 
-/// A field without a meaning yet, which a later version may give it one.
+/// Requires that a reserved field is 0, because a later version may use it.
 inline void require_zero(int32_t value, const char* who, const char* field) {
   MUONRT_REQUIRE(value == 0, Status::kInvalidArgument, who, ": ", field, " is ", value,
-                 " (nothing is known by that name yet); fill the struct with its _init function");
+                 ", but must be 0; initialize the struct with its _init macro");
 }
 
-/// The caller's struct in our version's shape.
+/// Copies the struct of the caller, which may be newer or older, to the struct of this version.
 template <class T>
 T read_struct(const void* given, const T& defaults, const char* who) {
   const uint32_t size = struct_size_of(given, who, sizeof(T));
   for (size_t i = sizeof(T); i < size; ++i) {
     MUONRT_REQUIRE(static_cast<const unsigned char*>(given)[i] == 0, Status::kInvalidArgument, who,
-                   ": struct_size is ", size, " (this library knows ", sizeof(T),
-                   " bytes, and byte ", i, " behind them is set); use a newer library");
+                   ": struct_size is ", size, ", but this library knows only ", sizeof(T),
+                   " bytes, and byte ", i, " is not 0; use a newer library");
   }
   T out = defaults;
   std::memcpy(&out, given, size < sizeof(T) ? size : sizeof(T));
@@ -47,7 +50,7 @@ T read_struct(const void* given, const T& defaults, const char* who) {
   return out;
 }
 
-/// Writes `value` back, no further than the caller's struct reaches; its struct_size stays.
+/// Copies `value` to the struct of the caller, at most its size. Its struct_size does not change.
 template <class T>
 void write_struct(void* to, const T& value, const char* who) {
   const uint32_t size = struct_size_of(to, who, sizeof(T));

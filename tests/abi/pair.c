@@ -1,4 +1,4 @@
-/* One of two ranks that meet in a folder; says how making an optimizer together ended.
+/* One of two ranks that connect in a shared folder, create an optimizer and print the result.
  * Usage: muonrt_c_pair RANK FOLDER RUN */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   muonrt_layout_init(&layout);
   layout.mesh = &mesh;
   layout.placements = &rows;
-  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  muonrt_group_init_muon(&group);
   muonrt_param_init(&param);
   param.name = "w";
   param.ndim = 2;
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   status = muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1);
   if (status != MUONRT_OK) {
     printf("%s: %s\n", muonrt_status_get_name(status), muonrt_get_last_error());
-    muonrt_comm_destroy(comm); /* rank 0 hands on what it has yet for rank 1 */
+    muonrt_comm_destroy(comm); /* rank 0 first forwards its last messages to rank 1 */
     return 1;
   }
 

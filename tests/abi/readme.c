@@ -19,7 +19,7 @@ int main(void) {
   muonrt_group_t group;
   muonrt_param_t param;
   muonrt_optimizer_t* optimizer;
-  muonrt_step_args_t step;
+  muonrt_step_args_t args;
 
   for (int i = 0; i < 12; ++i) {
     shard[i] = 0.1f * (float)i;
@@ -34,19 +34,19 @@ int main(void) {
   muonrt_layout_init(&layout);           /* how the tensor is distributed */
   layout.mesh = &mesh;                   /* the ranks */
   layout.placements = &rows;             /* dimension 0 is sharded */
-  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  muonrt_group_init_muon(&group);
   muonrt_param_init(&param);
   param.name = "w1";
   param.ndim = 2;
-  param.shape = shape; /* the whole tensor's */
+  param.shape = shape; /* of the whole tensor */
   param.layout = &layout;
   param.data = shard;          /* this rank's shard; updated in place */
   param.grad = shard_gradient; /* read by the step */
   check(muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1));
 
-  muonrt_step_args_init(&step);
-  step.lr = 3e-4;
-  check(muonrt_optimizer_step(optimizer, &step, NULL)); /* collective */
+  muonrt_step_args_init(&args);
+  args.lr = 3e-4;
+  check(muonrt_optimizer_step(NULL, optimizer, &args)); /* collective */
 
   printf("w1[0] = %.5f\n", (double)shard[0]);
   muonrt_optimizer_destroy(optimizer);

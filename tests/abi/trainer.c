@@ -1,7 +1,7 @@
 /* A trainer in C99: fits a two-layer network to a function of 16 numbers, with its matrices sharded
- * over ranks. Every rank holds a part of each matrix, gathers what it computes with, and lets
- * muonrt step. Run it alone, or under mpirun. The loss must fall below a twentieth of where it
- * began. */
+ * over ranks. Each rank holds a shard of each matrix, gathers the whole matrices, and calls
+ * muonrt_optimizer_step(). Run it as one process or under mpirun. The loss must fall below a
+ * twentieth of its first value. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,21 +9,19 @@
 
 #include "muonrt/muonrt.h"
 #ifdef USE_MPI
-#include <mpi.h>
-
-#include "muonrt/mpi.h"
+#include "muonrt/mpi_comm.h"
 #endif
 
 enum { IN = 16, HIDDEN = 48, SAMPLES = 256, STEPS = 120, MATRICES = 2, MAX_RANKS = 64 };
 
-/* Ends the program with the library's own words. */
+/* Ends the program with the error message of muonrt if the call has failed. */
 static void check(muonrt_status_t status, const char* what) {
   if (status == MUONRT_OK) return;
   fprintf(stderr, "%s: %s: %s\n", what, muonrt_status_get_name(status), muonrt_get_last_error());
   exit(1);
 }
 
-/* A number in [-1, 1) that every rank can work out. */
+/* A pseudorandom number in [-1, 1), the same on every rank. */
 static float noise(uint32_t i) {
   i = (i ^ 61u) ^ (i >> 16);
   i *= 0x9e3779b1u;
@@ -61,21 +59,23 @@ static double forward_backward(float* const full[MATRICES], float* const grad[MA
   return loss;
 }
 
-/* full <- every rank's rows, in rank order; the shards may be uneven, or empty. */
+/* Gathers the rows of all ranks into `full`, in rank order. Shards may have different sizes or be
+ * empty. */
 static void gather(muonrt_comm_t* comm, int32_t ranks, const muonrt_layout_t* layout,
                    const int64_t* shape, const float* shard, int64_t mine, float* full) {
-  muonrt_message_t sends[MAX_RANKS], receives[MAX_RANKS];
+  muonrt_send_t sends[MAX_RANKS];
+  muonrt_receive_t receives[MAX_RANKS];
   int64_t n_sends = 0, n_receives = 0;
   int32_t r;
   for (r = 0; r < ranks; ++r) {
     int64_t local[2];
     check(muonrt_layout_get_local_shape(local, layout, ranks, 2, shape, r), "layout");
     if (mine > 0) {
-      const muonrt_message_t m = {r, 0, (void*)shard, mine * (int64_t)sizeof(float)};
+      const muonrt_send_t m = {r, 0, shard, mine * (int64_t)sizeof(float)};
       sends[n_sends++] = m;
     }
     if (local[0] * local[1] > 0) {
-      const muonrt_message_t m = {r, 0, full, local[0] * local[1] * (int64_t)sizeof(float)};
+      const muonrt_receive_t m = {r, 0, full, local[0] * local[1] * (int64_t)sizeof(float)};
       receives[n_receives++] = m;
       full += local[0] * local[1];
     }
@@ -107,9 +107,9 @@ static int train(muonrt_comm_t* comm) {
   muonrt_layout_init(&layout);
   layout.mesh = &mesh;
   layout.placements = &rows;
-  muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
+  muonrt_group_init_muon(&groups[0]);
   groups[0].weight_decay = 0.0;
-  muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
+  muonrt_group_init_adamw(&groups[1]);
   groups[1].weight_decay = 0.0;
 
   for (m = 0; m < MATRICES; ++m) {
@@ -142,14 +142,14 @@ static int train(muonrt_comm_t* comm) {
     for (m = 0; m < MATRICES; ++m) {
       gather(comm, ranks, &layout, shapes[m], shard[m], numel[m], full[m]);
     }
-    loss = forward_backward(full, full_grad); /* every rank sees all samples: already reduced */
+    loss = forward_backward(full, full_grad); /* every rank computes all samples, so no reduction */
     if (step == 0) begin = loss;
     for (m = 0; m < MATRICES; ++m) {
       memcpy(grad[m], full_grad[m] + first[m], (size_t)numel[m] * sizeof(float));
     }
     muonrt_step_args_init(&args);
     args.lr = 0.05 * (1.0 - (double)step / (double)STEPS);
-    check(muonrt_optimizer_step(optimizer, &args, NULL), "step");
+    check(muonrt_optimizer_step(NULL, optimizer, &args), "step");
   }
   if (rank == 0) printf("%d ranks: loss %.4f -> %.4f\n", (int)ranks, begin, loss);
   muonrt_optimizer_destroy(optimizer);
@@ -166,9 +166,8 @@ int main(int argc, char** argv) {
   muonrt_comm_t* comm;
   int failed;
 #ifdef USE_MPI
-  MPI_Comm world = MPI_COMM_WORLD;
   MPI_Init(&argc, &argv);
-  check(muonrt_comm_create_mpi(&comm, &world, 60000), "communicator");
+  check(muonrt_comm_create_mpi(&comm, MPI_COMM_WORLD, 60000), "communicator");
 #else
   (void)argc;
   (void)argv;

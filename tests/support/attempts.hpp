@@ -20,7 +20,7 @@ struct Ended {
   bool says(const std::string& part) const { return message.find(part) != std::string::npos; }
 };
 
-/// A step with the gradients as they are; errors become results.
+/// Runs a step with the present gradients. Errors become results.
 inline Ended attempt_only(Rank& rank, int64_t step) {
   Ended out;
   const Tensors before = rank.tensors();
@@ -39,7 +39,7 @@ inline Ended attempt(Rank& rank, int64_t step) {
   return attempt_only(rank, step);
 }
 
-/// Runs `script(rank, comm)` on every rank of the case. Returns what it returns, by rank.
+/// Runs `script(rank, comm)` on every rank of the case. Returns its results by rank.
 template <class Script>
 auto on_each(const Case& c, Script script, const MakeDevice& make_device = host_device,
              muonrt::ThreadFaults faults = {}) {

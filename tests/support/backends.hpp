@@ -16,14 +16,14 @@ struct Backend {
   bool slow = false;  // portable loops: keep the matrices small
   muonrt::Ops* ops = nullptr;
   muonrt::Stream* stream = nullptr;
-  /// Returns when everything enqueued has run; throws the first error of it.
+  /// Waits until all enqueued work has run; throws its first error.
   std::function<void()> wait;
   std::shared_ptr<void> keeper;
-  /// Memory that both the ops and the test reach, aligned to 256 bytes.
+  /// Memory that the ops and the test can access, aligned to 256 bytes.
   std::function<std::shared_ptr<void>(int64_t bytes)> memory;
 };
 
-/// Every backend there is: the host with one thread, with two, with portable products, and CUDA if
+/// All backends: the host with one thread, with two threads and with portable products, and CUDA if
 /// there is a GPU.
 std::vector<Backend> all();
 Backend host(int threads, bool portable_gemm = false);

@@ -6,7 +6,8 @@
 
 #include "support/world.hpp"
 
-/// The cases of the promise "same bits on any mesh": parameters, meshes, placements, settings.
+/// Cases for the promise that results are bitwise identical on any mesh: parameters, meshes,
+/// placements, settings.
 namespace bits {
 
 using muonrt::Placement;
@@ -21,7 +22,7 @@ inline std::vector<world::Param> params(bool half) {
     p.name = name;
     p.shape = std::move(shape);
     p.role = role;
-    // A third of each dtype pair, so that all of them travel in one world.
+    // A third of the parameters has each pair of dtypes, so that one case exchanges all of them.
     if (half && out.size() % 3 != 0) p.grad_dtype = muonrt::DType::kBF16;
     if (half && out.size() % 3 == 2) p.dtype = muonrt::DType::kBF16;
     out.push_back(std::move(p));
@@ -159,7 +160,7 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.rank_array = m.ranks;
   c.params = params(half);
   for (size_t i = 0; i < c.params.size(); ++i) {
-    // Its rows, which are scaled to one norm, lie as columns.
+    // Its rows, which are scaled to the same norm, are stored as columns.
     if (f.variant == kScaledLines && c.params[i].name == "tall") c.params[i].transposed = true;
     c.params[i].placements = placements(f.scheme, i, m.mesh.size(), c.params[i].shape, m.mesh);
   }

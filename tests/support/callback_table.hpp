@@ -11,14 +11,14 @@ namespace callback_table {
 
 using namespace muonrt;
 
-/// A caller's transport, made of one that is known to work: the table's functions hand on to it.
+/// A transport of the caller: its functions forward to `inner`, a transport of muonrt.
 struct State {
   std::unique_ptr<Transport> inner;
   std::atomic<int>* destroyed;
 };
 
 template <class Body>
-muonrt_status_t hand_on(int64_t timeout_ms, void* state, char* message, int64_t capacity,
+muonrt_status_t forward(int64_t timeout_ms, void* state, char* message, int64_t capacity,
                         Body body) {
   Transport& t = *static_cast<State*>(state)->inner;
   try {
@@ -31,14 +31,15 @@ muonrt_status_t hand_on(int64_t timeout_ms, void* state, char* message, int64_t 
   }
 }
 
-inline muonrt_status_t exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
-                                const muonrt_message_t* receives, int64_t n_receives,
+inline muonrt_status_t exchange(void* state, const muonrt_send_t* sends, int64_t n_sends,
+                                const muonrt_receive_t* receives, int64_t n_receives,
                                 int64_t timeout_ms, char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
+  return forward(timeout_ms, state, message, capacity, [&](Transport& t) {
     std::vector<SendTo> out;
     std::vector<ReceiveFrom> in;
     for (int64_t i = 0; i < n_sends; ++i) {
-      if (sends[i].peer == t.rank()) throw Error(Status::kInternal, "a message to oneself");
+      if (sends[i].peer == t.rank())
+        throw Error(Status::kInternal, "a message of a rank to itself");
       out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
     }
     for (int64_t i = 0; i < n_receives; ++i) {
@@ -50,22 +51,22 @@ inline muonrt_status_t exchange(void* state, const muonrt_message_t* sends, int6
 
 inline muonrt_status_t allgather(void* state, const void* mine, void* all, int64_t bytes,
                                  int64_t timeout_ms, char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity,
+  return forward(timeout_ms, state, message, capacity,
                  [&](Transport& t) { t.allgather(mine, all, bytes); });
 }
 
 inline muonrt_status_t reduce_max(void* state, const float* in, float* out, int64_t n,
                                   int64_t timeout_ms, char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
-    if (in == out) throw Error(Status::kInternal, "the buffers are one");
+  return forward(timeout_ms, state, message, capacity, [&](Transport& t) {
+    if (in == out) throw Error(Status::kInternal, "in and out are the same buffer");
     t.reduce_max(in, out, n);
   });
 }
 
 inline muonrt_status_t reduce_sum(void* state, const int64_t* in, int64_t* out, int64_t n,
                                   int64_t timeout_ms, char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
-    if (in == out) throw Error(Status::kInternal, "the buffers are one");
+  return forward(timeout_ms, state, message, capacity, [&](Transport& t) {
+    if (in == out) throw Error(Status::kInternal, "in and out are the same buffer");
     t.reduce_sum(in, out, n);
   });
 }
@@ -74,7 +75,7 @@ inline void abort_all(void* state, muonrt_status_t status, const char* message) 
   static_cast<State*>(state)->inner->abort(static_cast<Status>(status), message);
 }
 
-inline muonrt_status_t published(void* state, char* message, int64_t capacity) {
+inline muonrt_status_t get_published_error(void* state, char* message, int64_t capacity) {
   const auto error = static_cast<State*>(state)->inner->published_error();
   if (!error) return MUONRT_OK;
   std::strncpy(message, error->what(), static_cast<size_t>(capacity) - 1);
@@ -89,18 +90,18 @@ inline void destroy(void* state) {
 
 inline muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms,
                                  char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
+  return forward(timeout_ms, state, message, capacity, [&](Transport& t) {
     out->state = new State{t.duplicate(), static_cast<State*>(state)->destroyed};
     out->exchange = exchange;
     out->allgather = allgather;
     out->duplicate = duplicate;
     out->abort = abort_all;
     out->destroy = destroy;
-    out->get_published_error = published;
+    out->get_published_error = get_published_error;
   });
 }
 
-/// Everything offered.
+/// A table with all functions.
 inline muonrt_transport_t table_over(std::unique_ptr<Transport> inner,
                                      std::atomic<int>& destroyed) {
   muonrt_transport_t table;
@@ -116,7 +117,7 @@ inline muonrt_transport_t table_over(std::unique_ptr<Transport> inner,
   table.duplicate = duplicate;
   table.abort = abort_all;
   table.destroy = destroy;
-  table.get_published_error = published;
+  table.get_published_error = get_published_error;
   return table;
 }
 

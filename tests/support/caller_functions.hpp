@@ -10,8 +10,8 @@
 
 namespace world {
 
-/// A caller's own assign, gather and redistribute for ranks that are threads: they show each other
-/// their buffers on a board, and copy element by element.
+/// The functions assign, gather and redistribute of a caller whose ranks are threads. The ranks
+/// publish the addresses of their buffers and copy element by element.
 class Board {
  public:
   explicit Board(const Case& of) : case_(of), meet_(of.world) {
@@ -21,7 +21,8 @@ class Board {
     for (const Param& p : of.params) layouts_.push_back(viewed(p, layout_of(p, mesh)));
   }
 
-  /// Gives a rank's settings the functions. Owners go round the ranks, holders or not.
+  /// Sets the functions in the settings of a rank. The owners are all ranks in turn, including
+  /// ranks that hold no element.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     const int world = case_.world;

@@ -1,5 +1,5 @@
 #pragma once
-// <catch2/catch.hpp> where Catch2 is version 3: the names of version 2 that the tests use.
+// Replaces <catch2/catch.hpp> if Catch2 has version 3: the names of version 2 that the tests use.
 #include <catch2/catch_all.hpp>
 #include <cstdint>
 #include <string>

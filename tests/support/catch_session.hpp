@@ -1,7 +1,8 @@
 #pragma once
 #include <catch2/catch.hpp>
 
-/// Takes a program's arguments. No test at all is a failure (in version 3 of Catch2 by itself).
+/// Runs the tests that the arguments of the program select. If they select none, the program fails,
+/// as Catch2 version 3 does by itself.
 /// @return 0, or the status to exit with.
 inline int take_arguments(Catch::Session& session, int argc, char** argv) {
   const int refused = session.applyCommandLine(argc, argv);

@@ -12,7 +12,7 @@
 #include "state/publisher.hpp"
 #include "support/resumed.hpp"
 
-/// Small checkpoints, and what lies in their folders.
+/// Small checkpoints, and the files in their folders.
 namespace resumed {
 
 /// Small: two ranks, one of each kind of parameter.
@@ -47,7 +47,7 @@ inline void put(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-/// Sorted; without the lock's.
+/// The files in the folder, sorted, without the lock file.
 inline std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> out;
   for (const auto& entry : std::filesystem::directory_iterator(folder))

@@ -7,7 +7,7 @@
 
 namespace test_support {
 
-/// An empty folder of its own, removed at the end with what lies in it.
+/// A new empty folder, which the destructor removes with its contents.
 class Folder {
  public:
   Folder() {

@@ -6,7 +6,7 @@
 
 #include "backend/comm.hpp"
 
-/// Passes everything on: a test overrides what it looks at, or changes.
+/// Forwards all calls. A test overrides the functions that it observes or changes.
 class ForwardingComm : public muonrt::Comm {
  public:
   explicit ForwardingComm(std::unique_ptr<muonrt::Comm> inner) : inner_(std::move(inner)) {}

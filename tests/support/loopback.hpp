@@ -10,7 +10,7 @@
 
 #include "support/folder.hpp"
 
-// What tests of rendezvous need of this machine: ports, strangers, folders.
+// For tests of the rendezvous: free ports, unauthenticated connections, folders.
 namespace loopback {
 
 inline sockaddr_in address(int port) {
@@ -34,7 +34,7 @@ inline int free_port() {
 
 inline std::string at_port(int port) { return "127.0.0.1:" + std::to_string(port); }
 
-/// A connection, tried for ten seconds; -1 if nobody ever listens.
+/// Connects, with retries for ten seconds; returns -1 if no process listens.
 inline int connect_to(int port) {
   for (int i = 0; i < 1000; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);

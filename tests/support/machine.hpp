@@ -21,10 +21,10 @@ using test_support::value_at;
 std::unique_ptr<muonrt::Device> make_host(int threads = 1, bool portable_gemm = false);
 /// The host with the elementwise ops of numerics/reference_ops.hpp.
 std::unique_ptr<muonrt::Device> make_reference();
-/// The CUDA device of this program. @param naive  without the vendor's products.
+/// The CUDA device of this program. @param naive  without cuBLASLt.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
-/// Whether the environment has MUONRT_TEST_NAIVE: under compute-sanitizer the vendor's library
-/// needs longer to load than a small case to run.
+/// Whether the environment has MUONRT_TEST_NAIVE. Under compute-sanitizer cuBLASLt takes longer to
+/// load than a small case to run.
 bool without_vendor();
 /// Whether MUONRT_TEST_LEAVE_OUT names this kernel.
 bool is_left_out(const char* kernel);
@@ -45,7 +45,7 @@ class Machine {
     if (const auto error = device->error()) throw muonrt::Error(*error);
   }
 
-  /// Memory of the device that holds a copy, `offset` bytes behind a multiple of 256.
+  /// Memory of the device that holds a copy, `offset` bytes after a multiple of 256.
   template <class T>
   T* put(const std::vector<T>& values, int64_t offset = 0) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
@@ -88,7 +88,7 @@ class Machine {
 
 using Bytes = std::vector<unsigned char>;
 
-/// Where two arrays of bytes first differ, or -1: what a failing check prints.
+/// Index of the first byte in which two arrays differ, or -1.
 inline int64_t difference(const Bytes& a, const Bytes& b) {
   const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return at == a.end() && other == b.end() ? -1 : at - a.begin();

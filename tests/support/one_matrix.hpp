@@ -11,9 +11,13 @@ class OneMatrix {
   OneMatrix& operator=(const OneMatrix&) = delete;
 
   muonrt_status_t create(muonrt_comm_t* comm, const muonrt_optimizer_options_t* options = nullptr,
-                         int32_t role = MUONRT_ROLE_MUON) {
+                         enum muonrt_role role = MUONRT_ROLE_MUON) {
     muonrt_group_t group;
-    muonrt_group_init(&group, role);
+    if (role == MUONRT_ROLE_MUON) {
+      muonrt_group_init_muon(&group);
+    } else {
+      muonrt_group_init_adamw(&group);
+    }
     muonrt_param_t param;
     muonrt_param_init(&param);
     param.name = "w";
@@ -27,7 +31,7 @@ class OneMatrix {
     muonrt_step_args_t args;
     muonrt_step_args_init(&args);
     args.lr = 0.1;
-    return muonrt_optimizer_step(optimizer, &args, nullptr);
+    return muonrt_optimizer_step(nullptr, optimizer, &args);
   }
   void destroy() {
     muonrt_optimizer_destroy(optimizer);

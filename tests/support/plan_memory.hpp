@@ -5,8 +5,8 @@
 
 namespace muonrt {
 
-/// What a rank takes, added up from its slots, its elements and its matrices one by one; buffers as
-/// the pipeline takes them. measure_traffic states the same of all ranks in one pass.
+/// The memory of a rank: the sum over its chunks, its elements and its matrices, with the buffers
+/// that the pipeline allocates. measure_traffic() computes the same for all ranks in one pass.
 inline MemoryPlan memory_of(const Plan& plan, int rank) {
   const std::vector<ParamSpec>& params = plan.problem().params;
   RankBuffers buffers(plan.problem().options);

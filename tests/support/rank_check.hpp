@@ -3,8 +3,8 @@
 #include <stdexcept>
 #include <string>
 
-/// Checks for ranks as threads: Catch2's assertions are for one thread. Each throws a
-/// test_support::FailedCheck, which `world::on_ranks` hands to the test.
+/// Checks for ranks that are threads, because Catch2's assertions work only in one thread. Each
+/// throws a test_support::FailedCheck, which `world::on_ranks` throws again in the test.
 namespace test_support {
 
 struct FailedCheck : std::runtime_error {

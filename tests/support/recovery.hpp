@@ -6,7 +6,7 @@
 #include "comm/host_comm.hpp"
 #include "support/attempts.hpp"
 
-/// Worlds whose last step ends inside its vote: some ranks have heard it, others not.
+/// Worlds whose last step ends during its vote: only some ranks receive the result.
 namespace recovery {
 
 struct Ended {
@@ -21,8 +21,9 @@ struct Result {
   world::Tensors tensors;  // of all ranks, after recover
 };
 
-/// Runs `c`; in its last step the ranks of `cut_off` never get the ballot of `speaker`, who has all
-/// of them, commits, and ends the communicator. Then all ranks meet anew, in another order.
+/// Runs `c`. In its last step the ranks of `cut_off` do not receive the vote of `speaker`, which
+/// receives all votes, commits, and aborts the communicator. Then all ranks connect again, in
+/// another order.
 /// @param reductions  sums over the ranks in a step; the vote is the last one.
 inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut_off,
                   int64_t reductions = 1,

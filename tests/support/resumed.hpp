@@ -6,7 +6,7 @@
 #include "support/attempts.hpp"
 #include "support/folder.hpp"
 
-/// Worlds that stop, are saved, and go on as others.
+/// Worlds that are saved and resumed as other worlds.
 namespace resumed {
 
 using namespace muonrt;
@@ -16,7 +16,7 @@ inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   for (int64_t step = first; step < end; ++step) rank.step(step, report);
 }
 
-/// Steps [0, steps) of `c`, then a save. @return  the parameters as they are then.
+/// Runs the steps [0, steps) of `c` and saves. Returns the parameters at that time.
 inline world::Tensors save(const world::Case& c, int64_t steps, const std::string& folder,
                            const SaveSettings& how = {.with_params = true}) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm&) {
@@ -26,7 +26,7 @@ inline world::Tensors save(const world::Case& c, int64_t steps, const std::strin
   });
 }
 
-/// Writes these parameters where a rank has them.
+/// Writes these parameters to the shards of a rank.
 inline void give(world::Rank& rank, const world::Case& c, int number, const world::Tensors& from) {
   for (size_t p = 0; p < c.params.size(); ++p) {
     const auto size = static_cast<size_t>(size_of(c.params[p].dtype));
@@ -38,7 +38,8 @@ inline void give(world::Rank& rank, const world::Case& c, int number, const worl
   }
 }
 
-/// A load in another world, and its steps [first, end). @param given  the parameters that it has.
+/// Loads in another world and runs its steps [first, end).
+/// @param given  the parameters before the load.
 inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
                            const std::string& folder, const LoadSettings& how = {},
                            const world::Tensors* given = nullptr) {
@@ -51,7 +52,7 @@ inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
   return out;
 }
 
-/// What `c` has after `c.steps`, all but the first `k` of them in the world `elsewhere`.
+/// The result of `c` after `c.steps` steps; all except the first `k` run in the world `elsewhere`.
 inline world::Outcome moved(const world::Case& c, const world::Case& elsewhere, int64_t k) {
   const test_support::Folder folder;
   save(c, k, folder.path() + "/state");

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Whether this program looks at every access, and so takes many times as long (GCC's macros).
+/// Whether the program runs under a sanitizer, which makes it many times slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else

@@ -9,11 +9,12 @@
 #include "base/error.hpp"
 #include "comm/thread_transport.hpp"
 
-// Ranks as threads of the test.
+// Ranks that are threads of the test.
 namespace transport_test {
 
-/// Runs `body(rank)` on one thread for each rank of `size`; the errors, by rank. What is no Error
-/// becomes INTERNAL. No Catch2 assertion may stand in `body`: they are for one thread.
+/// Runs `body(rank)` on one thread for each of `size` ranks. Returns the errors by rank; exceptions
+/// of other types become INTERNAL. `body` must not use Catch2 assertions, which work only in one
+/// thread.
 inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
                                                           const std::function<void(int)>& body) {
   std::vector<std::optional<muonrt::Error>> errors(static_cast<size_t>(size));
@@ -34,7 +35,7 @@ inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
   return errors;
 }
 
-/// The same with each rank's transport of a group, whose waits end after `timeout_ms`.
+/// The same with the transport of each rank in a thread group; its timeout is `timeout_ms`.
 inline std::vector<std::optional<muonrt::Error>> on_group(
     muonrt::ThreadGroup& group, int64_t timeout_ms,
     const std::function<void(muonrt::Transport&)>& body) {

@@ -49,7 +49,7 @@ inline double printed(int decimals) { return 0.51 * std::pow(10.0, -decimals); }
 
 /// A result of Newton-Schulz in f32 against float64, any entry or u_i^T X v_j. The normalized input
 /// and every iterate carry a rounding of at most 2^-24 of the largest singular value, and a
-/// rounding grows by at most `gain` (textbook::gain, for most lists the slope at zero).
+/// rounding grows by at most `gain` (reference::gain, for most lists the slope at zero).
 inline double newton_schulz_f32(double gain) { return 2 * roundoff(DType::kF32) * gain; }
 
 /// The same with the Gram form under searched restarts: roundings of R grow with the condition

@@ -17,7 +17,6 @@ namespace {
 constexpr int64_t kLong = 60'000, kShort = 50;
 
 // ---- Bytes and values
-// -----------------------------------------------------------------------------
 
 std::string all_patterns(Transport& t) {
   std::string problems;
@@ -50,7 +49,8 @@ std::string collectives(Transport& t) {
   return problems;
 }
 
-/// A duplicate is a separate channel, used at the same time as its parent where threads may.
+/// A duplicate is a separate channel, used at the same time as its parent if the transport permits
+/// threads.
 std::string duplicates(Transport& parent) {
   const auto first = parent.duplicate();
   const auto second = first->duplicate();
@@ -75,7 +75,6 @@ std::string duplicates(Transport& parent) {
 }
 
 // ---- Errors
-// ---------------------------------------------------------------------------------------
 
 template <class Work>
 std::optional<Error> error_from(const Work& work) {
@@ -132,7 +131,8 @@ std::string abort_by_another_thread(Transport& t) {
   return unlike(error, Status::kAborted, {"from another thread"});
 }
 
-/// The last rank aborts when it has a byte from rank 0, which may get the error in that exchange.
+/// The last rank aborts after it has received a byte from rank 0, which may receive the error in
+/// the same exchange.
 std::string published_between_operations(Transport& t) {
   std::string problems;
   const int last = t.size() - 1;
@@ -162,7 +162,7 @@ std::string parent_that_ends(Transport& parent) {
   return problems + check_allgather(*duplicate, 4, 1);
 }
 
-/// Rank 0 waits in vain, and not for long; the others would wait longer.
+/// Rank 0 waits for a message that is not sent, with a short timeout; the others have a longer one.
 std::string timeout_of_an_exchange(Transport& t) {
   const int last = t.size() - 1;
   t.set_timeout_ms(t.rank() == 0 ? kShort : kLong);
@@ -183,7 +183,7 @@ std::string other_size(Transport& t, int64_t sent, int64_t expected) {
   std::vector<char> in(static_cast<size_t>(std::max(sent, expected)) + 64, 'g');
   std::optional<Error> error;
   if (t.rank() == 0) {
-    // The receiver reports it: the sender waits for a message that never comes.
+    // The receiver reports the error, because the sender waits for a message that is not sent.
     const SendTo send{1, out.data(), sent};
     const ReceiveFrom never{1, in.data(), 1};
     error = error_from([&] { t.exchange({&send, 1}, {&never, 1}); });

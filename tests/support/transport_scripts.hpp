@@ -5,21 +5,21 @@
 
 #include "comm/transport.hpp"
 
-// What every transport does in exchanges, reductions, aborts, timeouts and mismatches.
+// Checks for all transports: exchanges, reductions, aborts, timeouts and mismatches.
 namespace transport_test {
 
-/// What each rank of a world does on its own transport, all at the same time. A transport may have
-/// ended after it, and must not be destroyed before all ranks have returned.
+/// A script that all ranks of a world run at the same time, each on its own transport. Afterwards
+/// the transport may be unusable. Do not destroy it before all ranks have returned.
 struct Script {
   const char* name;
   int fewest_ranks;
-  /// What is wrong as this rank sees it; "" if nothing.
+  /// Runs the script and returns the problems on this rank, "" if there are none.
   std::string (*run)(muonrt::Transport& transport);
 };
 
 const std::vector<Script>& scripts();
 
-/// Runs a script; an exception that it does not expect is a problem, too.
+/// Runs a script. An unexpected exception is a problem, too.
 std::string problem_of(const Script& script, muonrt::Transport& transport);
 
 }  // namespace transport_test

@@ -52,7 +52,7 @@ float value(int64_t param, int64_t element, int64_t step) {
 
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          DType dtype) {
-  // Of unlike sizes, with all bits in use: the order of the sum shows.
+  // Of different sizes and with all bits in use, so that the order of the sum affects the result.
   const float x = 0.3f * static_cast<float>(partial_grad % 3 + 1) *
                   value(param + 7919 * (partial_grad + 1), element, step);
   return dtype == DType::kF32 ? x : to_f32(to_bf16(x));
@@ -181,7 +181,7 @@ float Rank::gradient(int64_t param, int64_t element, int64_t step) const {
   return sum;
 }
 
-// What this rank keeps, into the full tensors: matrices (or parts of them) it owns, its slices.
+// Copies the state that this rank holds as an owner (of matrices, parts or slices) to full tensors.
 void Rank::add_owner_state(int64_t param, Tensors& full) {
   const Plan& plan = optimizer_->plan();
   const Param& p = case_->params[static_cast<size_t>(param)];
@@ -222,7 +222,8 @@ void Rank::add_owner_state(int64_t param, Tensors& full) {
     const bool half =
         !adamw && group_of(optimizer_->settings(), param).momentum_dtype == DType::kBF16;
     const size_t size = half ? 2 : 4;
-    if (from.size() != elements.size() * size) throw std::runtime_error("a state view of odd size");
+    if (from.size() != elements.size() * size)
+      throw std::runtime_error("a state view has a wrong size");
     for (size_t i = 0; i < elements.size(); ++i)
       std::memcpy(to.data() + static_cast<size_t>(elements[i]) * size, from.data() + i * size,
                   size);
@@ -350,7 +351,7 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& work, ThreadFaults fa
     });
   }
   for (std::thread& t : threads) t.join();
-  // A check that failed ends its rank, and by that the others' with an Error.
+  // A failed check ends its rank, so the other ranks end with an Error.
   std::exception_ptr first;
   for (const auto& e : errors) {
     if (!e) continue;

@@ -9,11 +9,12 @@
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
 
-/// Whole optimizers over worlds of ranks: every rank knows every value, so that what comes out can
-/// be put together, compared bit for bit, and checked against a textbook.
+/// Complete optimizers over worlds of ranks. Every rank can compute every value, so the results of
+/// all ranks can be assembled, compared bit for bit, and compared with the reference
+/// implementation.
 namespace world {
 
-/// A parameter of a case. Its layout is made from the case's mesh by `placements`.
+/// A parameter of a case. Its layout is that of `placements` on the mesh of the case.
 struct Param {
   std::string name;
   std::vector<int64_t> shape;
@@ -21,31 +22,31 @@ struct Param {
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
   std::vector<muonrt::Placement> placements;  // one per mesh dimension; missing ones replicate
   muonrt::Reading reading = muonrt::Reading::kLiteral;
-  /// Other forms: in place of the placements, where given.
+  /// Another form of layout, if set; it replaces `placements`.
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_layout;
-  /// Of the gradient, where it lies elsewhere than the parameter: placements or another form.
+  /// The layout of the gradient if it differs: placements or another form.
   std::vector<muonrt::Placement> grad_placements;
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
   muonrt::View view = muonrt::View::kNone;
-  int batch_dims = 0, row_dims = 0;  // of a stack or matrix of more dims than its own
+  int batch_dims = 0, row_dims = 0;  // for tensors with more dimensions than the stack or matrix
   bool transposed = false;
   std::vector<muonrt::PartSettings> parts;
   int owner = -1;
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
   double lr_factor = 1.0;
   int32_t priority = 0;
-  /// > 0: the gradient is a sum of so many addends, each of `partial_grad_dtype`. Where its layout
-  /// has partial dims (of that many ranks together) a rank holds its addend, else their sum, added
-  /// one after the other in f32.
+  /// If > 0: the gradient is the sum of this number of partial gradients in `partial_grad_dtype`.
+  /// If its layout has partial dimensions (with this number of ranks), each rank holds its partial
+  /// gradient, otherwise the sum, which is formed in their order in f32.
   int partial_grads = 0;
   muonrt::DType partial_grad_dtype = muonrt::DType::kF32;
   muonrt::NormuonAxis normuon_axis = muonrt::NormuonAxis::kOff;
   muonrt::QkClipSettings qk_clip;
 };
 
-/// A matrix for Muon that lies as `placements` say, all else by default.
+/// A matrix for Muon with these placements and the defaults.
 inline Param matrix(std::string name, std::vector<int64_t> shape,
                     std::vector<muonrt::Placement> placements) {
   Param p;
@@ -64,9 +65,9 @@ struct Case {
   int steps = 5;
   double lr = 0.02;
   std::vector<std::vector<int64_t>> inactive_params;  // by step
-  /// More arguments of a step on a rank.
+  /// Sets further arguments of a step on a rank.
   std::function<void(muonrt::StepArgs&, int64_t step, int rank)> arguments;
-  /// A rank's last word on its settings; may be empty.
+  /// Changes the settings of a rank; may be empty.
   std::function<void(muonrt::OptimizerSettings&, int rank)> adjust;
 
   std::string describe() const;
@@ -76,16 +77,16 @@ struct Case {
 /// @param rank_array  the mesh's ranks; empty: 0, 1, 2, ...
 Case on_mesh(std::vector<int64_t> mesh, std::vector<int32_t> rank_array = {});
 
-/// `layout`, as the parameter's dims are read.
+/// `layout` with the dimensions of the matrices of the parameter.
 muonrt::Layout viewed(const Param& param, const muonrt::Layout& layout);
 
-/// The parameter's layout, before a view of it is taken.
+/// The layout of the parameter, before viewed().
 muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
-/// That of its gradient.
+/// The layout of its gradient, before viewed().
 muonrt::Layout grad_layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
-/// Calls `visit(element of the whole tensor, local element)` for all that `rank` holds.
+/// Calls `visit(element of the whole tensor, local element)` for each element that `rank` holds.
 void for_each_element(const muonrt::Layout& layout, int rank,
                       const std::function<void(int64_t, int64_t)>& visit);
 
@@ -100,15 +101,15 @@ struct Tensors {
 /// exact in f32 and not in bf16.
 float value(int64_t param, int64_t element, int64_t step);
 
-/// Addend `addend` of the gradient, rounded to `dtype`.
+/// An element of partial gradient `partial_grad`, rounded to `dtype`.
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          muonrt::DType dtype);
 
-/// Makes the rank's device; the host's by default.
+/// Creates the device of a rank; by default the host.
 using MakeDevice = muonrt::Optimizer::MakeDevice;
 std::unique_ptr<muonrt::Device> host_device(const muonrt::OptimizerSettings& settings);
 
-/// Memory of a device that the host does not reach, for a rank's parameters and gradients.
+/// Memory of a device that the host cannot access, for the parameters and gradients of a rank.
 class Mirror {
  public:
   virtual ~Mirror() = default;
@@ -117,17 +118,17 @@ class Mirror {
   virtual void get(void* to, const void* from, int64_t bytes) = 0;
 };
 
-/// One rank's shards, and what a caller may look at between steps.
+/// One rank: its shards, its optimizer, and access to its state between steps.
 class Rank {
  public:
-  /// @param mirror  where the optimizer's buffers lie; null: in the shards themselves.
+  /// @param mirror  the memory of the buffers of the optimizer; null: the shards are the buffers.
   Rank(const Case& of, muonrt::Comm& comm, const MakeDevice& make_device = host_device,
        Mirror* mirror = nullptr);
 
-  /// Fills the gradients of `step` and steps.
+  /// Fills the gradients of `step` and runs the step.
   muonrt::Status step(int64_t step, muonrt::StepReport& report);
   void fill_gradients(int64_t step);
-  /// The step alone, with the gradients as they are.
+  /// Runs the step with the present gradients.
   muonrt::Status step_only(int64_t step, muonrt::StepReport& report);
 
   muonrt::Optimizer& optimizer() { return *optimizer_; }
@@ -135,10 +136,10 @@ class Rank {
   std::vector<unsigned char>& data(int64_t param) { return data_[static_cast<size_t>(param)]; }
   std::vector<unsigned char>& grad(int64_t param) { return grads_[static_cast<size_t>(param)]; }
   std::vector<unsigned char> state(int64_t param, muonrt::StateKind kind);
-  /// Copies this rank's shards into full tensors. Returns false where a replica that is there
-  /// already differs in a byte. `seen` starts empty.
+  /// Copies the shards of this rank into full tensors. Returns false if an element that another
+  /// replica has copied before differs. `seen` is empty at the first call.
   bool add_to(Tensors& full, std::vector<std::vector<bool>>& seen);
-  /// This rank's shards over `full`.
+  /// `full` with the shards of this rank copied into it.
   Tensors tensors(Tensors full = {}) {
     std::vector<std::vector<bool>> seen;
     add_to(full, seen);
@@ -153,7 +154,7 @@ class Rank {
   const muonrt::Layout& grad_layout(int64_t param) const {
     return grad_layouts_[static_cast<size_t>(param)];
   }
-  /// Whether state lies with owners.
+  /// Whether owners hold the state.
   bool keeps(int64_t param) const {
     return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));
   }
@@ -171,14 +172,14 @@ class Rank {
   std::unique_ptr<muonrt::Optimizer> optimizer_;
 };
 
-/// Runs `work` on every rank of a thread group; throws the failed check (rank_check.hpp) of the
-/// lowest rank that has one, else what the lowest failing rank threw. No Catch2 assertion may stand
-/// in it where there are several ranks: they are for one thread.
+/// Runs `work` on every rank of a thread group. Throws the failed check (rank_check.hpp) of the
+/// lowest rank that has one, otherwise the exception of the lowest rank that failed. If there are
+/// several ranks, `work` must not use Catch2 assertions, which work only in one thread.
 void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
               muonrt::ThreadFaults faults = {});
 
-/// The tensors of all ranks after `script` on each of them, put together. Throws the first rank's
-/// error, and std::runtime_error if replicas differ.
+/// Runs `script` on all ranks and assembles their tensors. Throws the error of the first rank, or
+/// std::runtime_error if replicas differ.
 Tensors tensors_after(const Case& of, const std::function<void(Rank&, muonrt::Comm&)>& script,
                       const MakeDevice& make_device = host_device,
                       muonrt::ThreadFaults faults = {});

@@ -7,8 +7,8 @@
 #include "backend/ops.hpp"
 #include "host/host_stream.hpp"
 
-/// Devices that pass everything on, so that a test can override one verb: to plant a fault, to gate
-/// a product, to count.
+/// Devices that forward all calls. A test overrides one function to inject a fault, to delay a
+/// product, or to count calls.
 namespace wrapped {
 
 class Ops : public muonrt::Ops {

@@ -1,4 +1,4 @@
-/* The least a program can do with muonrt: one rank asks the library who it is. */
+/* A minimal program with one rank. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 
@@ -6,8 +6,8 @@ int main(void) {
   const int32_t expected =
       MUONRT_VERSION_MAJOR * 10000 + MUONRT_VERSION_MINOR * 100 + MUONRT_VERSION_PATCH;
   if (muonrt_get_version() != expected) {
-    fprintf(stderr, "the library is version %d, the header %d\n", (int)muonrt_get_version(),
-            (int)expected);
+    fprintf(stderr, "the library has version %d, but the header has %d\n",
+            (int)muonrt_get_version(), (int)expected);
     return 1;
   }
 

@@ -6,13 +6,13 @@
 
 #include "support/thread_ranks.hpp"
 
-/// Memory that is refused, once or to some: operator new (failing_new.hpp) asks.
+/// Allocations that fail: operator new (failing_new.hpp) asks whether the next one does.
 namespace support {
 
-/// Which allocation that is: of those that the threads of one rank make, and the streams of all.
+/// Selects the allocation that fails, among those of the threads of one rank and of all streams.
 class AllocationFailure {
  public:
-  /// @param nth  from 0.
+  /// @param nth  number of the allocation, from 0.
   void arm(int64_t nth) {
     fired_ = false;
     left_ = nth;
@@ -21,10 +21,11 @@ class AllocationFailure {
     left_ = kNever;
     drought_ = false;
   }
-  /// Until `disarm` no stream, nor thread of a connection, gets any.
+  /// Until `disarm` all allocations of streams and of connection threads fail.
   void begin_drought() { drought_ = true; }
   bool fired() const { return fired_; }
-  /// This thread is a rank's own: counted, or not. Others are streams.
+  /// Marks this thread as one of a rank, whose allocations count or do not. Other threads are
+  /// streams.
   static void mark(bool counted) { of_thread_ = counted ? Thread::kCounted : Thread::kOther; }
   bool refuses() {
     if (drought_ && of_thread_ == Thread::kStream) return true;

@@ -11,16 +11,16 @@
 #include "base/text.hpp"
 #include "muonrt/allocator.h"
 
-/// A caller's allocator that keeps book: what is out, what was wrong.
+/// An allocator of the caller that records allocations and errors.
 struct AllocatorLedger {
-  /// Of the memory itself: null if there is none.
+  /// Allocates the memory; may return null.
   std::function<void*(int64_t bytes)> take;
   std::function<void(void* memory)> give;
-  int64_t refuse_at = -1;  // the call of `allocate` that gives nothing, from 0
+  int64_t refuse_at = -1;  // the call of `allocate`, from 0, that returns null
 
   int64_t calls = 0, taken = 0;
   std::map<void*, int64_t> out;  // bytes by address
-  std::vector<int32_t> devices;  // that were named
+  std::vector<int32_t> devices;  // of all calls
   int64_t without_stream = 0;
   std::string wrong;
 
@@ -56,11 +56,10 @@ struct AllocatorLedger {
   }
 };
 
-/// An optimizer is created with a ledger that refuses its first call, its second, and so on until
-/// none is refused; each time everything goes back.
-/// @param make    a ledger.
-/// @param create  of a table: status and message of the creation, whatever it made being gone
-/// again.
+/// Creates an optimizer with an allocator whose first call returns null, then the second, and so on
+/// until no call does. Each time all memory must be released.
+/// @param make    returns a ledger.
+/// @param create  creates and destroys an optimizer with a table; returns status and message.
 template <class Make, class Create>
 void check_refusals(Make make, Create create) {
   for (int64_t at = 0;; ++at) {

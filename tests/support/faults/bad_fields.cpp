@@ -21,9 +21,9 @@ std::vector<int64_t> rejected_by(const StorageDType&) { return {77, MUONRT_DTYPE
 std::vector<int64_t> rejected_by(const AnyDType&) { return {77}; }
 std::vector<int64_t> rejected_by(const Unchecked&) { return {}; }
 
-/// Adds the cases of one field of the struct that `of` selects.
-template <class Of>
-auto adds(std::vector<BadCase>& cases, const std::string& who, Of of) {
+/// Adds the cases of one field; member_of(field, arguments) returns its member.
+template <class MemberOf>
+auto adds(std::vector<BadCase>& cases, const std::string& who, MemberOf member_of) {
   return [=, &cases](const auto& field) {
     if constexpr (requires { field.rule; }) {
       for (const auto value : rejected_by(field.rule)) {
@@ -31,7 +31,7 @@ auto adds(std::vector<BadCase>& cases, const std::string& who, Of of) {
                             static_cast<int64_t>(value) == MUONRT_DTYPE_F16;
         cases.push_back(
             {{who, cat(field.name, " is ", is_f16 ? "f16" : cat(value))}, [=](Arguments& a) {
-               auto& member = field.c_member(of(a));
+               auto& member = member_of(field, a);
                member = static_cast<std::remove_reference_t<decltype(member)>>(value);
              }});
       }
@@ -44,15 +44,18 @@ auto adds(std::vector<BadCase>& cases, const std::string& who, Of of) {
 std::vector<BadCase> field_cases() {
   std::vector<BadCase> out;
   visit_option_fields(adds(
-      out, "options", [](Arguments & a) -> auto& { return a.options; }));
+      out, "options", [](const auto& field, Arguments& a) -> auto& {
+        return c_field(field, a.options, a.tuning, a.debug);
+      }));
   visit_group_fields([&](const auto& field) {
     const int group = [&] {
       if constexpr (requires { field.use; }) return field.has(kAdamWOnly) ? 1 : 0;
       return 0;
     }();
     adds(
-        out,
-        cat("group ", group), [group](Arguments & a) -> auto& { return a.groups[group]; })(field);
+        out, cat("group ", group), [group](const auto& row, Arguments& a) -> auto& {
+          return row.c_member(a.groups[group]);
+        })(field);
   });
   return out;
 }

@@ -112,7 +112,7 @@ std::vector<BadCase> create_cases() {
       {{"param 'wq'", "master"}, [](A& a) { a.params[0].master = a.grad[0].data(); }},
       {{"param 'wq'", "master is null"},
        [](A& a) { a.params[0].master_kind = MUONRT_MASTER_CALLER; }},
-      // Ranks that disagree, each by itself in order.
+      // Values that are valid, but differ between ranks.
       {{"name of param 0", "'wq'", "'wk'"},
        [](A& a) { std::swap(a.params[0], a.params[1]); },
        kMismatch},
@@ -137,19 +137,19 @@ std::vector<BadCase> create_cases() {
          }
        },
        kMismatch},
-      {{"window", "3", "4"}, [](A& a) { a.options.window = 4; }, kMismatch},
-      {{"health_every", "0", "5"}, [](A& a) { a.options.health_every = 5; }, kMismatch},
+      {{"window", "3", "4"}, [](A& a) { a.tuning.window = 4; }, kMismatch},
+      {{"health_every", "0", "5"}, [](A& a) { a.debug.health_every = 5; }, kMismatch},
       {{"replica_check", "first", "off"},
-       [](A& a) { a.options.replica_check = MUONRT_REPLICA_CHECK_OFF; },
+       [](A& a) { a.debug.replica_check = MUONRT_REPLICA_CHECK_OFF; },
        kMismatch},
       {{"transport_dtype", "bf16", "f32"},
-       [](A& a) { a.options.transport_dtype = MUONRT_DTYPE_F32; },
+       [](A& a) { a.tuning.transport_dtype = MUONRT_DTYPE_F32; },
        kMismatch},
       {{"number of parameters", "3", "2"}, [](A& a) { a.n_params = 2; }, kMismatch},
       {{"group 0", "momentum", "0.95", "0.9"}, [](A& a) { a.groups[0].momentum = 0.9; }, kMismatch},
       {{"param 'wq'", "owner", "-1", "2"}, [](A& a) { a.params[0].owner = 2; }, kMismatch},
       {{"commit", "atomic", "eager"},
-       [](A& a) { a.options.commit = MUONRT_COMMIT_EAGER; },
+       [](A& a) { a.tuning.commit = MUONRT_COMMIT_EAGER; },
        kMismatch},
   };
 }

@@ -9,15 +9,15 @@
 
 #include "muonrt/muonrt.h"
 
-/// The table of bad inputs at the C ABI: what one rank of three passes wrongly, and what all must
-/// say.
+/// The invalid inputs at the C ABI: what one of three ranks passes, and the error that all ranks
+/// must return.
 namespace bad_input {
 
 constexpr int kRanks = 3;
 constexpr int64_t kDeadlineMs = 5000;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// What a rank passes to create and step; a case changes it on one rank.
+/// The arguments of a rank for creation and step; a case changes them on one rank.
 struct Arguments {
   int64_t mesh_shape[2] = {kRanks, 1};
   const char* mesh_names[2] = {"fsdp", "rest"};
@@ -31,7 +31,9 @@ struct Arguments {
   int64_t strides[2] = {4, 1};
   double custom[15];
   muonrt_optimizer_options_t options;
-  struct Padded {  // a group or param from a newer header: more bytes behind
+  muonrt_tuning_options_t tuning;
+  muonrt_debug_options_t debug;
+  struct Padded {  // a group as a newer header declares it: with more fields
     muonrt_group_t group;
     uint64_t tail[2];
   } padded;
@@ -43,10 +45,10 @@ struct Arguments {
   const muonrt_group_t* groups_given = groups;
   const muonrt_param_t* params_given = params;
   bool out_given = true;
-  muonrt_step_args_t step;
-  int64_t without[1] = {0};
+  muonrt_step_args_t args;
+  int64_t inactive[1] = {0};
   double rates[2] = {0.01, 0.01};
-  const muonrt_step_args_t* step_given = &step;
+  const muonrt_step_args_t* args_given = &args;
   muonrt_step_report_t report;
   const void* grad_of_1 = nullptr;
   bool rebind = false;
@@ -60,9 +62,13 @@ struct Arguments {
     layout.mesh = &mesh;
     layout.placements = rows;
     muonrt_optimizer_options_init(&options);
-    muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
+    muonrt_tuning_options_init(&tuning);
+    muonrt_debug_options_init(&debug);
+    options.tuning = &tuning;
+    options.debug = &debug;
+    muonrt_group_init_muon(&groups[0]);
     groups[0].name = "matrices";
-    muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
+    muonrt_group_init_adamw(&groups[1]);
     groups[1].name = "rest";
     local[2][0] = rank < 2 ? 3 : 1;
     static const char* names[3] = {"wq", "wk", "bias"};
@@ -87,8 +93,8 @@ struct Arguments {
       custom[3 * i + 1] = -1.25;
       custom[3 * i + 2] = 0.375;
     }
-    muonrt_step_args_init(&step);
-    step.lr = 0.01;
+    muonrt_step_args_init(&args);
+    args.lr = 0.01;
     muonrt_step_report_init(&report);
   }
 };
@@ -97,17 +103,17 @@ constexpr muonrt_status_t kInvalid = MUONRT_ERROR_INVALID_ARGUMENT,
                           kMismatch = MUONRT_ERROR_MISMATCH;
 
 struct BadCase {
-  std::vector<std::string> says;  // all of these occur in the message
+  std::vector<std::string> texts;  // all of them occur in the message
   std::function<void(Arguments&)> change;
   muonrt_status_t status = kInvalid;
 };
 
-/// At creation: structs, names, buffers and layouts; settings that do not go together.
+/// At creation: structs, names, buffers and layouts; settings that cannot be combined.
 std::vector<BadCase> create_cases();
 std::vector<BadCase> setting_cases();
-/// At creation: each plain setting with the values that its rule rejects (fields.hpp).
+/// At creation: each field of fields.hpp with the values that its rule rejects.
 std::vector<BadCase> field_cases();
-/// The plain settings without a case, because no rule rejects a value of them.
+/// The fields without a case, because their rule rejects no value.
 std::vector<std::string> unchecked_fields();
 /// In a step.
 std::vector<BadCase> step_cases();

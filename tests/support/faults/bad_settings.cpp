@@ -16,7 +16,7 @@ muonrt_qk_clip_t clip_of(int32_t kind) {
 
 }  // namespace
 
-// What a setting says that another one would leave without effect; values beyond a range; meshes.
+// Settings that another setting would leave without effect; values out of range; meshes.
 std::vector<BadCase> setting_cases() {
   using A = Arguments;
   return {
@@ -49,9 +49,9 @@ std::vector<BadCase> setting_cases() {
       {{"group 1", "update_every is 0"}, [](A& a) { a.groups[1].update_every = 0; }},
       {{"options: timeout_ms is 0 (must lie in [1, 31622400000])"},
        [](A& a) { a.options.timeout_ms = 0; }},
-      {{"options: window is 0"}, [](A& a) { a.options.window = 0; }},
-      {{"options: window is 65"}, [](A& a) { a.options.window = 65; }},
-      {{"n_restarts is 2", "null"}, [](A& a) { a.groups[0].n_gram_restarts = 2; }},
+      {{"options: window is 0"}, [](A& a) { a.tuning.window = 0; }},
+      {{"options: window is 65"}, [](A& a) { a.tuning.window = 65; }},
+      {{"n_gram_restarts is 2", "null"}, [](A& a) { a.groups[0].n_gram_restarts = 2; }},
       {{"param 'wk'", "transposed is 7"}, [](A& a) { a.params[1].transposed = 7; }},
       {{"param 'wk'", "batch_dims is -1"}, [](A& a) { a.params[1].batch_dims = -1; }},
       {{"param 'wk'", "row_dims is 2147483647"}, [](A& a) { a.params[1].row_dims = INT32_MAX; }},
@@ -85,6 +85,10 @@ std::vector<BadCase> setting_cases() {
        }},
       {{"options: struct_size is 100000", "to 65536"},
        [](A& a) { a.options.struct_size = 100000; }},
+      {{"options: tuning: struct_size is 0"}, [](A& a) { a.tuning.struct_size = 0; }},
+      {{"options: debug: struct_size is 0"}, [](A& a) { a.debug.struct_size = 0; }},
+      {{"options: tuning: reserved is 1"}, [](A& a) { a.tuning.reserved = 1; }},
+      {{"options: debug: reserved is 1"}, [](A& a) { a.debug.reserved = 1; }},
       {{"param 'wq': mesh [3, 0]", "size 0"}, [](A& a) { a.mesh_shape[1] = 0; }},
       {{"param 'wq': mesh: two dims are named 'fsdp'"}, [](A& a) { a.mesh_names[1] = "fsdp"; }},
       {{"param 'wq': mesh: rank -1 at position 1"},

@@ -5,8 +5,8 @@
 #include <xmmintrin.h>
 #endif
 
-/// How this thread computes, beyond what <cfenv> knows. Where a processor is not named here,
-/// nothing is flushed.
+/// The floating-point control register of this thread, which has more settings than <cfenv>. On
+/// other processors than those below, nothing is flushed.
 namespace fp_control {
 
 /// Rounding, flushing and traps; not the flags that arithmetic leaves.
@@ -22,7 +22,8 @@ inline uint64_t get() {
 #endif
 }
 
-/// Denormals count as zero, as operands and as results; std::fesetenv takes it back.
+/// Makes denormals zero, as operands and as results, until std::fesetenv() restores the
+/// environment.
 inline void flush_to_zero() {
 #if defined(__x86_64__)
   _mm_setcsr(_mm_getcsr() | 0x8040u);

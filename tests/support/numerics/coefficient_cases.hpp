@@ -6,7 +6,7 @@
 /// Lists and settings of coefficients for tests.
 namespace cases {
 
-/// The textbook's list as the library's.
+/// Converts a list of the reference implementation to that of the library.
 inline muonrt::CoefficientList as_is(const reference::List& list, double safety = 1.0) {
   muonrt::CoefficientList out;
   for (const auto& t : list) out.steps.push_back({t.a, t.b, t.c});

@@ -9,7 +9,7 @@ namespace forms {
 
 using namespace muonrt;
 
-/// A parameter in a form of its own, and what mesh it wants.
+/// A parameter with a form of layout, and the mesh that it needs.
 struct Form {
   std::string name;
   std::vector<int64_t> mesh;
@@ -20,7 +20,7 @@ inline Layout whole_on_all(std::shared_ptr<const Mesh> mesh, std::vector<int64_t
   return Layout::from_cuts(std::move(mesh), std::move(shape), {});
 }
 
-/// Even pieces of a flat tensor with boundaries inside rows, the last one short.
+/// Equal ranges of a flat tensor with boundaries inside rows; the last one is shorter.
 inline Layout flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
   int64_t numel = 1;
   for (const int64_t n : shape) numel *= n;
@@ -170,8 +170,8 @@ inline world::Outcome reference_ops() {
   return world::run(make({"alone", {1}, whole_on_all}, 3, CommitMode::kAtomic, 1 << 20));
 }
 
-/// The caller's owners for matrices that are no stack, the last ranks first; forms that put a
-/// tensor on one rank have theirs.
+/// Sets the owners of matrices that are not a stack, the last ranks first. Forms that store a
+/// tensor on one rank have that rank as owner.
 inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {

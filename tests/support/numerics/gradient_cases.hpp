@@ -2,12 +2,12 @@
 
 #include "support/world.hpp"
 
-/// Parameters of every kind whose gradients lie as they please: in other cuts, as addends.
+/// Parameters of every kind whose gradients have their own layout or are partial.
 namespace gradients {
 
 using namespace muonrt;
 
-/// How the parameters lie, and their gradients: as they do where `grads` is empty.
+/// The placements of the parameters and of their gradients; if `grads` is empty, both are equal.
 struct Lay {
   std::string name;
   std::vector<int64_t> mesh;
@@ -15,13 +15,19 @@ struct Lay {
   std::vector<int32_t> ranks;
 };
 
-/// Of all parameters of `make`: tall, wide, three experts, gate and up, twin, one, plain.
+/// Number of matrices of all parameters of `make`: tall, wide, three experts, gate and up, twin,
+/// one, plain.
 inline constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1 + 1;
 
-/// @param addends    of every gradient but the last parameter's, "plain", whose gradient is whole.
-/// @param half       bf16 gradients (addends too), and bf16 parameters with masters in turn.
-/// @param reference  one rank, handed the sum of the addends: in f32, however they are rounded.
-inline world::Case make(const Lay& lay, bool half, int partial_grads, bool reference_ops = false) {
+/// @param half           bf16 gradients, also partial ones; every second parameter is bf16 with
+/// master
+///                       weights.
+/// @param partial_grads  number of partial gradients of each parameter except the last one,
+/// "plain",
+///                       whose gradient is not partial.
+/// @param summed         for one rank: the gradient is the f32 sum of the (rounded) partial
+/// gradients.
+inline world::Case make(const Lay& lay, bool half, int partial_grads, bool summed = false) {
   world::Case c = world::on_mesh(lay.mesh, lay.ranks);
   c.settings.chunk_bytes = 2048;
   c.settings.poison = true;
@@ -37,7 +43,7 @@ inline world::Case make(const Lay& lay, bool half, int partial_grads, bool refer
     p.partial_grads = partial_grads;
     if (half) {
       p.partial_grad_dtype = DType::kBF16;
-      if (!reference_ops || partial_grads == 1) p.grad_dtype = DType::kBF16;
+      if (!summed || partial_grads == 1) p.grad_dtype = DType::kBF16;
       if (c.params.size() % 2 == 0) p.dtype = DType::kBF16;
     }
     c.params.push_back(std::move(p));
@@ -60,7 +66,7 @@ inline world::Case make(const Lay& lay, bool half, int partial_grads, bool refer
   return c;
 }
 
-/// What one rank computes.
+/// The same case on one rank.
 inline world::Case alone(bool half, int partial_grads) {
   return make({"alone", {1}, {}, {}, {}}, half, partial_grads, true);
 }

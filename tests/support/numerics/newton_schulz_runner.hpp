@@ -34,7 +34,7 @@ reference::Matrix orthogonalize(backends::Backend& backend, const muonrt::Newton
                                 const muonrt::Method& method, muonrt::DType transport,
                                 const reference::Matrix& matrix);
 
-/// Settings of a list as it is: the same list for both forms.
+/// Settings with this list unchanged, for both forms.
 muonrt::NewtonSchulz settings_of(const reference::List& list, double safety,
                                  muonrt::DType iteration, const std::vector<int>& restarts = {});
 muonrt::Method standard(const reference::List& list);

@@ -4,7 +4,7 @@
 
 namespace test_support {
 
-/// Numbers of both signs and many sizes, the same at every call.
+/// Numbers of both signs and many magnitudes, the same in every call.
 inline float noise(int64_t i) {
   uint32_t x = static_cast<uint32_t>(i + 1) * 0x9e3779b1u;
   x ^= x >> 15;
@@ -13,7 +13,7 @@ inline float noise(int64_t i) {
   return static_cast<float>(x >> 8) / 8388608.0f - 1.0f;
 }
 
-/// Scrambled bits that follow from (seed, index).
+/// Pseudorandom bits that depend on (seed, index).
 inline uint64_t bits_at(uint64_t seed, int64_t index) {
   uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

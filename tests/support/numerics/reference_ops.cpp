@@ -28,8 +28,8 @@ void store(void* data, DType dtype, int64_t i, float x) {
 
 namespace {
 
-/// Notes a value that is not finite; `param` is -1 if it belongs to no parameter.
-/// @param in_f32  it was so before it was cast.
+/// Records a value that is not finite; `param` is -1 if it belongs to no parameter.
+/// @param in_f32  it was not finite before it was converted to a smaller type.
 void note(Findings* findings, int32_t param, bool in_f32 = true) {
   findings->nonfinite = 1;
   if (param < 0) return;

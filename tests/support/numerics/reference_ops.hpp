@@ -6,9 +6,9 @@
 
 namespace reference_ops {
 
-/// The elementwise ops a second time, on the host: plain loops, one element after the other. They
-/// share update_rules.hpp with every backend, whose results are equal bit for bit. Products, norms
-/// and other sums are the inner ops': tests compare these with tools/textbook.
+/// A second implementation of the elementwise ops, on the host, with one loop over the elements. It
+/// shares update_rules.hpp with every backend, whose results must be bitwise identical. Products,
+/// norms and other sums are forwarded to the inner ops; tests compare them with tools/reference.
 class ReferenceOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -46,7 +46,7 @@ class ReferenceOps : public wrapped::Ops {
                     const muonrt::CommitCondition& vote_sum) override;
 };
 
-/// Notes the products that it is asked for, in order, and passes them on.
+/// Records the calls of products in their order and forwards them.
 class CountingOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;

@@ -29,7 +29,7 @@ void ok(muonrt_status_t status) {
   if (status != MUONRT_OK) throw Error(static_cast<Status>(status), muonrt_get_last_error());
 }
 
-/// Waits until all ranks are here.
+/// Waits until all ranks have called pass().
 class Gate {
  public:
   void pass() {
@@ -41,13 +41,13 @@ class Gate {
   std::atomic<int> count_ = 0;
 };
 
-/// What each rank of a thread group gets that creates an optimizer and makes a step, where the
-/// communicator of rank `who` is aborted before or after the `at`-th message is delivered.
-struct Story {
+/// The errors of the ranks of a thread group, each of which creates an optimizer and runs a step,
+/// while the communicator of rank `who` is aborted before or after the delivery of message `at`.
+struct AbortResult {
   std::vector<std::optional<Error>> errors;
   bool aborted = false;
 };
-Story abort_at(int64_t at, int who, bool before) {
+AbortResult abort_at(int64_t at, int who, bool before) {
   std::atomic<int64_t> deliveries = 0;
   std::atomic<bool> aborted = false, creating = true;
   std::vector<muonrt_comm_t*> comms(kRanks);
@@ -64,11 +64,11 @@ Story abort_at(int64_t at, int who, bool before) {
     ok(muonrt_comm_set_timeout(comms[static_cast<size_t>(r)], kDeadlineMs));
   }
   Gate gate;
-  Story out;
+  AbortResult out;
   out.errors = on_ranks(kRanks, [&](int r) {
     OneMatrix trainer;
     const auto failed = capture_error([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
-    gate.pass();  // nobody ends by what another rank destroys
+    gate.pass();  // so that no rank receives an error because another rank destroys its objects
     creating = false;
     const auto stepped = failed ? failed : capture_error([&] { ok(trainer.step()); });
     gate.pass();
@@ -98,16 +98,16 @@ TEST_CASE("abort: at every message of an optimizer's creation it ends the creati
       for (;; ++at) {
         CAPTURE(at, who, before);
         const auto begin = std::chrono::steady_clock::now();
-        const Story story = abort_at(at, who, before);
-        // Nobody has waited for its deadline.
+        const AbortResult result = abort_at(at, who, before);
+        // No rank has waited until its timeout.
         CHECK(std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kDeadlineMs));
-        if (!story.aborted) {
-          CHECK(text_of(story.errors).empty());
+        if (!result.aborted) {
+          CHECK(text_of(result.errors).empty());
           break;
         }
-        check_all_aborted(story.errors);
+        check_all_aborted(result.errors);
       }
-      CHECK(at >= 5 * kRanks * (kRanks - 1));  // five meetings of all at least
+      CHECK(at >= 5 * kRanks * (kRanks - 1));  // at least five collectives
     }
   }
 }
@@ -127,19 +127,19 @@ void abort_at_any_time(int runs, const std::function<Make()>& rendezvous) {
               ok(muonrt_comm_set_timeout(comms[static_cast<size_t>(r)], kDeadlineMs));
             })) == "");
     Gate gate;
-    std::atomic<bool> begun = false, told = false;
+    std::atomic<bool> begun = false, aborted = false;
     random = random * 1664525u + 1013904223u;
     std::thread other([&] {
       while (!begun) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::microseconds(random % 3000u));
       muonrt_comm_abort(comms[0], MUONRT_ERROR_ABORTED, "stop");
-      told = true;
+      aborted = true;
     });
     const auto errors = on_ranks(kRanks, [&](int r) {
       begun = true;
       OneMatrix trainer;
       const auto failed = capture_error([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
-      while (!told) std::this_thread::yield();
+      while (!aborted) std::this_thread::yield();
       gate.pass();
       const auto stepped = failed ? failed : capture_error([&] { ok(trainer.step()); });
       gate.pass();
@@ -182,14 +182,15 @@ TEST_CASE("abort: at any time of a creation over TCP", "[unit][comm][rendezvous]
   });
 }
 
-TEST_CASE("abort: of a communicator ends the step of an optimizer that was made from it",
-          "[unit][comm][tsan]") {
-  // A status that says what becomes of a step is told as ABORTED.
-  for (const auto& [given, told] : {std::pair{MUONRT_ERROR_IO, Status::kIo},
-                                    std::pair{MUONRT_ERROR_INVALID_ARGUMENT, Status::kAborted},
-                                    std::pair{MUONRT_ERROR_MISMATCH, Status::kAborted},
-                                    std::pair{MUONRT_ERROR_CALLBACK, Status::kAborted},
-                                    std::pair{MUONRT_ERROR_TORN, Status::kAborted}}) {
+TEST_CASE(
+    "abort: an abort of a communicator ends the step of an optimizer that was created from it",
+    "[unit][comm][tsan]") {
+  // Statuses that state the outcome of a step are published as ABORTED.
+  for (const auto& [given, published] : {std::pair{MUONRT_ERROR_IO, Status::kIo},
+                                         std::pair{MUONRT_ERROR_INVALID_ARGUMENT, Status::kAborted},
+                                         std::pair{MUONRT_ERROR_MISMATCH, Status::kAborted},
+                                         std::pair{MUONRT_ERROR_CALLBACK, Status::kAborted},
+                                         std::pair{MUONRT_ERROR_TORN, Status::kAborted}}) {
     muonrt_thread_group group{ThreadGroup(kRanks)};
     Gate gate;
     const auto errors = on_ranks(kRanks, [&, abort_with = given](int r) {
@@ -198,14 +199,14 @@ TEST_CASE("abort: of a communicator ends the step of an optimizer that was made 
       ok(muonrt_comm_create_thread(&comm, &group, r));
       ok(trainer.create(comm));
       gate.pass();
-      // Rank 1 gives up before its step, the others in it or before it.
+      // Rank 1 aborts before its step, while the others are in the step or before it.
       if (r == 1) muonrt_comm_abort(comm, abort_with, "the data has ended");
       const auto error = capture_error([&] { ok(trainer.step()); });
       const bool ended = trainer.step() == MUONRT_ERROR_INVALID_STATE;
-      gate.pass();  // not by destroying what it waits for
+      gate.pass();  // so that the error is not caused by a destroyed communicator
       trainer.destroy();
       muonrt_comm_destroy(comm);
-      transport_test::require_none(ended ? "" : "the optimizer goes on");
+      transport_test::require_none(ended ? "" : "the optimizer is still usable");
       if (error) throw *error;
     });
     INFO(text_of(errors));
@@ -214,13 +215,13 @@ TEST_CASE("abort: of a communicator ends the step of an optimizer that was made 
       // Only rank 0 owns a matrix, so the others may have voted before the abort reaches them. A
       // rank that has voted cannot know whether its peers have committed.
       const bool voted = r != 1 && errors[r]->status() == Status::kUndecided;
-      if (!voted) CHECK(errors[r]->status() == told);
+      if (!voted) CHECK(errors[r]->status() == published);
       CHECK(errors[r]->message().find("the data has ended") != std::string::npos);
     }
   }
 }
 
-TEST_CASE("abort: an optimizer that is gone is told nothing, and its communicator may go first",
+TEST_CASE("abort: invalid statuses are rejected, and a communicator may be destroyed first",
           "[unit][comm]") {
   muonrt_comm_t* comm = nullptr;
   OneMatrix trainer;

@@ -5,18 +5,21 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "muonrt/inspect.h"
 #include "support/faults/allocator_ledger.hpp"
 #include "support/one_matrix.hpp"
 
 namespace {
 
 /// An optimizer on one rank.
-struct Rig {
-  Rig() {
+struct Fixture {
+  Fixture() {
     muonrt_optimizer_options_init(&options);
+    muonrt_tuning_options_init(&tuning);
+    options.tuning = &tuning;
     REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
   }
-  ~Rig() {
+  ~Fixture() {
     trainer.destroy();
     muonrt_comm_destroy(comm);
   }
@@ -27,6 +30,7 @@ struct Rig {
   }
 
   muonrt_optimizer_options_t options;
+  muonrt_tuning_options_t tuning;
   muonrt_comm_t* comm = nullptr;
   OneMatrix trainer;
   std::string message;
@@ -43,12 +47,12 @@ AllocatorLedger host_ledger() {
 
 }  // namespace
 
-TEST_CASE("allocator: all memory of an optimizer comes from the caller's and goes back to it",
+TEST_CASE("allocator: an optimizer allocates and releases all memory with the caller's functions",
           "[unit][api]") {
   AllocatorLedger ledger = host_ledger();
   const muonrt_allocator_t table = ledger.table();
-  Rig own, theirs;
-  theirs.options.allocator = &table;
+  Fixture own, theirs;
+  theirs.tuning.allocator = &table;
   REQUIRE(own.create() == MUONRT_OK);
   REQUIRE(theirs.create() == MUONRT_OK);
   const int64_t at_creation = ledger.calls;
@@ -61,7 +65,7 @@ TEST_CASE("allocator: all memory of an optimizer comes from the caller's and goe
   CHECK(ledger.calls == at_creation);
   muonrt_counters_t counters;
   muonrt_counters_init(&counters);
-  REQUIRE(muonrt_optimizer_get_counters(theirs.trainer.optimizer, &counters) == MUONRT_OK);
+  REQUIRE(muonrt_optimizer_get_counters(&counters, theirs.trainer.optimizer) == MUONRT_OK);
   CHECK(counters.allocations == at_creation);
   CHECK(counters.allocated_bytes <= ledger.taken);
   CHECK(std::ssize(ledger.out) > 0);
@@ -72,17 +76,17 @@ TEST_CASE("allocator: all memory of an optimizer comes from the caller's and goe
   CHECK(ledger.without_stream == std::ssize(ledger.devices));
 }
 
-TEST_CASE("allocator: one that refuses at any call ends the creation, and has everything back",
+TEST_CASE("allocator: if any call returns NULL, the creation fails and releases everything",
           "[unit][api]") {
   check_refusals(host_ledger, [](const muonrt_allocator_t& table) {
-    Rig rig;
-    rig.options.allocator = &table;
-    const muonrt_status_t status = rig.create();
-    return std::pair(status, rig.message);
+    Fixture fixture;
+    fixture.tuning.allocator = &table;
+    const muonrt_status_t status = fixture.create();
+    return std::pair(status, fixture.message);
   });
 }
 
-TEST_CASE("allocator: memory that is not aligned is refused and goes back", "[unit][api]") {
+TEST_CASE("allocator: memory that is not aligned is rejected and released", "[unit][api]") {
   AllocatorLedger ledger = host_ledger();
   std::vector<char> memory;
   ledger.take = [&](int64_t bytes) -> void* {
@@ -92,19 +96,20 @@ TEST_CASE("allocator: memory that is not aligned is refused and goes back", "[un
   std::vector<void*> given;
   ledger.give = [&](void* at) { given.push_back(at); };
   const muonrt_allocator_t table = ledger.table();
-  Rig rig;
-  rig.options.allocator = &table;
-  CHECK(rig.create() == MUONRT_ERROR_INVALID_ARGUMENT);
+  Fixture fixture;
+  fixture.tuning.allocator = &table;
+  CHECK(fixture.create() == MUONRT_ERROR_INVALID_ARGUMENT);
   REQUIRE(given.size() == 1);
   std::ostringstream address;
   address << "options: allocator: allocate gave 0x" << std::hex
           << reinterpret_cast<uintptr_t>(given[0]) << " for ";
-  CHECK(rig.message.find(address.str()) != std::string::npos);
-  CHECK(rig.message.find("not a multiple of 256") != std::string::npos);
+  CHECK(fixture.message.find(address.str()) != std::string::npos);
+  CHECK(fixture.message.find("not a multiple of 256") != std::string::npos);
   CHECK(ledger.out.empty());
 }
 
-TEST_CASE("allocator: half of one is refused by name", "[unit][api]") {
+TEST_CASE("allocator: an incomplete one is rejected with an error that names the field",
+          "[unit][api]") {
   AllocatorLedger ledger = host_ledger();
   const std::pair<const char*, void (*)(muonrt_allocator_t&)> cases[] = {
       {"release is NULL", [](auto& table) { table.release = nullptr; }},
@@ -115,11 +120,11 @@ TEST_CASE("allocator: half of one is refused by name", "[unit][api]") {
   for (const auto& [why, change] : cases) {
     muonrt_allocator_t table = ledger.table();
     change(table);
-    Rig rig;
-    rig.options.allocator = &table;
-    CHECK(rig.create() == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(rig.message, Catch::Contains(std::string("options: allocator: ") + why));
-    CHECK(rig.trainer.optimizer == nullptr);
+    Fixture fixture;
+    fixture.tuning.allocator = &table;
+    CHECK(fixture.create() == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fixture.message, Catch::Contains(std::string("options: allocator: ") + why));
+    CHECK(fixture.trainer.optimizer == nullptr);
   }
   CHECK(ledger.calls == 0);
 }

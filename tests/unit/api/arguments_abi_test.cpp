@@ -1,14 +1,16 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
 
-// What the arguments of create and step may point to: memory that is gone after the call, and a
-// rate for each group.
+// The memory that arguments of create and step point to may be freed after the call; learning rates
+// of the groups; enum arguments that are out of range.
 
 namespace {
 
@@ -21,7 +23,7 @@ int first(void*, int64_t, const muonrt_assign_info_t*, int32_t* owner) {
   return 0;
 }
 
-/// The buffers of the parameters: an attention weight of 4 x 6 that is two parts, and a vector.
+/// The buffers of the parameters: an attention weight of 4 x 6 with two parts, and a vector.
 struct Buffers {
   std::vector<float> data = std::vector<float>(30), grad = std::vector<float>(30);
   Buffers() {
@@ -32,7 +34,7 @@ struct Buffers {
   }
 };
 
-/// All that create reads besides, in one block.
+/// Everything else that create reads, in one block.
 struct Arguments {
   char names[8][8] = {"matrix", "rest", "wq", "upper", "lower", "bias", "world", ""};
   int64_t shape[2] = {4, 6}, length = 6, strides[2] = {6, 1}, one = 1, values[2] = {0, 6};
@@ -48,6 +50,8 @@ struct Arguments {
   muonrt_allocator_t allocator = muonrt::allocator();
   muonrt_distributed_config_t distributed = muonrt::distributed_config();
   muonrt_optimizer_options_t options = muonrt::options();
+  muonrt_tuning_options_t tuning = muonrt::tuning_options();
+  muonrt_debug_options_t debug = muonrt::debug_options();
   muonrt_group_t groups[2] = {muonrt::muon_group(), muonrt::adamw_group()};
   muonrt_param_t params[2] = {muonrt::param(), muonrt::param()};
 
@@ -76,8 +80,10 @@ struct Arguments {
     allocator.allocate = take;
     allocator.release = give;
     distributed.assign = first;
-    options.allocator = &allocator;
-    options.distributed = &distributed;
+    tuning.allocator = &allocator;
+    tuning.distributed = &distributed;
+    options.tuning = &tuning;
+    options.debug = &debug;
     for (int i = 0; i < 5; ++i) {
       custom[3 * i] = 1.875;
       custom[3 * i + 1] = -1.25;
@@ -107,7 +113,7 @@ struct Arguments {
   }
 };
 
-/// What the buffers hold after two steps.
+/// Runs two steps and returns the parameters.
 std::vector<float> stepped(bool freed) {
   Buffers b;
   muonrt_comm_t* comm = nullptr;
@@ -125,16 +131,16 @@ std::vector<float> stepped(bool freed) {
   }
   const float logits[2] = {50.0f, 400.0f};
   for (int i = 0; i < 2; ++i) {
-    muonrt_step_args_t step = muonrt::step_args();
-    step.lr = 0.1;
-    step.qk_logits = logits;
-    step.n_qk_logits = 2;
-    CHECK(muonrt_optimizer_step(optimizer, &step, nullptr) == MUONRT_OK);
+    muonrt_step_args_t args = muonrt::step_args();
+    args.lr = 0.1;
+    args.qk_logits = logits;
+    args.n_qk_logits = 2;
+    CHECK(muonrt_optimizer_step(nullptr, optimizer, &args) == MUONRT_OK);
   }
   int64_t length = 0, found = -1;
-  CHECK(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_TEXT, nullptr, 0, &length) ==
+  CHECK(muonrt_optimizer_describe_plan(nullptr, 0, &length, optimizer, MUONRT_FORMAT_TEXT) ==
         MUONRT_OK);
-  CHECK((muonrt_optimizer_find_param(optimizer, "bias", &found) == MUONRT_OK && found == 1));
+  CHECK((muonrt_optimizer_find_param(&found, optimizer, "bias") == MUONRT_OK && found == 1));
   muonrt_optimizer_destroy(optimizer);
   if (!freed) muonrt_comm_destroy(comm);
   return b.data;
@@ -142,14 +148,16 @@ std::vector<float> stepped(bool freed) {
 
 }  // namespace
 
-TEST_CASE("arguments: all but buffers may be gone once create has returned", "[unit][abi]") {
+TEST_CASE("arguments: everything except buffers may be freed after create has returned",
+          "[unit][abi]") {
   const Buffers before;
   const std::vector<float> kept = stepped(false);
   CHECK(kept != before.data);
   CHECK(stepped(true) == kept);
 }
 
-TEST_CASE("arguments: rates of the groups act as factors of theirs do", "[unit][abi]") {
+TEST_CASE("arguments: group_lrs have the same effect as the lr_factors of the groups",
+          "[unit][abi]") {
   const auto run = [](bool by_group) {
     Buffers b;
     Arguments a(b);
@@ -159,20 +167,76 @@ TEST_CASE("arguments: rates of the groups act as factors of theirs do", "[unit][
                                 {a.params[0], a.params[1]});
     for (int i = 1; i <= 2; ++i) {
       const double rates[2] = {0.25 / i, 0.03};
-      muonrt_step_args_t step = muonrt::step_args();
+      muonrt_step_args_t args = muonrt::step_args();
       if (by_group) {
-        step.group_lrs = rates;
-        step.n_group_lrs = 2;
+        args.group_lrs = rates;
+        args.n_group_lrs = 2;
       } else {
-        step.lr = 1.0;
+        args.lr = 1.0;
         for (int g = 0; g < 2; ++g) {
           a.groups[g].lr_factor = rates[g];
           optimizer.set_group(g, a.groups[g]);
         }
       }
-      optimizer.step(step);
+      optimizer.step(args);
     }
     return b.data;
   };
   CHECK(run(true) == run(false));
+}
+
+TEST_CASE("arguments: constant data can be sent without a cast", "[unit][abi]") {
+  const float out[3] = {1, 2, 3};
+  float in[3] = {};
+  muonrt::Comm comm = muonrt::Comm::self();
+  comm.exchange({muonrt_send_t{0, 0, out, sizeof out}}, {muonrt_receive_t{0, 0, in, sizeof in}});
+  CHECK(std::equal(out, out + 3, in));
+  float all[3] = {};
+  comm.allgather(all, out, sizeof out);
+  CHECK(std::equal(out, out + 3, all));
+}
+
+TEST_CASE("arguments: MUONRT_VERSION_AT_LEAST compares major, minor and patch", "[unit][abi]") {
+  constexpr int kMajor = MUONRT_VERSION_MAJOR, kMinor = MUONRT_VERSION_MINOR,
+                kPatch = MUONRT_VERSION_PATCH;
+  STATIC_REQUIRE(MUONRT_VERSION_AT_LEAST(kMajor, kMinor, kPatch));
+  STATIC_REQUIRE(MUONRT_VERSION_AT_LEAST(kMajor, kMinor - 1, kPatch + 1));
+  STATIC_REQUIRE(!MUONRT_VERSION_AT_LEAST(kMajor, kMinor, kPatch + 1));
+  STATIC_REQUIRE(!MUONRT_VERSION_AT_LEAST(kMajor, kMinor + 1, 0));
+  STATIC_REQUIRE(!MUONRT_VERSION_AT_LEAST(kMajor + 1, 0, 0));
+}
+
+TEST_CASE("arguments: without tuning and debug options the defaults apply", "[unit][abi]") {
+  const auto plan = [](bool given) {
+    Buffers b;
+    Arguments a(b);
+    a.tuning = muonrt::tuning_options();
+    if (!given) a.options.tuning = nullptr;
+    if (!given) a.options.debug = nullptr;
+    muonrt::Optimizer optimizer(muonrt::Comm::self(), a.options, {a.groups[0], a.groups[1]},
+                                {a.params[0], a.params[1]});
+    return optimizer.describe_plan(MUONRT_FORMAT_JSON);
+  };
+  CHECK(plan(false) == plan(true));
+}
+
+TEST_CASE("arguments: fields of tuning and debug options take effect", "[unit][abi]") {
+  Buffers b;
+  Arguments a(b);
+  const auto create = [&] {
+    return muonrt::Optimizer(muonrt::Comm::self(), a.options, {a.groups[0], a.groups[1]},
+                             {a.params[0], a.params[1]});
+  };
+  a.tuning.distributed = nullptr;  // its prefetch_count would replace window
+  const std::string plan = create().describe_plan(MUONRT_FORMAT_JSON);
+  a.tuning.window = 5;
+  CHECK(create().describe_plan(MUONRT_FORMAT_JSON) != plan);
+
+  muonrt::Optimizer silent = create();
+  silent.step(0.1);
+  CHECK_THROWS_AS(silent.trace(MUONRT_FORMAT_JSON), muonrt::Error);
+  a.debug.trace = 1;
+  muonrt::Optimizer traced = create();
+  traced.step(0.1);
+  CHECK(traced.trace(MUONRT_FORMAT_JSON).find("\"ph\"") != std::string::npos);
 }

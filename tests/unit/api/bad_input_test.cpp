@@ -4,9 +4,9 @@
 #include <chrono>
 #include <thread>
 
-// Bad input at the C ABI, on exactly one rank of three: all ranks return the same status soon, with
-// a message that names rank, parameter or struct, field and value; no buffer changes; the next
-// correct call succeeds.
+// Invalid input at the C ABI on exactly one of three ranks: all ranks return the same status within
+// seconds, with a message that names rank, parameter or struct, field and value. No buffer changes,
+// and the next correct call succeeds.
 
 using namespace bad_input;
 
@@ -24,7 +24,7 @@ muonrt_status_t create(Arguments& a, muonrt_comm_t* comm, muonrt_optimizer_t** o
                                  a.n_groups, a.params_given, a.n_params);
 }
 
-/// Runs a case with `bad_rank` as the one that is wrong; fills what each rank saw.
+/// Runs a case in which `bad_rank` passes the invalid input. Returns the result of each rank.
 std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
   std::vector<Seen> seen(kRanks);
   muonrt_thread_group_t* group = nullptr;
@@ -47,11 +47,11 @@ std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
         mine.handle_null = !given.out_given || optimizer == nullptr;
       } else {
         mine.status = create(good, comm, &optimizer);
-        // The step's buffers are those of `good`; `given` brings the arguments.
+        // The optimizer has the buffers of `good`; the step has the arguments of `given`.
         if (mine.status == MUONRT_OK) {
           if (given.rebind) muonrt_optimizer_set_grad(optimizer, 1, given.grad_of_1);
           const auto before = std::vector{good.data[0], good.data[1], good.data[2]};
-          mine.status = muonrt_optimizer_step(optimizer, given.step_given, &given.report);
+          mine.status = muonrt_optimizer_step(&given.report, optimizer, given.args_given);
           mine.unchanged = before == std::vector{good.data[0], good.data[1], good.data[2]};
         }
         mine.handle_null = true;
@@ -68,7 +68,7 @@ std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
         mine.repaired = MUONRT_OK;
       }
       if (mine.repaired == MUONRT_OK) {
-        mine.repaired = muonrt_optimizer_step(optimizer, &good.step, &good.report);
+        mine.repaired = muonrt_optimizer_step(&good.report, optimizer, &good.args);
       }
       muonrt_optimizer_destroy(optimizer);
       muonrt_comm_destroy(comm);
@@ -80,17 +80,17 @@ std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
 }
 
 void check_case(const BadCase& c, bool in_step, int bad_rank) {
-  INFO(c.says.back() << ", rank " << bad_rank << " wrong");
+  INFO(c.texts.back() << ", invalid on rank " << bad_rank);
   const std::vector<Seen> seen = run(c, in_step, bad_rank);
   for (int rank = 0; rank < kRanks; ++rank) {
     const Seen& s = seen[static_cast<size_t>(rank)];
     INFO("rank " << rank << ": " << muonrt_status_get_name(s.status) << ": " << s.message);
     CHECK(s.status == c.status);
     CHECK(s.message == seen[0].message);
-    for (const std::string& part : c.says) CHECK(s.message.find(part) != std::string::npos);
-    // Grammar: problem (why it is one); what to do.
+    for (const std::string& part : c.texts) CHECK(s.message.find(part) != std::string::npos);
+    // The remedy follows a semicolon.
     CHECK(s.message.find(';') != std::string::npos);
-    // Where ranks disagree the message names the two; else it begins with the one that is wrong.
+    // If ranks disagree, the message names two of them; otherwise it begins with the invalid one.
     if (c.status == kMismatch) {
       CHECK(s.message.find("on rank 0") != std::string::npos);
     } else {
@@ -105,29 +105,28 @@ void check_case(const BadCase& c, bool in_step, int bad_rank) {
 
 }  // namespace
 
-TEST_CASE("bad input: what is wrong on one rank of three at creation ends the call on all",
+TEST_CASE("bad input: an invalid argument of one of three ranks ends the creation on all ranks",
           "[unit][abi][tsan]") {
   int which = 0;
   for (const BadCase& c : create_cases()) check_case(c, false, which++ % kRanks);
   for (const BadCase& c : setting_cases()) check_case(c, false, which++ % kRanks);
 }
 
-TEST_CASE("bad input: every plain setting outside of its range ends the creation on all ranks",
+TEST_CASE("bad input: each setting outside its range ends the creation on all ranks",
           "[unit][abi]") {
   int which = 0;
   for (const BadCase& c : field_cases()) check_case(c, false, which++ % kRanks);
   CHECK(unchecked_fields() == std::vector<std::string>{"seed", "device_index"});
 }
 
-TEST_CASE("bad input: what is wrong on one rank of three in a step votes it down on all",
+TEST_CASE("bad input: an invalid argument of one of three ranks rejects the step on all ranks",
           "[unit][abi][tsan]") {
   for (const BadCase& c : step_cases()) {
     for (int bad_rank = 0; bad_rank < kRanks; ++bad_rank) check_case(c, true, bad_rank);
   }
 }
 
-TEST_CASE("structs: a report that no step has filled names no rank and no parameter",
-          "[unit][abi]") {
+TEST_CASE("structs: an initialized report names no rank and no parameter", "[unit][abi]") {
   muonrt_step_report_t report;
   muonrt_step_report_init(&report);
   CHECK(report.nonfinite_rank == -1);

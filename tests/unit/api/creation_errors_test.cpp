@@ -13,8 +13,8 @@ namespace {
 /// One Muon matrix of 8 x 4 and one bias of a rank.
 struct Arguments {
   Arguments() {
-    muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
-    muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
+    muonrt_group_init_muon(&groups[0]);
+    muonrt_group_init_adamw(&groups[1]);
     for (int i = 0; i < 2; ++i) {
       muonrt_param_init(&params[i]);
       params[i].group = i;
@@ -31,12 +31,13 @@ struct Arguments {
   muonrt_param_t params[2];
 };
 
-/// What creation says on `size` ranks, the same on all, and ends with `work` where it succeeds.
-std::string created(int size, const std::function<void(int, Arguments&)>& change,
-                    const std::function<void(muonrt_optimizer_t*)>& work = {}) {
+/// Creates an optimizer on `size` ranks and returns the error message, which must be the same on
+/// all ranks; "" if there is no error. Then each rank calls `work`.
+std::string create_message(int size, const std::function<void(int, Arguments&)>& change,
+                           const std::function<void(muonrt_optimizer_t*)>& work = {}) {
   muonrt_thread_group_t* group = nullptr;
   muonrt_thread_group_create(&group, size);
-  std::vector<std::string> said(static_cast<size_t>(size));
+  std::vector<std::string> messages(static_cast<size_t>(size));
   const auto errors = transport_test::on_ranks(size, [&](int rank) {
     muonrt_comm_t* comm = nullptr;
     muonrt_comm_create_thread(&comm, group, rank);
@@ -44,20 +45,21 @@ std::string created(int size, const std::function<void(int, Arguments&)>& change
     change(rank, a);
     muonrt_optimizer_t* optimizer = nullptr;
     if (muonrt_optimizer_create(&optimizer, comm, nullptr, a.groups, 2, a.params, 2) != MUONRT_OK)
-      said[static_cast<size_t>(rank)] = muonrt_get_last_error();
+      messages[static_cast<size_t>(rank)] = muonrt_get_last_error();
     if (optimizer && work) work(optimizer);
     muonrt_optimizer_destroy(optimizer);
     muonrt_comm_destroy(comm);
   });
   muonrt_thread_group_destroy(group);
   CHECK(transport_test::text_of(errors) == "");
-  for (const std::string& text : said) CHECK(text == said[0]);
-  return said[0];
+  for (const std::string& text : messages) CHECK(text == messages[0]);
+  return messages[0];
 }
 
 }  // namespace
 
-TEST_CASE("creation: where ranks have more parts than others, the parts are named", "[unit][abi]") {
+TEST_CASE("creation: an error names the numbers of parts that differ between ranks",
+          "[unit][abi]") {
   static const muonrt_run_t top{0, 4}, bottom{4, 8};
   static muonrt_part_t parts[2];
   for (int i = 0; i < 2; ++i) {
@@ -65,15 +67,15 @@ TEST_CASE("creation: where ranks have more parts than others, the parts are name
     parts[i].rows = i == 0 ? &top : &bottom;
     parts[i].n_rows = 1;
   }
-  CHECK_THAT(created(2,
-                     [](int rank, Arguments& a) {
-                       a.params[0].parts = rank == 1 ? parts : nullptr;
-                       a.params[0].n_parts = rank == 1 ? 2 : 0;
-                     }),
+  CHECK_THAT(create_message(2,
+                            [](int rank, Arguments& a) {
+                              a.params[0].parts = rank == 1 ? parts : nullptr;
+                              a.params[0].n_parts = rank == 1 ? 2 : 0;
+                            }),
              Contains("param 'matrix': number of parts is 0 on rank 0 and 2 on rank 1"));
 }
 
-TEST_CASE("creation: sizes and names that cannot be are named, a long name in part",
+TEST_CASE("creation: an error names invalid sizes and names, and shortens a long name",
           "[unit][abi]") {
   static const int64_t huge = int64_t{1} << 61;
   static const std::string name(5000, 'n');
@@ -88,14 +90,14 @@ TEST_CASE("creation: sizes and names that cannot be are named, a long name in pa
          a.params[0].name = name.c_str();
          if (rank == 1) a.params[0].dtype = MUONRT_DTYPE_F16;
        }}};
-  for (const auto& [words, change] : cases) CHECK_THAT(created(2, change), Contains(words));
+  for (const auto& [text, change] : cases) CHECK_THAT(create_message(2, change), Contains(text));
 }
 
-TEST_CASE("creation: ranks that each name a submesh of their own are told which", "[unit][abi]") {
+TEST_CASE("creation: an error names the submeshes that differ between ranks", "[unit][abi]") {
   static const int64_t two[] = {2}, many[] = {40, 1};
   static const int32_t mine[][2] = {{0, 2}, {1, 3}};
-  const auto said = [](const std::function<void(int rank, muonrt_mesh_t& mesh)>& fill) {
-    return created(4, [&](int rank, Arguments& a) {
+  const auto message = [](const std::function<void(int rank, muonrt_mesh_t& mesh)>& fill) {
+    return create_message(4, [&](int rank, Arguments& a) {
       static thread_local muonrt_mesh_t mesh;
       static thread_local muonrt_layout_t layout;
       muonrt_mesh_init(&mesh);
@@ -106,51 +108,60 @@ TEST_CASE("creation: ranks that each name a submesh of their own are told which"
       a.params[1].layout = &layout;
     });
   };
-  CHECK_THAT(said([](int rank, muonrt_mesh_t& mesh) {
+  CHECK_THAT(message([](int rank, muonrt_mesh_t& mesh) {
                mesh.shape = two;
                mesh.ranks = mine[rank % 2];
              }),
              Contains("param 'bias': mesh is 2 ranks 0, 2 on rank 0 and 2 ranks 1, 3 on rank 1"));
-  CHECK_THAT(said([](int rank, muonrt_mesh_t& mesh) { mesh.shape = rank == 3 ? many : two; }),
+  CHECK_THAT(message([](int rank, muonrt_mesh_t& mesh) { mesh.shape = rank == 3 ? many : two; }),
              Contains("param 'bias': its mesh holds rank 4"));
 }
 
-TEST_CASE("creation: a clipping norm or a machine's rate is 0 or one that can be reckoned with",
-          "[unit][abi]") {
+TEST_CASE("creation: clip_norm and the machine rates are 0 or in their range", "[unit][abi]") {
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
-  using Options = muonrt_optimizer_options_t;
+  struct Options {
+    muonrt_optimizer_options_t main;
+    muonrt_tuning_options_t tuning;
+  };
   struct Row {
-    double Options::*field;
+    double& (*field)(Options&);
     const char* name;
-    std::vector<double> taken, refused;
+    std::vector<double> accepted, rejected;
   };
   const std::vector<double> rates = {0.0, 1e-30, 1e-6, 1e30}, none = {1e-310, 1e-31, 1e31, -1.0};
-  for (const Row& row :
-       {Row{&Options::clip_norm, "clip_norm", {0.0, 1e-30}, {1e-300, 1e-31}},
-        Row{&Options::machine_flops, "machine_flops", rates, none},
-        Row{&Options::machine_bytes, "machine_bytes", rates, none},
-        Row{&Options::machine_message_seconds, "machine_message_seconds", rates, none}}) {
+  for (const Row& row : {Row{[](Options& o) -> double& { return o.main.clip_norm; },
+                             "clip_norm",
+                             {0.0, 1e-30},
+                             {1e-300, 1e-31}},
+                         Row{[](Options& o) -> double& { return o.tuning.machine_flops; },
+                             "machine_flops", rates, none},
+                         Row{[](Options& o) -> double& { return o.tuning.machine_bytes; },
+                             "machine_bytes", rates, none},
+                         Row{[](Options& o) -> double& { return o.tuning.machine_message_seconds; },
+                             "machine_message_seconds", rates, none}}) {
     const auto create = [&](double value) {
       Options options;
-      muonrt_optimizer_options_init(&options);
-      options.*row.field = value;
+      muonrt_optimizer_options_init(&options.main);
+      muonrt_tuning_options_init(&options.tuning);
+      options.main.tuning = &options.tuning;
+      row.field(options) = value;
       Arguments a;
       muonrt_optimizer_t* optimizer = nullptr;
       const muonrt_status_t status =
-          muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2);
+          muonrt_optimizer_create(&optimizer, comm, &options.main, a.groups, 2, a.params, 2);
       std::vector<char> text(1 << 16);
       if (status == MUONRT_OK) {
-        CHECK(muonrt_optimizer_describe_plan(optimizer, MUONRT_FORMAT_JSON, text.data(), 1 << 16,
-                                             nullptr) == MUONRT_OK);
+        CHECK(muonrt_optimizer_describe_plan(text.data(), 1 << 16, nullptr, optimizer,
+                                             MUONRT_FORMAT_JSON) == MUONRT_OK);
         CHECK_THAT(text.data(), !Contains("inf") && !Contains("nan"));
       }
       muonrt_optimizer_destroy(optimizer);
       return status;
     };
     INFO(row.name);
-    for (const double value : row.taken) CHECK(create(value) == MUONRT_OK);
-    for (const double value : row.refused) {
+    for (const double value : row.accepted) CHECK(create(value) == MUONRT_OK);
+    for (const double value : row.rejected) {
       CHECK(create(value) == MUONRT_ERROR_INVALID_ARGUMENT);
       CHECK_THAT(muonrt_get_last_error(), Contains(std::string("options: ") + row.name + " is "));
     }
@@ -158,39 +169,39 @@ TEST_CASE("creation: a clipping norm or a machine's rate is 0 or one that can be
   muonrt_comm_destroy(comm);
 }
 
-TEST_CASE("creation: the plan as JSON is UTF-8 whatever the names hold", "[unit][abi]") {
-  CHECK(created(
+TEST_CASE("creation: the plan as JSON is valid UTF-8 even if names are not", "[unit][abi]") {
+  CHECK(create_message(
             1, [](int, Arguments& a) { a.params[0].name = "w\xe4g\xff"; },
             [](muonrt_optimizer_t* o) {
               std::vector<char> text(1 << 16);
-              muonrt_optimizer_describe_plan(o, MUONRT_FORMAT_JSON, text.data(), 1 << 16, nullptr);
+              muonrt_optimizer_describe_plan(text.data(), 1 << 16, nullptr, o, MUONRT_FORMAT_JSON);
               const std::string json = text.data();
               if (json.find("w\xef\xbf\xbdg\xef\xbf\xbd") == std::string::npos ||
                   json.find('\xe4') != std::string::npos)
                 throw std::runtime_error(json);
               int64_t index = -1;
-              muonrt_optimizer_find_param(o, "w\xe4g\xff", &index);
+              muonrt_optimizer_find_param(&index, o, "w\xe4g\xff");
               if (index != 0) throw std::runtime_error("the name itself has changed");
             }) == "");
 }
 
-TEST_CASE("creation: a step number that was got can be set", "[unit][abi]") {
-  CHECK(created(
+TEST_CASE("creation: a step number that was read can be set", "[unit][abi]") {
+  CHECK(create_message(
             1, [](int, Arguments&) {},
             [](muonrt_optimizer_t* o) {
-              muonrt_step_args_t step;
-              muonrt_step_args_init(&step);
-              step.lr = 0.1;
-              int64_t got = 0;
+              muonrt_step_args_t args;
+              muonrt_step_args_init(&args);
+              args.lr = 0.1;
+              int64_t step = 0;
               if (muonrt_optimizer_set_step(o, (int64_t{1} << 53) - 1) != MUONRT_OK ||
-                  muonrt_optimizer_step(o, &step, nullptr) != MUONRT_OK ||
-                  muonrt_optimizer_get_step(o, &got) != MUONRT_OK ||
-                  muonrt_optimizer_set_step(o, got) != MUONRT_OK)
+                  muonrt_optimizer_step(nullptr, o, &args) != MUONRT_OK ||
+                  muonrt_optimizer_get_step(&step, o) != MUONRT_OK ||
+                  muonrt_optimizer_set_step(o, step) != MUONRT_OK)
                 throw std::runtime_error(muonrt_get_last_error());
             }) == "");
 }
 
-TEST_CASE("build info: the transports of every build are told", "[unit][abi]") {
+TEST_CASE("build info: the text names the transports", "[unit][abi]") {
   char text[2048];
   REQUIRE(muonrt_get_build_info(text, sizeof text, nullptr) == MUONRT_OK);
   CHECK_THAT(text, Contains("\"callback\", \"tcp\", \"folder\""));

@@ -37,10 +37,11 @@ struct Matrix {
   DLTensor tensor = {memory.data(), {1, 0}, 2, {2, 32, 1}, shape, strides, 8};
 };
 
-std::string refused(const DLTensor& tensor, muonrt_device_t device = MUONRT_DEVICE_HOST,
-                    int32_t device_index = 0) {
+/// The error message, or "" if the tensor is accepted.
+std::string read_error(const DLTensor& tensor, enum muonrt_device device = MUONRT_DEVICE_HOST,
+                       int32_t device_index = 0) {
   void* data = nullptr;
-  muonrt_dtype_t dtype = 0;
+  enum muonrt_dtype dtype = MUONRT_DTYPE_F16;
   if (muonrt_dlpack_read(&data, &dtype, &tensor, "w", device, device_index) !=
       MUONRT_ERROR_INVALID_ARGUMENT)
     return "";
@@ -49,7 +50,8 @@ std::string refused(const DLTensor& tensor, muonrt_device_t device = MUONRT_DEVI
 
 }  // namespace
 
-TEST_CASE("dlpack: a parameter and its gradient take what the tensors say", "[unit][abi]") {
+TEST_CASE("dlpack: a parameter and its gradient have the buffers and shapes of the tensors",
+          "[unit][abi]") {
   Matrix w, g;
   for (size_t i = 0; i < g.memory.size(); ++i) g.memory[i] = static_cast<float>(i) / 8;
   muonrt_param_t p = muonrt::param();
@@ -79,8 +81,8 @@ TEST_CASE("dlpack: a shard keeps the whole tensor's shape", "[unit][abi]") {
   w.tensor.strides = w.strides + 1;
   CHECK(muonrt_param_set_data_dlpack(&p, &w.tensor, MUONRT_DEVICE_HOST, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("'w' has 1 dimensions (2 expected)"));
-  // A flat range is one line of elements, whatever the tensor.
+  CHECK_THAT(muonrt_get_last_error(), Contains("'w' has 1 dimensions, but must have 2"));
+  // The shard of a flat range has one dimension, whatever the shape of the parameter.
   muonrt_layout_t flat = muonrt::layout();
   flat.kind = MUONRT_LAYOUT_FLAT;
   p.layout = &flat;
@@ -89,65 +91,67 @@ TEST_CASE("dlpack: a shard keeps the whole tensor's shape", "[unit][abi]") {
   CHECK((p.ndim == 2 && p.local_shape == nullptr));
 }
 
-TEST_CASE("dlpack: what muonrt cannot read is refused by name", "[unit][abi]") {
+TEST_CASE("dlpack: a tensor that muonrt cannot read is rejected with an error that names it",
+          "[unit][abi]") {
   Matrix w;
-  REQUIRE(refused(w.tensor).empty());
-  const auto says = [](const DLTensor& tensor, const char* words) {
-    CHECK_THAT(refused(tensor), Contains("DLPack tensor 'w'") && Contains(words));
+  REQUIRE(read_error(w.tensor).empty());
+  const auto check_error = [](const DLTensor& tensor, const char* text) {
+    CHECK_THAT(read_error(tensor), Contains("DLPack tensor 'w'") && Contains(text));
   };
   DLTensor t = w.tensor;
   t.dtype = {2, 64, 1};
-  says(t, "type code 2, 64 bits, 1 lanes");
+  check_error(t, "type code 2, 64 bits, 1 lanes");
   t.dtype = {2, 16, 1};
-  says(t, "type code 2, 16 bits");
+  check_error(t, "type code 2, 16 bits");
   t.dtype = {2, 32, 4};
-  says(t, "4 lanes");
+  check_error(t, "4 lanes");
   t.dtype = {4, 16, 1};
-  CHECK(refused(t).empty());
+  CHECK(read_error(t).empty());
   t = w.tensor;
   t.device = {2, 1};
-  says(t, "device type 2, number 1");
-  CHECK(refused(t, MUONRT_DEVICE_CUDA, 1).empty());
-  CHECK_THAT(refused(t, MUONRT_DEVICE_CUDA, 0), Contains("number 1 (the optimizer is on CUDA"));
-  CHECK_THAT(refused(w.tensor, MUONRT_DEVICE_CUDA, 0), Contains("device type 1"));
+  check_error(t, "device type 2, number 1");
+  CHECK(read_error(t, MUONRT_DEVICE_CUDA, 1).empty());
+  CHECK_THAT(read_error(t, MUONRT_DEVICE_CUDA, 0),
+             Contains("number 1, but the optimizer is on CUDA"));
+  CHECK_THAT(read_error(w.tensor, MUONRT_DEVICE_CUDA, 0), Contains("device type 1"));
   t = w.tensor;
   t.ndim = 9;
-  says(t, "9 dimensions");
+  check_error(t, "9 dimensions");
   t = w.tensor;
   t.shape = nullptr;
-  says(t, "no shape");
+  check_error(t, "no shape");
   void* data = nullptr;
-  muonrt_dtype_t dtype = 0;
+  enum muonrt_dtype dtype = MUONRT_DTYPE_F16;
   CHECK(muonrt_dlpack_read(&data, &dtype, nullptr, "w", MUONRT_DEVICE_HOST, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_CASE("dlpack: strides are row-major, but where a dimension has one index or none",
-          "[unit][abi]") {
+TEST_CASE("dlpack: strides must be row-major, except in dimensions of size 0 or 1", "[unit][abi]") {
   Matrix w;
   const auto text = [&](std::vector<int64_t> shape, std::vector<int64_t> strides) {
     DLTensor t = w.tensor;
     t.shape = shape.data();
     t.strides = strides.data();
-    return refused(t);
+    return read_error(t);
   };
-  CHECK_THAT(text({3, 4}, {1, 3}), Contains("stride 3 in dimension 1 (1 where"));
-  CHECK_THAT(text({3, 4}, {5, 1}), Contains("stride 5 in dimension 0 (4 where"));
+  CHECK_THAT(text({3, 4}, {1, 3}), Contains("stride 3 in dimension 1, but must have 1"));
+  CHECK_THAT(text({3, 4}, {5, 1}), Contains("stride 5 in dimension 0, but must have 4"));
   CHECK(text({3, 1}, {1, 77}).empty());
   CHECK(text({1, 4}, {77, 1}).empty());
   CHECK(text({0, 4}, {77, 77}).empty());
   DLTensor t = w.tensor;
   t.strides = nullptr;
-  CHECK(refused(t).empty());
+  CHECK(read_error(t).empty());
   int64_t none[2] = {0, 4};
   t.shape = none;
   void* data = &t;
-  muonrt_dtype_t dtype = 0;
+  enum muonrt_dtype dtype = MUONRT_DTYPE_F16;
   REQUIRE(muonrt_dlpack_read(&data, &dtype, &t, "w", MUONRT_DEVICE_HOST, 0) == MUONRT_OK);
   CHECK(data == nullptr);
 }
 
-TEST_CASE("dlpack: a gradient of another shape than its shard is refused", "[unit][abi]") {
+TEST_CASE("dlpack: a gradient is rejected if its shape differs from that of the shard",
+          "[unit][abi]") {
   Matrix w, g;
   muonrt_param_t p = muonrt::param();
   p.name = "w";

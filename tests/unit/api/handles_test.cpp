@@ -1,5 +1,5 @@
-// Handles that are used late, twice, as another kind's, in a child of fork, or by a thread that
-// ends.
+// Handles that were destroyed, have another type, belong to the parent of a fork, or are used by a
+// thread that ends.
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -16,8 +16,9 @@
 
 namespace {
 
-bool says(const std::string& words) {
-  return std::string(muonrt_get_last_error()).find(words) != std::string::npos;
+/// Whether the last error message contains `text`.
+bool error_has(const std::string& text) {
+  return std::string(muonrt_get_last_error()).find(text) != std::string::npos;
 }
 
 template <class To, class From>
@@ -25,27 +26,24 @@ To* as(From* handle) {
   return reinterpret_cast<To*>(handle);
 }
 
-/// What functions of a communicator return, and whether all say `words`.
-std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& words, bool& said) {
+/// Calls the functions of a communicator and returns their statuses.
+/// @param[out] said  whether all error messages contain `text`.
+std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& text, bool& said) {
   int32_t number = 0;
   char mine = 0, all[8];
-  muonrt_mesh_t mesh;
-  muonrt_mesh_storage_t storage;
-  muonrt_mesh_storage_init(&storage);
   std::vector<muonrt_status_t> out;
   said = true;
   const auto note = [&](muonrt_status_t status) {
     out.push_back(status);
-    said = said && says(words);
+    said = said && error_has(text);
   };
   note(muonrt_comm_get_rank(&number, comm));
   note(muonrt_comm_get_size(&number, comm));
   note(muonrt_comm_set_timeout(comm, 1000));
   note(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, ""));
   note(muonrt_comm_barrier(comm));
-  note(muonrt_comm_allgather(comm, &mine, all, 1));
+  note(muonrt_comm_allgather(all, comm, &mine, 1));
   note(muonrt_comm_exchange(comm, nullptr, 0, nullptr, 0));
-  note(muonrt_mesh_from_groups(&mesh, &storage, comm, nullptr));
   muonrt_comm_t* made = nullptr;
   note(muonrt_comm_create_nccl(&made, comm, nullptr));
   note(muonrt_comm_create_staged(&made, comm, 0));
@@ -54,42 +52,41 @@ std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& wo
   return out;
 }
 
-/// The same of an optimizer.
+/// The same for an optimizer.
 std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm,
-                                      const std::string& words, bool& said) {
+                                      const std::string& text, bool& said) {
   std::vector<muonrt_status_t> out;
   said = true;
   const auto note = [&](muonrt_status_t status) {
     out.push_back(status);
-    said = said && says(words);
+    said = said && error_has(text);
   };
-  muonrt_step_args_t step;
-  muonrt_step_args_init(&step);
+  muonrt_step_args_t args;
+  muonrt_step_args_init(&args);
   int64_t number = 0;
-  note(muonrt_optimizer_step(o, &step, nullptr));
+  note(muonrt_optimizer_step(nullptr, o, &args));
   note(muonrt_optimizer_set_grad(o, 0, nullptr));
   note(muonrt_optimizer_set_grads(o, nullptr, 0));
   note(muonrt_optimizer_set_data(o, 0, nullptr));
   note(muonrt_optimizer_reset_masters(o, nullptr, 0));
   note(muonrt_optimizer_set_group(o, 0, nullptr));
-  note(muonrt_optimizer_find_param(o, "w", &number));
-  note(muonrt_optimizer_state(o, 0, 0, nullptr));
-  note(muonrt_optimizer_get_state_shards(o, nullptr, 0, &number));
+  note(muonrt_optimizer_find_param(&number, o, "w"));
+  note(muonrt_optimizer_get_state_shards(nullptr, 0, &number, o));
   note(muonrt_optimizer_save(o, "state", nullptr));
-  note(muonrt_optimizer_save_reserve(o, nullptr, nullptr));
+  note(muonrt_optimizer_save_reserve(nullptr, o, nullptr));
   note(muonrt_optimizer_save_begin(o, "state", nullptr));
   note(muonrt_optimizer_save_wait(o));
   note(muonrt_optimizer_load(o, "state", nullptr));
-  note(muonrt_optimizer_get_load_notes(o, nullptr, 0, &number));
-  note(muonrt_optimizer_get_clipped_heads(o, nullptr, nullptr, 0, &number));
-  note(muonrt_optimizer_get_step(o, &number));
+  note(muonrt_optimizer_get_load_notes(nullptr, 0, &number, o));
+  note(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &number, o));
+  note(muonrt_optimizer_get_step(&number, o));
   note(muonrt_optimizer_set_step(o, 1));
-  note(muonrt_optimizer_get_update_count(o, 0, &number));
+  note(muonrt_optimizer_get_update_count(&number, o, 0));
   note(muonrt_optimizer_set_update_count(o, 0, 0));
-  note(muonrt_optimizer_describe_plan(o, 0, nullptr, 0, &number));
-  note(muonrt_optimizer_get_trace(o, 0, nullptr, 0, &number));
-  note(muonrt_optimizer_get_counters(o, nullptr));
-  note(muonrt_optimizer_get_health(o, nullptr, nullptr, 0));
+  note(muonrt_optimizer_describe_plan(nullptr, 0, &number, o, MUONRT_FORMAT_TEXT));
+  note(muonrt_optimizer_get_trace(nullptr, 0, &number, o, MUONRT_FORMAT_TEXT));
+  note(muonrt_optimizer_get_counters(nullptr, o));
+  note(muonrt_optimizer_get_health(nullptr, nullptr, 0, o));
   note(muonrt_optimizer_recover(o, comm, nullptr));
   return out;
 }
@@ -102,7 +99,7 @@ constexpr auto kInvalid = MUONRT_ERROR_INVALID_ARGUMENT;
 
 }  // namespace
 
-TEST_CASE("handles: one that was destroyed is refused, and not destroyed again", "[unit][abi]") {
+TEST_CASE("handles: a destroyed handle is rejected and not destroyed again", "[unit][abi]") {
   muonrt_comm_t *comm = nullptr, *other = nullptr;
   muonrt_thread_group_t* group = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
@@ -117,26 +114,28 @@ TEST_CASE("handles: one that was destroyed is refused, and not destroyed again",
             kInvalid);
   CHECK(said);
   muonrt_optimizer_destroy(late);
-  CHECK(says("muonrt_optimizer_destroy: optimizer is an optimizer that was destroyed before"));
+  CHECK(error_has("muonrt_optimizer_destroy: optimizer is an optimizer that was destroyed before"));
   muonrt_comm_destroy(comm);
   check_all(calls_of(comm, " is a communicator that was destroyed before", said), kInvalid);
   CHECK(said);
   muonrt_comm_destroy(comm);
-  CHECK(says("muonrt_comm_destroy: comm is a communicator that was destroyed before"));
+  CHECK(error_has("muonrt_comm_destroy: comm is a communicator that was destroyed before"));
   REQUIRE(trainer.create(other) == MUONRT_OK);
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, nullptr) == kInvalid);
-  CHECK(says("muonrt_optimizer_recover: survivors is a communicator that was destroyed before"));
+  CHECK(
+      error_has("muonrt_optimizer_recover: survivors is a communicator that was destroyed before"));
   CHECK(trainer.step() == MUONRT_OK);
   muonrt_thread_group_destroy(group);
   muonrt_thread_group_destroy(group);
-  CHECK(says("muonrt_thread_group_destroy: group is a thread group that was destroyed before"));
+  CHECK(
+      error_has("muonrt_thread_group_destroy: group is a thread group that was destroyed before"));
   muonrt_comm_t* made = nullptr;
   CHECK(muonrt_comm_create_thread(&made, group, 0) == kInvalid);
   CHECK(made == nullptr);
   muonrt_comm_destroy(other);
 }
 
-TEST_CASE("handles: a null handle is refused by every function that takes one", "[unit][abi]") {
+TEST_CASE("handles: each function rejects NULL", "[unit][abi]") {
   bool said = false;
   check_all(calls_of(static_cast<muonrt_comm_t*>(nullptr), " is null", said), kInvalid);
   CHECK(said);
@@ -149,7 +148,7 @@ TEST_CASE("handles: a null handle is refused by every function that takes one", 
   muonrt_thread_group_destroy(nullptr);
 }
 
-TEST_CASE("handles: one of another kind is refused by name", "[unit][abi]") {
+TEST_CASE("handles: an error names the type of a handle of the wrong type", "[unit][abi]") {
   muonrt_comm_t* comm = nullptr;
   muonrt_thread_group_t* group = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
@@ -172,17 +171,16 @@ TEST_CASE("handles: one of another kind is refused by name", "[unit][abi]") {
   check_all(calls_of(as<muonrt_comm_t>(none), " is no handle of muonrt", said), kInvalid);
   CHECK(said);
   muonrt_comm_destroy(as<muonrt_comm_t>(trainer.optimizer));
-  CHECK(says("muonrt_comm_destroy: comm is an optimizer; pass a communicator"));
+  CHECK(error_has("muonrt_comm_destroy: comm is an optimizer; pass a communicator"));
   muonrt_optimizer_destroy(as<muonrt_optimizer_t>(group));
   muonrt_thread_group_destroy(as<muonrt_thread_group_t>(comm));
-  CHECK(says("group is a communicator; pass a thread group"));
+  CHECK(error_has("group is a communicator; pass a thread group"));
   CHECK(trainer.step() == MUONRT_OK);
   muonrt_comm_destroy(comm);
   muonrt_thread_group_destroy(group);
 }
 
-TEST_CASE("handles: muonrt_comm_create_thread refuses each bad argument as its page says",
-          "[unit][abi]") {
+TEST_CASE("handles: muonrt_comm_create_thread rejects each invalid argument", "[unit][abi]") {
   muonrt_thread_group_t* group = nullptr;
   REQUIRE(muonrt_thread_group_create(&group, 2) == MUONRT_OK);
   muonrt_comm_t *comm = nullptr, *again = nullptr;
@@ -194,7 +192,7 @@ TEST_CASE("handles: muonrt_comm_create_thread refuses each bad argument as its p
   REQUIRE(muonrt_comm_create_thread(&comm, group, 1) == MUONRT_OK);
   again = comm;
   CHECK(muonrt_comm_create_thread(&again, group, 1) == kInvalid);
-  CHECK(says("rank 1 was taken before"));
+  CHECK(error_has("rank 1 was taken before"));
   CHECK(again == nullptr);
   muonrt_comm_destroy(comm);
   muonrt_thread_group_destroy(group);
@@ -202,7 +200,7 @@ TEST_CASE("handles: muonrt_comm_create_thread refuses each bad argument as its p
 
 namespace {
 
-/// Sockets that this process has open.
+/// Number of open sockets of this process.
 int sockets() {
   int out = 0;
   DIR* const folder = opendir("/proc/self/fd");
@@ -219,7 +217,7 @@ int sockets() {
 }  // namespace
 
 #if !defined(__SANITIZE_THREAD__)
-TEST_CASE("handles: a child of fork is refused at once, and its parent goes on stepping",
+TEST_CASE("handles: a child of fork cannot use the handles, and its parent can",
           "[unit][abi][rendezvous]") {
   const int before = sockets();
   const std::string address = loopback::at_port(loopback::free_port());
@@ -278,7 +276,7 @@ TEST_CASE("handles: a child of fork is refused at once, and its parent goes on s
 
 namespace {
 
-/// A transport of one rank, whose functions end their thread when they are told to.
+/// A transport of one rank whose functions end the thread that calls them, if `by` says so.
 struct Ending {
   enum class By { kNothing, kExit, kCancel } by = By::kNothing;
 
@@ -289,8 +287,8 @@ struct Ending {
       pthread_testcancel();
     }
   }
-  static muonrt_status_t exchange(void* state, const muonrt_message_t*, int64_t,
-                                  const muonrt_message_t*, int64_t, int64_t, char*, int64_t) {
+  static muonrt_status_t exchange(void* state, const muonrt_send_t*, int64_t,
+                                  const muonrt_receive_t*, int64_t, int64_t, char*, int64_t) {
     static_cast<Ending*>(state)->here();
     return MUONRT_OK;
   }
@@ -302,7 +300,7 @@ struct Ending {
   }
 };
 
-/// What a thread ends with that does this.
+/// Runs `work` in a new thread and returns its exit value.
 void* end_of(const std::function<void()>& work) {
   pthread_t thread;
   const auto body = [](void* given) -> void* {
@@ -317,8 +315,8 @@ void* end_of(const std::function<void()>& work) {
 
 }  // namespace
 
-TEST_CASE("handles: a thread that ends inside a caller's function passes through", "[unit][abi]") {
-  // Where it is not the caller's thread, it is one of the optimizer's.
+TEST_CASE("handles: a thread may end inside a function of the caller", "[unit][abi]") {
+  // If caller_thread_only is 0, a thread of the optimizer calls the functions in a step.
   for (const int32_t on_caller : {1, 0}) {
     for (const bool in_step : {false, true}) {
       for (const auto by : {Ending::By::kExit, Ending::By::kCancel}) {
@@ -341,15 +339,15 @@ TEST_CASE("handles: a thread that ends inside a caller's function passes through
             end_of([&] { status = in_step ? trainer.step() : muonrt_comm_barrier(comm); });
         if (in_step && on_caller == 0) {
           CHECK(end == nullptr);
-          CHECK(status == MUONRT_ERROR_UNDECIDED);  // one rank sends in its vote alone
+          CHECK(status == MUONRT_ERROR_UNDECIDED);  // one rank sends only in the vote
         } else {
           CHECK(end == (by == Ending::By::kExit ? static_cast<void*>(&ending) : PTHREAD_CANCELED));
         }
         ending.by = Ending::By::kNothing;
-        // What it was in the midst of has ended, and says so; nothing hangs.
+        // The next call returns the error and does not block.
         const muonrt_status_t after = in_step ? trainer.step() : muonrt_comm_barrier(comm);
         CHECK(after != MUONRT_OK);
-        CHECK(says("thread was ended inside"));
+        CHECK(error_has("thread was ended inside"));
         trainer.destroy();
         muonrt_comm_destroy(comm);
       }

@@ -26,7 +26,9 @@ struct Session {
     p.data = data.data();
     p.grad = grad.data();
     muonrt_optimizer_options_t o = muonrt::options();
-    o.health_every = every;
+    muonrt_debug_options_t debug = muonrt::debug_options();
+    debug.health_every = every;
+    o.debug = &debug;
     muonrt_group_t g = muonrt::muon_group();
     return muonrt::Optimizer(muonrt::Comm::self(), o, {g}, {p});
   }
@@ -34,7 +36,7 @@ struct Session {
 
 }  // namespace
 
-TEST_CASE("health abi: a step that measures says so, and its numbers come out",
+TEST_CASE("health abi: a step that collects statistics reports it, and they can be read",
           "[unit][abi][health]") {
   Session s(2);
   muonrt::Health before = s.optimizer.health();
@@ -70,22 +72,22 @@ TEST_CASE("health abi: older, newer and wrong structs, null pointers, no interva
   muonrt_matrix_health_init(&matrix);
   matrix.struct_size = 4;
   muonrt_optimizer_t* const handle = on.optimizer.get();
-  const auto refused = [](muonrt_optimizer_t* optimizer, muonrt_health_t* summary,
-                          muonrt_matrix_health_t* matrices, int64_t capacity, const char* words,
-                          muonrt_status_t status = MUONRT_ERROR_INVALID_ARGUMENT) {
-    CHECK(muonrt_optimizer_get_health(optimizer, summary, matrices, capacity) == status);
-    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
+  const auto check_error = [](muonrt_optimizer_t* optimizer, muonrt_health_t* summary,
+                              muonrt_matrix_health_t* matrices, int64_t capacity, const char* text,
+                              muonrt_status_t status = MUONRT_ERROR_INVALID_ARGUMENT) {
+    CHECK(muonrt_optimizer_get_health(summary, matrices, capacity, optimizer) == status);
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  refused(off.optimizer.get(), &health, nullptr, 0, "health_every", MUONRT_ERROR_INVALID_STATE);
-  refused(handle, nullptr, nullptr, 0, "health");
-  refused(handle, &health, nullptr, 1, "matrices");
-  refused(handle, &health, nullptr, -1, "capacity is -1");
-  refused(handle, &health, &matrix, 1, "struct_size is 4");
+  check_error(off.optimizer.get(), &health, nullptr, 0, "health_every", MUONRT_ERROR_INVALID_STATE);
+  check_error(handle, nullptr, nullptr, 0, "health");
+  check_error(handle, &health, nullptr, 1, "matrices");
+  check_error(handle, &health, nullptr, -1, "capacity is -1");
+  check_error(handle, &health, &matrix, 1, "struct_size is 4");
   CHECK(health.step == -1);  // nothing was written
   health.struct_size = 0;
-  refused(handle, &health, nullptr, 0, "struct_size is 0");
+  check_error(handle, &health, nullptr, 0, "struct_size is 0");
   CHECK_THROWS_AS(Session(-1), muonrt::Error);
-  // A newer caller's larger elements: the stride is theirs, what is behind ours stays.
+  // Elements of a newer caller: their size is the stride, and bytes after the known fields stay.
   muonrt_health_init(&health);
   struct Newer {
     muonrt_matrix_health_t known;
@@ -94,7 +96,7 @@ TEST_CASE("health abi: older, newer and wrong structs, null pointers, no interva
   std::memset(newer, 0x55, sizeof newer);
   muonrt_matrix_health_init(&newer[0].known);
   newer[0].known.struct_size = sizeof(Newer);
-  CHECK(muonrt_optimizer_get_health(handle, &health, &newer[0].known, 3) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_health(&health, &newer[0].known, 3, handle) == MUONRT_OK);
   CHECK(newer[0].known.rows == 4);
   CHECK(newer[0].more == 0x5555555555555555);
   CHECK(newer[1].known.rows == 0x5555555555555555);  // there is one matrix

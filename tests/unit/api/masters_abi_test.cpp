@@ -6,7 +6,7 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Weights that the caller writes after the creation, and parameters that move, through the C ABI.
+// Weights that the caller writes after the creation, and parameters with new buffers.
 
 using Catch::Contains;
 
@@ -24,9 +24,9 @@ struct Half {
   muonrt::Comm comm = muonrt::Comm::self();
   muonrt::Optimizer optimizer;
 
-  explicit Half(Weights of, int32_t kind = MUONRT_MASTER_OWNED)
+  explicit Half(Weights of, muonrt_master_kind_t kind = MUONRT_MASTER_OWNED)
       : weights(std::move(of)), optimizer(make(kind)) {}
-  muonrt::Optimizer make(int32_t kind) {
+  muonrt::Optimizer make(muonrt_master_kind_t kind) {
     static const int64_t shape[] = {3, 4};
     muonrt_param_t p = muonrt::param();
     p.name = "w";
@@ -46,7 +46,14 @@ struct Half {
   muonrt_status_t step() {
     muonrt_step_args_t args = muonrt::step_args();
     args.lr = 0.1;
-    return muonrt_optimizer_step(optimizer.get(), &args, nullptr);
+    return muonrt_optimizer_step(nullptr, optimizer.get(), &args);
+  }
+  /// The state of this kind, which is one shard.
+  void* state(muonrt_state_kind_t kind) {
+    for (const muonrt_state_shard_t& shard : optimizer.state_shards()) {
+      if (shard.kind == kind) return shard.data;
+    }
+    return nullptr;
   }
 };
 
@@ -56,7 +63,7 @@ void fill(Weights& weights, uint16_t bits) { std::fill(weights.begin(), weights.
 
 }  // namespace
 
-TEST_CASE("masters: weights written after the creation are refused by name, and taken when asked",
+TEST_CASE("masters: a step rejects weights that were written, until the masters are reset",
           "[unit][abi]") {
   Half late(all(kOne)), known(all(kTwo));
   fill(late.weights, kTwo);
@@ -67,7 +74,7 @@ TEST_CASE("masters: weights written after the creation are refused by name, and 
   CHECK_THAT(said, Contains("call muonrt_optimizer_reset_masters"));
   CHECK(late.weights[1] == kTwo);
   late.weights[0] = kTwo;
-  late.optimizer.take_params({0});
+  late.optimizer.reset_masters({0});
   for (int i = 0; i < 3; ++i) {
     REQUIRE(late.step() == MUONRT_OK);
     REQUIRE(known.step() == MUONRT_OK);
@@ -76,20 +83,20 @@ TEST_CASE("masters: weights written after the creation are refused by name, and 
   CHECK(late.weights != all(kTwo));
 }
 
-TEST_CASE("masters: a parameter rounded up or down from its master is its own", "[unit][abi]") {
+TEST_CASE("masters: a parameter may be its master rounded up or down", "[unit][abi]") {
   for (const float master : {1.0f + 0x1p-8f, 1.0f + 0x1p-9f, 1.0f + 0x1.8p-8f}) {
     for (const uint16_t rounded : {kOne, static_cast<uint16_t>(kOne + 1)}) {
       Half h(all(rounded));
-      auto* const at = static_cast<float*>(h.optimizer.state(0, MUONRT_STATE_MASTER).data);
+      auto* const at = static_cast<float*>(h.state(MUONRT_STATE_MASTER));
       std::fill_n(at, kNumel, master);
       CHECK(h.step() == MUONRT_OK);
     }
     Half two_off(all(kOne + 2));
-    auto* const at = static_cast<float*>(two_off.optimizer.state(0, MUONRT_STATE_MASTER).data);
+    auto* const at = static_cast<float*>(two_off.state(MUONRT_STATE_MASTER));
     std::fill_n(at, kNumel, master);
     CHECK(two_off.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   }
-  // One that bf16 holds is not rounded at all.
+  // A master that bf16 can represent is not rounded.
   Half next(all(kOne));
   next.weights[0] = kOne + 1;
   CHECK(next.step() == MUONRT_ERROR_INVALID_ARGUMENT);
@@ -99,28 +106,28 @@ TEST_CASE("masters: they are compared again after a resume, and not in every ste
   Half h(all(kOne));
   REQUIRE(h.step() == MUONRT_OK);
   fill(h.weights, kTwo);
-  REQUIRE(h.step() == MUONRT_OK);  // as ever: from the masters
+  REQUIRE(h.step() == MUONRT_OK);  // computed from the masters
   fill(h.weights, kTwo);
   h.optimizer.set_step(2);
   REQUIRE(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);
-  h.optimizer.take_params();
+  h.optimizer.reset_masters();
   CHECK(h.step() == MUONRT_OK);
 }
 
-TEST_CASE("masters: remainders become 0, the caller's own masters stay", "[unit][abi]") {
+TEST_CASE("masters: a reset sets remainders to 0 and leaves the caller's masters unchanged",
+          "[unit][abi]") {
   Half split(all(kOne), MUONRT_MASTER_REMAINDER);
   REQUIRE(split.step() == MUONRT_OK);
-  const muonrt_state_view_t view = split.optimizer.state(0, MUONRT_STATE_REMAINDER);
-  const auto* const remainder = static_cast<const uint16_t*>(view.data);
+  const auto* const remainder = static_cast<const uint16_t*>(split.state(MUONRT_STATE_REMAINDER));
   CHECK(Weights(remainder, remainder + kNumel) != all(0));
   fill(split.weights, kTwo);
-  split.optimizer.take_params();
+  split.optimizer.reset_masters();
   CHECK(Weights(remainder, remainder + kNumel) == all(0));
   CHECK(split.weights == all(kTwo));
 
   Half callers(all(kOne), MUONRT_MASTER_CALLER);
   fill(callers.weights, kHalf);
-  callers.optimizer.take_params();
+  callers.optimizer.reset_masters();
   CHECK(callers.master == std::vector<float>(kNumel, 1.0f));
   REQUIRE(callers.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_get_last_error(), Contains("write its master weights, too"));
@@ -128,22 +135,23 @@ TEST_CASE("masters: remainders become 0, the caller's own masters stay", "[unit]
   CHECK(callers.step() == MUONRT_OK);
 }
 
-TEST_CASE("masters: a bad list is refused whole", "[unit][abi]") {
+TEST_CASE("masters: an invalid list of parameters changes nothing", "[unit][abi]") {
   Half h(all(kOne));
   fill(h.weights, kTwo);
   const int64_t list[] = {0, 1};
   CHECK(muonrt_optimizer_reset_masters(h.optimizer.get(), list, 2) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("take_params: param index is 1"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("reset_masters: param index is 1"));
   CHECK(muonrt_optimizer_reset_masters(h.optimizer.get(), list, -1) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_optimizer_reset_masters(h.optimizer.get(), nullptr, 1) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);  // nothing was taken
+  CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);  // no master was reset
 }
 
-TEST_CASE("set_data: a parameter that moves goes on as if it had stayed", "[unit][abi]") {
-  for (const int32_t kind : {MUONRT_MASTER_NONE, MUONRT_MASTER_OWNED, MUONRT_MASTER_REMAINDER}) {
+TEST_CASE("set_data: a parameter with a new buffer steps as with the old one", "[unit][abi]") {
+  for (const muonrt_master_kind_t kind :
+       {MUONRT_MASTER_NONE, MUONRT_MASTER_OWNED, MUONRT_MASTER_REMAINDER}) {
     Half moved(all(kOne), kind), stayed(all(kOne), kind);
     REQUIRE(moved.step() == MUONRT_OK);
     REQUIRE(stayed.step() == MUONRT_OK);
@@ -156,7 +164,7 @@ TEST_CASE("set_data: a parameter that moves goes on as if it had stayed", "[unit
     CHECK(elsewhere == stayed.weights);
     CHECK(elsewhere != before);
     CHECK(moved.weights == all(kHalf));
-    // A step writes the new memory: no gradient may lie there.
+    // The step writes to the new buffer, so a gradient must not overlap it.
     CHECK(muonrt_optimizer_set_grad(moved.optimizer.get(), 0, elsewhere.data()) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
     elsewhere = all(kTwo);
@@ -166,26 +174,25 @@ TEST_CASE("set_data: a parameter that moves goes on as if it had stayed", "[unit
   }
 }
 
-TEST_CASE("set_data: memory that cannot be a parameter's is refused, the old one stays",
-          "[unit][abi]") {
+TEST_CASE("set_data: an invalid buffer is rejected, and the old one remains bound", "[unit][abi]") {
   Half h(all(kOne));
-  const auto refused = [&](int64_t param, void* data, const char* why) {
+  const auto check_error = [&](int64_t param, void* data, const char* why) {
     CHECK(muonrt_optimizer_set_data(h.optimizer.get(), param, data) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Contains(why));
   };
-  refused(0, nullptr, "param 'w': data is null (this rank holds 12 elements)");
-  refused(0, h.grad.data() + kNumel - 1, "data overlaps the grad of param 'w' by 4 bytes");
-  refused(0, h.optimizer.state(0, MUONRT_STATE_MOMENTUM).data, "overlaps the momentum");
-  refused(0, h.optimizer.state(0, MUONRT_STATE_MASTER).data, "overlaps the master");
-  refused(0, reinterpret_cast<char*>(h.weights.data()) + 1, "misaligned");
-  refused(1, h.weights.data(), "param index is 1");
-  h.optimizer.set_data(0, h.weights.data());  // where it lies
+  check_error(0, nullptr, "param 'w': data is null (this rank holds 12 elements)");
+  check_error(0, h.grad.data() + kNumel - 1, "data overlaps the grad of param 'w' by 4 bytes");
+  check_error(0, h.state(MUONRT_STATE_MOMENTUM), "overlaps the momentum");
+  check_error(0, h.state(MUONRT_STATE_MASTER), "overlaps the master");
+  check_error(0, reinterpret_cast<char*>(h.weights.data()) + 1, "misaligned");
+  check_error(1, h.weights.data(), "param index is 1");
+  h.optimizer.set_data(0, h.weights.data());  // the same buffer
   REQUIRE(h.step() == MUONRT_OK);
   CHECK(h.weights != all(kOne));
 }
 
-TEST_CASE("skip: a step that is skipped says why, one that overflows by the transport alone too",
+TEST_CASE("skip: a skipped step reports its reason, also if only transport_dtype overflows",
           "[unit][abi]") {
   for (const bool overflows : {false, true}) {
     Half h(all(kOne));

@@ -1,4 +1,4 @@
-// Memory is refused while optimizers are created, and make steps, through the C ABI.
+// Allocations fail while optimizers are created and run steps, through the C ABI.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "muonrt/comm.h"
+#include "muonrt/optimizer.h"
 #include "muonrt/rendezvous.h"
-#include "muonrt/strategies.h"
 #include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/one_matrix.hpp"
@@ -19,22 +19,29 @@ using support::refusal;
 
 namespace {
 
-/// Other libraries do not survive it.
-muonrt_optimizer_options_t portable() {
+/// Options without the GEMM library, which does not survive a failed allocation.
+struct Portable {
+  muonrt_debug_options_t debug;
   muonrt_optimizer_options_t options;
-  muonrt_optimizer_options_init(&options);
-  options.portable_gemm = 1;
-  options.threads = 3;
-  return options;
-}
 
-/// How two ranks meet.
+  Portable() {
+    muonrt_debug_options_init(&debug);
+    debug.portable_gemm = 1;
+    muonrt_optimizer_options_init(&options);
+    options.threads = 3;
+    options.debug = &debug;
+  }
+  Portable(const Portable&) = delete;
+  Portable& operator=(const Portable&) = delete;
+};
+
+/// How two ranks are connected.
 enum class Over { kThreads, kTcp };
 
-/// @param status  of the meeting.
-muonrt_comm_t* meet_over_tcp(int rank, const std::string& address, int64_t timeout_ms,
-                             muonrt_status_t& status) {
-  static const char secret[] = "32 bytes or more that nobody knows";
+/// @param[out] status  of muonrt_comm_create_tcp().
+muonrt_comm_t* connect_over_tcp(int rank, const std::string& address, int64_t timeout_ms,
+                                muonrt_status_t& status) {
+  static const char secret[] = "32 bytes or more that no other job knows";
   muonrt_tcp_options_t tcp;
   muonrt_tcp_options_init(&tcp);
   tcp.rank = rank;
@@ -49,7 +56,7 @@ muonrt_comm_t* meet_over_tcp(int rank, const std::string& address, int64_t timeo
   return comm;
 }
 
-/// Two ranks that have met.
+/// Two connected ranks.
 class Pair {
  public:
   explicit Pair(Over over) {
@@ -57,7 +64,7 @@ class Pair {
       const std::string address = loopback::at_port(loopback::free_port());
       support::refused(2, -1, -1, [&](int rank) {
         muonrt_status_t status = MUONRT_OK;
-        comms[rank] = meet_over_tcp(rank, address, 20'000, status);
+        comms[rank] = connect_over_tcp(rank, address, 20'000, status);
       });
       return;
     }
@@ -81,25 +88,26 @@ class Pair {
 constexpr int kSteps = 2;
 enum class In { kCreation, kStep };
 
-/// A creation, and two steps, of two ranks through the C ABI; `faulty` is refused an allocation.
+/// The results of two ranks that create an optimizer and run two steps; one allocation of rank
+/// `faulty` fails.
 struct Created {
   muonrt_status_t status[2] = {}, step[2] = {};
-  muonrt_status_t again[2] = {};  // where it failed: of another one over the same communicators
+  muonrt_status_t again[2] = {};  // if it failed: of another creation over the same communicators
   float data[2] = {};
   bool fired = false;
 };
 Created create(Over over, In in, int faulty, int64_t nth) {
   Created out;
   const Pair pair(over);
-  const muonrt_optimizer_options_t options = portable();
+  const Portable portable;
   OneMatrix trainers[2];
   out.fired = support::refused(2, faulty, in == In::kCreation ? nth : -1, [&](int rank) {
-    out.status[rank] = trainers[rank].create(pair.comms[rank], &options);
+    out.status[rank] = trainers[rank].create(pair.comms[rank], &portable.options);
   });
   if (out.status[0] != MUONRT_OK) {
     support::refused(2, -1, -1, [&](int rank) {
       OneMatrix trainer;
-      out.again[rank] = trainer.create(pair.comms[rank], &options);
+      out.again[rank] = trainer.create(pair.comms[rank], &portable.options);
     });
   }
   out.fired |= support::refused(2, faulty, in == In::kStep ? nth : -1, [&](int rank) {
@@ -114,7 +122,7 @@ Created create(Over over, In in, int faulty, int64_t nth) {
   return out;
 }
 
-/// @param stride  every so many allocations one is refused.
+/// @param stride  distance between the allocations that fail, one in each run.
 void check(Over over, In in, int64_t stride) {
   const float stepped = create(over, in, 0, -1).data[0];
   for (int faulty = 0; faulty < 2; ++faulty) {
@@ -125,7 +133,7 @@ void check(Over over, In in, int64_t stride) {
       CAPTURE(faulty, nth);
       const muonrt_status_t status = seen.status[0];
       CHECK(status == seen.status[1]);
-      // OUT_OF_MEMORY: it may be repeated; COMM: their communicator has ended with it.
+      // After OUT_OF_MEMORY the creation may be repeated; after COMM the communicator is unusable.
       CHECK((status == MUONRT_OK || (in == In::kCreation && (status == MUONRT_ERROR_OUT_OF_MEMORY ||
                                                              status == MUONRT_ERROR_COMM))));
       for (int rank = 0; rank < 2; ++rank) {
@@ -146,30 +154,17 @@ TEST_CASE("out of memory: a creation fails on every rank or on none", "[unit][op
   check(Over::kThreads, In::kCreation, 1);
 }
 
-TEST_CASE("out of memory: other collectives fail on every rank or on none, and keep nobody waiting",
+TEST_CASE("out of memory: other collectives fail on every rank or on none, and no rank waits",
           "[unit][comm][abi]") {
   const auto barrier = [](muonrt_comm_t* comm, int) { return muonrt_comm_barrier(comm); };
   const auto exchange = [](muonrt_comm_t* comm, int rank) {
     char mine = 1, other = 0;
-    const muonrt_message_t send{1 - rank, 0, &mine, 1}, receive{1 - rank, 0, &other, 1};
+    const muonrt_send_t send{1 - rank, 0, &mine, 1};
+    const muonrt_receive_t receive{1 - rank, 0, &other, 1};
     return muonrt_comm_exchange(comm, &send, 1, &receive, 1);
   };
-  const auto mesh = [](muonrt_comm_t* comm, int) {
-    const int32_t all[2] = {0, 1};
-    int32_t room[2];
-    muonrt_process_groups_t groups;
-    muonrt_process_groups_init(&groups);
-    groups.dp = all;
-    groups.n_dp = 2;
-    muonrt_mesh_storage_t storage;
-    muonrt_mesh_storage_init(&storage);
-    storage.ranks = room;
-    storage.capacity = 2;
-    muonrt_mesh_t made{};
-    return muonrt_mesh_from_groups(&made, &storage, comm, &groups);
-  };
   using Call = muonrt_status_t (*)(muonrt_comm_t*, int);
-  for (const Call call : {Call(barrier), Call(exchange), Call(mesh)}) {
+  for (const Call call : {Call(barrier), Call(exchange)}) {
     int failed = 0;
     for (int64_t nth = 0;; ++nth) {
       const Pair pair(Over::kThreads);
@@ -193,7 +188,8 @@ TEST_CASE("out of memory: over TCP steps and creations end as over threads",
   check(Over::kTcp, In::kCreation, 29);
 }
 
-TEST_CASE("out of memory: over TCP steps need none for what comes", "[unit][optimizer][tcp]") {
+TEST_CASE("out of memory: over TCP steps allocate no memory for received messages",
+          "[unit][optimizer][tcp]") {
   const Created well = create(Over::kTcp, In::kStep, 0, -1);
   const Pair pair(Over::kTcp);
   OneMatrix trainers[2];
@@ -201,9 +197,9 @@ TEST_CASE("out of memory: over TCP steps need none for what comes", "[unit][opti
   refusal.disarm();
   transport_test::on_ranks(2, [&](int rank) {
     AllocationFailure::mark(false);
-    const muonrt_optimizer_options_t options = portable();
+    const Portable portable;
     OneMatrix& trainer = trainers[rank];
-    status[rank] = trainer.create(pair.comms[rank], &options);
+    status[rank] = trainer.create(pair.comms[rank], &portable.options);
     muonrt_comm_barrier(pair.comms[rank]);
     refusal.begin_drought();
     for (int step = 0; step < kSteps && status[rank] == MUONRT_OK; ++step)
@@ -220,16 +216,16 @@ TEST_CASE("out of memory: over TCP steps need none for what comes", "[unit][opti
 
 namespace {
 
-struct MeetOverTcp {
+struct TcpRendezvousCase {
   static std::string place(int64_t) { return loopback::at_port(loopback::free_port()); }
   muonrt_comm_t* operator()(int rank, const std::string& place, muonrt_status_t& status) const {
-    return meet_over_tcp(rank, place, 20'000, status);
+    return connect_over_tcp(rank, place, 20'000, status);
   }
 };
 
-struct MeetInFolder {
+struct FolderRendezvousCase {
   const loopback::Folder folder;
-  static std::string place(int64_t nth) { return "meeting-" + std::to_string(nth); }
+  static std::string place(int64_t nth) { return "rendezvous-" + std::to_string(nth); }
   muonrt_comm_t* operator()(int rank, const std::string& place, muonrt_status_t& status) const {
     muonrt_folder_options_t given;
     muonrt_folder_options_init(&given);
@@ -244,54 +240,55 @@ struct MeetInFolder {
   }
 };
 
-/// A meeting in which `faulty` is refused an allocation tries again, or says so; what it had begun
-/// ends with it. A peer is told, or had met by then: nobody waits for the deadline.
-/// @param meet  a rank of the nth meeting.
-template <class Meet>
-void check_meetings(int64_t stride, const Meet& meet) {
+/// Checks a rendezvous in which an allocation of rank `faulty` fails: the rank retries, or returns
+/// the error and frees everything. The peer receives the error or is already connected, and no rank
+/// waits until the timeout.
+/// @param rendezvous  connects a rank in the nth rendezvous.
+template <class Rendezvous>
+void check_rendezvous(int64_t stride, const Rendezvous& rendezvous) {
   for (int faulty = 0; faulty < 2; ++faulty) {
     bool fired = true;
-    int64_t met_after_all = 0;
+    int64_t connected_after_failure = 0;
     for (int64_t nth = 0; fired; nth += stride) {
-      const std::string place = meet.place(nth);
-      muonrt_status_t met[2] = {MUONRT_ERROR_INTERNAL, MUONRT_ERROR_INTERNAL};
-      std::string said[2];
+      const std::string place = rendezvous.place(nth);
+      muonrt_status_t connected[2] = {MUONRT_ERROR_INTERNAL, MUONRT_ERROR_INTERNAL};
+      std::string messages[2];
       fired = support::refused(2, faulty, nth, [&](int rank) {
-        muonrt_comm_t* const comm = meet(rank, place, met[rank]);
+        muonrt_comm_t* const comm = rendezvous(rank, place, connected[rank]);
         AllocationFailure::mark(false);
-        said[rank] = muonrt_get_last_error();
+        messages[rank] = muonrt_get_last_error();
         muonrt_comm_destroy(comm);
       });
-      CAPTURE(faulty, nth, met[0], met[1], said[0], said[1]);
+      CAPTURE(faulty, nth, connected[0], connected[1], messages[0], messages[1]);
       if (!fired) {
-        CHECK(met[0] == MUONRT_OK);
-        CHECK(met[1] == MUONRT_OK);
+        CHECK(connected[0] == MUONRT_OK);
+        CHECK(connected[1] == MUONRT_OK);
       }
-      CHECK((met[faulty] == MUONRT_OK || met[faulty] == MUONRT_ERROR_OUT_OF_MEMORY));
-      met_after_all += fired && met[0] == MUONRT_OK && met[1] == MUONRT_OK;
-      for (const muonrt_status_t status : met) {
+      CHECK((connected[faulty] == MUONRT_OK || connected[faulty] == MUONRT_ERROR_OUT_OF_MEMORY));
+      connected_after_failure += fired && connected[0] == MUONRT_OK && connected[1] == MUONRT_OK;
+      for (const muonrt_status_t status : connected) {
         CHECK(status != MUONRT_ERROR_INTERNAL);
         CHECK(status != MUONRT_ERROR_INVALID_ARGUMENT);
         CHECK(status != MUONRT_ERROR_TIMEOUT);
       }
     }
-    CHECK((kSanitized || met_after_all > 0));
+    CHECK((kSanitized || connected_after_failure > 0));
   }
 }
 
 }  // namespace
 
-TEST_CASE("out of memory: a meeting over TCP ends on every rank", "[unit][tcp]") {
-  check_meetings(5, MeetOverTcp());
+TEST_CASE("out of memory: a rendezvous over TCP ends on every rank", "[unit][tcp]") {
+  check_rendezvous(5, TcpRendezvousCase());
 }
 
-TEST_CASE("out of memory: a meeting in a folder ends on every rank", "[unit][tcp]") {
-  check_meetings(7, MeetInFolder());
+TEST_CASE("out of memory: a rendezvous in a folder ends on every rank", "[unit][tcp]") {
+  check_rendezvous(7, FolderRendezvousCase());
 }
 
-TEST_CASE("out of memory: over TCP every allocation may be refused", "[.full]") {
+TEST_CASE("out of memory: over TCP every allocation may fail", "[.full]") {
   check(Over::kTcp, In::kStep, 1);
   check(Over::kTcp, In::kCreation, 1);
-  check_meetings(1, MeetOverTcp());
-  check_meetings(1, MeetInFolder());
+  check_rendezvous(1, TcpRendezvousCase());
+  check_rendezvous(1, FolderRendezvousCase());
 }

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "muonrt/checkpoint.h"
 #include "muonrt/comm.h"
-#include "muonrt/state.h"
 #include "support/faults/allocation_failure.hpp"
 #include "support/folder.hpp"
 #include "support/one_matrix.hpp"
@@ -46,7 +46,7 @@ class World {
     all([&](int rank) {
       const auto made = trainers_[rank].create(comms_[rank]);
       if (made != MUONRT_OK || work_ != Work::kBeginReserved) return made;
-      return muonrt_optimizer_save_reserve(trainers_[rank].optimizer, &options_, nullptr);
+      return muonrt_optimizer_save_reserve(nullptr, trainers_[rank].optimizer, &options_);
     });
   }
   void step() {
@@ -57,12 +57,12 @@ class World {
       return muonrt_optimizer_save(trainers_[rank].optimizer, path_.c_str(), &options_);
     });
   }
-  /// The work, with an allocation that fails. @return  whether it was reached.
+  /// Does the work while allocation `nth` of rank `faulty` fails. Returns whether it was reached.
   bool run(int faulty, int64_t nth) {
     return support::refused(ranks_, faulty, nth, [&](int rank) {
       status[rank] = work(trainers_[rank].optimizer);
       support::AllocationFailure::mark(false);
-      said[rank] = status[rank] == MUONRT_OK ? "" : muonrt_get_last_error();
+      messages[rank] = status[rank] == MUONRT_OK ? "" : muonrt_get_last_error();
     });
   }
   bool all_have(const Values& values) const {
@@ -75,7 +75,7 @@ class World {
     std::copy_n(trainers_[0].data, out.size(), out.begin());
     return out;
   }
-  /// Of the checkpoint in the folder.
+  /// The values in the checkpoint.
   Values saved() const {
     muonrt_comm_t* self = nullptr;
     muonrt_comm_create_self(&self);
@@ -90,7 +90,7 @@ class World {
   }
 
   muonrt_status_t status[2] = {};
-  std::string said[2];
+  std::string messages[2];
 
  private:
   muonrt_status_t work(muonrt_optimizer_t* optimizer) const {
@@ -100,7 +100,7 @@ class World {
     const auto begun = muonrt_optimizer_save_begin(optimizer, folder, &options_);
     return begun == MUONRT_OK ? muonrt_optimizer_save_wait(optimizer) : begun;
   }
-  /// What succeeds on every rank.
+  /// Runs `call` on every rank; it must succeed.
   template <class Call>
   void all(const Call& call) {
     std::vector<muonrt_status_t> found(static_cast<size_t>(ranks_));
@@ -125,26 +125,26 @@ void check_saved(World& world, const Values& old, const Values& fresh) {
     const Values found = world.saved();
     CHECK((found == old || found == fresh));
     world.run(-1, -1);
-    CHECK(world.said[0] + world.said[1] == "");
+    CHECK(world.messages[0] + world.messages[1] == "");
   }
   CHECK(world.saved() == fresh);
 }
 
-/// Nothing was changed, or the optimizer has ended; the next load succeeds.
+/// Nothing has changed, or the optimizer is unusable; the next load succeeds.
 void check_loaded(World& world, const Values& old, const Values& fresh) {
   if (world.status[0] != MUONRT_OK) {
-    if (world.said[0].find("partly written") == std::string::npos) CHECK(world.all_have(fresh));
+    if (world.messages[0].find("partly written") == std::string::npos) CHECK(world.all_have(fresh));
     world.run(-1, -1);
     if (world.status[0] != MUONRT_OK) {
       world.make();
       world.run(-1, -1);
     }
-    CHECK(world.said[0] + world.said[1] == "");
+    CHECK(world.messages[0] + world.messages[1] == "");
   }
   CHECK(world.all_have(old));
 }
 
-/// @param stride  every so many allocations one fails.
+/// @param stride  distance between the allocations that fail, one in each run.
 void check(Work work, int64_t stride) {
   for (const auto& [ranks, faulty] : {std::pair{1, 0}, {2, 0}, {2, 1}}) {
     int64_t failed = 0;
@@ -157,7 +157,7 @@ void check(Work work, int64_t stride) {
       world.step();
       const Values fresh = world.values();
       fired = world.run(faulty, nth);
-      CAPTURE(ranks, faulty, nth, world.said[0], world.said[1]);
+      CAPTURE(ranks, faulty, nth, world.messages[0], world.messages[1]);
       for (int rank = 0; rank < ranks; ++rank) CHECK(world.status[rank] == world.status[0]);
       CHECK((world.status[0] == MUONRT_OK || world.status[0] == MUONRT_ERROR_OUT_OF_MEMORY));
       failed += world.status[0] != MUONRT_OK;
@@ -170,17 +170,17 @@ void check(Work work, int64_t stride) {
 
 }  // namespace
 
-TEST_CASE("out of memory: a save fails on every rank or on none, the folder old or new",
+TEST_CASE("out of memory: a save fails on every rank or on none, and the folder holds a checkpoint",
           "[unit][state][abi]") {
   for (const Work work : {Work::kSave, Work::kBegin, Work::kBeginReserved}) check(work, 59);
 }
 
-TEST_CASE("out of memory: a load fails on every rank or on none, and can be made again",
+TEST_CASE("out of memory: a load fails on every rank or on none, and can be repeated",
           "[unit][state][abi]") {
   check(Work::kLoad, 17);
 }
 
-TEST_CASE("out of memory: every allocation of saves and loads may be refused", "[.full]") {
+TEST_CASE("out of memory: every allocation of saves and loads may fail", "[.full]") {
   for (const Work work : {Work::kSave, Work::kBegin, Work::kBeginReserved, Work::kLoad})
     check(work, 1);
 }

@@ -8,29 +8,29 @@
 
 namespace {
 
-/// Ranks as threads; what each rank's allgather gave, or its error.
-std::string gathered(int size, const std::function<muonrt_status_t(muonrt_comm_t**, int)>& make) {
+/// Connects ranks that are threads and checks an allgather. Returns the errors of all ranks.
+std::string gather_errors(int size,
+                          const std::function<muonrt_status_t(muonrt_comm_t**, int)>& make) {
   return transport_test::text_of(transport_test::on_ranks(size, [&](int rank) {
     muonrt_comm_t* comm = nullptr;
     if (make(&comm, rank) != MUONRT_OK) transport_test::require_none(muonrt_get_last_error());
     const auto mine = static_cast<int32_t>(rank * rank);
     std::vector<int32_t> all(static_cast<size_t>(size));
-    const muonrt_status_t status = muonrt_comm_allgather(comm, &mine, all.data(), 4);
+    const muonrt_status_t status = muonrt_comm_allgather(all.data(), comm, &mine, 4);
     muonrt_comm_destroy(comm);
     if (status != MUONRT_OK) transport_test::require_none(muonrt_get_last_error());
     for (int r = 0; r < size; ++r) {
-      if (all[static_cast<size_t>(r)] != r * r) transport_test::require_none("another value");
+      if (all[static_cast<size_t>(r)] != r * r) transport_test::require_none("a wrong value");
     }
   }));
 }
 
 }  // namespace
 
-TEST_CASE("rendezvous abi: communicators meet over TCP and in a folder",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous abi: ranks connect over TCP and in a folder", "[unit][comm][rendezvous]") {
   const std::string address = loopback::at_port(loopback::free_port());
   const std::string secret = "this run's secret";
-  CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
+  CHECK(gather_errors(3, [&](muonrt_comm_t** comm, int rank) {
           muonrt_tcp_options_t tcp;
           muonrt_tcp_options_init(&tcp);
           tcp.rank = rank;
@@ -42,59 +42,60 @@ TEST_CASE("rendezvous abi: communicators meet over TCP and in a folder",
           return muonrt_comm_create_tcp(comm, &tcp);
         }) == "");
   const loopback::Folder folder;
-  CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
-          muonrt_folder_options_t meeting;
-          muonrt_folder_options_init(&meeting);
-          meeting.rank = rank;
-          meeting.size = 3;
-          meeting.path = folder.path().c_str();
-          meeting.run_id = "abi";
-          meeting.secret = secret.data();
-          meeting.secret_bytes = std::ssize(secret);
-          return muonrt_comm_create_folder(comm, &meeting);
+  CHECK(gather_errors(3, [&](muonrt_comm_t** comm, int rank) {
+          muonrt_folder_options_t options;
+          muonrt_folder_options_init(&options);
+          options.rank = rank;
+          options.size = 3;
+          options.path = folder.path().c_str();
+          options.run_id = "abi";
+          options.secret = secret.data();
+          options.secret_bytes = std::ssize(secret);
+          return muonrt_comm_create_folder(comm, &options);
         }) == "");
 }
 
-TEST_CASE("rendezvous abi: what is not set is refused by name", "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm][rendezvous]") {
   muonrt_comm_t* comm = nullptr;
   muonrt_tcp_options_t tcp;
   muonrt_tcp_options_init(&tcp);
-  const auto tcp_says = [&](const char* words) {
+  const auto check_tcp_error = [&](const char* text) {
     CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  tcp_says("tcp.address is null");
+  check_tcp_error("tcp.address is null");
   tcp.address = "localhost:1234";
-  tcp_says("tcp.secret is null");
+  check_tcp_error("tcp.secret is null");
   tcp.secret = "12345678";
   tcp.secret_bytes = 8;
-  tcp_says("rank -1 of 0");
+  check_tcp_error("rank -1 of 0");
   tcp.timeout_ms = 0;
-  tcp_says("timeout_ms is 0");
+  check_tcp_error("timeout_ms is 0");
   CHECK(muonrt_comm_create_tcp(&comm, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_comm_create_tcp(nullptr, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
   muonrt_folder_options_t folder;
   muonrt_folder_options_init(&folder);
-  const auto folder_says = [&](const char* words) {
+  const auto check_folder_error = [&](const char* text) {
     CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(words));
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  folder_says("folder.path is null");
+  check_folder_error("folder.path is null");
   folder.path = "/tmp";
-  folder_says("folder.run_id is null");
+  check_folder_error("folder.run_id is null");
   folder.run_id = "run";
   folder.secret_bytes = 8;
-  folder_says("folder.secret is null");
+  check_folder_error("folder.secret is null");
   folder.secret = "1234567";
   folder.secret_bytes = 7;
-  folder_says("secret_bytes is 7 (8 to 4096)");
+  check_folder_error("secret_bytes is 7 (8 to 4096)");
   CHECK(comm == nullptr);
 }
 
-TEST_CASE("rendezvous abi: rank 0 takes a free port and tells where", "[unit][comm][rendezvous]") {
-  std::promise<std::string> told;
-  const std::shared_future<std::string> address = told.get_future().share();
-  CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
+TEST_CASE("rendezvous abi: rank 0 uses a free port and reports its address",
+          "[unit][comm][rendezvous]") {
+  std::promise<std::string> listening;
+  const std::shared_future<std::string> address = listening.get_future().share();
+  CHECK(gather_errors(3, [&](muonrt_comm_t** comm, int rank) {
           muonrt_tcp_options_t tcp;
           muonrt_tcp_options_init(&tcp);
           tcp.rank = rank;
@@ -103,7 +104,7 @@ TEST_CASE("rendezvous abi: rank 0 takes a free port and tells where", "[unit][co
           tcp.address = where.c_str();
           tcp.secret = "12345678";
           tcp.secret_bytes = 8;
-          tcp.state = &told;
+          tcp.state = &listening;
           tcp.listening = [](void* state, const char* text) {
             static_cast<std::promise<std::string>*>(state)->set_value(text);
             return int32_t{0};
@@ -114,7 +115,8 @@ TEST_CASE("rendezvous abi: rank 0 takes a free port and tells where", "[unit][co
   CHECK(address.get() != "127.0.0.1:0");
 }
 
-TEST_CASE("rendezvous abi: port 0 that nobody hears of is refused", "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous abi: port 0 is rejected if no function reports the port",
+          "[unit][comm][rendezvous]") {
   muonrt_tcp_options_t tcp;
   muonrt_tcp_options_init(&tcp);
   tcp.rank = 0;
@@ -122,16 +124,15 @@ TEST_CASE("rendezvous abi: port 0 that nobody hears of is refused", "[unit][comm
   tcp.address = "127.0.0.1:0";
   tcp.secret = "12345678";
   tcp.secret_bytes = 8;
-  const auto ends = [&](muonrt_status_t status, const char* words) {
+  const auto check_error = [&](muonrt_status_t status, const char* text) {
     muonrt_comm_t* comm = nullptr;
     CHECK(muonrt_comm_create_tcp(&comm, &tcp) == status);
     CHECK(comm == nullptr);
-    const std::string said = muonrt_get_last_error();
-    CHECK_THAT(said, Catch::Contains(words));
+    CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  ends(MUONRT_ERROR_INVALID_ARGUMENT, "nobody is told which port");
+  check_error(MUONRT_ERROR_INVALID_ARGUMENT, "nobody is told which port");
   tcp.listening = [](void*, const char*) { return int32_t{7}; };
-  ends(MUONRT_ERROR_CALLBACK, "tcp.listening returned 7 for 127.0.0.1:");
+  check_error(MUONRT_ERROR_CALLBACK, "tcp.listening returned 7 for 127.0.0.1:");
   tcp.rank = 1;
-  ends(MUONRT_ERROR_INVALID_ARGUMENT, "'127.0.0.1:0' on rank 1");
+  check_error(MUONRT_ERROR_INVALID_ARGUMENT, "'127.0.0.1:0' on rank 1");
 }

@@ -1,0 +1,102 @@
+#include "muonrt/inspect.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "api/as_status.hpp"
+#include "api/handles.hpp"
+#include "api/structs.hpp"
+#include "pipeline/trace.hpp"
+
+using namespace muonrt;
+using api::as_status;
+using api::require_pointer;
+
+namespace {
+
+const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
+  return api::unwrap(handle, function, "optimizer");
+}
+
+/// Whether the format is JSON. Errors: INVALID_ARGUMENT for a value that the enum does not have.
+bool is_json(const enum muonrt_format& format, const char* function) {
+  // A C program may pass any number, and loading such a number as an enum is undefined.
+  const auto value = std::bit_cast<int32_t>(format);
+  MUONRT_REQUIRE(value == MUONRT_FORMAT_TEXT || value == MUONRT_FORMAT_JSON,
+                 Status::kInvalidArgument, function, ": format is ", value,
+                 ", but must be 0 (text) or 1 (JSON); use one of these");
+  return value == MUONRT_FORMAT_JSON;
+}
+
+}  // namespace
+
+extern "C" {
+
+muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t capacity, int64_t* needed,
+                                               const muonrt_optimizer_t* optimizer,
+                                               enum muonrt_format format) {
+  return as_status([&] {
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_describe_plan");
+    const std::string text = o.describe(is_json(format, "muonrt_optimizer_describe_plan"));
+    api::write_text(text, buffer, capacity, needed);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity, int64_t* needed,
+                                           const muonrt_optimizer_t* optimizer,
+                                           enum muonrt_format format) {
+  return as_status([&] {
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_trace");
+    const bool json = is_json(format, "muonrt_optimizer_get_trace");
+    MUONRT_REQUIRE(
+        !json || o.settings().trace, Status::kInvalidState,
+        "muonrt_optimizer_get_trace: the times were not recorded, because trace of the debug "
+        "options is 0; create the optimizer with trace = 1");
+    const std::string text =
+        json ? chrome_trace(o.pipeline().spans(), o.rank()) : to_text(o.pipeline().order());
+    api::write_text(text, buffer, capacity, needed);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* counters,
+                                              const muonrt_optimizer_t* optimizer) {
+  return as_status([&] {
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_counters");
+    require_pointer(counters, "muonrt_optimizer_get_counters", "counters");
+    muonrt_counters_t out;
+    muonrt_counters_init(&out);
+    out.chunks_resident_peak = o.pipeline().resident_peak();
+    out.allocations = o.device().allocations();
+    out.allocated_bytes = o.device().allocated_bytes();
+    out.objects = o.device().objects();
+    out.exchanges = o.comm().exchanges();
+    out.bytes_sent = o.comm().bytes_sent();
+    out.orthogonalized = o.orthogonalized();
+    api::write_struct(counters, out, "counters");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_get_clipped_heads(int32_t* layers, int32_t* heads,
+                                                   int64_t capacity, int64_t* n_heads,
+                                                   const muonrt_optimizer_t* optimizer) {
+  return as_status([&] {
+    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_clipped_heads");
+    require_pointer(n_heads, "muonrt_optimizer_get_clipped_heads", "n_heads");
+    MUONRT_REQUIRE(
+        capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
+        "muonrt_optimizer_get_clipped_heads: capacity is ", capacity,
+        " (>= 0, and both arrays are needed unless it is 0); pass both arrays or capacity 0");
+    const auto& found = o.clipped_heads();
+    *n_heads = static_cast<int64_t>(found.size());
+    for (int64_t i = 0; i < std::min(capacity, *n_heads); ++i) {
+      layers[i] = found[static_cast<size_t>(i)].first;
+      heads[i] = found[static_cast<size_t>(i)].second;
+    }
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

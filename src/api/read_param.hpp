@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+
+#include "api/read_layout.hpp"
+#include "muonrt/param.h"
+#include "optimizer/settings/settings.hpp"
+
+namespace muonrt::api {
+
+/// Converts parameter `index` of this rank. Errors: INVALID_ARGUMENT naming parameter and field.
+ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReader& layouts,
+                         int rank);
+
+}  // namespace muonrt::api

@@ -1,0 +1,55 @@
+/* Values that an enum does not have, which only C can pass: each call returns INVALID_ARGUMENT, and
+ * its message has the value. */
+#include <muonrt/muonrt.h>
+#include <stdio.h>
+#include <string.h>
+
+static int failures;
+
+#define EXPECT(condition)                                                                      \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      fprintf(stderr, "enums.c:%d: %s (%s)\n", __LINE__, #condition, muonrt_get_last_error()); \
+      ++failures;                                                                              \
+    }                                                                                          \
+  } while (0)
+
+int main(void) {
+  const int values[] = {2, 7, -1, 2147483647};
+  const int64_t shape[2] = {2, 3};
+  float data[6] = {1, 2, 3, 4, 5, 6};
+  char text[64] = "unchanged";
+  int64_t needed = -5;
+  muonrt_comm_t* comm;
+  muonrt_optimizer_t* optimizer;
+  muonrt_group_t group;
+  muonrt_param_t param;
+  size_t i;
+
+  EXPECT(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  muonrt_group_init_muon(&group);
+  muonrt_param_init(&param);
+  param.name = "w";
+  param.ndim = 2;
+  param.shape = shape;
+  param.data = data;
+  if (muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1) != MUONRT_OK) {
+    fprintf(stderr, "%s\n", muonrt_get_last_error());
+    return 1;
+  }
+  for (i = 0; i < sizeof values / sizeof values[0]; ++i) {
+    const enum muonrt_format format = (enum muonrt_format)values[i];
+    char expected[64];
+    snprintf(expected, sizeof expected, ": format is %d,", values[i]);
+    EXPECT(muonrt_optimizer_describe_plan(text, sizeof text, &needed, optimizer, format) ==
+           MUONRT_ERROR_INVALID_ARGUMENT);
+    EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
+    EXPECT(muonrt_optimizer_get_trace(text, sizeof text, &needed, optimizer, format) ==
+           MUONRT_ERROR_INVALID_ARGUMENT);
+    EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
+  }
+  EXPECT(strcmp(text, "unchanged") == 0 && needed == -5);
+  muonrt_optimizer_destroy(optimizer);
+  muonrt_comm_destroy(comm);
+  return failures != 0;
+}
