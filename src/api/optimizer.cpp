@@ -167,7 +167,7 @@ muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report, muonrt_optim
     if (status == Status::kSkipped) {
       std::string why = "not finite";
       // Without memory for the whole text, the short one remains.
-      capture_error([&] { why = words_of(o.settings(), done); });
+      capture_error([&] { why = describe_skip(o.settings(), done); });
       api::set_last_error(why.c_str());
     }
     return status;
