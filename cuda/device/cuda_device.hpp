@@ -9,7 +9,7 @@
 
 #include "backend/cuda_device.hpp"
 #include "backend/device.hpp"
-#include "backend/recorder.hpp"
+#include "backend/graph_capture.hpp"
 #include "cuda/device/memory_source.hpp"
 #include "cuda/device/stream_list.hpp"
 #include "cuda/ops/cuda_ops.hpp"
@@ -127,7 +127,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void latch(cudaError_t result);
 
   const int index_;
-  CudaSettings settings_;  // `graphs`: whether it records (backend/recorder.hpp)
+  CudaSettings settings_;  // `graphs`: whether it records (backend/graph_capture.hpp)
   std::string name_;
   int sms_ = 0;
   int resident_blocks_ = 0;

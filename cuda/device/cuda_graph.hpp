@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "backend/recorder.hpp"
+#include "backend/graph_capture.hpp"
 
 namespace muonrt::cuda {
 
