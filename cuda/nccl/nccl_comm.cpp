@@ -213,7 +213,7 @@ class NcclComm final : public Comm {
   void run(const char* what, int64_t messages, Stream& stream, Function work) {
     const DeviceGuard guard(options_.device_index);
     refuse_captured(handle_of(stream), "nccl", "the stream",
-                    "each operation is watched to its end");
+                    "the watchdog must see the end of each operation");
     try {
       shared_->require_open();
       // An abort by another thread reaches only the bootstrap; the watchdog polls it while
