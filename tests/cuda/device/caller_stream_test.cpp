@@ -135,10 +135,10 @@ TEST_CASE("caller's stream: one under capture is refused by name, and nothing is
       const std::vector<float> before = rig.whole();
       REQUIRE(cudaStreamBeginCapture(theirs.handle, mode) == cudaSuccess);
       const muonrt_status_t status = rig.step(theirs.handle);
-      const std::string said = muonrt_get_last_error();
+      const std::string message = muonrt_get_last_error();
       CHECK(end_capture(theirs.handle));
       CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
-      CHECK(said.find("captured into a graph") != std::string::npos);
+      CHECK(message.find("captured into a graph") != std::string::npos);
       CHECK(rig.whole() == before);
     }
   }
@@ -152,10 +152,10 @@ TEST_CASE("caller's stream: a default stream that a capture forbids is refused b
     const std::vector<float> before = rig.whole();
     REQUIRE(cudaStreamBeginCapture(captured.handle, cudaStreamCaptureModeRelaxed) == cudaSuccess);
     const muonrt_status_t status = rig.step(theirs.handle);
-    const std::string said = muonrt_get_last_error();
+    const std::string message = muonrt_get_last_error();
     CHECK(end_capture(captured.handle));
     CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
-    CHECK(said.find("captured into a graph") != std::string::npos);
+    CHECK(message.find("captured into a graph") != std::string::npos);
     CHECK(rig.whole() == before);
   }
 }
@@ -173,11 +173,11 @@ TEST_CASE("caller's stream: beside a blocking one under capture only masters are
       const CallersStream captured(Kind::kBlocking);
       REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
       const muonrt_status_t status = rig.create();
-      const std::string said = status == MUONRT_OK ? "" : muonrt_get_last_error();
+      const std::string message = status == MUONRT_OK ? "" : muonrt_get_last_error();
       CHECK(end_capture(captured.handle));
-      INFO(said);
+      INFO(message);
       CHECK(status == (masters ? MUONRT_ERROR_NOT_SUPPORTED : MUONRT_OK));
-      CHECK(said.starts_with(masters ? "master weights: a blocking stream, for which the default "
+      CHECK(message.starts_with(masters ? "master weights: a blocking stream, for which the default "
                                        "stream would wait, is being captured into a graph"
                                      : ""));
     }
@@ -197,10 +197,10 @@ TEST_CASE("caller's stream: a step beside the capture of another stream works an
       REQUIRE(rig.step(theirs.handle) == MUONRT_OK);  // the first one allocates
       REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
       muonrt_status_t status = MUONRT_ERROR_INTERNAL;
-      std::string said;
+      std::string message;
       const auto step = [&] {
         status = rig.step(theirs.handle);
-        said = muonrt_get_last_error();
+        message = muonrt_get_last_error();
       };
       if (elsewhere) {
         std::thread(step).join();
@@ -208,7 +208,7 @@ TEST_CASE("caller's stream: a step beside the capture of another stream works an
         step();
       }
       CHECK(end_capture(captured.handle));
-      INFO(said);
+      INFO(message);
       CHECK(status == MUONRT_OK);
     }
   }

@@ -63,12 +63,12 @@ TEST_CASE("captures: lists that are met or change beside one leave it whole", "[
     auto* message = machine.put(Bytes(256));
     auto* findings = machine.put_one(Findings{});
     const std::vector<OwnedMatrix> owned = {{0, 8, 8}};
-    std::vector<MatrixBlock> pieces = {
+    std::vector<MatrixBlock> blocks = {
         {.matrix = 0, .rows = 2, .cols = 4, .row = 0, .col = 0, .packed_offset = 0}};
     Capture capture(mode);
     for (int64_t col = 0; col < 3; ++col) {
-      pieces[0].col = col;
-      CHECK_NOTHROW(machine.ops().pack(machine.on(), pieces, owned, &matrix,
+      blocks[0].col = col;
+      CHECK_NOTHROW(machine.ops().pack(machine.on(), blocks, owned, &matrix,
                                        {.data = message, .dtype = DType::kF32}, findings));
     }
     CHECK(capture.end());

@@ -36,7 +36,7 @@ TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is lat
     });
   };
   ThreadGroup group(2, faults);
-  std::atomic<int64_t> under_way = -1;
+  std::atomic<int64_t> pending_copies = -1;
   const auto errors = on_ranks(2, [&](int rank) {
     const auto comm = make_staged_comm(make_bootstrap(group.transport(rank)), 0);
     comm->set_timeout_ms(kLong);
@@ -50,7 +50,7 @@ TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is lat
       try {
         comm->exchange(machine.on(), {&send, 1}, {});
       } catch (...) {
-        under_way = emulator::pending();
+        pending_copies = emulator::pending();
         throw;
       }
     } else {
@@ -65,7 +65,7 @@ TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is lat
   REQUIRE(errors[0]);
   CHECK(errors[0]->status() == Status::kTimeout);
   CHECK(errors[0]->message().find("rank 1 still copied what was sent") != std::string::npos);
-  CHECK(under_way == 0);
+  CHECK(pending_copies == 0);
   CHECK_FALSE(errors[1]);
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("direct copy: one rank alone waits for no exchange, and for a reductio
   emulator::hold(true);
   comm->exchange(machine.on(), {&send, 1}, {&receive, 1});
   CHECK_THROWS_WITH(comm->reduce_sum(machine.on(), to, sum, 3),
-                    Catch::Contains("before the deadline"));
+                    Catch::Contains("before the timeout"));
   emulator::hold(false);
   machine.finish();
   CHECK_THROWS_AS(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}), Error);  // it has ended

@@ -84,9 +84,9 @@ TEST_CASE("cuda memory: an allocator that refuses, or gives the host's memory, e
   AbiRig rig;
   rig.options.allocator = &table;
   CHECK(rig.create() == MUONRT_ERROR_INVALID_ARGUMENT);
-  const std::string said = muonrt_get_last_error();
-  CHECK(said.find("options: allocator: allocate gave") != std::string::npos);
-  CHECK(said.find("no memory of CUDA device 0") != std::string::npos);
+  const std::string message = muonrt_get_last_error();
+  CHECK(message.find("options: allocator: allocate gave") != std::string::npos);
+  CHECK(message.find("no memory of CUDA device 0") != std::string::npos);
   CHECK(ledger.out.empty());
 }
 

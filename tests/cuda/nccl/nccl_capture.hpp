@@ -73,7 +73,7 @@ inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
 
 /// Operations on a captured stream are refused with `words`, the capture stays whole and the
 /// communicator of one rank usable.
-inline void check_capture_refused(muonrt::Comm& comm, Machine& machine, const std::string& words) {
+inline void check_capture_refused(muonrt::Comm& comm, Machine& machine, const std::string& text) {
   using namespace muonrt::cuda;
   auto* const value = machine.put(std::vector<int64_t>{7});
   const muonrt::SendTo send{0, value, 8};
@@ -83,7 +83,7 @@ inline void check_capture_refused(muonrt::Comm& comm, Machine& machine, const st
       work();
     } catch (const muonrt::Error& e) {
       return e.status() == muonrt::Status::kNotSupported &&
-             e.message().find(words) != std::string::npos;
+             e.message().find(text) != std::string::npos;
     }
     return false;
   };

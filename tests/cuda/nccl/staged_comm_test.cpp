@@ -152,9 +152,9 @@ TEST_CASE("staged: what a rank sends to itself must be what it expects", "[cuda]
   machine.finish();
   CHECK(machine.get(in, 4) == std::vector<float>(4, 1.0f));
   machine.ops().copy(machine.on(), in, machine.put(std::vector<float>(4, 2.0f)), 16);
-  const auto says = [](const char* words) {
+  const auto says = [](const char* text) {
     return Catch::Predicate<Error>([=](const Error& e) {
-      return e.status() == Status::kMismatch && e.message().find(words) != std::string::npos;
+      return e.status() == Status::kMismatch && e.message().find(text) != std::string::npos;
     });
   };
   CHECK_THROWS_MATCHES(comm->exchange(machine.on(), {&send, 1}, {&fewer, 1}), Error,

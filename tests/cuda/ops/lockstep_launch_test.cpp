@@ -67,12 +67,12 @@ TEST_CASE("launch items: a matrix that is not stored as its plan says is an inte
           "[emulated]") {
   const std::vector<OwnedMatrix> owned = {{0, 100, 30}};
   MatrixBatch stored = {nullptr, DType::kBF16, 30, 100, 128, 1, 0};
-  const std::vector<MatrixBlock> pieces = {
+  const std::vector<MatrixBlock> blocks = {
       {.matrix = 0, .rows = 20, .cols = 10, .row = 5, .col = 7, .packed_offset = 0}};
-  CHECK(cuda::items_of(pieces, owned, &stored).items.size() == 1);
+  CHECK(cuda::items_of(blocks, owned, &stored).items.size() == 1);
   stored.rows = 31;
   try {
-    cuda::items_of(pieces, owned, &stored);
+    cuda::items_of(blocks, owned, &stored);
     FAIL("accepted");
   } catch (const Error& e) {
     CHECK(e.status() == Status::kInternal);
