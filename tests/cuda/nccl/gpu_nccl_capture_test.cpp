@@ -20,12 +20,12 @@ TEST_CASE("nccl on a GPU: operations on a captured stream are rejected with an e
   if (is_emulated()) return;
   const auto comm = make_nccl_comm(make_bootstrap(make_self_transport()), {});
   Machine machine(make_device(true));
-  check_capture_refused(*comm, machine, "nccl: the stream is being captured");
+  check_capture_rejected(*comm, machine, "nccl: the stream is being captured");
 }
 
 TEST_CASE("staged: operations on a captured stream are rejected, and the capture stays valid",
           "[cuda]") {
   const auto comm = make_staged_comm(make_bootstrap(make_self_transport()), 0);
   Machine machine(make_device(true));
-  check_capture_refused(*comm, machine, "staged: the stream is being captured");
+  check_capture_rejected(*comm, machine, "staged: the stream is being captured");
 }

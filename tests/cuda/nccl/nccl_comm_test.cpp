@@ -137,7 +137,7 @@ TEST_CASE("nccl: a captured group to itself is replayed with new bytes", "[nccl]
 TEST_CASE("nccl: operations on a captured stream are rejected, and the capture stays valid",
           "[nccl]") {
   const auto errors = on_nccl(1, kLong, [&](Comm& comm, Machine& machine) {
-    check_capture_refused(comm, machine, "nccl: the stream is being captured");
+    check_capture_rejected(comm, machine, "nccl: the stream is being captured");
   });
   CHECK(text_of(errors) == "");
   check_rules();
