@@ -198,7 +198,8 @@ TEST_CASE("ptx: unordered accesses of threads to a word are found in any schedul
   CHECK_THROWS_WITH(
       run(mine + "bar.sync 0;\n" + next + "xor.b32 %r2, %r2, 4; st.shared.u32 [%r2], %r3;\n"),
       race);
-  CHECK_THROWS_WITH(run("mov.u32 %r1, 0; st.shared.u32 [%r1], %r1;"), Contains("beside another"));
+  CHECK_THROWS_WITH(run("mov.u32 %r1, 0; st.shared.u32 [%r1], %r1;"),
+                    Contains("unordered with another"));
   CHECK_NOTHROW(run("mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;"));
   // Atomic operations of both warps, then a read that is ordered with only one of them.
   const std::string both = "mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;\n";
@@ -207,7 +208,7 @@ TEST_CASE("ptx: unordered accesses of threads to a word are found in any schedul
       "@%p1 ld.shared.u32 %r3, [%r1];\n";
   CHECK_NOTHROW(run(both + "bar.sync 0;\n" + of_last));
   CHECK_THROWS_WITH(run(both + "bar.warp.sync 0xffffffff;\n" + of_last),
-                    Contains("may not be written yet") || Contains("beside another") ||
+                    Contains("may not be written yet") || Contains("unordered with another") ||
                         Contains("may still be read"));
 }
 
@@ -233,13 +234,14 @@ TEST_CASE("ptx: unordered accesses of thread blocks to a word are found, except 
   CHECK_NOTHROW(run(own + "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd1];"));
   CHECK_NOTHROW(run("ld.global.u32 %r2, [%rd0];"));
   CHECK_NOTHROW(run("atom.global.add.u32 %r2, [%rd0], 1;"));
-  CHECK_THROWS_WITH(run("mov.u32 %r1, 7; st.global.u32 [%rd0], %r1;"), Contains("beside another"));
+  CHECK_THROWS_WITH(run("mov.u32 %r1, 7; st.global.u32 [%rd0], %r1;"),
+                    Contains("unordered with another"));
   CHECK_THROWS_WITH(run(own + "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd0];"),
                     Contains("not have written yet"));
   CHECK_THROWS_WITH(run(own + "ld.global.u32 %r2, [%rd0+4]; st.global.u32 [%rd1], %r1;"),
                     Contains("may still read"));
   CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; st.global.u32 [%rd0], %r2;"),
-                    Contains("beside another"));
+                    Contains("unordered with another"));
   CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; mov.u32 %r1, %ctaid.x;\n"
                         "setp.eq.s32 %p1, %r1, 1; @%p1 ld.global.u32 %r3, [%rd0];"),
                     Contains("not have written yet"));

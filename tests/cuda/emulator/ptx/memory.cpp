@@ -20,7 +20,7 @@ void require_aligned(uint64_t address, size_t bytes) {
 
 constexpr uint64_t kFirstPage = 4096;
 
-/// Memory of the device, of arguments, of a thread: its address here is the host's.
+/// Memory of the device, of arguments, or of a thread, whose address is that on the host.
 struct Plain {
   static unsigned char* at(const Thread&, uint64_t address, size_t bytes) {
     require_aligned(address, bytes);
@@ -31,8 +31,8 @@ struct Plain {
     return at(t, address, bytes);
   }
 };
-/// Memory of the device. Kernels in front may still write it: what was there before them (lists of
-/// jobs) may be read, nothing may be written.
+/// Memory of the device. Previous kernels may still write it: data from before them (job lists) may
+/// be read, but nothing may be written.
 struct Global {
   static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {
     return reached(t, address, bytes, order::Access::kRead);
@@ -88,7 +88,7 @@ void store(Thread& t, const Instruction& i) {
   std::memcpy(Space::written_at(t, t.address(i.at[0]), sizeof values), values, sizeof values);
 }
 
-// Threads take turns, so what is read and written in one turn is atomic.
+// Threads take turns, so reads and writes in one turn are atomic.
 template <class T>
 T added(T old, T value) {
   return static_cast<T>(old + value);

@@ -7,7 +7,7 @@
 
 namespace muonrt::cuda {
 
-/// f16 to f32, exact; of NaN the one that GPUs have, since no manual says that another comes back.
+/// f16 to f32, exact. A NaN becomes the NaN of GPUs, because no manual says that its bits are kept.
 inline float widened_f16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = bits >> 10 & 31u, mantissa = bits & 0x3ffu;
