@@ -126,7 +126,7 @@ class Machine {
       if (at < threads_.size()) {
         step(threads_[at]);
       } else {
-        deliver(at - threads_.size());
+        complete_message(at - threads_.size());
       }
     }
     return wrong_;
@@ -268,7 +268,7 @@ class Machine {
     if (u.readers > 0) wrong_ = "a stage is overwritten while it is read";
     u.content = content;
   }
-  void deliver(size_t at) {
+  void complete_message(size_t at) {
     const Message message = messages_[at];
     messages_[at] = messages_.back();
     messages_.pop_back();

@@ -281,8 +281,7 @@ class Reader {
     Variable v;
     if (read_variable(text, v)) {
       module_.variables.push_back(v);
-    } else if (text.find(".func") ==
-               std::string::npos) {  // otherwise a function that is defined below
+    } else if (text.find(".func") == std::string::npos) {  // otherwise it is defined below
       refuse("a statement outside functions", text);
     }
   }
