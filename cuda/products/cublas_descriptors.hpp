@@ -13,7 +13,7 @@ namespace muonrt::cuda {
 /// Bytes of scratch memory that a product may use. It does not depend on the free memory, because
 /// it influences which algorithm is chosen.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
-/// Every matrix of a batch begins at a multiple of this many bytes; the library is told so.
+/// Every matrix of a batch begins at a multiple of this many bytes, which algorithms may rely on.
 constexpr uint32_t kCublasAlignment = 16;
 
 /// Owns an object of the library.

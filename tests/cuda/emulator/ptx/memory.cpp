@@ -21,7 +21,7 @@ void require_aligned(uint64_t address, size_t bytes) {
 constexpr uint64_t kFirstPage = 4096;
 
 /// Memory of the device, of arguments, or of a thread, whose address is that on the host.
-struct Plain {
+struct HostSpace {
   static unsigned char* at(const Thread&, uint64_t address, size_t bytes) {
     require_aligned(address, bytes);
     if (address < kFirstPage) throw std::logic_error("an address near zero");
@@ -49,7 +49,7 @@ struct Global {
  private:
   static unsigned char* reached(const Thread& t, uint64_t address, size_t bytes,
                                 order::Access access) {
-    unsigned char* const memory = Plain::at(t, address, bytes);
+    unsigned char* const memory = HostSpace::at(t, address, bytes);
     order::device_access(address, bytes, access);
     const bool reads = access == order::Access::kRead;
     traffic::note(t, reads ? traffic::Kind::kLoad : traffic::Kind::kStore, address, bytes);
@@ -187,7 +187,7 @@ void wait_for_copies(Thread& t, const Instruction& i) {
 }  // namespace
 
 void add_memory(Table& table) {
-  for (const char* space : {".param", ".local"}) add_space<Plain>(table, space);
+  for (const char* space : {".param", ".local"}) add_space<HostSpace>(table, space);
   for (const char* space : {"", ".global", ".volatile.global"}) add_space<Global>(table, space);
   for (const char* space : {".shared", ".shared::cta", ".shared::cluster"})
     add_space<Shared>(table, space);
