@@ -8,10 +8,10 @@
 
 namespace muonrt::cuda {
 
-/// Never destroyed: threads that wait for an abort outlive `exit`.
+/// Never destroyed, because threads that wait for an abort may still run during `exit`.
 struct CachedMemory::Cache {
   std::mutex mutex;
-  std::map<std::pair<int, bool>, Blocks> idle;  // by device and whether they are pinned
+  std::map<std::pair<int, bool>, Blocks> idle;  // by device, and whether the memory is pinned
 
   Blocks& of(int device, bool pinned) {
     const std::lock_guard lock(mutex);
@@ -19,12 +19,12 @@ struct CachedMemory::Cache {
   }
 };
 
-CachedMemory::Cache& CachedMemory::stock() {
+CachedMemory::Cache& CachedMemory::cache() {
   static Cache* const all = new Cache();
   return *all;
 }
 
-/// Whether the GPU has run all that uses it, or is lost.
+/// Whether the GPU has run all work that uses the block, or is lost.
 bool CachedMemory::Block::is_idle() const {
   return std::all_of(users.begin(), users.end(), [](const auto& event) {
     const bool waits = cudaEventQuery(event->handle()) == cudaErrorNotReady;
@@ -34,11 +34,11 @@ bool CachedMemory::Block::is_idle() const {
 }
 
 CachedMemory::CachedMemory(int device, int64_t bytes, bool pinned)
-    : idle_(stock().of(device, pinned)) {
+    : idle_(cache().of(device, pinned)) {
   const DeviceGuard guard(device);
   const RelaxedCapture relaxed;
   {
-    const std::lock_guard lock(stock().mutex);
+    const std::lock_guard lock(cache().mutex);
     const auto end = idle_.upper_bound(2 * bytes);
     const auto found = std::find_if(idle_.lower_bound(bytes), end,
                                     [](const auto& entry) { return entry.second.is_idle(); });
@@ -53,7 +53,7 @@ CachedMemory::CachedMemory(int device, int64_t bytes, bool pinned)
 }
 
 CachedMemory::~CachedMemory() {
-  const std::lock_guard lock(stock().mutex);
+  const std::lock_guard lock(cache().mutex);
   idle_.insert(std::move(own_));
 }
 

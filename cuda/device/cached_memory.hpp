@@ -10,21 +10,21 @@
 
 namespace muonrt::cuda {
 
-/// Memory outside any Device whose owner may go while enqueued work uses it: a GPU's, or pinned. It
-/// is kept for the next that asks, once that work has run, and never freed: cudaFree and
-/// cudaFreeHost wait for all of a GPU's work, for a caller's stream that hangs and for peers, too.
-/// Threads: one at a time.
+/// GPU memory or pinned memory that belongs to no Device and whose owner may be destroyed while
+/// enqueued work still uses it. After that work has run, the block is reused; it is never freed,
+/// because cudaFree and cudaFreeHost wait for all work of a GPU, including a caller's stream that
+/// hangs and work that waits for peers. Threads: one at a time.
 class CachedMemory {
  public:
-  /// At least `bytes` > 0, twice as much at most; its values are anything. The calling thread's
-  /// captures are not disturbed. Errors: OUT_OF_MEMORY, DEVICE.
+  /// At least `bytes` > 0 and at most twice as much, uninitialized. Does not disturb captures of
+  /// the calling thread. Errors: OUT_OF_MEMORY, DEVICE.
   CachedMemory(int device, int64_t bytes, bool pinned);
-  /// Waits for nothing.
+  /// Does not wait.
   ~CachedMemory();
   CachedMemory(const CachedMemory&) = delete;
   CachedMemory& operator=(const CachedMemory&) = delete;
 
-  /// Nobody else gets it before the GPU has come to `event`, one of the same device.
+  /// The block is not reused before the GPU has reached `event`, which must be of the same device.
   void keep_until(std::shared_ptr<const CudaEvent> event);
 
   void* data() const { return block().memory->data(); }
@@ -42,11 +42,11 @@ class CachedMemory {
   };
   using Blocks = std::multimap<int64_t, Block>;  // by their bytes
   struct Cache;
-  static Cache& stock();
+  static Cache& cache();
   const Block& block() const { return own_.mapped(); }
 
-  Blocks& idle_;           // of its kind, in the stock
-  Blocks::node_type own_;  // returns there without fail
+  Blocks& idle_;           // the cache's blocks of this kind
+  Blocks::node_type own_;  // returned to them without an allocation
 };
 
 }  // namespace muonrt::cuda

@@ -6,7 +6,7 @@ namespace muonrt::cuda {
 
 void check(cudaError_t result, const char* call, const char* function, int line) {
   if (result == cudaSuccess) return;
-  // The runtime keeps the last error for whoever asks next; it has been reported here.
+  // The runtime would report this error again to the next call of cudaGetLastError.
   cudaGetLastError();
   const Status status =
       result == cudaErrorMemoryAllocation ? Status::kOutOfMemory : Status::kDevice;

@@ -4,8 +4,8 @@
 
 namespace muonrt::cuda {
 
-/// Errors: OUT_OF_MEMORY if the device's memory is exhausted, DEVICE for whatever else is not
-/// success; call, place and the runtime's words are in the message.
+/// Throws unless `result` is success: OUT_OF_MEMORY if the device's memory is exhausted, otherwise
+/// DEVICE. The message contains the call, its place and the runtime's text.
 void check(cudaError_t result, const char* call, const char* function, int line);
 
 }  // namespace muonrt::cuda

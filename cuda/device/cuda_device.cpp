@@ -12,12 +12,12 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int kOldest = 80;  // compute capability x 10 that the kernels are compiled for
+constexpr int kOldest = 80;  // 10 x the compute capability for which the kernels are compiled
 
 template <class To, class From>
 To& cast_or_throw(From& from) {
   auto* to = dynamic_cast<To*>(&from);
-  MUONRT_CHECK_INTERNAL(to != nullptr, "stream, event or recording of another device");
+  MUONRT_CHECK_INTERNAL(to != nullptr, "stream, event or graph of another device");
   return *to;
 }
 
@@ -43,19 +43,20 @@ void require_device(int index) {
                  result == cudaSuccess ? "the driver lists none" : cudaGetErrorString(result),
                  "); use MUONRT_DEVICE_HOST, or a machine with a GPU and its driver");
   MUONRT_REQUIRE(index >= 0 && index < count, Status::kDevice, "device_index is ", index,
-                 " (this process sees ", count, " CUDA devices); use an index below that");
+                 ", but this process sees ", count, " CUDA devices; use an index below ", count);
   const int capability = capability_of(index);
   MUONRT_REQUIRE(capability >= kOldest, Status::kDevice, "CUDA device ", index,
                  " has compute capability ", capability / 10, ".", capability % 10,
-                 " (this build needs ", kOldest / 10, ".", kOldest % 10,
-                 " or later); use another device");
+                 ", but this build needs ", kOldest / 10, ".", kOldest % 10,
+                 " or later; use another device");
 }
 
 Error failed_work(int index, cudaError_t result) {
-  return Error(Status::kDevice,
-               cat("work on CUDA device ", index, " failed: ", cudaGetErrorName(result), ", ",
-                   cudaGetErrorString(result),
-                   "; the process's CUDA context may be lost, restart it from a checkpoint"));
+  return Error(
+      Status::kDevice,
+      cat("work on CUDA device ", index, " failed: ", cudaGetErrorName(result), ", ",
+          cudaGetErrorString(result),
+          "; restart the process from a checkpoint, because its CUDA context may be lost"));
 }
 
 void StreamList::finish() const {
@@ -99,7 +100,8 @@ cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent
 
 namespace {
 
-/// Ours where a GPU has shown them to be faster at every shape (cuda/MEASUREMENTS.md).
+/// muonrt's kernels on the architectures on which they are faster for every shape
+/// (cuda/MEASUREMENTS.md).
 SymmetricProvider default_symmetric(int major, bool naive_products) {
   return major == 9 && !naive_products ? SymmetricProvider::kSm90 : SymmetricProvider::kVendor;
 }
@@ -118,8 +120,8 @@ CudaDevice::CudaDevice(int index, const CudaSettings& settings)
   if (settings_.symmetric == SymmetricProvider::kDefault)
     settings_.symmetric = default_symmetric(properties.major, settings_.naive_products);
   MUONRT_REQUIRE(settings_.symmetric != SymmetricProvider::kSm90 || properties.major == 9,
-                 Status::kNotSupported, "options: symmetric products for sm_90a on ", name_,
-                 " (they use instructions of compute capability 9.0 alone); choose other ones");
+                 Status::kNotSupported, "options: symmetric is MUONRT_SYMMETRIC_SM90, but ", name_,
+                 " does not have compute capability 9.0; use another value");
   resident_blocks_ =
       properties.multiProcessorCount * (properties.maxThreadsPerMultiProcessor / kThreads);
   reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, index_) != 0;
@@ -155,10 +157,10 @@ void* CudaDevice::raw_allocate(int64_t bytes, bool shared) {
   return memory;
 }
 
-void* CudaDevice::take(int64_t bytes, bool shared) {
+void* CudaDevice::allocate_block(int64_t bytes, bool shared) {
   MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
   if (bytes == 0) return nullptr;
-  MUONRT_CHECK_INTERNAL(!is_recording_, "memory taken while a graph is recorded");
+  MUONRT_CHECK_INTERNAL(!is_capturing_, "memory allocated during a graph capture");
   const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;
   void* memory = nullptr;
@@ -168,10 +170,10 @@ void* CudaDevice::take(int64_t bytes, bool shared) {
     const bool callers = settings_.allocator.allocate && !shared;
     if (error.status() != Status::kOutOfMemory || callers) throw;
     throw Error(Status::kOutOfMemory,
-                cat("CUDA device ", index_, " refused ", human_bytes(bytes),
+                cat("CUDA device ", index_, " cannot allocate ", human_bytes(bytes),
                     shared ? " of pinned host memory (" : " (", human_bytes(allocated_bytes_),
-                    " are taken; ", error.message(),
-                    "); lower the chunk bytes or the window, or use more ranks"));
+                    " are allocated; ", error.message(),
+                    "); reduce chunk_bytes or window, or use more ranks"));
   }
   const std::lock_guard lock(mutex_);
   blocks_[static_cast<const char*>(memory)] = {bytes, shared};
@@ -180,8 +182,8 @@ void* CudaDevice::take(int64_t bytes, bool shared) {
   return memory;
 }
 
-void* CudaDevice::allocate(int64_t bytes) { return take(bytes, false); }
-void* CudaDevice::allocate_shared(int64_t bytes) { return take(bytes, true); }
+void* CudaDevice::allocate(int64_t bytes) { return allocate_block(bytes, false); }
+void* CudaDevice::allocate_shared(int64_t bytes) { return allocate_block(bytes, true); }
 
 void CudaDevice::release(void* memory) noexcept {
   if (memory == nullptr) return;
@@ -202,7 +204,7 @@ void CudaDevice::release(void* memory) noexcept {
     } else {
       memory_->release(memory, block.bytes);
     }
-  } catch (const Error&) {  // with its context the memory is gone
+  } catch (const Error&) {  // the memory was freed with the context
   }
 }
 
@@ -222,7 +224,7 @@ MemoryKind CudaDevice::kind_of(const void* memory) const {
     cudaGetLastError();
     return MemoryKind::kElsewhere;
   }
-  MUONRT_CUDA(asked);  // of work before it, perhaps: a GPU that is lost
+  MUONRT_CUDA(asked);  // may also report an error of earlier work on a lost GPU
   switch (attributes.type) {
     case cudaMemoryTypeDevice:
       return attributes.device == index_ ? MemoryKind::kDevice : MemoryKind::kElsewhere;
@@ -265,17 +267,18 @@ void CudaDevice::wait(Stream& stream, const Event& event) {
 void CudaDevice::wait_caller_stream(Stream& stream, void* callers_stream, const char* what) {
   const DeviceGuard guard(index_);
   const auto theirs = static_cast<cudaStream_t>(callers_stream);
-  if (theirs == nullptr || theirs == cudaStreamLegacy) {  // never captured itself
+  if (theirs == nullptr || theirs == cudaStreamLegacy) {  // the default stream is never captured
     refuse_captured(theirs, what, "a blocking stream, for which the default stream would wait,",
-                    "what the default stream holds is waited for");
+                    "the step waits for the work on the default stream");
   } else {
-    refuse_captured(theirs, what, "the caller's stream", "what waits for peers cannot be replayed");
+    refuse_captured(theirs, what, "the caller's stream",
+                    "work that waits for peers cannot be replayed");
   }
   const cudaError_t recorded = cudaEventRecord(joined_->handle(), theirs);
   if (recorded == cudaErrorInvalidResourceHandle) cudaGetLastError();
   MUONRT_REQUIRE(recorded != cudaErrorInvalidResourceHandle, Status::kInvalidArgument, what,
                  ": the caller's stream is not one of CUDA device ", index_,
-                 "'s primary context (where the optimizer is); pass a stream of that");
+                 "'s primary context, in which the optimizer runs; pass a stream of that context");
   check(recorded, "cudaEventRecord", __func__, __LINE__);
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
 }
@@ -291,24 +294,24 @@ void CudaDevice::call(Stream& stream, int (*function)(void*, void*), void* argum
 
 void CudaDevice::timestamp(Stream& stream, int64_t* where) {
   const DeviceGuard guard(index_);
-  MUONRT_CHECK_INTERNAL(is_reached(kind_of(where)), "a time outside shared memory");
+  MUONRT_CHECK_INTERNAL(is_reached(kind_of(where)), "a timestamp outside shared memory");
   write_clock(where, handle_of(stream));
 }
 
 void CudaDevice::synchronize(const Event& event, Deadline deadline) {
   MUONRT_REQUIRE(ends(cast_or_throw<const CudaEvent>(event), deadline), Status::kTimeout,
                  "work on CUDA device ", index_,
-                 " did not end before the deadline; look for a rank that is late or gone");
+                 " did not end before the timeout; check whether all ranks are still running");
 }
 
 void CudaDevice::synchronize_caller_stream(Deadline deadline) {
   MUONRT_REQUIRE(ends(*joined_, deadline), Status::kTimeout,
                  "step: the work on the caller's stream, which the step waits for, did not end on "
                  "CUDA device ",
-                 index_, " before the deadline; look for what holds that stream up");
+                 index_, " before the timeout; check what blocks that stream");
 }
 
-/// Whether it completes in time; an error of its work is latched.
+/// Whether the event completes before the deadline. An error of its work is latched.
 bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
   const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;
@@ -343,28 +346,28 @@ void CudaDevice::clear_error() {
 void CudaDevice::begin_graph_capture(Stream& stream) {
   const DeviceGuard guard(index_);
   begin_capture(handle_of(stream));
-  is_recording_ = true;
+  is_capturing_ = true;
 }
 
 std::unique_ptr<DeviceGraph> CudaDevice::end_graph_capture(Stream& stream) {
-  is_recording_ = false;
+  is_capturing_ = false;
   const DeviceGuard guard(index_);
   ++objects_;
   return std::make_unique<CudaGraph>(index_, handle_of(stream));
 }
 
 void CudaDevice::abort_graph_capture(Stream& stream) noexcept {
-  is_recording_ = false;
+  is_capturing_ = false;
   try {
     const DeviceGuard guard(index_);
     drop_capture(handle_of(stream));
-  } catch (const Error&) {  // the error that led here is the one to tell
+  } catch (const Error&) {  // the error that led here is reported
   }
 }
 
-void CudaDevice::launch_graph(Stream& stream, const DeviceGraph& recording) {
+void CudaDevice::launch_graph(Stream& stream, const DeviceGraph& graph) {
   const DeviceGuard guard(index_);
-  cast_or_throw<const CudaGraph>(recording).launch(handle_of(stream));
+  cast_or_throw<const CudaGraph>(graph).launch(handle_of(stream));
 }
 
 void CudaDevice::begin_range(const char* name, int64_t number) { push_range(name, number); }

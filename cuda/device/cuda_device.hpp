@@ -16,12 +16,12 @@
 
 namespace muonrt::cuda {
 
-/// Where a pointer points, as one device sees it.
+/// Kind of the memory that an address belongs to, as one device sees it.
 enum class MemoryKind {
   kDevice,     // memory of this device
   kShared,     // host memory that the device reaches: pinned or managed
-  kHost,       // other host memory: where the device reaches any, it reaches this, too
-  kElsewhere,  // another device's, or none
+  kHost,       // other host memory, which the device reaches if it reaches all host memory
+  kElsewhere,  // memory of another device, or no memory
 };
 inline bool is_reached(MemoryKind kind) {
   return kind == MemoryKind::kDevice || kind == MemoryKind::kShared;
@@ -29,9 +29,9 @@ inline bool is_reached(MemoryKind kind) {
 
 class CudaStream final : public Stream {
  public:
-  /// @param all  lists it while it lives.
+  /// @param all  contains the stream until it is destroyed.
   CudaStream(int device, int priority, StreamList& all);
-  /// Blocks until its work has run, which may use memory that is given back next.
+  /// Blocks until the stream's work has run, because its memory may be freed next.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 
@@ -52,30 +52,29 @@ class CudaEvent final : public Event {
   cudaEvent_t handle_ = nullptr;
 };
 
-/// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if there is none of that index, or it is too
-/// old.
+/// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if no GPU has this index, or it is too old.
 void require_device(int index);
-/// DEVICE, for what an event of the device has told of the work before it.
+/// Returns DEVICE for `result`, which an event of the device has reported for the work before it.
 Error failed_work(int index, cudaError_t result);
 
-/// Errors: INTERNAL if it belongs to another kind of device.
+/// Errors: INTERNAL if the object belongs to another kind of device.
 cudaStream_t handle_of(Stream& stream);
 cudaEvent_t handle_of(const Event& event);
 
-/// One GPU as one rank sees it. Streams are of their own (they wait for no default stream); those
-/// of kind kComm get the highest priority, kCompute the lowest. A CUDA error is thrown where a call
-/// reports it; one of work that had been enqueued is latched by `synchronize`. After an error
-/// inside a kernel the process's CUDA context is lost, and every later call reports it again.
+/// One GPU as one rank sees it. Its streams do not wait for the default stream. Streams of kind
+/// kComm have the highest priority, kCompute the lowest. An error of a CUDA call is thrown by that
+/// call; an error of enqueued work is latched by `synchronize`. After an error inside a kernel the
+/// process's CUDA context is lost, and every later call reports the error again.
 class CudaDevice final : public Device, public GraphCapture {
  public:
-  /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if there is none
-  /// of that index or it is too old.
+  /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if no GPU has this
+  /// index, or it is too old.
   CudaDevice(int index, const CudaSettings& settings);
   ~CudaDevice() override;
 
   int index() const { return index_; }
   int sms() const { return sms_; }
-  /// Blocks of kThreads that the device holds at once at most.
+  /// Number of thread blocks of kThreads that the device can run at once.
   int resident_blocks() const { return resident_blocks_; }
   MemoryKind kind_of(const void* memory) const;
   const StreamList& streams() const { return streams_; }
@@ -99,7 +98,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;
-  /// Polls; the thread spins for a moment and then sleeps between looks.
+  /// Polls: the thread spins briefly, then sleeps between queries.
   void synchronize(const Event& event, Deadline deadline) override;
 
   std::optional<Error> error() const override;
@@ -111,7 +110,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void begin_graph_capture(Stream& stream) override;
   std::unique_ptr<DeviceGraph> end_graph_capture(Stream& stream) override;
   void abort_graph_capture(Stream& stream) noexcept override;
-  void launch_graph(Stream& stream, const DeviceGraph& recording) override;
+  void launch_graph(Stream& stream, const DeviceGraph& graph) override;
 
   void begin_range(const char* name, int64_t number) override;
   void end_range() noexcept override;
@@ -122,26 +121,26 @@ class CudaDevice final : public Device, public GraphCapture {
     bool shared;
   };
   bool ends(const CudaEvent& event, Deadline deadline);
-  void* take(int64_t bytes, bool shared);
+  void* allocate_block(int64_t bytes, bool shared);
   void* raw_allocate(int64_t bytes, bool shared);
   void latch(cudaError_t result);
 
   const int index_;
-  CudaSettings settings_;  // `graphs`: whether it records (backend/graph_capture.hpp)
+  CudaSettings settings_;  // `graphs`: whether it captures graphs (backend/graph_capture.hpp)
   std::string name_;
   int sms_ = 0;
   int resident_blocks_ = 0;
   int lowest_priority_ = 0, highest_priority_ = 0;
   bool reaches_all_host_memory_ = false;
-  mutable std::mutex mutex_;  // the blocks and the error
+  mutable std::mutex mutex_;  // guards blocks_ and error_
   std::map<const char*, Block> blocks_;
   std::optional<Error> error_;
-  std::atomic<bool> is_recording_{false};
+  std::atomic<bool> is_capturing_{false};
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
   StreamList streams_;
   std::unique_ptr<MemorySource> memory_;
   std::unique_ptr<CudaEvent> joined_;
-  std::unique_ptr<CudaOps> ops_;  // last: it returns memory
+  std::unique_ptr<CudaOps> ops_;  // last, because its destructor frees memory of the device
 };
 
 }  // namespace muonrt::cuda

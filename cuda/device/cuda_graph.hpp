@@ -6,10 +6,10 @@
 
 namespace muonrt::cuda {
 
-/// A stream's work as a graph, ready to be launched.
+/// Captured work of a stream, ready to be launched.
 class CudaGraph final : public DeviceGraph {
  public:
-  /// Ends the capture of `stream`. Errors: DEVICE if something in it could not be captured.
+  /// Ends the capture of `stream`. Errors: DEVICE if an operation could not be captured.
   CudaGraph(int device, cudaStream_t stream);
   ~CudaGraph() override;
   void launch(cudaStream_t stream) const;
@@ -19,15 +19,15 @@ class CudaGraph final : public DeviceGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// Whether work on a stream would be captured into a graph, or would spoil the capture of another.
+/// Whether `stream` is being captured, or work on it would invalidate a capture of another stream.
 bool is_captured(cudaStream_t stream);
-/// Errors: NOT_SUPPORTED if it is; `what` it is for, such as "step", `which` "the stream", `why`
-/// what stands in the way.
+/// Errors: NOT_SUPPORTED if is_captured. In the message, `what` is the operation, such as "step",
+/// `which` the stream, such as "the stream", and `why` the reason.
 void refuse_captured(cudaStream_t stream, const char* what, const char* which, const char* why);
 
-/// Begins one; other threads may go on with what a capture forbids.
+/// Starts a capture. Other threads may continue to make calls that a capture forbids.
 void begin_capture(cudaStream_t stream);
-/// Ends one and forgets it.
+/// Ends a capture and discards it.
 void drop_capture(cudaStream_t stream) noexcept;
 
 }  // namespace muonrt::cuda

@@ -8,8 +8,8 @@
 
 namespace muonrt::cuda {
 
-/// A function of the driver in the form that it had in CUDA 12.0; by way of the runtime, so that
-/// nothing links the driver's library. Errors: NOT_SUPPORTED where the driver lacks it.
+/// A function of the driver, in its form of CUDA 12.0. It is found through the runtime, so nothing
+/// links the driver's library. Errors: NOT_SUPPORTED if the driver does not have the function.
 template <class Function>
 Function driver_function(const char* name) {
   constexpr unsigned kSince = 12000;

@@ -7,9 +7,9 @@
 
 namespace muonrt::cuda {
 
-/// Makes a device the calling thread's current one, in its primary context, and what was current
-/// before again at the end. Not by cudaSetDevice: to give a thread back the device that it has
-/// never used (0, at first) would make a context there, which takes hundreds of megabytes.
+/// Makes a device current for the calling thread, in its primary context, and restores the previous
+/// context at the end. It does not use cudaSetDevice: restoring a device that the thread has never
+/// used (initially 0) would create a context there, which takes hundreds of megabytes.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -29,8 +29,8 @@ class DeviceGuard {
   bool pushed_ = false;
 };
 
-/// The same for ways out that cannot fail: where the device cannot be had any more, the thread
-/// keeps its own.
+/// As DeviceGuard, for destructors and other code that cannot fail. If the device cannot be made
+/// current, the thread keeps its current one.
 class QuietDeviceGuard {
  public:
   explicit QuietDeviceGuard(int device) noexcept {
@@ -44,8 +44,9 @@ class QuietDeviceGuard {
   std::optional<DeviceGuard> guard_;
 };
 
-/// While one lives, the calling thread may allocate and look at events though the program captures
-/// a stream of its own: by default that forbids both, and the attempt would spoil the capture.
+/// While such an object exists, the calling thread may allocate memory and query events even if the
+/// program captures a stream. By default a capture forbids both, and the attempt would invalidate
+/// it.
 class RelaxedCapture {
  public:
   RelaxedCapture() { MUONRT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode_)); }
@@ -54,7 +55,7 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then the former one
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // afterwards the previous mode
 };
 
 }  // namespace muonrt::cuda

@@ -6,21 +6,21 @@
 
 namespace muonrt::cuda {
 
-/// Threads of a block, unless a kernel says otherwise.
+/// Threads of a thread block, unless a kernel uses another number.
 constexpr int kThreads = 256;
 
-/// Loads a kernel now: else its first launch does, and may wait for what runs on the GPU.
+/// Loads a kernel. Otherwise its first launch loads it, and may wait for the work that runs on the
+/// GPU.
 template <class Arguments>
 void load(const char* name, void (*kernel)(Arguments)) {
   cudaFuncAttributes attributes = {};
   check(cudaFuncGetAttributes(&attributes, kernel), name, "load", __LINE__);
 }
 
-/// kernel<<<grid, threads, shared_bytes, stream>>>(arguments), checked; `arguments` is one struct
-/// by value.
-/// Blocks [i cluster, (i + 1) cluster) run side by side and reach each other's shared memory. A
-/// programmatic one may begin before the kernel in front of it has ended, and waits for it itself
-/// (compute capability 9.0).
+/// Launches kernel<<<grid, threads, shared_bytes, stream>>>(arguments) and checks the result;
+/// `arguments` is one struct by value. Thread blocks [i cluster, (i + 1) cluster) run at the same
+/// time and can access each other's shared memory. A programmatic kernel (compute capability 9.0)
+/// may begin before the previous one has ended, and must wait for it itself.
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
             const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0, int cluster = 1,
@@ -33,9 +33,9 @@ void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
   cudaLaunchAttribute attributes[2] = {};
   config.attrs = attributes;
   if (cluster > 1) {
-    cudaLaunchAttribute& beside = attributes[config.numAttrs++];
-    beside.id = cudaLaunchAttributeClusterDimension;
-    beside.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    cudaLaunchAttribute& clustered = attributes[config.numAttrs++];
+    clustered.id = cudaLaunchAttributeClusterDimension;
+    clustered.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   }
   if (programmatic) {
     cudaLaunchAttribute& early = attributes[config.numAttrs++];
@@ -45,7 +45,8 @@ void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }
 
-/// A grid's second or third dimension, of which it has no more; matrices beyond take turns.
+/// Limits `matrices` to the size of a grid's second or third dimension. Kernels loop over the
+/// remaining matrices.
 inline int64_t grid_depth(int64_t matrices) { return matrices < 65535 ? matrices : 65535; }
 
 inline dim3 grid_of(int64_t x, int64_t y = 1, int64_t z = 1) {

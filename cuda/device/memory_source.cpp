@@ -20,7 +20,7 @@ MemorySource::~MemorySource() {
     const DeviceGuard guard(device_);
     const RelaxedCapture relaxed;
     cudaStreamDestroy(order_);
-  } catch (const Error&) {  // with its context the memory is gone
+  } catch (const Error&) {  // the memory was freed with the context
   }
 }
 
@@ -34,9 +34,9 @@ void MemorySource::require_own(const void* memory, int64_t bytes) const {
   }
   const bool own = result == cudaSuccess && at.device == device_ &&
                    (at.type == cudaMemoryTypeDevice || at.type == cudaMemoryTypeManaged);
-  MUONRT_REQUIRE(own, Status::kInvalidArgument, "options: allocator: allocate gave ", memory,
+  MUONRT_REQUIRE(own, Status::kInvalidArgument, "options: allocator: allocate returned ", memory,
                  " for ", bytes, " bytes, which is no memory of CUDA device ", device_,
-                 "; allocate on the device that it is told");
+                 "; allocate on the device whose index it receives");
 }
 
 void* MemorySource::allocate(int64_t bytes) {
@@ -63,7 +63,7 @@ void MemorySource::release(void* memory, int64_t bytes) {
   }
   try {
     streams_.finish();
-  } catch (const Error&) {  // a lost context runs nothing any more
+  } catch (const Error&) {  // a lost context runs no work
   }
   caller_.release(caller_.state, memory, bytes, device_, order_);
 }

@@ -9,21 +9,22 @@
 
 namespace muonrt::cuda {
 
-/// Where a GPU's memory comes from: cudaMalloc, or the caller's functions, which get a stream that
-/// nothing else runs on.
+/// Allocates and frees a GPU's memory: with cudaMalloc, or with the caller's functions, which
+/// receive a stream that muonrt uses for nothing else.
 class MemorySource {
  public:
-  /// @param caller   no functions: cudaMalloc.
-  /// @param streams  all that use the memory.
+  /// @param caller  without functions, cudaMalloc is used.
+  /// @param streams  all streams that use the memory.
   MemorySource(int device, const Allocator& caller, const StreamList& streams);
   ~MemorySource();
   MemorySource(const MemorySource&) = delete;
   MemorySource& operator=(const MemorySource&) = delete;
 
-  /// Memory that every stream may use at once. Errors: OUT_OF_MEMORY; INVALID_ARGUMENT if the
-  /// caller gives what is not this GPU's.
+  /// Returns memory that every stream may use immediately. Errors: OUT_OF_MEMORY; INVALID_ARGUMENT
+  /// if the caller's function returns memory that is not this GPU's.
   void* allocate(int64_t bytes);
-  /// Waits until nothing uses it: cudaFree for the whole GPU, the caller's for `streams`.
+  /// Frees memory after the work that may use it has ended: cudaFree waits for the whole GPU, and
+  /// before the caller's function this waits for `streams`.
   void release(void* memory, int64_t bytes);
 
  private:
@@ -32,7 +33,7 @@ class MemorySource {
   const int device_;
   const Allocator caller_;
   const StreamList& streams_;
-  cudaStream_t order_ = nullptr;  // of what is taken and given back; null with cudaMalloc
+  cudaStream_t order_ = nullptr;  // passed to the caller's functions; null with cudaMalloc
 };
 
 }  // namespace muonrt::cuda

@@ -4,8 +4,8 @@
 
 namespace muonrt::cuda {
 
-/// NVTX ranges of the calling thread in the domain "muonrt", seen by Nsight Systems; nothing where
-/// the headers are not, next to nothing where no profiler listens.
+/// NVTX ranges of the calling thread in the domain "muonrt", for Nsight Systems. They do nothing if
+/// muonrt was built without NVTX's headers, and cost almost nothing if no profiler is attached.
 void push_range(const char* name, int64_t number) noexcept;
 void pop_range() noexcept;
 

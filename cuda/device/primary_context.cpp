@@ -31,9 +31,9 @@ void check_driver(CUresult result, const char* call, int device) {
                  static_cast<int>(result), " for CUDA device ", device);
 }
 
-/// Retained for the life of the process, as the runtime does.
+/// Retained until the process ends, as the runtime does.
 CUcontext context_of(int device) {
-  // Never destroyed: threads that wait for an abort outlive `exit`.
+  // Never destroyed, because threads that wait for an abort may still run during `exit`.
   static auto& mutex = *new std::mutex;
   static auto& known = *new std::map<int, CUcontext>;
   const std::lock_guard lock(mutex);
@@ -52,7 +52,7 @@ CUcontext context_of(int device) {
 bool in_primary_context(int device) {
   CUcontext current = nullptr;
   const CUresult result = driver().current(&current);
-  if (result == CUDA_ERROR_NOT_INITIALIZED) return true;  // nobody here has used a GPU yet
+  if (result == CUDA_ERROR_NOT_INITIALIZED) return true;  // no thread has used a GPU yet
   check_driver(result, "cuCtxGetCurrent", device);
   return !current || current == context_of(device);
 }

@@ -2,13 +2,14 @@
 
 namespace muonrt::cuda {
 
-/// Whether the calling thread works in the device's primary context, which the runtime and NCCL
-/// use, or in none yet: not in one that the program made itself. Errors: DEVICE, NOT_SUPPORTED.
+/// Whether the calling thread's current context is the device's primary one, which the runtime and
+/// NCCL use, or there is none. False for a context that the program has created. Errors: DEVICE,
+/// NOT_SUPPORTED.
 bool in_primary_context(int device);
-/// Makes a device's context the calling thread's current one, above the former, which may be none.
-/// It is the one that the runtime uses. Errors: DEVICE, NOT_SUPPORTED.
+/// Pushes a device's primary context, so that it is current for the calling thread until
+/// pop_context. Errors: DEVICE, NOT_SUPPORTED.
 void push_context(int device);
-/// Makes the former one current again.
+/// Makes the previous context current again, which may be none.
 void pop_context() noexcept;
 
 }  // namespace muonrt::cuda

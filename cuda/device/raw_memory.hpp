@@ -7,7 +7,7 @@
 
 namespace muonrt::cuda {
 
-/// Owner of memory outside any Device: pinned host memory, or a GPU's.
+/// Owns memory that belongs to no Device: pinned host memory, or a GPU's.
 class RawMemory {
  public:
   RawMemory() = default;
@@ -28,7 +28,7 @@ class RawMemory {
       const DeviceGuard guard(device_);
       const RelaxedCapture relaxed;
       pinned_ ? cudaFreeHost(data_) : cudaFree(data_);
-    } catch (const Error&) {  // with its context the memory is gone
+    } catch (const Error&) {  // the memory was freed with the context
     }
   }
   RawMemory(const RawMemory&) = delete;

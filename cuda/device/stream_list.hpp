@@ -7,7 +7,7 @@
 
 namespace muonrt::cuda {
 
-/// A device's streams that are alive. Threads: any.
+/// The existing streams of a device. Threads: any.
 class StreamList {
  public:
   void add(cudaStream_t stream) {
@@ -18,8 +18,8 @@ class StreamList {
     const std::lock_guard lock(mutex_);
     streams_.erase(stream);
   }
-  /// Blocks until what they were given has run. They alone: to wait for the whole device spoils
-  /// every capture of the program's. The device must be current. Errors: DEVICE.
+  /// Blocks until the work of these streams has run. It does not wait for the whole device, because
+  /// that would invalidate the program's captures. The device must be current. Errors: DEVICE.
   void finish() const;
 
  private:

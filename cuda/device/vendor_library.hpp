@@ -10,21 +10,21 @@
 
 namespace muonrt::cuda {
 
-/// A library of the vendor's that is looked for at run time; it stays for the life of the process.
+/// A vendor's library that is opened at run time. It stays loaded until the process ends.
 class VendorLibrary {
  public:
-  /// The copy whose functions all parts of the program see: linked into it, or loaded for all.
-  /// Nothing where they do not see `function`.
+  /// Returns the copy whose functions all parts of the program see, because it is linked into the
+  /// program or was loaded globally. Empty if `function` is not visible.
   static std::optional<VendorLibrary> of_program(const char* function);
-  /// The first of `names` that there is; one that is in the process already under any of them comes
-  /// before. A file that is there and cannot be loaded is not passed over for a later name.
-  /// @param problem, remedy  of the message: "NCCL", "install it".
+  /// Opens the first of `names` that exists, but prefers one that is already loaded. If an existing
+  /// file cannot be loaded, later names are not tried.
+  /// @param problem, remedy  parts of the message: "NCCL", "install it".
   /// Errors: NOT_SUPPORTED, with the loader's reason for each name.
   static VendorLibrary open(std::span<const char* const> names, const std::string& problem,
                             const std::string& remedy);
 
-  /// @param remedy  "(it is older than 2.19); install a newer one".
-  /// Errors: NOT_SUPPORTED if it has no such function.
+  /// @param remedy  for example "(it is older than 2.19); install a newer one".
+  /// Errors: NOT_SUPPORTED if the library does not have the function.
   template <class Function>
   void resolve(Function& function, const char* name, const char* remedy) const {
     function = reinterpret_cast<Function>(dlsym(handle_, name));
@@ -35,7 +35,7 @@ class VendorLibrary {
   VendorLibrary(void* handle, std::string place) : handle_(handle), place_(std::move(place)) {}
 
   void* handle_;
-  std::string place_;  // what it was found as
+  std::string place_;  // the name under which it was found
 };
 
 }  // namespace muonrt::cuda

@@ -8,12 +8,12 @@
 #include "cuda/kernels/jobs.hpp"
 #include "plan/rank_chunk.hpp"
 
-// Copy lists as kernels read them. Plain C++, tested on the host.
+// Copy lists in the form that kernels read. Plain C++, tested on the host.
 
 namespace muonrt::cuda {
 
-/// A Piece. Element (row, col) lies at offset + row * ld + col; a rectangle without gaps in the
-/// local buffer is one long row.
+/// A ShardBlock. Element (row, col) is stored at offset + row * ld + col. A block that is
+/// contiguous in the local buffer becomes one long row.
 struct ShardBlockItem {
   int64_t local_offset, local_ld;    // in the parameter, its gradient and its state
   int64_t packed_offset, packed_ld;  // in the message
@@ -22,7 +22,7 @@ struct ShardBlockItem {
   int64_t tensor_index, tensor_ld;  // in the whole tensor
 };
 
-/// A MatrixBlock with the matrix it belongs to.
+/// A MatrixBlock with the matrix to which it belongs.
 struct MatrixItem {
   void* data;  // of the stored matrix
   int64_t offset, ld;

@@ -4,17 +4,18 @@
 #include "cuda/kernels/elements.hpp"
 #include "cuda/kernels/norm_tree.hpp"
 
-// A warp reads a block of the norm's tree: a lane has eight neighbouring chains, so what it reads
-// at once, 16 bytes of bf16, goes to one chain each.
+// A warp reads a block of the norm's tree. A lane has eight neighboring chains, so the 16 bytes of
+// bf16 that it reads at once contain one element for each chain.
 
 namespace muonrt::cuda {
 
 constexpr int kLanes = 32;  // of a warp
-static_assert(kChains == kLanes * kWidth, "a lane has as many chains as it reads neighbours");
+static_assert(kChains == kLanes * kWidth,
+              "a lane has one chain for each element that it reads at once");
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % kLanes); }
 
-/// `count` neighbours one by one, then zeros.
+/// Reads `count` elements one by one; the others are zeros.
 template <DType kIn>
 __device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int count) {
   Raw<kWidth> out = {};
@@ -30,9 +31,10 @@ __device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int coun
   return out;
 }
 
-/// body.take<kIn>(eight) for the elements of a warp's block whose chains are the lane's, in order,
-/// with zeros behind the last. Several loads go out before the first is used: 64 bytes a lane.
-/// @param n  of the block's elements, which begin at `index`.
+/// Calls body.take<kIn>(eight) for the elements of a warp's block that belong to the lane's chains,
+/// in order, with zeros after the last element. Several loads are issued before the first is used:
+/// 64 bytes for each lane.
+/// @param n  number of elements of the block, which begin at `index`.
 template <DType kIn, class Body>
 __device__ inline void for_chains(const void* data, int64_t index, int n, Body& body) {
   constexpr int kLoads = kIn == DType::kF32 ? 2 : 4;
@@ -53,8 +55,8 @@ __device__ inline void for_chains(const void* data, int64_t index, int n, Body& 
   for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));
 }
 
-/// The same for a block of matrix `in`, which begins at column `begin` of the row at `row`. Other
-/// dtypes than these never get here (cuda_ops).
+/// As above, for a block of the matrix `in` that begins at column `begin` of the row at `row`.
+/// cuda_ops rejects all other dtypes.
 template <class Body>
 __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {
   const int64_t left = in.cols - begin;

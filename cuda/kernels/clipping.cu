@@ -1,5 +1,5 @@
-// The exact sum of squares of the gradients, the factor of a step in its tables, and QK-clip's row
-// factors. Formulas: backend/clipping.hpp, backend/qk_clip.hpp.
+// The exact sum of squares of the gradients, the clipping factor of a step in its tables, and the
+// row factors of QK-clip. Formulas: backend/clipping.hpp, backend/qk_clip.hpp.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -23,7 +23,7 @@ __device__ inline void add_to(int64_t* sum, int64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
 
-/// A sum of 64 bits in shared memory, whose atomic additions the hardware has for 32 bits alone.
+/// A 64-bit sum in shared memory, where the hardware has atomic additions of 32 bits only.
 struct SplitSum {
   uint32_t low, high;
   __device__ void add(uint64_t value) {
@@ -35,8 +35,9 @@ struct SplitSum {
   __device__ int64_t whole() const { return static_cast<int64_t>(uint64_t{high} << 32 | low); }
 };
 
-/// Sums of each lane of a warp for kExponents neighbouring exponents: gradients of one part are
-/// mostly of like sizes. Others are added at once to the block's.
+/// Each lane of a warp has sums for kExponents neighboring exponents, because most gradients of one
+/// part have similar magnitudes. Squares with other exponents are added to the thread block's sums
+/// immediately.
 constexpr int kExponents = 16, kWarp = 32, kWarps = kThreads / kWarp;
 
 struct LaneSum {
@@ -44,10 +45,11 @@ struct LaneSum {
 };
 using Window = LaneSum[kExponents][kWarp];
 
-/// Where a window lies in relation to the largest of a sample.
+/// Distance from the lowest exponent of a window to the largest exponent of a sample.
 constexpr uint32_t kBelow = 12;
-/// Elements that a lane adds before its sums of 24 bits might overflow; a part gives it up to
-/// kPerPart: jobs are dealt to kThreads, by vectors and what is left of them.
+/// Number of elements that a lane can add before its 24-bit sums overflow. One part gives a lane at
+/// most kPerPart elements: vectors are dealt to kThreads threads, and then the elements that are
+/// left.
 constexpr int kMaxElements = 255, kPerPart = static_cast<int>(kJobElements) / kThreads + 1;
 
 struct SquaresBody {
@@ -55,8 +57,8 @@ struct SquaresBody {
   DType dtype;
   int64_t first;
   SplitSum* sums;
-  LaneSum* window;  // of this lane; the next exponent's is kWarp further
-  uint32_t lowest;  // its first exponent, above zero
+  LaneSum* window;  // of this lane; that of the next exponent is kWarp after it
+  uint32_t lowest;  // lowest exponent of the window, above zero
 
   template <int N>
   __device__ void run(int, int col, Lanes) {
@@ -78,7 +80,7 @@ struct SquaresBody {
   }
 };
 
-/// The sums of a block, with windows of its warps.
+/// The sums of a thread block, with windows for its warps.
 class BlockSquares {
  public:
   __device__ BlockSquares(SplitSum* sums, Window* windows)
@@ -86,14 +88,14 @@ class BlockSquares {
     clear();
   }
 
-  /// For all threads of the block.
+  /// For all threads of the thread block.
   __device__ void operator()(const ParamView& view, int32_t, int64_t first, int n) {
     place_window(view, first, n);
     SquaresBody body{view.grad, view.grad_dtype, first, sums_, window_[0] + lane(), lowest_};
     for_elements(1, n, aligned(view.grad, view.grad_dtype, first), body);
   }
 
-  /// Adds the windows to the block's sums: lane by lane, the words of the exponents in turn.
+  /// Adds the windows to the thread block's sums. Each lane adds one word of one exponent.
   __device__ void flush() {
     __syncwarp();
     const int exponent = lane() % kExponents;
@@ -116,7 +118,8 @@ class BlockSquares {
     elements_ = 0;
   }
 
-  /// By the first element that each lane is dealt. The same for all lanes of a warp.
+  /// Moves the window if the first element of each lane lies outside of it. Has the same result in
+  /// all lanes of a warp.
   __device__ void place_window(const ParamView& view, int64_t first, int n) {
     const int at = static_cast<int>(threadIdx.x) * kWidth;
     uint32_t top = 0;
@@ -134,7 +137,7 @@ class BlockSquares {
     if (!lies || elements_ + kPerPart > kMaxElements) flush();
     if (!lies) {
       lowest_ = top > kBelow ? top - kBelow : 1;
-      const uint32_t last = 0xff - kExponents;  // infinities are in no window
+      const uint32_t last = 0xff - kExponents;  // infinities belong to no window
       lowest_ = lowest_ < last ? lowest_ : last;
     }
     elements_ += kPerPart;

@@ -1,4 +1,4 @@
-// The device's clock, written when the stream gets there; one thread.
+// Writes the device's clock when the stream reaches the kernel; one thread.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"

@@ -1,6 +1,6 @@
 // Momentum, then decay and update of every weight, in two launches, and AdamW in one. Nothing is
-// written unless the summed ballots in device memory pass. Formulas: backend/update_rules.hpp. What
-// a weight is beside its parameter: WeightForm.
+// written unless the vote sum in device memory passes. Formulas: backend/update_rules.hpp; storage
+// of weights: WeightForm.
 
 #include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"
@@ -17,10 +17,10 @@ struct MuonArguments {
   Table<ShardBlockItem> table;
   StepTables tables;
   ConstTypedBuffer message;
-  CommitCondition vote_sum;
+  CommitCondition condition;
 };
 
-/// The momentum of an item's elements, or (not kMomentum) their weights.
+/// Updates the momentum of an item's elements, or with kMomentum = false their weights.
 template <bool kMomentum>
 struct MuonBody {
   Weights weights;
@@ -29,9 +29,9 @@ struct MuonBody {
   ConstTypedBuffer message;
   DType grad_dtype, momentum_dtype;
   int64_t local, local_ld, packed, packed_ld;
-  int64_t inside;  // element of the item that the first is
+  int64_t inside;  // index of the first element in the item
   Positions positions;
-  const float* row_factors;  // from the item's first row on; null for none
+  const float* row_factors;  // factors from the item's first row on, or null
   float scale, decay_scale;
   MuonScalars scalars;
 
@@ -73,8 +73,8 @@ struct MuonBody {
   }
 };
 
-// Blocks on a processor. On an H200 two reach 86% of the copy rate, four 99%. sm_100 spills with
-// four.
+// Thread blocks on an SM. On an H200 two reach 86% of the copy rate, and four reach 99%. On sm_100
+// four would spill registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kCommitBlocks = 3;
 #else
@@ -83,7 +83,7 @@ constexpr int kCommitBlocks = 4;
 
 template <bool kMomentum>
 __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(MuonArguments a) {
-  if (!a.vote_sum.passes()) return;
+  if (!a.condition.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
   const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(Mu
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t inside = job.row * item.packed_ld + job.col;
   const int64_t packed = item.packed_offset + inside;
-  const Weights weights = Weights::of(view, a.vote_sum.findings);
+  const Weights weights = Weights::of(view, a.condition.findings);
   const bool rows_fit = job.rows == 1 || (aligned_stride(a.message.dtype, item.packed_ld) &&
                                           aligned_stride(DType::kF32, item.local_ld) &&
                                           aligned_stride(view.momentum_dtype, item.local_ld) &&
@@ -126,7 +126,7 @@ struct AdamArguments {
   const int32_t* list;
   int64_t count;
   StepTables tables;
-  CommitCondition vote_sum;
+  CommitCondition condition;
 };
 
 struct AdamBody {
@@ -135,7 +135,7 @@ struct AdamBody {
   float *first_moment, *second_moment;
   DType grad_dtype;
   int64_t first, ld;
-  int64_t inside;  // element of the item that the first is
+  int64_t inside;  // index of the first element in the item
   Positions positions;
   AdamScalars scalars;
 
@@ -156,7 +156,7 @@ struct AdamBody {
   }
 };
 
-/// The AdamW of `rows` rows from element `first` on.
+/// AdamW for `rows` rows, starting at element `first`.
 __device__ inline void run_adam(const ParamView& view, int64_t first, int64_t ld, int rows,
                                 int cols, int64_t inside, const Positions& positions,
                                 const AdamScalars& scalars, Findings* findings) {
@@ -191,19 +191,19 @@ struct AdamStretch {
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
-  if (!a.vote_sum.passes()) return;
+  if (!a.condition.passes()) return;
   for_each_stretch<false>(a.list, a.count, a.tables.params,
-                          AdamStretch{a.tables.adam, a.vote_sum.findings});
+                          AdamStretch{a.tables.adam, a.condition.findings});
 }
 
 struct AdamBlockArguments {
   Table<ShardBlockItem> table;
   StepTables tables;
-  CommitCondition vote_sum;
+  CommitCondition condition;
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_blocks_kernel(AdamBlockArguments a) {
-  if (!a.vote_sum.passes()) return;
+  if (!a.condition.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
   const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kThreads) commit_adamw_blocks_kernel(AdamBlock
   run_adam(view, item.local_offset + job.row * item.local_ld + job.col, item.local_ld, job.rows,
            job.cols, job.row * item.packed_ld + job.col,
            {item.packed_ld, item.tensor_index, item.tensor_ld}, a.tables.adam[view.scalars],
-           a.vote_sum.findings);
+           a.condition.findings);
 }
 
 template <bool kMomentum>
@@ -224,35 +224,36 @@ void launch_muon(const char* name, const MuonArguments& arguments, cudaStream_t 
 }  // namespace
 
 void commit_muon(const Table<ShardBlockItem>& blocks, const StepTables& tables,
-                 ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream) {
-  // Two launches: momentum and weights share no array, and one kernel for both needs more registers
-  // than leave four blocks on a processor.
-  launch_muon<true>("commit_muon", {blocks, tables, {}, vote_sum}, stream);
-  launch_muon<false>("commit_muon", {blocks, tables, message, vote_sum}, stream);
+                 ConstTypedBuffer message, const CommitCondition& condition, cudaStream_t stream) {
+  // Two launches: momentum and weights share no array, and one kernel for both would need more
+  // registers than four thread blocks on an SM leave.
+  launch_muon<true>("commit_muon", {blocks, tables, {}, condition}, stream);
+  launch_muon<false>("commit_muon", {blocks, tables, message, condition}, stream);
 }
 
 void commit_update(const Table<ShardBlockItem>& blocks, const StepTables& tables,
-                   ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream) {
-  launch_muon<false>("commit_update", {blocks, tables, message, vote_sum}, stream);
+                   ConstTypedBuffer message, const CommitCondition& condition,
+                   cudaStream_t stream) {
+  launch_muon<false>("commit_update", {blocks, tables, message, condition}, stream);
 }
 
 void commit_momentum(const Table<ShardBlockItem>& blocks, const StepTables& tables,
-                     const CommitCondition& vote_sum, cudaStream_t stream) {
-  launch_muon<true>("commit_momentum", {blocks, tables, {}, vote_sum}, stream);
+                     const CommitCondition& condition, cudaStream_t stream) {
+  launch_muon<true>("commit_momentum", {blocks, tables, {}, condition}, stream);
 }
 
 void commit_adamw(const int32_t* list, int64_t count, const StepTables& tables,
-                  const CommitCondition& vote_sum, int blocks, cudaStream_t stream) {
+                  const CommitCondition& condition, int blocks, cudaStream_t stream) {
   if (count == 0) return;
   launch("commit_adamw", commit_adamw_kernel, grid_of(blocks), kThreads,
-         AdamArguments{list, count, tables, vote_sum}, stream);
+         AdamArguments{list, count, tables, condition}, stream);
 }
 
 void commit_adamw_blocks(const Table<ShardBlockItem>& blocks, const StepTables& tables,
-                         const CommitCondition& vote_sum, cudaStream_t stream) {
+                         const CommitCondition& condition, cudaStream_t stream) {
   if (blocks.job_count == 0) return;
   launch("commit_adamw_blocks", commit_adamw_blocks_kernel, grid_of(blocks.job_count), kThreads,
-         AdamBlockArguments{blocks, tables, vote_sum}, stream);
+         AdamBlockArguments{blocks, tables, condition}, stream);
 }
 
 }  // namespace muonrt::cuda

@@ -1,5 +1,5 @@
-// Copies that the runtime would do synchronously: between two places in host memory, and from host
-// memory that is not pinned. Small ones only.
+// Copies that the runtime would make synchronously: between two addresses in host memory, and from
+// pageable host memory. For small sizes only.
 
 #include <cstring>
 

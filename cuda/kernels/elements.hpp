@@ -11,15 +11,17 @@
 #include "cuda/kernels/ptx_half.cuh"
 #include "cuda/kernels/ptx_vec16.cuh"
 
-// Neighbouring elements of an array whose dtype is known at run time: read as they lie, widened to
-// f32, narrowed and written. What depends on the dtype is asked once for all of them.
+// Access to neighboring elements of an array whose dtype is known at run time: load the raw bits,
+// widen them to f32, round and store. Code that depends on the dtype tests it once for all
+// elements.
 
 namespace muonrt::cuda {
 
-/// Elements a thread moves at once where addresses allow: 16 bytes of bf16 or f16, twice 16 of f32.
+/// Elements that a thread moves at once if the addresses are aligned: 16 bytes of bf16 or f16,
+/// twice 16 bytes of f32.
 constexpr int kWidth = 8;
 
-/// N elements of a dtype as they lie in memory; one of two bytes takes the lower half.
+/// N raw elements of a dtype; a single element of two bytes is in the lower half.
 template <int N>
 struct Raw;
 template <>
@@ -36,25 +38,25 @@ struct Values {
   float x[N];
 };
 
-/// How the threads of a warp lie that move kWidth elements each at the same time.
+/// How the elements are distributed that the threads of a warp move at the same time, kWidth each.
 enum class Lanes {
-  kApart,  // anyhow
-  kPairs,  // all 32 are there, and what lane 2i + 1 moves begins where lane 2i's ends
+  kApart,  // in any way
+  kPairs,  // all 32 lanes take part, and the elements of lane 2i + 1 follow those of lane 2i
 };
 
-/// Whether elements from `index` on begin on a multiple of 16 bytes.
+/// Whether the address of element `index` is a multiple of 16 bytes.
 __device__ inline bool aligned(const void* data, DType dtype, int64_t index) {
   const auto address =
       reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(index * size_of(dtype));
   return address % sizeof(Vec16) == 0;
 }
 
-/// Whether rows this many elements apart are a multiple of 16 bytes apart.
+/// Whether the distance of rows with this leading dimension is a multiple of 16 bytes.
 __device__ inline bool aligned_stride(DType dtype, int64_t ld) {
   return ld * size_of(dtype) % static_cast<int64_t>(sizeof(Vec16)) == 0;
 }
 
-/// @param index  of the first; N == kWidth asks for `aligned`.
+/// @param index  of the first element; N == kWidth requires `aligned`.
 template <int N>
 __device__ inline Raw<N> load(const void* data, DType dtype, int64_t index) {
   Raw<N> out;
@@ -79,14 +81,15 @@ __device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
   }
 }
 
-/// NaN keeps its bits, as on the host; what the instruction makes of them no manual says.
+/// NaN keeps its bits, as on the host, because no manual defines what the conversion instruction
+/// makes of them.
 __device__ inline float widen_f16(uint16_t bits) {
   const float x = widened<DType::kF16>(bits);
   const uint32_t nan = (bits & 0x8000u) << 16 | 0x7f800000u | (bits & 0x3ffu) << 13;
   return x == x ? x : std::bit_cast<float>(nan);
 }
 
-/// One element: all of it by selection.
+/// Widens one element, with selections instead of branches.
 __device__ inline float widen_one(uint32_t bits, DType dtype) {
   const float from_f16 = widen_f16(static_cast<uint16_t>(bits));
   const uint32_t word = dtype == DType::kBF16 ? bits << 16 : bits;
@@ -111,13 +114,13 @@ __device__ inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   return out;
 }
 
-/// The bits of N neighbours of two bytes.
+/// The raw bits of N elements of two bytes.
 template <int N>
 struct Halves {
   uint16_t bits[N];
 };
 
-/// @param index  of the first; N == kWidth asks for `aligned`.
+/// @param index  of the first element; N == kWidth requires `aligned`.
 template <int N>
 __device__ inline Halves<N> load_halves(const uint16_t* data, int64_t index) {
   const Raw<N> raw = load<N>(data, DType::kBF16, index);
@@ -148,8 +151,9 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
   }
 }
 
-/// Two chunks side by side. A pair of lanes writes the first lane's two by one instruction and the
-/// second's by another: a warp then stores whole sectors (32 bytes), not halves of twice as many.
+/// Stores two adjacent chunks of 16 bytes. With kPairs, two lanes store the chunks of the first
+/// lane with one instruction and those of the second lane with another, so a warp stores whole
+/// sectors (32 bytes) instead of halves of twice as many.
 __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& high, Lanes lanes) {
   Vec16* const at = static_cast<Vec16*>(to);
   if (lanes == Lanes::kApart) {
@@ -163,12 +167,13 @@ __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& hig
     first.word[i] = second ? theirs : low.word[i];
     last.word[i] = second ? high.word[i] : theirs;
   }
-  __syncwarp();  // each has read what the other overwrites; a shuffle alone orders no memory
+  __syncwarp();  // each has read what the other overwrites; a shuffle does not order memory
+                 // accesses
   store_vec16(second ? at - 1 : at, first);
   store_vec16(second ? at + 1 : at + 2, last);
 }
 
-/// Rounds to `dtype`, ties to even, and writes.
+/// Rounds to `dtype`, ties to even, and stores.
 template <int N>
 __device__ inline void store(void* data, DType dtype, int64_t index, const Values<N>& values,
                              Lanes lanes = Lanes::kApart) {
@@ -186,8 +191,8 @@ __device__ inline void store(void* data, DType dtype, int64_t index, const Value
   }
 }
 
-/// The magnitude's bits from which on a value is infinite or NaN once stored as `dtype`: for bf16
-/// and f16 from half-way between the largest value and the next power of two.
+/// The bits of the smallest magnitude that becomes infinite when it is stored as `dtype`: for bf16
+/// and f16 the middle between the largest value and the next power of two.
 __device__ inline uint32_t end_of_finite(DType dtype) {
   return dtype == DType::kF32 ? 0x7f800000u : dtype == DType::kBF16 ? 0x7f7f8000u : 0x477ff000u;
 }
@@ -195,8 +200,8 @@ __device__ inline bool not_finite_as(float x, DType dtype) {
   return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end_of_finite(dtype);
 }
 
-/// The largest magnitude of many values: to ask once whether one is not finite. Without signs
-/// values are in the order of their bits, NaN behind infinity.
+/// The largest magnitude of many values, so that one test finds whether any is not finite. Without
+/// signs, values are ordered as their bits, with NaN above infinity.
 struct Largest {
   uint32_t bits = 0;
 

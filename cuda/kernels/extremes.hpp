@@ -6,19 +6,19 @@
 
 #include "base/dtype.hpp"
 
-// The largest |x| and the smallest above zero, of elements as they lie in memory: two of bf16 in a
-// word are compared at once (compute capability 9.0 has an instruction for it). Other dtypes than
-// f32 and bf16 are not known here.
+// The largest |x| and the smallest |x| above zero of raw elements. Two bf16 in a word are compared
+// at once (one instruction on compute capability 9.0). Only f32 and bf16 are supported.
 
 namespace muonrt::cuda {
 
-/// What a thread has seen so far. An element is compared as its bits with the sign set, less one:
-/// of the unsigned order this keeps that of |x|; of the signed one, too, but that zero is largest.
+/// The extremes of the elements that a thread has seen. An element's key is its bits with the sign
+/// set, minus one. In unsigned order the keys are ordered as |x|; in signed order, too, except that
+/// zero is largest.
 class Extremes {
  public:
   __device__ explicit Extremes(DType dtype) : largest_(zero(dtype)), least_(zero(dtype)) {}
 
-  /// @param word  an element of f32, or two of bf16.
+  /// @param word  one f32 element, or two of bf16.
   template <DType kIn>
   __device__ void see(uint32_t word) {
     static_assert(kIn == DType::kF32 || kIn == DType::kBF16);
@@ -37,8 +37,8 @@ class Extremes {
     const Pair all = magnitudes(largest_, dtype);
     return all.high > all.low ? all.high : all.low;
   }
-  /// Zero less the bits of the smallest |x| above zero, as f32; zero where there is none. So the
-  /// largest of many threads' is that of all.
+  /// Zero minus the bits, as f32, of the smallest |x| above zero; zero if there is none. The
+  /// largest of these values of several threads is the value for all their elements.
   __device__ uint32_t least_negated(DType dtype) const {
     const Pair all = magnitudes(least_, dtype);
     const uint32_t high = 0u - all.high, low = 0u - all.low;

@@ -6,14 +6,14 @@
 
 namespace muonrt::cuda {
 
-// Findings are written by many blocks at once, and possibly from two streams.
+// Many thread blocks write findings at the same time, possibly from two streams.
 
 __device__ inline void note_nonfinite(Findings& findings) {
   atomicExch(reinterpret_cast<unsigned long long*>(&findings.nonfinite), 1ull);
 }
 
-/// `param` >= 0. None (-1) is the largest number when read without its sign.
-/// @param in_f32  not the message's dtype alone made it so.
+/// `param` >= 0. No parameter (-1) is the largest number if it is compared as unsigned.
+/// @param in_f32  the value was not finite in f32, before it was rounded to the message's dtype.
 __device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
   const auto lower = [&](int64_t& first) {
     atomicMin(reinterpret_cast<unsigned long long*>(&first),
@@ -24,7 +24,7 @@ __device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in
   if (in_f32) lower(findings.first_in_f32);
 }
 
-/// Of a commit. @param findings  may be null.
+/// For commits. @param findings  may be null.
 __device__ inline void note_written(Findings* findings) {
   if (findings) atomicExch(reinterpret_cast<unsigned long long*>(&findings->wrote_nonfinite), 1ull);
 }

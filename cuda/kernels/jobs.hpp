@@ -4,17 +4,17 @@
 #include <cstdint>
 #include <vector>
 
-// How rectangles are dealt to blocks; plain C++, tested on the host.
+// How rectangles are distributed to thread blocks. Plain C++, tested on the host.
 
 namespace muonrt::cuda {
 
-/// Elements of a job: enough that a block is worth its start, few enough that the last wave is
-/// short. A multiple of kWidth, so that jobs begin where vectors do.
+/// Elements of a job: enough to make a thread block worth its start, and few enough for a short
+/// last wave. A multiple of kWidth, so that jobs begin at vectors.
 constexpr int64_t kJobElements = 8192;
-/// Side of the square that is transposed by way of shared memory.
+/// Side of the square that is transposed through shared memory.
 constexpr int64_t kTile = 64;
 
-/// A rectangle inside one item of a list: what one block does.
+/// A rectangle inside one item of a list, which one thread block processes.
 struct Job {
   int32_t item;
   int32_t rows, cols;  // at least 1
@@ -33,14 +33,14 @@ inline void cut(int32_t item, int64_t rows, int64_t cols, int64_t job_rows, int6
   }
 }
 
-/// Jobs of whole rows, or of parts of a row where one is longer than a job.
+/// Cuts into jobs of whole rows, or of parts of a row if a row is longer than a job.
 inline void cut_rows(int32_t item, int64_t rows, int64_t cols, std::vector<Job>& jobs) {
   if (rows == 0 || cols == 0) return;
   cut(item, rows, cols, std::max<int64_t>(1, kJobElements / cols), std::min(cols, kJobElements),
       jobs);
 }
 
-/// Jobs of two tiles that are transposed, one below the other.
+/// Cuts into jobs of two tiles, one below the other, which are transposed.
 inline void cut_tiles(int32_t item, int64_t rows, int64_t cols, std::vector<Job>& jobs) {
   cut(item, rows, cols, 2 * kTile, kTile, jobs);
 }

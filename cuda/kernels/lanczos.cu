@@ -1,7 +1,8 @@
 // Lanczos's method on X X^T (Ops::lanczos; Golub and Van Loan, Matrix Computations, section 10.1).
-// X is m x n, any ld. A step: X^T v by blocks of kLanczosRows rows (a thread for a column), the
-// blocks added in order, X times that (a warp for a row), and the step's row of the tridiagonal
-// matrix (a block for a matrix). Sums are the host's: 32 chains, a lane each, halved down to one.
+// X is m x n, any ld. The launches of a step: X^T v in groups of kLanczosRows rows (a thread for
+// each column) and the sum of the groups in order; X times that vector (a warp for each row); and
+// the step's row of the tridiagonal matrix (a thread block for each matrix). Sums are the host's:
+// 32 chains, one for each lane, reduced to one value by halving.
 
 #include "backend/health.hpp"
 #include "cuda/device/launch.hpp"
@@ -32,7 +33,7 @@ struct LanczosArguments {
 __device__ inline float halved(float chain) {
   for (int width = kWarp / 2; width > 0; width /= 2)
     chain += __shfl_down_sync(0xffffffffu, chain, width);
-  return chain;  // of lane 0
+  return chain;  // valid in lane 0
 }
 
 __device__ inline float dot(const float* x, const float* y, int64_t n, int lane) {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) lanczos_image_kernel(LanczosArgument
 
 __global__ void __launch_bounds__(kFinishThreads) lanczos_finish_kernel(LanczosArguments a) {
   __shared__ float all[kLanczosSteps];
-  __shared__ float beside;
+  __shared__ float off_diagonal;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int64_t m = a.x.rows, step = a.step;
   const LanczosSpace at = lanczos_space(m, a.x.cols);
@@ -117,14 +118,14 @@ __global__ void __launch_bounds__(kFinishThreads) lanczos_finish_kernel(LanczosA
     if (warp == 0) {
       const float squares = dot(w, w, m, lane);
       if (lane == 0) {
-        beside = sqrtf(squares);
+        off_diagonal = sqrtf(squares);
         a.out[matrix].diagonal[step] = diagonal;
-        a.out[matrix].off_diagonal[step] = beside;
+        a.out[matrix].off_diagonal[step] = off_diagonal;
       }
     }
     __syncthreads();
     for (int64_t i = thread; i < m; i += kFinishThreads)
-      basis[(step + 1) * m + i] = beside > 0.0f ? w[i] / beside : 0.0f;
+      basis[(step + 1) * m + i] = off_diagonal > 0.0f ? w[i] / off_diagonal : 0.0f;
     __syncthreads();
   }
 }

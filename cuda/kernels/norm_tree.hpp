@@ -5,12 +5,12 @@
 
 #include "backend/update_rules.hpp"
 
-// The fixed tree of the Frobenius norm, the same as the host's: a matrix is cut into at most 128
-// bands of rows, a row into blocks of 2048 elements, a block into 256 chains (element i in chain
-// i mod 256); each eight neighbouring chains, a lane's, which so reads 16 bytes at once, are halved
-// down to one value, then these 32; blocks, rows and bands are added pairwise. Sums of squares are
-// never -0: where chains, blocks or rows end, zeros may be added or left out, the bits are the
-// same. Plain C++, tested on the host.
+// The fixed summation tree of the Frobenius norm, the same as on the host. A matrix is cut into at
+// most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256 chains (element
+// i belongs to chain i mod 256). Each eight neighboring chains, those of one lane, which therefore
+// reads 16 bytes at once, are reduced to one value by halving, and then these 32 values. Blocks,
+// rows and bands are added pairwise. Sums of squares are never -0, so zeros may be added or omitted
+// after the end of chains, blocks or rows without changing the bits. Plain C++, tested on the host.
 
 namespace muonrt::cuda {
 
@@ -29,7 +29,7 @@ MUONRT_HOST_DEVICE inline int64_t blocks_of_row(int64_t cols) {
   return (cols + kBlockElements - 1) / kBlockElements;
 }
 
-/// Pairwise sum of a stream of values: a tree that follows from their number alone.
+/// Pairwise sum of a stream of values, in a tree that depends only on their number.
 class PairwiseSum {
  public:
   MUONRT_HOST_DEVICE void add(float value) {
@@ -46,11 +46,11 @@ class PairwiseSum {
   }
 
  private:
-  float partial_[40];  // partial_[l] sums 2^l values where bit l of count_ is set
+  float partial_[40];  // partial_[l] is the sum of 2^l values if bit l of count_ is set
   int64_t count_ = 0;
 };
 
-/// Powers of two, to be applied one after the other.
+/// Powers of two to multiply with, one after the other.
 struct Scale {
   float up, up2;
 };
@@ -61,9 +61,9 @@ MUONRT_HOST_DEVICE inline float power_of_two(int exponent) {
                                                : uint32_t{1} << 22);
 }
 
-/// Brings a largest entry with these bits (finite, above zero) into [1, 2). Exact: where one factor
-/// is too large for a float, both steps only enlarge; one too small for a normal float is an exact
-/// subnormal.
+/// Brings a largest entry with these bits (finite, above zero) into [1, 2). The scaling is exact:
+/// if one factor would be too large for a float, both steps enlarge; a factor too small for a
+/// normal float is an exact subnormal.
 MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   int exponent = static_cast<int>(largest_bits >> 23) - 127;  // of the leading digit
   if (exponent == -127)
@@ -73,14 +73,15 @@ MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   return {power_of_two(first), power_of_two(up - first)};
 }
 
-/// Whether the squares of a matrix's elements as they are sum up, in the norm's tree, to what those
-/// of its scaled elements do, divided by the scale squared, bit for bit. Rounding commutes with a
-/// power of two where the exact value is zero or in the range of normal numbers, in both domains.
-/// Nothing cancels in sums of squares, so it is enough that every square of a non-zero element
-/// is at least 2^-126, as it is: |x| >= 2^-63; and scaled, where the largest is in [1, 2): the
-/// exponents lie at most 63 apart; and that no sum overflows: of |x| < 2^43 and up to 2^40 elements
-/// it is below 2^126, which fewer than 200 roundings on the way do not double. Scaled ones, of
-/// squares below 4, are smaller.
+/// Whether the squares of a matrix's unscaled elements have the same sum, bit for bit, as those of
+/// its scaled elements divided by the square of the scale. Rounding commutes with a power of two if
+/// the exact value is zero or a normal number, before and after scaling. Nothing cancels in sums of
+/// squares, so three conditions suffice:
+/// * Every square of a non-zero element is at least 2^-126: |x| >= 2^-63.
+/// * This also holds after scaling, when the largest element is in [1, 2): exponents differ by at
+///   most 63.
+/// * No sum overflows: up to 2^40 squares of |x| < 2^43 have a sum below 2^126, which fewer than
+///   200 roundings do not double. Scaled squares are below 4, so their sums are smaller.
 /// @param largest_bits  of the largest |x|: finite, above zero.
 /// @param least_bits    of the smallest |x| above zero.
 MUONRT_HOST_DEVICE inline bool sums_unscaled(uint32_t largest_bits, uint32_t least_bits) {

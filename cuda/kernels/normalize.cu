@@ -1,10 +1,10 @@
-// out <- in / (safety x Frobenius norm), or as norm_rules.hpp has it with eps: the largest entry is
-// brought into [1, 2) by a power of two, the squares are summed in f32 in the tree of
-// norm_tree.hpp, and every element is scaled and divided, rounded once. The tree is the host's, so
-// the bits are. Matrices are rows x cols, any ld. Four launches for a batch: measure (the largest
-// and the smallest entry, the squares as they are), squares (of scaled entries; it leaves matrices
-// at once whose sums measure has, norm_tree.hpp's sums_unscaled), finish (a warp for a matrix),
-// divide. The first two work band by band of a matrix, and read it once each.
+// out = in / (safety x Frobenius norm), or with eps as in norm_rules.hpp. A power of two brings the
+// largest entry into [1, 2), the squares are summed in f32 in the tree of norm_tree.hpp, and every
+// element is scaled, divided and rounded once. The tree is the host's, so the bits are, too.
+// Matrices are rows x cols, any ld. Four launches for a batch: measure (largest and smallest entry,
+// unscaled squares), squares (scaled squares, only for matrices whose unscaled sum cannot be used,
+// see sums_unscaled in norm_tree.hpp), finish (a warp for each matrix), and divide. The first two
+// work on one band of a matrix at a time, and read it once each.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"
@@ -20,19 +20,19 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr uint32_t kInfinityBits = 0x7f800000, kQuietNan = 0x7fc00000;
-constexpr int64_t kSquaresBlocks = 4096;  // of a launch that mostly finds nothing to do
+constexpr int64_t kSquaresBlocks = 4096;  // of a launch that usually has nothing to do
 
-/// What the launches of a batch hand on, for one matrix; zeros at first.
+/// What the launches of a batch pass on for one matrix; initially zero.
 struct MatrixScratch {
   uint32_t largest;        // bits of the largest |x|
-  uint32_t least_negated;  // zero less the bits of the smallest |x| above zero
+  uint32_t least_negated;  // zero minus the bits of the smallest |x| above zero
   Scale scale;
   float divisor;
   float squares[kBands];
 
-  /// Whether it is divided: else it is filled with one value.
+  /// Whether the matrix is divided. Otherwise it is filled with one value.
   __device__ bool regular() const { return largest != 0 && largest < kInfinityBits; }
-  /// Whether the squares are those of the elements as they are; of a regular one.
+  /// Whether the squares of the unscaled elements can be used; for a regular matrix.
   __device__ bool unscaled() const { return sums_unscaled(largest, 0u - least_negated); }
 };
 
@@ -43,7 +43,8 @@ struct NormArguments {
   MatrixScratch* scratch;
 };
 
-/// The second factor is 1 but for matrices of subnormals: a multiplication saved, no bit changed.
+/// The second factor is 1 except for matrices of subnormals; skipping it saves a multiplication and
+/// changes no bit.
 template <int N>
 __device__ inline void apply(Scale scale, Values<N>& x) {
   for (int i = 0; i < N; ++i) x.x[i] *= scale.up;
@@ -68,7 +69,7 @@ struct MeasureBody {
   }
 };
 
-/// The largest of a warp's; valid in lane 0.
+/// The largest value of a warp; valid in lane 0.
 __device__ inline uint32_t largest_of_warp(uint32_t mine) {
 #pragma unroll
   for (int width = kLanes / 2; width > 0; width /= 2) {
@@ -81,7 +82,8 @@ __device__ inline uint32_t largest_of_warp(uint32_t mine) {
 __global__ void __launch_bounds__(kSumThreads, 2) measure_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
   MeasureBody body{Extremes(a.in.dtype), {}};
-  __shared__ uint32_t largest, least_negated;  // of the block: one atomic each in device memory
+  // Of the thread block, so that device memory needs only one atomic operation for each.
+  __shared__ uint32_t largest, least_negated;
   if (threadIdx.x == 0) largest = least_negated = 0;
   const float squares = band_squares(a.in, blockIdx.y * a.in.stride, blockIdx.x, body);
   if (threadIdx.x == 0) scratch.squares[blockIdx.x] = squares;
@@ -110,7 +112,7 @@ struct SquaresBody {
   }
 };
 
-/// Where sums of the elements as they are may not do. A block may have several bands.
+/// For matrices whose unscaled sums cannot be used. A thread block may process several bands.
 __global__ void __launch_bounds__(kSumThreads, 2) squares_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
   if (!scratch.regular() || scratch.unscaled()) return;
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(kSumThreads, 2) squares_kernel(NormArguments a
   }
 }
 
-/// A warp for a matrix. Bands that there are not have sums of zero, so that the tree is whole.
+/// A warp for each matrix. Bands that do not exist have a sum of zero, so the tree is complete.
 __global__ void __launch_bounds__(kLanes) finish_kernel(NormArguments a) {
   static_assert(kBands == 4 * kLanes);
   MatrixScratch& scratch = a.scratch[blockIdx.x];
@@ -161,8 +163,8 @@ struct DivideBody {
   }
 };
 
-/// One value everywhere: zero for a zero matrix, NaN for one that is not finite. Whatever the
-/// pattern of the input, the pack that follows then finds it in every piece.
+/// Stores one value everywhere: zero for a zero matrix, NaN for one that is not finite. The pack
+/// after it then finds the NaN in every block of the matrix, wherever it was in the input.
 struct FillBody {
   MatrixBatch out;
   int64_t out_first;
@@ -178,7 +180,7 @@ struct FillBody {
 
 struct DivideArguments {
   NormArguments norm;
-  int rows, cols;  // of a block's rectangle
+  int rows, cols;  // of a thread block's rectangle
 };
 
 __global__ void __launch_bounds__(kThreads) divide_kernel(DivideArguments d) {
@@ -213,14 +215,14 @@ void normalize_part(const NormArguments& a, cudaStream_t stream) {
   MUONRT_CUDA(
       cudaMemsetAsync(a.scratch, 0, static_cast<size_t>(count) * sizeof(MatrixScratch), stream));
   const int64_t bands = bands_of(a.in.rows), few = (kSquaresBlocks + count - 1) / count;
-  // A warp for each block of a band, which also gives each sum of a round a thread.
+  // A warp for each block of a band, which also gives each sum of a round its own thread.
   const int64_t blocks = rows_of_band(a.in.rows) * blocks_of_row(a.in.cols);
   const int threads =
       blocks * kLanes < kSumThreads ? static_cast<int>(blocks) * kLanes : kSumThreads;
   launch("measure", measure_kernel, grid_of(bands, count), threads, a, stream);
   launch("squares", squares_kernel, grid_of(bands < few ? bands : few, count), threads, a, stream);
   launch("finish", finish_kernel, grid_of(count), kLanes, a, stream);
-  // Rectangles as wide as a row and about kJobElements large.
+  // Rectangles as wide as a row, with about kJobElements elements.
   const int64_t cols = a.in.cols < kJobElements ? a.in.cols : kJobElements;
   const int64_t rows = kJobElements / cols;
   launch("divide", divide_kernel,

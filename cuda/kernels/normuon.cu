@@ -1,7 +1,7 @@
-// NorMuon on whole matrices as they are stored: sums of squares of their lines (rows or columns),
-// then the lines' factors from the second moments or by another NeuronRule, then the product.
+// NorMuon on whole matrices as they are stored: mean squares of their neurons (rows or columns),
+// then the neurons' factors from the second moments or by another NeuronRule, then the product.
 // Formulas and the order of sums: backend/normuon.hpp. Three launches for up to kStates matrices of
-// a batch. Nothing happens where a parameter sits out.
+// a batch. Matrices of inactive parameters are skipped.
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Matrices of a launch: as many states as its arguments hold.
+/// Maximum number of matrices of a launch: the number of states that fit into its arguments.
 constexpr int64_t kStates = 64;
 
 struct NormuonArguments {
@@ -30,8 +30,8 @@ struct NormuonArguments {
 };
 static_assert(sizeof(NormuonArguments) <= 4096);
 
-/// kWidth neighbours from `index` on, of which `count` there are; zeros for the rest, which change
-/// no sum of squares.
+/// Loads the `count` elements from `index` on, at most kWidth. The others are zeros, which do not
+/// change a sum of squares.
 template <DType kIn>
 __device__ inline Values<kWidth> load_some(const void* data, int64_t index, int64_t count,
                                            bool vectors) {
@@ -47,15 +47,15 @@ __device__ inline void add_squares(Values<kWidth>& chains, const Values<kWidth>&
   for (int i = 0; i < kWidth; ++i) chains.x[i] += x.x[i] * x.x[i];
 }
 
-constexpr int kLanesOfRow = kNeuronChains / kWidth;  // neighbours, each with kWidth chains
+constexpr int kLanesOfRow = kNeuronChains / kWidth;  // neighboring lanes, each with kWidth chains
 constexpr int kSumThreads = 64, kRowsOfBlock = kSumThreads / kLanesOfRow;
 constexpr int kColumnGroups = 8, kColumnsOfBlock = kColumnGroups * kWidth;
 
-/// The sum of a row's squares, in the first of its lanes.
+/// The sum of a row's squares; valid in the first of its lanes.
 template <DType kIn>
 __device__ inline float row_squares(const MatrixBatch& m, int64_t first, int64_t cols) {
   const bool vectors = aligned(m.data, kIn, first);
-  constexpr int kAhead = kIn == DType::kF32 ? 4 : 8;  // loads under way
+  constexpr int kAhead = kIn == DType::kF32 ? 4 : 8;  // loads in flight
   const int64_t lane = threadIdx.x % kLanesOfRow, step = kNeuronChains;
   Values<kWidth> chains = {};
   int64_t i = lane * kWidth;
@@ -79,7 +79,7 @@ __device__ inline float row_squares(const MatrixBatch& m, int64_t first, int64_t
   return chains.x[0];
 }
 
-/// Mean squares of rows into their factors; four neighbouring threads make one.
+/// Stores the mean squares of rows in their factors; four neighboring threads compute one.
 __global__ void __launch_bounds__(kSumThreads, 16) normuon_rows_kernel(NormuonArguments a) {
   const int64_t matrix = blockIdx.y;
   const NormuonState& s = a.states[matrix];
@@ -93,11 +93,11 @@ __global__ void __launch_bounds__(kSumThreads, 16) normuon_rows_kernel(NormuonAr
   if (cols > 0 && threadIdx.x % kLanesOfRow == 0) s.factors[row] = sum / static_cast<float>(m.cols);
 }
 
-/// The sums of a chain of kWidth neighbouring columns.
+/// The sums of one chain of kWidth neighboring columns.
 template <DType kIn>
 __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t first, int64_t count,
                                                 bool vectors) {
-  constexpr int kAhead = 4;  // loads under way
+  constexpr int kAhead = 4;  // loads in flight
   Values<kWidth> chains = {};
   int64_t row = threadIdx.x / kColumnGroups;
   if (vectors && count >= kWidth) {
@@ -115,7 +115,7 @@ __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t fi
   return chains;
 }
 
-/// The same of columns: a thread has one chain of eight of them.
+/// As normuon_rows_kernel for columns: a thread has one chain of each of eight columns.
 __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArguments a) {
   static_assert(kColumnGroups * kNeuronChains == kThreads);
   __shared__ float sums[kNeuronChains][kColumnsOfBlock + 1];
@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArgume
 #pragma unroll
   for (int half = kNeuronChains / 2; half > 0; half /= 2)
 #pragma unroll
-    for (int i = 0; i < kNeuronChains / 2; ++i)  // a constant, else the chains lie in memory
+    // The bound is a constant, because otherwise the chains would be stored in memory.
+    for (int i = 0; i < kNeuronChains / 2; ++i)
       if (i < half) column[i] += column[i + half];
   s.factors[begin + thread] = column[0] / static_cast<float>(m.rows);
 }
@@ -155,7 +156,7 @@ __device__ inline void add_chain(double& sum, const T (&values)[kWindow], int co
     sum += static_cast<double>(values[i]);
 }
 
-/// Halves a warp's chains down to one value; valid in its first lane.
+/// Reduces a warp's chains to one value by halving; valid in its first lane.
 __device__ inline double folded(double sum) {
 #pragma unroll
   for (int half = kNeuronChains / 2; half > 0; half /= 2) {
@@ -167,8 +168,8 @@ __device__ inline double folded(double sum) {
   return sum;
 }
 
-/// A block for a matrix. Window by window its threads make moments and factors, then a lane of its
-/// first two warps is a chain of the sums over lines.
+/// A thread block for each matrix. For one window after the other, its threads compute moments and
+/// factors; then each lane of its first two warps adds one chain of the sums over the neurons.
 __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
   __shared__ float means[kWindow];
   __shared__ double scaled[kWindow];
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   double sum = 0.0;
   for (int64_t begin = 0; begin < s.neurons; begin += kWindow) {
     const int count = static_cast<int>(s.neurons - begin < kWindow ? s.neurons - begin : kWindow);
-    if (begin > 0) __syncthreads();  // the window before this is still read
+    if (begin > 0) __syncthreads();  // the previous window is still being read
     for (int i = thread; i < count; i += kFactorThreads) {
       const float mean = s.factors[begin + i];
       const float factor = neuron_factor(s, begin + i, mean, beta2);
@@ -204,12 +205,13 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   __syncthreads();
   const int64_t length = s.stored_rows ? a.matrices.cols : a.matrices.rows;
   const float restore = matrix_factor(s, sums[0], sums[1], length);
-  for (int64_t line = thread; line < s.neurons; line += kFactorThreads) s.factors[line] *= restore;
+  for (int64_t neuron = thread; neuron < s.neurons; neuron += kFactorThreads)
+    s.factors[neuron] *= restore;
 }
 
 struct ScaleArguments {
   NormuonArguments all;
-  int rows, cols;  // of a block's rectangle
+  int rows, cols;  // of a thread block's rectangle
 };
 
 struct ScaleBody {
@@ -248,26 +250,26 @@ __global__ void __launch_bounds__(kThreads) normuon_scale_kernel(ScaleArguments 
 
 struct CommitArguments {
   const ParamView* params;
-  CommitCondition vote_sum;
+  CommitCondition condition;
   NormuonState states[kStates];
 };
 static_assert(sizeof(CommitArguments) <= 4096 && sizeof(ScaleArguments) <= 4096);
 
 __global__ void __launch_bounds__(kThreads) commit_normuon_kernel(CommitArguments a) {
   const NormuonState& s = a.states[blockIdx.y];
-  const int64_t line = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (line >= s.neurons || !a.vote_sum.passes() || !a.params[s.param].active) return;
-  s.moments[line] = s.staged[line];
+  const int64_t neuron = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (neuron >= s.neurons || !a.condition.passes() || !a.params[s.param].active) return;
+  s.moments[neuron] = s.staged[neuron];
 }
 
 int64_t blocks_for(int64_t elements, int64_t each) { return (elements + each - 1) / each; }
 
-/// Takes the first kStates of `states` into `to`. @return the most lines that one has.
-int64_t take(std::span<const NormuonState> states, NormuonState (&to)[kStates]) {
-  int64_t lines = 0;
+/// Copies `states`, at most kStates, to `to`. @return  the largest number of neurons of a matrix.
+int64_t copy_states(std::span<const NormuonState> states, NormuonState (&to)[kStates]) {
+  int64_t neurons = 0;
   std::copy(states.begin(), states.end(), to);
-  for (const NormuonState& state : states) lines = std::max(lines, state.neurons);
-  return lines;
+  for (const NormuonState& state : states) neurons = std::max(neurons, state.neurons);
+  return neurons;
 }
 
 void normuon_part(const NormuonArguments& a, cudaStream_t stream) {
@@ -290,12 +292,12 @@ void normuon_part(const NormuonArguments& a, cudaStream_t stream) {
          ScaleArguments{a, static_cast<int>(rows), static_cast<int>(cols)}, stream);
 }
 
-/// work(first, states) for as many at once as a launch takes.
-template <class Work>
-void by_launches(std::span<const NormuonState> states, const Work& work) {
+/// Calls function(first, states) for as many states at once as fit into a launch.
+template <class Function>
+void by_launches(std::span<const NormuonState> states, const Function& function) {
   for (size_t first = 0; first < states.size(); first += kStates)
-    work(static_cast<int64_t>(first),
-         states.subspan(first, std::min<size_t>(kStates, states.size() - first)));
+    function(static_cast<int64_t>(first),
+             states.subspan(first, std::min<size_t>(kStates, states.size() - first)));
 }
 
 }  // namespace
@@ -307,18 +309,18 @@ void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
     a.matrices.data =
         static_cast<char*>(matrices.data) + first * matrices.stride * size_of(matrices.dtype);
     a.matrices.count = std::ssize(part);
-    if (take(part, a.states) > 0) normuon_part(a, stream);
+    if (copy_states(part, a.states) > 0) normuon_part(a, stream);
   });
 }
 
 void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
-                    const CommitCondition& vote_sum, cudaStream_t stream) {
+                    const CommitCondition& condition, cudaStream_t stream) {
   by_launches(states, [&](int64_t, std::span<const NormuonState> part) {
-    CommitArguments a{params, vote_sum, {}};
-    const int64_t lines = take(part, a.states);
-    if (lines > 0)
+    CommitArguments a{params, condition, {}};
+    const int64_t neurons = copy_states(part, a.states);
+    if (neurons > 0)
       launch("commit_normuon", commit_normuon_kernel,
-             grid_of(blocks_for(lines, kThreads), std::ssize(part)), kThreads, a, stream);
+             grid_of(blocks_for(neurons, kThreads), std::ssize(part)), kThreads, a, stream);
   });
 }
 

@@ -1,7 +1,7 @@
-// message <- cast(direction(momentum', gradient)), and the scan of gradients that no pack reads.
-// Formulas: backend/update_rules.hpp. Arrays are read where they lie: 16 bytes at a time where all
-// rows of a job begin on such addresses, else element by element. Nothing but the message and the
-// findings is written. A block does one job; a job belongs to one parameter.
+// message = cast(direction(momentum', gradient)), and the scan of gradients that no pack reads.
+// Formulas: backend/update_rules.hpp. Arrays are read 16 bytes at a time if all rows of a job begin
+// at multiples of 16 bytes, otherwise element by element. Only the message and the findings are
+// written. A thread block processes one job, and a job belongs to one parameter.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -50,7 +50,7 @@ struct DirectionBody {
   }
 };
 
-/// A gradient that is an addend of another rank's sum: as it is.
+/// Packs a partial gradient, the term of a sum that another rank forms, unscaled.
 struct PartialGradBody {
   const void* grad;
   TypedBuffer message;
@@ -142,7 +142,8 @@ struct ScanArguments {
   Findings* findings;
 };
 
-/// Gradients as they enter the formulas: scaled, and squared where there is a second moment.
+/// Checks gradients as the formulas use them: scaled, and squared if the parameter has a second
+/// moment.
 struct ScanBody {
   const void* grad;
   DType dtype;
@@ -156,7 +157,7 @@ struct ScanBody {
     const Values<N> g = widen(load<N>(grad, dtype, first + col), dtype);
     for (int i = 0; i < N; ++i) entering.take(g.x[i] * scale);
   }
-  /// The square of the largest is the largest square.
+  /// The largest square is the square of the largest magnitude.
   __device__ bool bad() const {
     const auto x = std::bit_cast<float>(entering.bits);
     return not_finite_as(square ? x * x : x, DType::kF32);

@@ -7,7 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// Inclusive sums over the threads of a block of kThreads; `sums` holds them until the next call.
+/// Inclusive prefix sums over the threads of a thread block of kThreads; `sums` holds them until
+/// the next call.
 __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   const int thread = static_cast<int>(threadIdx.x);
   sums[thread] = mine;
@@ -20,29 +21,30 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   __syncthreads();
 }
 
-/// body(view, param, first element, count) for parts of at most kJobElements of every active
-/// parameter of the list, with kWatched of the watched ones too: over all blocks each element comes
-/// once, all threads of a block together. The sizes are read on the device; parts go to the blocks
+/// Calls body(view, param, first element, count) for parts of at most kJobElements of every active
+/// parameter of the list, and with kClipOnly also of the parameters whose gradient only clipping
+/// reads. All thread blocks together process each element once; all threads of a thread block call
+/// the body together. Sizes are read on the device, and parts are distributed to the thread blocks
 /// in turn.
-template <bool kWatched, class Body>
+template <bool kClipOnly, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {
-  __shared__ int64_t ends[kThreads];  // of each parameter of the window, in parts
+  __shared__ int64_t ends[kThreads];  // end of each parameter of the window, in parts
   const int64_t thread = threadIdx.x;
-  int64_t next = blockIdx.x;  // this block's next part, counted from the window's first
+  int64_t next = blockIdx.x;  // the thread block's next part, counted from the first of the window
   for (int64_t begin = 0; begin < count; begin += kThreads) {
     const int64_t left = count - begin;
     const int window = left < kThreads ? static_cast<int>(left) : kThreads;
     int64_t parts = 0;
     if (thread < window) {
       const ParamView& view = params[list[begin + thread]];
-      if (view.active || (kWatched && view.clip_only))
+      if (view.active || (kClipOnly && view.clip_only))
         parts = (view.grads() + kJobElements - 1) / kJobElements;
     }
     sum_up_to_each(parts, ends);
     const int64_t total = ends[window - 1];
     for (; next < total; next += gridDim.x) {
-      int low = 0, high = window - 1;  // the first parameter that ends behind `next`
+      int low = 0, high = window - 1;  // find the first parameter that ends after `next`
       while (low < high) {
         const int middle = (low + high) / 2;
         if (ends[middle] > next) {

@@ -17,7 +17,7 @@ __device__ inline float widened(uint16_t bits) {
   return value;
 }
 
-/// Two values rounded to nearest, ties to even; the first in the lower half.
+/// Rounds two values to nearest, ties to even; the first is in the lower half.
 template <DType kElement>
 __device__ inline uint32_t packed(float low, float high) {
   uint32_t word;

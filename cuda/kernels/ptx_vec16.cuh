@@ -2,13 +2,13 @@
 
 #include <cstdint>
 
-// One access of a thread to 16 bytes of device memory, at multiples of 16. Of an assignment of 16
-// bytes nvcc 13.0 makes four stores of 4 in some kernels, each of a warp's then in 32 sectors.
-// Source: PTX ISA 9.0, ld and st.
+// Access to 16 bytes of device memory at multiples of 16, in one instruction. In some kernels nvcc
+// 13.0 splits an assignment of 16 bytes into four stores of 4, and the stores of a warp then touch
+// 32 sectors each. Source: PTX ISA 9.0, ld and st.
 
 namespace muonrt::cuda {
 
-/// Bytes, of elements of any dtype.
+/// 16 bytes of elements of any dtype.
 struct [[gnu::may_alias]] alignas(16) Vec16 {
   uint32_t word[4];
 };

@@ -6,18 +6,19 @@
 
 namespace muonrt::cuda {
 
-/// work(row, col) for every row < rows and col < cols, each by one of `count` workers, in turn.
-/// Steps by what it divides before the loop: on some devices a division is a call, which is dear,
-/// and around which registers are spilled.
-/// @param worker  which of them calls.
-template <class Work>
-__device__ inline void deal(unsigned worker, unsigned count, int rows, int cols, const Work& work) {
+/// Calls function(row, col) once for every row < rows and col < cols, distributed to `count`
+/// workers in turn. The divisions are made before the loop, because on some devices a division is
+/// an expensive call around which registers are spilled.
+/// @param worker  index of the worker that calls.
+template <class Function>
+__device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
+                            const Function& function) {
   if (cols == 0) return;
   const unsigned width = static_cast<unsigned>(cols);
   const int down = static_cast<int>(count / width), across = static_cast<int>(count % width);
   int row = static_cast<int>(worker / width), col = static_cast<int>(worker % width);
   while (row < rows) {
-    work(row, col);
+    function(row, col);
     row += down;
     col += across;
     if (col >= cols) {
@@ -27,21 +28,21 @@ __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
   }
 }
 
-/// The same to the threads of the block.
-template <class Work>
-__device__ inline void deal(int rows, int cols, const Work& work) {
-  deal(threadIdx.x, blockDim.x, rows, cols, work);
+/// As above, distributed to the threads of the thread block.
+template <class Function>
+__device__ inline void deal(int rows, int cols, const Function& function) {
+  deal(threadIdx.x, blockDim.x, rows, cols, function);
 }
 
-/// Deals the elements of a rectangle to the threads of a block: body.run<kWidth>(row, col, lanes)
-/// for kWidth neighbours where `vectors`, body.run<1>(row, col, lanes) for what is left.
-/// rows x cols is at most 2^30; a block has whole warps.
+/// Distributes the elements of a rectangle to the threads of a thread block: body.run<kWidth>(row,
+/// col, lanes) for kWidth neighbors if `vectors`, and body.run<1>(row, col, lanes) for the others.
+/// rows x cols is at most 2^30; the thread block must consist of whole warps.
 template <class Body>
 __device__ inline void for_elements(int rows, int cols, bool vectors, Body& body) {
   constexpr int kWarp = 32;
   const int units = vectors ? cols / kWidth : 0;
-  // Neighbours are dealt to neighbours. Where rows have an even number of them no pair is parted;
-  // a warp is whole unless it has the last of them.
+  // Neighboring vectors go to neighboring lanes. If rows have an even number of vectors, no pair is
+  // split between rows; only the warp with the last vectors may be incomplete.
   const int paired = units % 2 == 0 ? rows * units - kWarp : -1;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   deal(rows, units, [&](int row, int unit) {

@@ -1,6 +1,7 @@
-// AOL: the factor of each row from its absolute Gram sum, then x and the Gram matrix scaled by
-// them. Sums are the host's: 32 chains, a lane each, halved down to one value. Matrices are rows x
-// cols, any ld. Two launches for a batch: factors (a warp for a row), apply (a block for a row).
+// AOL: the factor of each row from its absolute Gram sum, then x and the Gram matrix scaled by the
+// factors. Sums are the host's: 32 chains, one for each lane, reduced to one value by halving.
+// Matrices are rows x cols, any ld. Two launches for a batch: factors (a warp for each row), apply
+// (a thread block for each row).
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) row_factors_kernel(RowArguments a) {
   }
 }
 
-/// A row times `factor`, and times all[col] where there are such.
+/// Multiplies a row by `factor`, and by all[col] if `all` is not null.
 struct ScaleBody {
   MatrixBatch m;
   int64_t first;

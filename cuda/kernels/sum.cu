@@ -1,7 +1,7 @@
-// Gradients that arrive as addends: their sum in f32, one launch for each addend so that the order
-// is that of the launches; AdamW of a slice at the rank that owns it, as values for all holders;
-// and those values taken over where the summed ballots pass. Formulas: backend/update_rules.hpp. A
-// block does one job.
+// The sum of partial gradients in f32, one launch for each, so the order of the sum is that of the
+// launches; AdamW of a slice on its owner, which sends the new values to all holders; and the
+// commit of these values if the vote sum passes. Formulas: backend/update_rules.hpp. A thread block
+// processes one job.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -122,7 +122,7 @@ struct ValueArguments {
   Table<ShardBlockItem> table;
   const ParamView* params;
   ConstTypedBuffer message;
-  CommitCondition vote_sum;
+  CommitCondition condition;
 };
 
 struct ValueBody {
@@ -132,7 +132,7 @@ struct ValueBody {
 
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
-    constexpr Positions kUnused{1, 0, 0};  // sums are not rounded at random
+    constexpr Positions kUnused{1, 0, 0};  // sums are not rounded stochastically
     weights.write(
         local + row * local_ld + col,
         widen(load<N>(message.data, message.dtype, packed + row * packed_ld + col), message.dtype),
@@ -141,14 +141,14 @@ struct ValueBody {
 };
 
 __global__ void __launch_bounds__(kThreads) commit_values_kernel(ValueArguments a) {
-  if (!a.vote_sum.passes()) return;
+  if (!a.condition.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
   const ShardBlockItem item = a.table.items[job.item];
   const ParamView& view = a.params[item.param];
   if (!view.active) return;
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
-  const Weights weights = Weights::of(view, a.vote_sum.findings);
+  const Weights weights = Weights::of(view, a.condition.findings);
   ValueBody body{weights, a.message, local, item.local_ld, packed, item.packed_ld};
   for_elements(job.rows, job.cols,
                job.rows == 1 && weights.vectors_fit(local) &&
@@ -173,10 +173,11 @@ void pack_adamw(const Table<ShardBlockItem>& blocks, const StepTables& tables, T
 }
 
 void commit_values(const Table<ShardBlockItem>& blocks, const ParamView* params,
-                   ConstTypedBuffer message, const CommitCondition& vote_sum, cudaStream_t stream) {
+                   ConstTypedBuffer message, const CommitCondition& condition,
+                   cudaStream_t stream) {
   if (blocks.job_count == 0) return;
   launch("commit_values", commit_values_kernel, grid_of(blocks.job_count), kThreads,
-         ValueArguments{blocks, params, message, vote_sum}, stream);
+         ValueArguments{blocks, params, message, condition}, stream);
 }
 
 }  // namespace muonrt::cuda

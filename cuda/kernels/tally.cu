@@ -1,7 +1,7 @@
 // Exact tallies of matrices and hashes of memory; formulas in backend/health.hpp. A thread keeps
-// the limbs that it last added to in registers: elements of one matrix are of like sizes, so it
-// seldom changes them. Then limbs are added in the warp, in shared memory, and once for each block
-// in the result. Matrices are rows x cols, any ld; one launch for a batch.
+// the limbs to which it last added in registers. Elements of one matrix have similar magnitudes, so
+// it seldom changes these limbs. Then limbs are added within the warp, in shared memory, and once
+// for each thread block in the result. Matrices are rows x cols, any ld; one launch for a batch.
 
 #include "backend/health.hpp"
 #include "backend/weight_bits.hpp"
@@ -24,14 +24,14 @@ __device__ inline void add_to(int64_t* sum, int64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
 
-/// The largest is a number of 32 bits in a field of 64: its lower half is enough.
+/// The largest value is a 32-bit number in a 64-bit field, so updating the lower half suffices.
 __device__ inline void raise(int64_t* largest, uint32_t value) {
   static_assert(std::endian::native == std::endian::little);
   if (value != 0) atomicMax(reinterpret_cast<unsigned*>(largest), value);
 }
 
-/// A thread's sums of four neighbouring limbs: squares whose lowest bit lies in either of the first
-/// two, so that sizes on both sides of a limb's end stay in registers.
+/// A thread's sums of four neighboring limbs, for squares whose lowest bit lies in one of the first
+/// two. So magnitudes on both sides of a limb's boundary stay in registers.
 struct ThreadSums {
   Tally* block;
   int32_t limb = 0;
@@ -65,7 +65,7 @@ struct ThreadSums {
     sums[2] += place ? term.middle : term.high;
     sums[3] += place ? term.high : 0;
   }
-  /// For all threads of the block.
+  /// For all threads of the thread block.
   __device__ void finish() {
     if (same_limb()) {
       for (int64_t& sum : sums) sum = of_warp(sum);
@@ -82,7 +82,7 @@ struct ThreadSums {
   }
 
  private:
-  /// Whether the warp's threads have sums of the same limbs.
+  /// Whether all threads of the warp have sums of the same limbs.
   __device__ bool same_limb() const {
     auto least = static_cast<uint32_t>(limb), most = least;
     for (int apart = 16; apart > 0; apart /= 2) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads) hash_kernel(HashArguments a) {
   if (threadIdx.x == 0) add_to(reinterpret_cast<int64_t*>(a.sum), block);
 }
 
-/// Blocks for so many elements, several for each thread.
+/// Number of thread blocks for this many elements, with several elements for each thread.
 int64_t blocks_for(int64_t elements, int64_t most) {
   constexpr int64_t kEach = 16;
   const int64_t blocks = (elements + kThreads * kEach - 1) / (kThreads * kEach);

@@ -6,17 +6,18 @@
 #include "cuda/kernels/bits.cuh"
 #include "cuda/kernels/jobs.hpp"
 
-// Two tiles of an array to another one, transposed, by one block. By vectors: a thread reads
-// neighbours of a row, stores each to its column of a tile in shared memory, where rows lie side by
-// side; once all are there it reads neighbours of a column, and writes them. Elements of two bytes
-// go by pairs of rows, so that only words are stored. The number of a column's chunk of 16 bytes is
-// xored with that of its group of columns, so that a warp which stores (8 groups x 4 words of a
-// chunk) and one which reads (8 chunks of each column) meet all banks. What begins or ends beside a
-// multiple of a vector goes element by element.
+// One thread block copies two tiles of an array to another array, transposed. With vectors: a
+// thread reads neighbors of a row and stores each in its column of a tile in shared memory, where
+// the elements of a column are contiguous. After a barrier it reads neighbors of a column and
+// writes them. Elements of two bytes are processed in pairs of rows, so that only words are stored.
+// The index of a column's 16-byte chunk is combined by exclusive or with that of its group of
+// columns. A warp that stores (8 groups x 4 words of a chunk) and one that reads (8 chunks of each
+// column) therefore use all banks. Rows that do not begin or end at a multiple of a vector are
+// processed element by element.
 
 namespace muonrt::cuda {
 
-/// Rows of an array: element (row, col) at first + row * ld + col.
+/// Rows of an array: element (row, col) is at first + row * ld + col.
 struct Rows {
   void* data;
   DType dtype;
@@ -24,13 +25,13 @@ struct Rows {
 
   __device__ int64_t index(int row, int col) const { return first + row * ld + col; }
   __device__ Rows from(int row, int col) const { return {data, dtype, index(row, col), ld}; }
-  /// The same where the dtype, or one as large, is known.
+  /// As above, if the dtype, or one of the same size, is known at compile time.
   __device__ char* at(int row, int col, DType known) const {
     return static_cast<char*>(data) + index(row, col) * size_of(known);
   }
 };
 
-/// Whether all of `count` rows begin where vectors do.
+/// Whether all of `count` rows begin at multiples of a vector.
 __device__ inline bool vectors_fit(const Rows& rows, int count) {
   return aligned(rows.data, rows.dtype, rows.first) &&
          (count == 1 || aligned_stride(rows.dtype, rows.ld));
@@ -39,23 +40,24 @@ __device__ inline bool vectors_fit(const Rows& rows, int count) {
 constexpr int kSide = static_cast<int>(kTile);
 static_assert(kSide == 64 && kThreads == 256 && kWidth == 8);
 
-/// Shared memory of a block: two tiles of two bytes, or one of four.
+/// Shared memory of a thread block: two tiles of two-byte elements, or one of four-byte elements.
 union Tile {
-  float values[kSide][kSide + 1];  // one column more, so that columns lie in all banks
+  float values[kSide][kSide + 1];  // one more column, so that the elements of a column are in
+                                   // different banks
   uint32_t bits[kSide][kSide + 1];
   Vec16 halves[2][kSide * kSide / 8];
   Vec16 words[kSide * kSide / 4];
 };
 
-/// A rectangle of `from` (rows x cols), and where it goes (cols x rows). kTall: its tiles lie one
-/// below the other in `from`, else side by side.
+/// A rectangle of `from` (rows x cols) and its destination (cols x rows). kTall: the two tiles are
+/// one below the other in `from`, otherwise next to each other.
 template <bool kTall>
 struct TransposedTile {
   Rows from, to;
   int rows, cols;
 
   __device__ bool has(int tile) const { return tile * kSide < (kTall ? rows : cols); }
-  /// Whether there is such an element of a tile.
+  /// Whether the element of a tile exists.
   __device__ bool reaches(int tile, int row, int col) const {
     return row + (kTall ? tile * kSide : 0) < rows && col + (kTall ? 0 : tile * kSide) < cols;
   }
@@ -65,31 +67,31 @@ struct TransposedTile {
   }
 };
 
-/// Elements of two bytes that keep their dtype, or are widened behind the tile.
+/// Elements of two bytes that keep their dtype, or are widened after the tile.
 struct CopyBits {
-  static constexpr DType kFrom = DType::kBF16;  // or what is as large
-  static constexpr bool kBothFirst = true;      // so that more is under way
+  static constexpr DType kFrom = DType::kBF16;  // or a dtype of the same size
+  static constexpr bool kBothFirst = true;      // so that more loads are in flight
   HalfBits bits;
 
-  /// @param words  8 elements of one row, 8 of the next.
+  /// @param words  receives 8 elements of one row, then 8 of the next.
   __device__ void take(const Raw<kWidth> (&rows)[2], uint32_t (&words)[8]) {
     for (int i = 0; i < 8; ++i) words[i] = rows[i / 4].low.word[i % 4];
-    bits.look(words);
+    bits.check(words);
   }
   __device__ bool bad() const { return bits.bad(); }
 };
 
-/// Others that become bf16 in front of it.
+/// Elements that are rounded to bf16 before the tile.
 template <DType kDType>
 struct Rounded {
   static constexpr DType kFrom = kDType;
-  static constexpr bool kBothFirst = false;  // 48 registers do not hold both tiles' values
+  static constexpr bool kBothFirst = false;  // 48 registers cannot hold the values of both tiles
   WordBits bits;
 
   __device__ void take(const Raw<kWidth> (&rows)[2], uint32_t (&words)[8]) {
     for (int row = 0; row < 2; ++row) {
       const Values<kWidth> x = widen(rows[row], kFrom);
-      for (const float value : x.x) bits.look(std::bit_cast<uint32_t>(value));
+      for (const float value : x.x) bits.check(std::bit_cast<uint32_t>(value));
       for (int i = 0; i < 4; ++i)
         words[4 * row + i] = packed<DType::kBF16>(x.x[2 * i], x.x[2 * i + 1]);
     }
@@ -97,7 +99,8 @@ struct Rounded {
   __device__ bool bad() const { return bits.bad(DType::kBF16); }
 };
 
-/// Eight columns of a tile get a word each, of two rows. @param column  the word of the first.
+/// Stores a word, with the elements of two rows, in each of eight columns. @param column  the word
+/// in the first column.
 __device__ inline void store_pair(uint32_t* column, const uint32_t (&rows)[8]) {
   for (int i = 0; i < 4; ++i, column += 2 * (kSide / 2)) {
     column[0] = (rows[i] & 0xffffu) | rows[4 + i] << 16;
@@ -105,7 +108,7 @@ __device__ inline void store_pair(uint32_t* column, const uint32_t (&rows)[8]) {
   }
 }
 
-/// The tiles <- from.
+/// Fills the tiles from `from`.
 template <bool kTall, class How>
 __device__ inline void fill_halves(Tile& tile, const TransposedTile<kTall>& c, How& how) {
   const int group = static_cast<int>(threadIdx.x % 8), pair = static_cast<int>(threadIdx.x / 8);
@@ -133,17 +136,17 @@ __device__ inline void fill_halves(Tile& tile, const TransposedTile<kTall>& c, H
   keep(1);
 }
 
-/// What a thread drains of each tile: kWidth rows from `row` on of the column `col`, and as many of
-/// the fourth from it.
+/// The part of each tile that a thread writes: kWidth rows from `row` on of the columns `col` and
+/// col + 4.
 struct FlushedTile {
   int row = kWidth * static_cast<int>(threadIdx.x % 8);
   int col = kWidth * static_cast<int>(threadIdx.x / 32) + static_cast<int>(threadIdx.x / 8 % 4);
 };
 
-/// write(t, k, raw) for what the thread drains of tile t, of the column col + 4 k, where the tiles
-/// hold elements of two bytes.
+/// Calls write(t, k, raw) for the thread's rows of the column col + 4 k of tile t, for tiles of
+/// two-byte elements.
 template <bool kTall, class Write>
-__device__ inline void drain(const Tile& tile, const TransposedTile<kTall>& c,
+__device__ inline void flush(const Tile& tile, const TransposedTile<kTall>& c,
                              const FlushedTile& mine, const Write& write) {
   const int chunk = 8 * mine.col + (mine.row / kWidth ^ mine.col / kWidth);
 #pragma unroll
@@ -157,14 +160,14 @@ __device__ inline void drain(const Tile& tile, const TransposedTile<kTall>& c,
   }
 }
 
-/// to <- the tiles, which hold kHalves, cast to kTo.
+/// Writes the tiles, which hold kHalves, to `to`, cast to kTo.
 template <DType kHalves, DType kTo, bool kTall>
-__device__ inline void drain_halves(const Tile& tile, const TransposedTile<kTall>& c) {
+__device__ inline void flush_halves(const Tile& tile, const TransposedTile<kTall>& c) {
   const FlushedTile mine;
   char* const first = c.to.at(mine.col, mine.row, kTo);
   const int64_t stride = c.to.ld * size_of(kTo);
   const int64_t next = kTall ? kSide * size_of(kTo) : kSide * stride;
-  drain(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
+  flush(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
     char* const at = first + t * next + k * 4 * stride;
     if constexpr (kTo == DType::kF32) {
       store(at, kTo, 0, widen(raw, kHalves));
@@ -174,16 +177,16 @@ __device__ inline void drain_halves(const Tile& tile, const TransposedTile<kTall
   });
 }
 
-/// Elements that `how` takes as kHalves into the tiles.
+/// Transposes elements that `how` stores in the tiles as kHalves.
 template <DType kHalves, DType kTo, bool kTall, class How>
 __device__ inline bool transpose_halves(Tile& tile, const TransposedTile<kTall>& c, How how) {
   fill_halves(tile, c, how);
   __syncthreads();
-  drain_halves<kHalves, kTo>(tile, c);
+  flush_halves<kHalves, kTo>(tile, c);
   return how.bad();
 }
 
-/// Four of f32; begins at a multiple of 16 bytes.
+/// A chunk of four f32, at a multiple of 16 bytes.
 __device__ inline float* chunk_of(const Rows& rows, int row, int col) {
   return static_cast<float*>(rows.data) + rows.index(row, col);
 }
@@ -195,13 +198,14 @@ __device__ inline void transpose_words(Tile& tile, const TransposedTile<kTall>& 
   const auto mine = [&](int i) { return c.reaches(0, row + i % 2 * 32, 4 * (group + i / 2 * 8)); };
   Vec16 chunks[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i)  // all of them first: no load is moved across a store to the tile
+  // All loads first, because the compiler moves no load across a store to the tile.
+  for (int i = 0; i < 4; ++i)
     if (mine(i))
       chunks[i] = load_vec16(chunk_of(c.from, row + i % 2 * 32, 4 * (group + i / 2 * 8)));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (!mine(i)) continue;
-    bits.look(chunks[i]);
+    bits.check(chunks[i]);
     const int chunk = (row / 4 ^ group) + i % 2 * 8;
     auto* const first =
         reinterpret_cast<uint32_t*>(tile.words + 64 * (group + i / 2 * 8) + chunk) + row % 4;
@@ -217,7 +221,7 @@ __device__ inline void transpose_words(Tile& tile, const TransposedTile<kTall>& 
   }
 }
 
-/// One tile, element by element, whatever the shape and the addresses.
+/// One tile, element by element, for any shape and alignment.
 template <bool kTall>
 __device__ inline bool transpose_elements(Tile& tile, const TransposedTile<kTall>& c) {
   const int across = static_cast<int>(threadIdx.x % kSide);
@@ -236,16 +240,16 @@ __device__ inline bool transpose_elements(Tile& tile, const TransposedTile<kTall
   return bad;
 }
 
-/// work(c.of(t)) for every tile t.
-template <bool kTall, class Work>
-__device__ inline void tile_by_tile(const TransposedTile<kTall>& c, const Work& work) {
+/// Calls function(c.of(t)) for every tile t.
+template <bool kTall, class Function>
+__device__ inline void tile_by_tile(const TransposedTile<kTall>& c, const Function& function) {
   for (int t = 0; c.has(t); ++t) {
-    if (t > 0) __syncthreads();  // the tile before this is still read
-    work(c.of(t));
+    if (t > 0) __syncthreads();  // the previous tile is still being read
+    function(c.of(t));
   }
 }
 
-/// Whether all rows begin where vectors do, and end there.
+/// Whether all rows begin and end at multiples of a vector.
 template <bool kTall>
 __device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
   const auto remainders = [](const Rows& rows) {
@@ -255,8 +259,8 @@ __device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
   return (c.rows | c.cols) % kWidth == 0 && ((remainders(c.from) | remainders(c.to)) & 15) == 0;
 }
 
-/// to <- from transposed, cast to its dtype as the host does.
-/// @return whether a written value is not finite.
+/// Copies `from`, transposed, to `to`, cast to its dtype as the host does.
+/// @return  whether a written value is not finite.
 template <bool kTall>
 __device__ inline bool transpose(Tile& tile, const TransposedTile<kTall>& c) {
   const DType from = c.from.dtype, to = c.to.dtype;

@@ -1,9 +1,9 @@
-// Between messages and whole matrices: unpack (message -> matrix, same dtype) and pack (matrix ->
-// message, cast, non-finite values noted), the same lists read both ways. A rectangle of a message
-// is rows x cols, dense; the matrix is stored short side first, so that one of a tall matrix is
-// transposed on the way, by tiles of 64 x 64 (cuda/kernels/transpose.cuh). A block does one job.
-// NaN that is packed or transposed leaves as it does from the host: as 0x7fff where it has two
-// bytes, with its bits where it has four.
+// Copies between messages and whole matrices: unpack (message to matrix, same dtype) and pack
+// (matrix to message, cast, with a check for non-finite values). Both use the same lists. A block
+// of a message is rows x cols, dense. The matrix is stored with its short side first, so a block of
+// a tall matrix is transposed, in tiles of 64 x 64 (cuda/kernels/transpose.cuh). A thread block
+// processes one job. A NaN that is packed or transposed becomes the same as on the host: 0x7fff if
+// it has two bytes, unchanged if it has four.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -17,13 +17,13 @@ namespace {
 
 constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
 
-/// On an SM, at least: as many as 48 registers allow.
+/// Minimum number of thread blocks on an SM; it limits each thread to 48 registers.
 constexpr int kBlocks = 5;
 
 struct CopyArguments {
   Table<MatrixItem> table;
-  TypedBuffer message;  // read only by unpack
-  Findings* findings;   // of pack
+  TypedBuffer message;  // only read by unpack
+  Findings* findings;   // null for unpack
 };
 
 template <DType kFrom, DType kTo>
@@ -34,13 +34,13 @@ struct CastBody {
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
     const Values<N> x = widen(load<N>(from.data, kFrom, from.index(row, col)), kFrom);
-    for (int i = 0; i < N; ++i) bits.look(std::bit_cast<uint32_t>(x.x[i]));
+    for (int i = 0; i < N; ++i) bits.check(std::bit_cast<uint32_t>(x.x[i]));
     store(to.data, kTo, to.index(row, col), x, lanes);
   }
   __device__ bool bad() const { return bits.bad(kTo); }
 };
 
-/// Of elements as large as those of kLike, which keep their dtype. Bits: see cuda/kernels/bits.cuh.
+/// Copies elements of the size of kLike, which keep their dtype. Bits: see cuda/kernels/bits.cuh.
 template <DType kLike, class Bits>
 struct CopyBody {
   Rows from, to;
@@ -49,13 +49,13 @@ struct CopyBody {
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
     Raw<N> raw = load<N>(from.data, kLike, from.index(row, col));
-    bits.look(raw);
+    bits.check(raw);
     store_raw(to.data, kLike, to.index(row, col), raw, lanes);
   }
   __device__ bool bad() const { return bits.bad(); }
 };
 
-/// @return whether a written value is not finite.
+/// @return  whether a written value is not finite.
 template <class Body>
 __device__ inline bool each(const Job& job, Body body) {
   const bool vectors = vectors_fit(body.from, job.rows) && vectors_fit(body.to, job.rows);
@@ -71,7 +71,7 @@ __device__ inline void unpack_straight(const Job& job, const Rows& from, const R
   }
 }
 
-/// To f32 or bf16.
+/// Packs to f32 or bf16.
 __device__ inline bool pack_straight(const Job& job, const Rows& from, const Rows& to) {
   if (to.dtype == kF32) {
     if (from.dtype == kF32) return each(job, CopyBody<kF32, WordBits>{from, to, {}});

@@ -1,4 +1,4 @@
-// A rank's ballot from its findings; one thread.
+// A rank's vote from its findings; one thread.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"

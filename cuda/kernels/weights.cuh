@@ -6,9 +6,9 @@
 
 namespace muonrt::cuda {
 
-/// Notes if one of these is not finite once stored. Comparisons end in one predicate: a maximum
-/// takes registers that commit_muon has not.
-/// @param findings  or null.
+/// Notes if one of the values is not finite after it has been stored. It combines comparisons into
+/// one predicate, because a maximum would need registers that commit_muon does not have.
+/// @param findings  may be null.
 template <int N>
 __device__ inline void note_written(const Values<N>& values, DType dtype, Findings* findings) {
   const auto end = std::bit_cast<float>(end_of_finite(dtype));
@@ -17,11 +17,12 @@ __device__ inline void note_written(const Values<N>& values, DType dtype, Findin
   if (!finite) note_written(findings);
 }
 
-/// Where elements of an item lie in the whole tensor, counted row by row inside the item.
+/// Positions in the whole tensor of the elements of an item, which are counted row by row inside
+/// the item.
 struct Positions {
   int64_t cols, tensor_index, tensor_ld;
 
-  /// One of them, from which to go on to the next.
+  /// A position, from which one can advance to the next.
   struct Position {
     int64_t row, col;
   };
@@ -29,9 +30,10 @@ struct Positions {
     const int64_t row = element / cols;
     return {row, element - row * cols};
   }
-  __device__ void next(Position& position) const { go_on(position, 1); }
-  /// By `count` at most, and not beyond the next row's first. @return by how many.
-  __device__ int go_on(Position& position, int count) const {
+  __device__ void next(Position& position) const { advance(position, 1); }
+  /// Advances by at most `count`, and not beyond the first element of the next row. @return  the
+  /// number of elements.
+  __device__ int advance(Position& position, int count) const {
     const int64_t left = cols - position.col;
     if (count < left) {
       position.col += count;
@@ -45,15 +47,15 @@ struct Positions {
   }
 };
 
-/// The weights of a parameter, as f32 wherever their f32 value is.
+/// Access to the weights of a parameter as f32, in each WeightForm.
 struct Weights {
   void* param;
   float* master;
   uint16_t* remainder;
   DType dtype;
   WeightForm form;
-  const ParamView* view;  // read where rounding is stochastic: registers are few
-  Findings* findings;     // of what is written, or null
+  const ParamView* view;  // read again for stochastic rounding, because registers are few
+  Findings* findings;     // of written values; may be null
 
   __device__ static Weights of(const ParamView& view, Findings* findings) {
     return {view.param, view.master, view.remainder, view.param_dtype, view.form, &view, findings};
@@ -73,11 +75,11 @@ struct Weights {
     for (int i = 0; i < N; ++i) out.x[i] = join_weight(high.bits[i], low.bits[i]);
     return out;
   }
-  /// @param element  of the item that the first is; not looked at unless rounding is stochastic.
+  /// @param element  index of the first element in the item; used only for stochastic rounding.
   template <int N>
   __device__ void write(int64_t at, const Values<N>& w, const Positions& positions, int64_t element,
                         Lanes lanes) const {
-    // Rounding at random makes no finite value infinite.
+    // Stochastic rounding makes no finite value infinite.
     note_written(w, form == WeightForm::kStochastic ? DType::kF32 : dtype, findings);
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kParamOnly || form == WeightForm::kMaster)
@@ -94,12 +96,12 @@ struct Weights {
     store_halves(static_cast<uint16_t*>(param), at, high);
   }
 
-  /// Read anew each time: kept, it takes a register that commit_muon has not.
+  /// Read again each time, because keeping it would need a register that commit_muon does not have.
   __device__ uint32_t key() const { return *static_cast<const volatile uint32_t*>(&view->key); }
 
-  /// At random: one run of the generator after the other, each for those neighbours that lie in its
-  /// block of the tensor and in one row. Mostly one block has them all.
-  /// @tparam kApart  exclusive or with the seed: kMomentumSeed, or 0 for weights.
+  /// Rounds stochastically. Runs the generator once for each run of elements that are in the same
+  /// random block of the tensor and in the same row; usually one random block contains all.
+  /// @tparam kApart  combined with the seed by exclusive or: kMomentumSeed, or 0 for weights.
   template <uint64_t kApart, int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,
                                int64_t element) const {
@@ -120,7 +122,7 @@ struct Weights {
       const RandomBlock random =
           random_block(view->seed ^ kApart, view->step, key(), at / kRandomBlock);
       const int first = static_cast<int>(at % kRandomBlock);
-      const int end = done + positions.go_on(position, static_cast<int>(kRandomBlock) - first);
+      const int end = done + positions.advance(position, static_cast<int>(kRandomBlock) - first);
 #pragma unroll
       for (int i = 0; i < N; ++i)
         if (i >= done && i < end)

@@ -1,6 +1,6 @@
-// What a reduction has summed or compared, handed on to where it is waited for, unless the
-// communicator was closed first: an operation that NCCL aborts may have written part of its output,
-// and a vote must never pass on that. One block; a few hundred values.
+// Copies the result of a reduction to its destination unless the communicator has been closed. An
+// operation that NCCL aborts may have written a part of its output, and a vote must never pass
+// because of that. One thread block; a few hundred values.
 
 #include "base/float_order.hpp"
 #include "cuda/device/launch.hpp"
@@ -10,7 +10,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-struct DeliverArguments {
+struct CopyArguments {
   const int64_t* from;
   int64_t* to;
   int64_t n;
@@ -28,67 +28,70 @@ struct OrderArguments {
   int64_t n;
 };
 
-struct RestoreArguments {
+struct CopyFloatsArguments {
   const int32_t* from;
   float* to;
   int64_t n;
   const volatile int32_t* closed;
 };
 
-// One look for all threads: half a ballot is none.
-__device__ bool look(const volatile int32_t* closed) {
+// One read for all threads, so that a vote is copied completely or not at all.
+__device__ bool is_closed(const volatile int32_t* closed) {
   return __syncthreads_or(threadIdx.x == 0 && *closed != 0) != 0;
 }
 
-__global__ void deliver_kernel(DeliverArguments a) {
-  if (look(a.closed)) return;
+__global__ void copy_unless_closed_kernel(CopyArguments a) {
+  if (is_closed(a.closed)) return;
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = a.from[i];
 }
 
-// The flag that the stream has set is out before this looks, so that host and GPU cannot both miss
-// what the other has written.
-__global__ void retract_kernel(ClearArguments a) {
+// The fence makes the flag that the stream has set visible before `closed` is read, so host and GPU
+// cannot both miss what the other has written.
+__global__ void clear_if_closed_kernel(ClearArguments a) {
   __threadfence_system();
   if (*a.closed) *a.flag = 0;
 }
 
-// The maximum of these integers is the maximum of the values, NaN above all.
-__global__ void order_kernel(OrderArguments a) {
+// The order of these integers is that of the values, with NaN above all, so their maximum is that
+// of the values.
+__global__ void order_floats_kernel(OrderArguments a) {
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = ordered_from_f32(a.from[i]);
 }
 
-__global__ void restore_kernel(RestoreArguments a) {
-  if (look(a.closed)) return;
+__global__ void copy_floats_unless_closed_kernel(CopyFloatsArguments a) {
+  if (is_closed(a.closed)) return;
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = f32_from_ordered(a.from[i]);
 }
 
 }  // namespace
 
 void load_guarded_copies() {
-  load("deliver", deliver_kernel);
-  load("retract", retract_kernel);
-  load("order_floats", order_kernel);
-  load("copy_floats_unless_closed", restore_kernel);
+  load("copy_unless_closed", copy_unless_closed_kernel);
+  load("clear_if_closed", clear_if_closed_kernel);
+  load("order_floats", order_floats_kernel);
+  load("copy_floats_unless_closed", copy_floats_unless_closed_kernel);
 }
 
 void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
                         cudaStream_t stream) {
-  launch("deliver", deliver_kernel, grid_of(1), kThreads, DeliverArguments{from, to, n, closed},
-         stream);
+  launch("copy_unless_closed", copy_unless_closed_kernel, grid_of(1), kThreads,
+         CopyArguments{from, to, n, closed}, stream);
 }
 
 void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream) {
-  launch("retract", retract_kernel, grid_of(1), 1, ClearArguments{flag, closed}, stream);
+  launch("clear_if_closed", clear_if_closed_kernel, grid_of(1), 1, ClearArguments{flag, closed},
+         stream);
 }
 
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream) {
-  launch("order_floats", order_kernel, grid_of(1), kThreads, OrderArguments{from, to, n}, stream);
+  launch("order_floats", order_floats_kernel, grid_of(1), kThreads, OrderArguments{from, to, n},
+         stream);
 }
 
 void copy_floats_unless_closed(const int32_t* from, float* to, int64_t n, const int32_t* closed,
                                cudaStream_t stream) {
-  launch("copy_floats_unless_closed", restore_kernel, grid_of(1), kThreads,
-         RestoreArguments{from, to, n, closed}, stream);
+  launch("copy_floats_unless_closed", copy_floats_unless_closed_kernel, grid_of(1), kThreads,
+         CopyFloatsArguments{from, to, n, closed}, stream);
 }
 
 }  // namespace muonrt::cuda

@@ -46,8 +46,8 @@ NcclApi load_nccl(const char* const* names, int count) {
   int version = 0;
   const NcclResult result = api.get_version(&version);
   MUONRT_REQUIRE(result == kNcclSuccess && version >= kOldest, Status::kNotSupported,
-                 "NCCL says it has version ", nccl_version_text(version),
-                 " (2.19 or later is needed); install a newer one");
+                 "NCCL reports version ", nccl_version_text(version),
+                 ", but 2.19 or later is required; install a newer one");
   return api;
 }
 

@@ -8,9 +8,9 @@
 
 namespace muonrt::cuda {
 
-/// The functions of NCCL, resolved at run time. A copy that is in the process already (a
-/// framework's) is taken first: one that all parts of the program see, whatever its file's name,
-/// then one that was loaded as libnccl.so.2.
+/// The functions of NCCL, resolved at run time. A copy that is already in the process, for example
+/// a framework's, is preferred: first one whose symbols all parts of the program see, under any
+/// file name, then one that was loaded as libnccl.so.2.
 struct NcclApi {
   NcclResult (*get_version)(int*);
   NcclResult (*get_unique_id)(NcclUniqueId*);
@@ -33,12 +33,12 @@ struct NcclApi {
   NcclResult (*group_end)();
 };
 
-/// Resolved once. Errors: NOT_SUPPORTED if the library or one of the functions is not there, or it
-/// is older than 2.19.
+/// Returns the functions, which are resolved once. Errors: NOT_SUPPORTED if the library or one of
+/// the functions does not exist, or the version is older than 2.19.
 const NcclApi& nccl_api();
 
-/// Resolves them in the program's own copy, or in libraries of these names, in order. Errors: as
-/// nccl_api.
+/// Resolves the functions in the program's own copy, or in the first library of these names.
+/// Errors: as nccl_api.
 NcclApi load_nccl(const char* const* names, int count);
 
 /// "2.28.9" for 22809.

@@ -16,10 +16,10 @@ namespace muonrt::cuda {
 
 namespace {
 
-// Of the scratch at least; a rehearsal takes what more is wanted.
+// Initial size of the scratch memory; the warm-up allocates more if it is needed.
 constexpr int64_t kFirstScratch = 65536, kMaxMessages = 256;
 
-/// Recorded at its end, also behind what throws.
+/// Records `event` on the stream when it is destroyed, also after an exception.
 class Mark {
  public:
   Mark(const CudaEvent& event, cudaStream_t stream) : event_(event.handle()), stream_(stream) {}
@@ -34,19 +34,20 @@ class Mark {
   const cudaStream_t stream_;
 };
 
-/// Operations are enqueued by one thread, in one order on all ranks that share them: an exchange is
-/// one group of sends and receives. The watch ends what does not end by itself.
+/// One thread enqueues the operations, in the same order on all ranks. An exchange is one group of
+/// sends and receives. The watchdog aborts operations that exceed the timeout.
 class NcclComm final : public Comm {
  public:
-  /// @param borrowed  of the communicator that this one duplicates, if it borrows; else null.
+  /// @param borrowed  state of the communicator that this one duplicates, if it borrows its handle;
+  ///     otherwise null.
   NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options,
            const std::shared_ptr<SharedNcclComm>& borrowed)
       : api_(api), options_(options), bootstrap_(bootstrap()) {
     nccl_create_or_abort(*bootstrap_, [&] { begin(borrowed); });
   }
-  /// Waits for no stream: what enqueued work uses outlives this.
+  /// Waits for no stream; memory that enqueued work uses is kept until the work has ended.
   ~NcclComm() override {
-    watch_.reset();
+    watchdog_.reset();
     link_.reset();
     for (const auto& memory : scratch_) memory->keep_until(last_);
     shared_->keep_until(last_);
@@ -74,7 +75,7 @@ class NcclComm final : public Comm {
         link_->issue(
             "ncclGroupEnd",
             [&](const NcclApi& api, NcclHandle handle) {
-              const NcclWatchdog::BlockingCallScope inside(*watch_, "exchange");
+              const NcclWatchdog::BlockingCallScope inside(*watchdog_, "exchange");
               return group(api, handle, sends, receives, s);
             },
             deadline());
@@ -85,8 +86,9 @@ class NcclComm final : public Comm {
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
-      // Streams go on after an exchange that was aborted, with messages that hold anything: a rank
-      // that knows of it by then adds zeros, which are nobody's consent.
+      // After an aborted exchange the streams continue with messages of undefined content. A rank
+      // that has noticed the abort by now adds zeros, so that the sum contains no consent of this
+      // rank.
       const int64_t bytes = checked_mul(n, 8);
       auto* const sum = static_cast<int64_t*>(scratch(bytes));
       MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));
@@ -105,9 +107,9 @@ class NcclComm final : public Comm {
     });
   }
 
-  void prepare_exchange(const Messages&) override { watch_->prepare(kMaxMessages); }
+  void prepare_exchange(const Messages&) override { watchdog_->prepare(kMaxMessages); }
   void prepare_reduction(int64_t bytes) override {
-    watch_->prepare(kMaxMessages);
+    watchdog_->prepare(kMaxMessages);
     scratch(bytes);
   }
 
@@ -139,7 +141,7 @@ class NcclComm final : public Comm {
  private:
   void begin(const std::shared_ptr<SharedNcclComm>& borrowed) {
     const NcclUniqueId id = agree_on_nccl_setup(*bootstrap_, [&] { return prepare(borrowed); });
-    // All that may be lacking on one rank alone is there before any rank waits inside NCCL.
+    // Everything that can fail on a single rank is done before any rank waits inside NCCL.
     std::optional<DeviceGuard> guard;
     nccl_run_collectively(*bootstrap_, [&] {
       guard.emplace(options_.device_index);
@@ -147,13 +149,13 @@ class NcclComm final : public Comm {
       link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
       last_ = std::make_shared<CudaEvent>(options_.device_index);
       scratch(kFirstScratch);
-      if (options_.borrow) watch();
+      if (options_.borrow) start_watchdog();
     });
     if (!options_.borrow) make(id);
   }
 
-  /// The caller's communicator is looked at before any rank uses it: one that blocks would wait for
-  /// a rank that has refused.
+  /// Checks the caller's communicator before any rank uses it, because a blocking one would wait
+  /// for a rank that has rejected it.
   NcclSetup prepare(const std::shared_ptr<SharedNcclComm>& borrowed) {
     NcclSetup out;
     if (borrowed) borrowed->require_open();
@@ -175,7 +177,7 @@ class NcclComm final : public Comm {
           borrowed ? borrowed : SharedNcclComm::for_borrowed_handle(from, options_.device_index);
     if (from && !borrowed) {
       std::unique_lock<std::timed_mutex> lock;
-      // Where it is in use, the others hear of it before their own time is over.
+      // If the handle is in use, report it to the other ranks before they time out.
       if (shared_) lock = shared_->enter(bootstrap_->timeout_ms() / 2);
       check_ranks(api, from, *bootstrap_, options_.device_index);
     }
@@ -188,7 +190,7 @@ class NcclComm final : public Comm {
     try {
       nccl_run_with_alarm(*bootstrap_, may_block, [&](const Bootstrap& alarm) {
         link_->make(options_, id, alarm);
-        watch();
+        start_watchdog();
       });
     } catch (const Error& error) {
       link_->discard_comm(error);
@@ -196,8 +198,8 @@ class NcclComm final : public Comm {
     }
   }
 
-  void watch() {
-    watch_ = std::make_unique<NcclWatchdog>(
+  void start_watchdog() {
+    watchdog_ = std::make_unique<NcclWatchdog>(
         options_.device_index, rank(),
         NcclWatchdog::Calls{[this] { return link_->poll_error(); },
                             [this] { return bootstrap_->timeout_ms(); },
@@ -206,57 +208,61 @@ class NcclComm final : public Comm {
 
   Deadline deadline() const { return Deadline::in_ms(bootstrap_->timeout_ms()); }
 
-  /// Every operation: an error ends the communicator on all ranks, and is thrown.
-  template <class Work>
-  void run(const char* what, int64_t messages, Stream& stream, Work work) {
+  /// Runs one operation. An error ends the communicator on all ranks and is thrown.
+  template <class Function>
+  void run(const char* what, int64_t messages, Stream& stream, Function work) {
     const DeviceGuard guard(options_.device_index);
     refuse_captured(handle_of(stream), "nccl", "the stream",
-                    "each operation is watched to its end");
+                    "the watchdog must see the end of each operation");
     try {
       shared_->require_open();
-      // An abort from outside reaches the bootstrap alone; the watch sees it while work is pending.
+      // An abort by another thread reaches only the bootstrap; the watchdog polls it while
+      // operations are pending.
       if (const auto pending_error = bootstrap_->pending_error()) throw *pending_error;
-      wait_for_room(messages);
+      wait_for_capacity(messages);
       {
         const Mark mark(*last_, handle_of(stream));
         work(handle_of(stream));
       }
-      watch_->add(handle_of(stream), what, messages);
+      watchdog_->add(handle_of(stream), what, messages);
     } catch (const Error& error) {
       link_->close(error);
       throw *link_->error();
     }
   }
 
-  /// NCCL hands the network's messages to a thread of its own in a pool of 1024 parts (2048 from
-  /// 2.25 on), several to a message. Once that thread has met an error, a call that finds the pool
-  /// empty waits for ever, and an abort for the call. So few are under way, of small worlds, that
-  /// the pool does not run dry before the watch sees the error, which also ends this wait. Two
-  /// operations always are, else nothing would overlap: from 256 ranks on they may fill it.
-  void wait_for_room(int64_t messages) {
+  /// Waits until the next operation may be enqueued, so that NCCL's proxy pool cannot become empty.
+  /// NCCL hands messages for the network to its proxy thread, through a pool of 1024 entries (2048
+  /// since 2.25) and with several entries for each message. After an error in that thread, a call
+  /// that finds the pool empty never returns, and an abort waits for that call. The limit on
+  /// messages in flight leaves the watchdog time to see the error, which also ends this wait. Two
+  /// operations are always allowed, because otherwise nothing would overlap; from 256 ranks on they
+  /// may fill the pool.
+  void wait_for_capacity(int64_t messages) {
     const RelaxedCapture relaxed;
-    for (Backoff pauses = nccl_backoff(); !watch_->has_capacity(messages, kMaxMessages);
+    for (Backoff pauses = nccl_backoff(); !watchdog_->has_capacity(messages, kMaxMessages);
          pauses.pause())
       shared_->require_open();
   }
 
-  /// @return  messages of this rank to itself.
+  /// @return  the number of messages that this rank sends to itself.
   int64_t check(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     int64_t to_self = 0, from_self = 0, own_out = 0, own_in = 0;
-    const auto look = [&](const auto& m, int64_t& own, int64_t& bytes) {
+    const auto inspect = [&](const auto& m, int64_t& own, int64_t& bytes) {
       MUONRT_REQUIRE(m.peer >= 0 && m.peer < size() && m.bytes > 0 && m.data,
-                     Status::kInvalidArgument, "exchange of rank ", rank(),
-                     " (nccl): a message of ", m.bytes, " bytes with rank ", m.peer, " of ", size(),
-                     "; leave empty pairs out on both ranks");
+                     Status::kInvalidArgument, "exchange on rank ", rank(),
+                     " (nccl): a message with rank ", m.peer, " of ", size(), " ranks has ",
+                     m.bytes, " bytes and the address ", static_cast<const void*>(m.data),
+                     "; pass a valid rank and address, and omit empty messages on both ranks");
       if (m.peer != rank()) return;
       ++own;
       bytes = m.bytes;
     };
-    for (const SendTo& s : sends) look(s, to_self, own_out);
-    for (const ReceiveFrom& r : receives) look(r, from_self, own_in);
+    for (const SendTo& s : sends) inspect(s, to_self, own_out);
+    for (const ReceiveFrom& r : receives) inspect(r, from_self, own_in);
     MUONRT_REQUIRE(to_self == from_self && to_self <= 1 && own_out == own_in, Status::kMismatch,
-                   "exchange of rank ", rank(), " (nccl): it sends ", own_out,
-                   " bytes to itself and expects ", own_in, "; both must be equal");
+                   "exchange on rank ", rank(), " (nccl): the rank sends ", own_out,
+                   " bytes to itself, but expects ", own_in, "; pass the same size for both");
     return to_self;
   }
 
@@ -275,8 +281,8 @@ class NcclComm final : public Comm {
     }
   }
 
-  /// A group that has begun is ended, whatever happens in it. Between two ranks its messages go in
-  /// the order in which they are given here, the same on both.
+  /// Always ends the group that it has started. Messages between two ranks go in the order of the
+  /// calls here, which is the same on both.
   NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
                    std::span<const ReceiveFrom> receives, cudaStream_t stream) {
     NcclResult first = api.group_start();
@@ -302,13 +308,14 @@ class NcclComm final : public Comm {
     link_->issue(
         "ncclAllReduce",
         [&](const NcclApi& api, NcclHandle handle) {
-          const NcclWatchdog::BlockingCallScope inside(*watch_, "reduction");
+          const NcclWatchdog::BlockingCallScope inside(*watchdog_, "reduction");
           return api.all_reduce(in, out, static_cast<size_t>(n), type, op, handle, stream);
         },
         deadline());
   }
 
-  /// Device memory; what an earlier operation may still use stays.
+  /// Returns device memory. Older, smaller blocks are kept, because earlier operations may use
+  /// them.
   void* scratch(int64_t bytes) {
     if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
       scratch_.push_back(std::make_unique<CachedMemory>(options_.device_index,
@@ -321,11 +328,11 @@ class NcclComm final : public Comm {
   const NcclOptions options_;
   const std::unique_ptr<Bootstrap> bootstrap_;
   int version_ = 0;
-  std::shared_ptr<SharedNcclComm> shared_;              // what is enqueued looks at its flag
+  std::shared_ptr<SharedNcclComm> shared_;              // enqueued kernels read its flag
   std::vector<std::unique_ptr<CachedMemory>> scratch_;  // one stream uses it, in order
-  std::shared_ptr<CudaEvent> last_;                     // behind all of ours on that stream
+  std::shared_ptr<CudaEvent> last_;  // recorded after all operations on that stream
   std::unique_ptr<NcclLink> link_;
-  std::unique_ptr<NcclWatchdog> watch_;
+  std::unique_ptr<NcclWatchdog> watchdog_;
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

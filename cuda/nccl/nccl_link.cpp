@@ -14,9 +14,9 @@ NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   NcclConfig out;
   out.blocking = 0;
   out.split_share = 0;
-  // Blocks of a cluster stand within one part of the GPU (GPC). Those of the products' persistent
-  // grids go in pairs: what they leave free are pairs, which NCCL's 4 would not fit into, and what
-  // they find has to be pairs, which single blocks of NCCL would break.
+  // The thread blocks of a cluster run within one part of the GPU (GPC). The products' persistent
+  // grids use clusters of two. NCCL's default of 4 would not fit into the pairs of SMs that these
+  // grids leave free, and single blocks of NCCL would leave no pairs for them.
   out.cga_cluster_size = 2;
   out.max_ctas = options.max_ctas;
   out.comm_name = name.c_str();
@@ -26,12 +26,12 @@ NcclConfig config_of(const NcclOptions& options, const std::string& name) {
 }  // namespace
 
 Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const char* call) {
-  const char* const words = api.error_string(result);
-  const char* const more = handle ? api.last_error(handle) : nullptr;
+  const char* const text = api.error_string(result);
+  const char* const detail = handle ? api.last_error(handle) : nullptr;
   return Error(result == kNcclUnhandledCudaError ? Status::kDevice : Status::kComm,
-               cat("NCCL failed in ", call, ": ", words ? words : "unknown error",
-                   more && *more ? cat(" (", more, ")") : std::string(),
-                   "; set NCCL_DEBUG=WARN for its own account"));
+               cat("NCCL failed in ", call, ": ", text ? text : "unknown error",
+                   detail && *detail ? cat(" (", detail, ")") : std::string(),
+                   "; set NCCL_DEBUG=WARN to see its log"));
 }
 
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device) {
@@ -83,7 +83,8 @@ void NcclLink::init(const NcclUniqueId& id, NcclConfig& config, Deadline deadlin
       throw nccl_error(api_, nullptr, result, what);
     wait_until_accepted(shared_->handle, what, deadline, alarm);
   } catch (...) {
-    if (own_) shared_->begin_abort(api_);  // nothing has been enqueued: no flag to raise before
+    // No work has been enqueued, so `closed` need not be set before the abort.
+    if (own_) shared_->begin_abort(api_);
     throw;
   }
 }
@@ -97,7 +98,8 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
   try {
     wait_until_accepted(from, what, deadline, alarm);
   } catch (...) {
-    // The split goes on as long as its parent lives, and then writes the handle: never freed.
+    // The split continues as long as its parent exists, and then writes the handle, so the object
+    // is never freed.
     new std::shared_ptr<SharedNcclComm>(shared_);
     throw;
   }
@@ -129,12 +131,15 @@ NcclLink::~NcclLink() {
     shared_->destroy(api_);
     return;
   }
-  shared_->fail(Error(Status::kComm, "the communicator was destroyed while its peers were busy"));
+  shared_->fail(Error(
+      Status::kComm,
+      "the communicator was destroyed, but its peers did not destroy theirs within 2 seconds"));
   shared_->abort(api_);
 }
 
-/// Before 2.26 the work leaves a job in thread-local variables of the thread that gave it, which
-/// the next call of NCCL there trips over, and only a call that asks more than for errors ends it.
+/// Before NCCL 2.26 an operation leaves a job in thread-local variables of the calling thread,
+/// which breaks that thread's next NCCL call. Only a call that does more than query errors ends the
+/// job.
 bool NcclLink::finished(NcclHandle asked, const char* what) const {
   NcclResult state = kNcclSuccess;
   NcclResult result = api_.async_error(asked, &state);
@@ -148,24 +153,23 @@ bool NcclLink::finished(NcclHandle asked, const char* what) const {
 }
 
 void NcclLink::wait_until_accepted(NcclHandle asked, const char* what, Deadline deadline,
-                                   const Bootstrap& heard) {
+                                   const Bootstrap& alarm) {
   for (Backoff pauses = nccl_backoff();; pauses.pause()) {
     {
       const std::lock_guard lock(shared_->nccl);
       shared_->require_open();
       if (finished(asked, what)) return;
     }
-    if (const auto pending_error = heard.pending_error()) throw *pending_error;
-    MUONRT_REQUIRE(
-        !deadline.passed(), Status::kTimeout, what, " of rank ", bootstrap_.rank(),
-        " (nccl) did not meet its peers before the deadline; look for a rank that is late "
-        "or gone");
+    if (const auto pending_error = alarm.pending_error()) throw *pending_error;
+    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, what, " on rank ", bootstrap_.rank(),
+                   " (nccl) did not connect to its peers before the timeout; check whether all "
+                   "ranks are still running");
   }
 }
 
 std::optional<Error> NcclLink::poll_error() {
   if (const auto own = error()) return own;
-  // A thread that is stuck inside NCCL must not keep the watch from its deadline.
+  // A thread that is blocked inside NCCL must not stop the watchdog from reporting a timeout.
   if (const std::unique_lock lock(shared_->nccl, std::try_to_lock); lock) {
     if (const auto own = error()) return own;
     NcclResult state = kNcclSuccess;

@@ -15,40 +15,44 @@
 
 namespace muonrt::cuda {
 
-/// Without sleep for a millisecond, within which NCCL has mostly taken an operation (from 2.23 on
-/// each costs it a thread).
+/// Polls without sleeping for one millisecond, within which NCCL has usually accepted an operation
+/// (since 2.23 each operation starts a thread).
 inline Backoff nccl_backoff() {
   using std::chrono::microseconds;
   return Backoff(microseconds(1000), microseconds(100), microseconds(100));
 }
 
-/// Turns NCCL's result into an Error, with NCCL's own words. COMM but for CUDA's errors (DEVICE).
+/// Turns a result of NCCL into an Error that contains NCCL's message: DEVICE for CUDA errors,
+/// otherwise COMM.
 Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const char* call);
 
-/// Errors: INVALID_ARGUMENT if the caller's communicator has other ranks or another device than the
-/// bootstrap and `device`; COMM.
+/// Errors: INVALID_ARGUMENT if ranks or device of the caller's communicator differ from those of
+/// the bootstrap and `device`; COMM.
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
 
-/// One communicator's way into an ncclComm_t of its own, that does not block, or a borrowed one.
+/// How one communicator uses an ncclComm_t: its own, which does not block, or a borrowed one.
 /// Threads: any.
 class NcclLink {
  public:
-  /// @param shared  for_borrowed_handle, which is ready then; or new, for `make`.
+  /// @param shared  from for_borrowed_handle, which is ready to use; or a new object, for `make`.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
-  /// Makes a communicator, or splits one off `options.from`, once. Collective. Blocks up to the
-  /// bootstrap's timeout, unless `from` blocks. `options.device_index` must be current.
-  /// @param alarm  ends the wait.
-  /// Errors: COMM, DEVICE, TIMEOUT, what `alarm` tells; nothing but the destructor comes after it.
+  /// Creates a communicator, or splits one from `options.from`. Called at most once. Collective.
+  /// Blocks up to the bootstrap's timeout, or without a limit if `from` is a blocking communicator.
+  /// `options.device_index` must be current.
+  /// @param alarm  an error that it reports ends the wait.
+  /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error only the destructor may be
+  /// called.
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
-  /// Of one that is made here, but not everywhere: it is not taken leave of. The peers are not
-  /// told: they know, and may still be in the bootstrap, hearing of it.
+  /// Aborts a communicator that was created on this rank but not on all ranks. Does not notify the
+  /// peers: they have the error already, and may still use the bootstrap to exchange it.
   void discard_comm(const Error& error) noexcept;
-  /// Not collective: waits two seconds for the peers at most, then aborts. NCCL's end is waited for
-  /// as in `close`; one that lasts longer goes on without this.
+  /// Not collective: waits at most two seconds for the peers, then aborts. Waits for NCCL's
+  /// teardown as `close` does; a longer teardown continues in its own thread.
   ~NcclLink();
 
-  /// Runs `calls(api, handle)` inside NCCL, then waits until NCCL has taken the work (its first
-  /// operations connect to the peers). Errors: what ended it; NCCL's; TIMEOUT.
+  /// Runs `calls(api, handle)` inside NCCL, then waits until NCCL has accepted the work. The first
+  /// operations connect to the peers. Errors: the error that ended the communicator; errors of
+  /// NCCL; TIMEOUT.
   template <class Calls>
   void issue(const char* what, Calls calls, Deadline deadline) {
     {
@@ -62,29 +66,29 @@ class NcclLink {
     }
     wait_until_accepted(shared_->handle, what, deadline, bootstrap_);
   }
-  /// An error that NCCL reports of work that it has taken, or that a peer has published.
+  /// Returns an error of work that NCCL has accepted, or one that a peer has published.
   std::optional<Error> poll_error();
 
-  /// Ends everything; the first error counts, on all links over the handle. The abort has begun
-  /// then, and is not waited for.
+  /// Ends all links over the handle; the first error is kept. Starts the abort and does not wait
+  /// for it.
   void end(const Error& error) noexcept;
-  /// The same, and waits until NCCL has let go, kTeardownTimeoutMs after the abort began at most.
+  /// As `end`, and waits for the abort, at most kTeardownTimeoutMs after its start.
   void close(const Error& error) noexcept;
   std::optional<Error> error() const { return shared_->error(); }
 
  private:
   void init(const NcclUniqueId& id, NcclConfig& config, Deadline deadline, const Bootstrap& alarm);
   void split(NcclHandle from, NcclConfig& config, Deadline deadline, const Bootstrap& alarm);
-  bool finished(NcclHandle asked, const char* what) const;
-  /// Until NCCL is done with what it was given, or `heard` tells of trouble.
-  void wait_until_accepted(NcclHandle asked, const char* what, Deadline deadline,
-                           const Bootstrap& heard);
+  bool finished(NcclHandle handle, const char* what) const;
+  /// Blocks until NCCL has completed the calls that it was given, or `alarm` reports an error.
+  void wait_until_accepted(NcclHandle handle, const char* what, Deadline deadline,
+                           const Bootstrap& alarm);
 
   const NcclApi& api_;
   Bootstrap& bootstrap_;
   const std::shared_ptr<SharedNcclComm> shared_;
-  bool own_ = false;                          // NCCL has written the handle of one of its own
-  std::atomic<bool> peers_notified_ = false;  // the peers, of the error
+  bool own_ = false;                          // NCCL has written the handle of our own communicator
+  std::atomic<bool> peers_notified_ = false;  // of the error
 };
 
 }  // namespace muonrt::cuda

@@ -13,10 +13,10 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr int64_t kPartingMs = 10'000;
-constexpr int kHeard = 3;  // another rank's error itself
+constexpr int kReportedByPeer = 3;  // the error is one that another rank has published
 
 struct SetupMessage {
-  int32_t status, secondhand, nccl_version, library_version, max_ctas;
+  int32_t status, remote_error_level, nccl_version, library_version, max_ctas;
   NcclOrigin origin;
   NcclUniqueId id;
   char message[872];
@@ -33,29 +33,29 @@ NcclSetup attempt(const std::function<NcclSetup()>& prepare) {
 }
 
 std::vector<SetupMessage> gather_setups(Bootstrap& bootstrap, const NcclSetup& mine) {
-  SetupMessage card{};
-  card.nccl_version = mine.nccl_version;
-  card.library_version = mine.library_version;
-  card.max_ctas = mine.max_ctas;
-  card.origin = mine.origin;
-  card.id = mine.id;
+  SetupMessage own{};
+  own.nccl_version = mine.nccl_version;
+  own.library_version = mine.library_version;
+  own.max_ctas = mine.max_ctas;
+  own.origin = mine.origin;
+  own.id = mine.id;
   if (mine.error) {
-    card.status = static_cast<int32_t>(mine.error->status());
-    card.secondhand = mine.remote_error_level;
+    own.status = static_cast<int32_t>(mine.error->status());
+    own.remote_error_level = mine.remote_error_level;
     const std::string& text = mine.error->message();
-    std::memcpy(card.message, text.data(), std::min(text.size(), sizeof card.message - 1));
+    std::memcpy(own.message, text.data(), std::min(text.size(), sizeof own.message - 1));
   }
   std::vector<SetupMessage> all(static_cast<size_t>(bootstrap.size()));
-  bootstrap.allgather(&card, all.data(), sizeof card);
+  bootstrap.allgather(&own, all.data(), sizeof own);
   for (SetupMessage& c : all) c.message[sizeof c.message - 1] = 0;
   return all;
 }
 
-/// Of errors that are equally secondhand the first rank's.
-std::optional<Error> agreed_error(const std::vector<SetupMessage>& all) {
+/// Returns the error with the lowest remote_error_level; of several, that of the lowest rank.
+std::optional<Error> find_first_cause(const std::vector<SetupMessage>& all) {
   const SetupMessage* cause = nullptr;
   for (const SetupMessage& c : all) {
-    if (c.status != 0 && (!cause || c.secondhand < cause->secondhand)) cause = &c;
+    if (c.status != 0 && (!cause || c.remote_error_level < cause->remote_error_level)) cause = &c;
   }
   if (!cause) return std::nullopt;
   return Error(status_of_peer(cause->status), cause->message,
@@ -63,21 +63,21 @@ std::optional<Error> agreed_error(const std::vector<SetupMessage>& all) {
 }
 
 void require_no_error(const Bootstrap& bootstrap, const std::vector<SetupMessage>& all) {
-  const auto error = agreed_error(all);
+  const auto error = find_first_cause(all);
   if (error) throw all.size() == 1 ? *error : error->with_rank(bootstrap.rank());
 }
 
-/// Of a rank that has failed: how its own error looks beside those of the others.
-int secondhand_of(const Error& error, const Bootstrap& alarm) {
+/// Returns the remote_error_level of `error`, which ended this rank's part of the setup.
+int remote_error_level_of(const Error& error, const Bootstrap& alarm) {
   const auto pending_error = alarm.pending_error();
-  if (pending_error && error.is_remote()) return kHeard;
+  if (pending_error && error.is_remote()) return kReportedByPeer;
   if (error.status() == Status::kTimeout) return 2;
   if (error.status() == Status::kComm)
-    return pending_error ? 2 : 1;  // a peer that is gone looks so, too
+    return pending_error ? 2 : 1;  // the end of a peer looks like this, too
   return 0;
 }
 
-/// @param what  "versions of NCCL differ".
+/// @param what  the first part of the message: "versions of NCCL differ".
 void require_equal(const std::vector<SetupMessage>& all, const char* what,
                    const std::function<std::string(const SetupMessage&)>& text,
                    const char* remedy) {
@@ -120,28 +120,29 @@ NcclUniqueId agree_on_nccl_setup(Bootstrap& bootstrap, const std::function<NcclS
   return all[0].id;
 }
 
-void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& work) {
+void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& function) {
   const NcclSetup mine = attempt([&] {
-    work();
+    function();
     return NcclSetup();
   });
   require_no_error(bootstrap, gather_setups(bootstrap, mine));
 }
 
 void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
-                         const std::function<void(const Bootstrap& alarm)>& work) {
-  const auto alarm = bootstrap.duplicate(), vote_sum = bootstrap.duplicate();
+                         const std::function<void(const Bootstrap& alarm)>& function) {
+  const auto alarm = bootstrap.duplicate(), common = bootstrap.duplicate();
   NcclSetup mine = attempt([&] {
-    work(*alarm);
+    function(*alarm);
     return NcclSetup();
   });
   std::optional<Error> cause;
   if (mine.error) {
     cause = alarm->pending_error();
     if (!cause) cause = mine.error;
-    mine.remote_error_level = secondhand_of(*mine.error, *alarm);
-    if (mine.remote_error_level < kHeard) alarm->abort(*mine.error);
-    // Where nothing can be heard, the others come at their deadlines.
+    mine.remote_error_level = remote_error_level_of(*mine.error, *alarm);
+    if (mine.remote_error_level < kReportedByPeer) alarm->abort(*mine.error);
+    // If errors cannot be published while the ranks wait, the other ranks arrive after their
+    // timeouts.
     const int64_t allowed = bootstrap.timeout_ms();
     bootstrap.set_timeout_ms(
         std::min(may_block ? std::min(allowed, kPartingMs) : allowed + kPartingMs, kMaxTimeoutMs));
@@ -150,14 +151,14 @@ void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
   try {
     all = gather_setups(bootstrap, mine);
   } catch (const Error& error) {
-    // A rank does not come; what began it may be known all the same. Or the program of one that
-    // has heard all has ended the others with it; that rank has left the verdict before.
-    if (const auto agreed = vote_sum->pending_error()) throw agreed->with_rank(bootstrap.rank());
+    // A peer did not take part, but the cause may be known. Or a peer received all messages and
+    // then ended the program of all ranks; it published the common error before.
+    if (const auto first = common->pending_error()) throw first->with_rank(bootstrap.rank());
     if (!cause) cause = alarm->pending_error();
     throw(cause ? *cause : error).with_rank(bootstrap.rank());
   }
-  const auto agreed = agreed_error(all);
-  if (agreed && !vote_sum->pending_error()) vote_sum->abort(*agreed);
+  const auto first = find_first_cause(all);
+  if (first && !common->pending_error()) common->abort(*first);
   require_no_error(bootstrap, all);
 }
 

@@ -11,12 +11,12 @@
 
 namespace muonrt::cuda {
 
-/// Makes a communicator's bootstrap: in its constructor, when its own memory is there, for then its
-/// peers go on.
+/// Creates a communicator's bootstrap. The communicator calls it in its constructor, after its own
+/// memory has been allocated, because the peers continue as soon as the bootstrap exists.
 using MakeBootstrap = FunctionRef<std::unique_ptr<Bootstrap>()>;
 
-/// Runs `begin`, which makes a communicator over `bootstrap`. Where a rank has no memory for it,
-/// its peers hear so.
+/// Runs `begin`, which creates a communicator over `bootstrap`. If memory is exhausted, it aborts
+/// the bootstrap, so that the peers return OUT_OF_MEMORY, too.
 template <class Begin>
 void nccl_create_or_abort(Bootstrap& bootstrap, Begin begin) {
   try {
@@ -30,33 +30,35 @@ void nccl_create_or_abort(Bootstrap& bootstrap, Begin begin) {
 /// Where a rank's ncclComm_t comes from.
 enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
 
-/// What one rank brings to a meeting. NCCL gives each rank as many channels as its own max_ctas
-/// allows, and ranks with other numbers wait for one another.
+/// What one rank contributes to the setup. NCCL gives each rank as many channels as its own
+/// max_ctas allows. If max_ctas differs between ranks, NCCL hangs.
 struct NcclSetup {
-  std::optional<Error> error;  // why it cannot take part
-  int remote_error_level = 0;  // how likely another rank's error has caused it; the least counts
+  std::optional<Error> error;  // why this rank cannot take part
+  int remote_error_level = 0;  // probability that a peer's error caused `error`; lowest is reported
   int nccl_version = 0, library_version = 0;
   int max_ctas = 0;
   NcclOrigin origin = NcclOrigin::kNew;
-  NcclUniqueId id{};  // rank 0's counts
+  NcclUniqueId id{};  // that of rank 0 is used
 };
 
-/// Prepares, then compares with all ranks; the same outcome on each. Collective.
-/// @param prepare  this rank's part; an Error it throws is told to the others.
-/// @return  rank 0's id.
-/// Errors: the first rank's error, with its number; MISMATCH naming the ranks of each version or
-/// option.
+/// Runs `prepare` and compares the results of all ranks. Collective; all ranks return or throw the
+/// same.
+/// @param prepare  this rank's part; an Error that it throws is sent to the other ranks.
+/// @return  the id of rank 0.
+/// Errors: the error of the lowest rank that has one, with its rank; MISMATCH with the ranks of
+/// each version or option.
 NcclUniqueId agree_on_nccl_setup(Bootstrap& bootstrap, const std::function<NcclSetup()>& prepare);
 
-/// Runs `work`; throws the first rank's error on all of them. Collective.
-void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& work);
+/// Runs `function` on every rank. If it throws on any rank, all ranks throw the error of the lowest
+/// such rank. Collective.
+void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& function);
 
-/// The same of work in which ranks wait for one another where the bootstrap does not see it. What
-/// fails on one rank is heard by the others on `alarm`, at which their waits look; then all throw
-/// what has begun it, with that rank's number. Collective.
-/// @param may_block  the waits may know neither alarm nor deadline: a rank that fails gives the
-///     others ten seconds, then throws its own error.
+/// As nccl_run_collectively, for a function in which ranks wait for each other inside NCCL. If it
+/// fails on one rank, that rank publishes the error on `alarm`, which the other ranks must poll
+/// while they wait. Then all ranks throw the first cause, with its rank. Collective.
+/// @param may_block  true if the ranks may block in NCCL, where they poll neither `alarm` nor a
+///     timeout. A rank that fails then waits 10 seconds for the others and throws its own error.
 void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
-                         const std::function<void(const Bootstrap& alarm)>& work);
+                         const std::function<void(const Bootstrap& alarm)>& function);
 
 }  // namespace muonrt::cuda

@@ -5,8 +5,9 @@
 
 namespace muonrt::cuda {
 
-// What muonrt uses of NCCL's binary interface, as NCCL 2.19 to 2.32 have it, so that building needs
-// no NCCL. tests/cuda/nccl/nccl_header_test.cpp compares it with nccl.h where there is one.
+// The part of NCCL's binary interface that muonrt uses, as in NCCL 2.19 to 2.32, so the build does
+// not need NCCL. tests/cuda/nccl/nccl_header_test.cpp compares it with nccl.h if that header
+// exists.
 
 using NcclHandle = struct NcclOpaque*;  // ncclComm_t
 
@@ -27,7 +28,8 @@ enum NcclResult : int {
 enum NcclType : int { kNcclInt8 = 0, kNcclInt32 = 2, kNcclInt64 = 4 };
 enum NcclOp : int { kNcclSum = 0, kNcclMax = 2 };
 
-/// ncclConfig_t of 2.28: NCCL reads as much of it as it knows and takes its defaults for the rest.
+/// ncclConfig_t of 2.28. An older NCCL reads only the fields that it has, a newer one uses defaults
+/// for the others.
 struct NcclConfig {
   static constexpr int kUndefined = INT_MIN;
   size_t size = sizeof(NcclConfig);

@@ -22,9 +22,9 @@ NcclWatchdog::~NcclWatchdog() {
   thread_.join();
 }
 
-void NcclWatchdog::prepare(int64_t most) {
+void NcclWatchdog::prepare(int64_t limit) {
   const std::lock_guard lock(mutex_);
-  if (std::ssize(spare_) < most) spare_.push_back(std::make_unique<CudaEvent>(device_));
+  if (std::ssize(spare_) < limit) spare_.push_back(std::make_unique<CudaEvent>(device_));
 }
 
 void NcclWatchdog::add(cudaStream_t stream, const char* what, int64_t messages) {
@@ -38,8 +38,8 @@ void NcclWatchdog::add(cudaStream_t stream, const char* what, int64_t messages) 
     }
   }
   if (!done) done = std::make_unique<CudaEvent>(device_);
-  // Without the lock: a full launch queue lets nobody pass until the watch has ended what blocks
-  // it.
+  // Without the lock, because this call blocks while the launch queue is full, and the watchdog
+  // then needs the lock to end the operation that fills it.
   MUONRT_CUDA(cudaEventRecord(done->handle(), stream));
   const std::lock_guard lock(mutex_);
   if (reported_) return;
@@ -54,11 +54,11 @@ int64_t NcclWatchdog::watched() const {
   return static_cast<int64_t>(pending_.size());
 }
 
-bool NcclWatchdog::has_capacity(int64_t messages, int64_t most) {
+bool NcclWatchdog::has_capacity(int64_t messages, int64_t limit) {
   const std::lock_guard lock(mutex_);
   if (pending_.size() >= 2) collect();
   if (lost_) throw *lost_;
-  return pending_.size() < 2 || messages_ + messages <= most;
+  return pending_.size() < 2 || messages_ + messages <= limit;
 }
 
 void NcclWatchdog::enter(const char* what) {
@@ -68,7 +68,7 @@ void NcclWatchdog::enter(const char* what) {
   if (what) wake_.notify_all();
 }
 
-/// Puts aside what has ended.
+/// Removes the operations that have ended.
 void NcclWatchdog::collect() {
   while (!pending_.empty()) {
     const cudaError_t result = cudaEventQuery(pending_.front().done->handle());
@@ -87,28 +87,29 @@ void NcclWatchdog::collect() {
 std::optional<Error> NcclWatchdog::problem() {
   {
     const std::lock_guard lock(mutex_);
-    if (lost_) return lost_;  // NCCL's own words for it say less
+    if (lost_) return lost_;  // NCCL's own message is less precise
   }
   if (const auto seen = calls_.poll_error()) return seen;
   const auto allowed = std::chrono::milliseconds(calls_.timeout_ms());
   const std::lock_guard lock(mutex_);
   if (inside_ && Clock::now() - entered_ >= allowed) {
     return Error(Status::kTimeout,
-                 cat(inside_, " of rank ", rank_, " (nccl) is inside NCCL since ", allowed.count(),
-                     " ms, with ", pending_.size(),
-                     " operations before it; look for a rank that is late or gone"));
+                 cat(inside_, " on rank ", rank_, " (nccl) has not returned from NCCL for ",
+                     allowed.count(), " ms, with ", pending_.size(),
+                     " operations before it; check whether all ranks are still running"));
   }
   if (pending_.empty() || Clock::now() - progress_ < allowed) return std::nullopt;
   const Operation& first = pending_.front();
-  return Error(Status::kTimeout,
-               cat(first.what, " #", first.number, " of rank ", rank_, " (nccl) did not end in ",
-                   allowed.count(), " ms, with ", pending_.size() - 1,
-                   " operations behind it; look for a rank that is late or gone"));
+  return Error(
+      Status::kTimeout,
+      cat(first.what, " #", first.number, " on rank ", rank_, " (nccl) did not end within ",
+          allowed.count(), " ms, with ", pending_.size() - 1,
+          " operations after it; check whether all ranks are still running"));
 }
 
 void NcclWatchdog::run() {
   try {
-    MUONRT_CUDA(cudaSetDevice(device_));  // for the thread's life
+    MUONRT_CUDA(cudaSetDevice(device_));  // until the thread ends
     const RelaxedCapture relaxed;
     while (true) {
       {

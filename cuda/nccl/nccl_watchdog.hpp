@@ -16,41 +16,44 @@
 
 namespace muonrt::cuda {
 
-/// A thread that sees to it that every operation on a GPU ends: it polls those that are under way,
-/// asks for errors meanwhile, and reports when none has ended for the time allowed. It waits
-/// without polling while there are none.
+/// A thread that makes sure that every operation on a GPU ends. While operations are in flight, it
+/// polls them and the errors of other places, and reports an error if no operation has ended within
+/// the timeout. While none is in flight, it sleeps.
 class NcclWatchdog {
  public:
   struct Calls {
     std::function<std::optional<Error>()> poll_error;  // an error seen elsewhere
     std::function<int64_t()> timeout_ms;
-    std::function<void(const Error&)> report;  // called once; nothing is watched afterwards;
+    std::function<void(const Error&)> report;  // called at most once; nothing is watched after it;
                                                // the destructor waits for it
   };
   NcclWatchdog(int device, int rank, Calls calls);
   ~NcclWatchdog();
 
-  /// Makes what an operation to come will want, beside at most `most` others.
-  void prepare(int64_t most);
-  /// Watches what has been enqueued on `stream`, until then. `what` is a literal.
-  /// @param messages  that go out and come in with it.
+  /// Allocates what one more operation needs while at most `limit` others are in flight.
+  void prepare(int64_t limit);
+  /// Watches the work that has been enqueued on `stream` so far. `what` must be a string literal.
+  /// @param messages  number of messages that the work sends and receives.
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
-  /// Whether `messages` more would be `most` at most with those under way, or one operation at most
-  /// is. The calling thread's captures are relaxed. Errors: DEVICE if the GPU is lost.
-  bool has_capacity(int64_t messages, int64_t most);
+  /// Returns whether `messages` more keep the number of messages in flight at or below `limit`, or
+  /// at most one operation is in flight. Relaxes the calling thread's captures. Errors: DEVICE if
+  /// the GPU is lost.
+  bool has_capacity(int64_t messages, int64_t limit);
 
-  /// The calling thread is inside NCCL while one lives. There it may wait for a peer without end,
-  /// if the communicator is one that blocks.
+  /// While such an object exists, the calling thread is inside NCCL. If the communicator is a
+  /// blocking one, NCCL may wait there for a peer without a limit.
   class BlockingCallScope {
    public:
-    BlockingCallScope(NcclWatchdog& watch, const char* what) : watch_(watch) { watch_.enter(what); }
-    ~BlockingCallScope() { watch_.enter(nullptr); }
+    BlockingCallScope(NcclWatchdog& watchdog, const char* what) : watchdog_(watchdog) {
+      watchdog_.enter(what);
+    }
+    ~BlockingCallScope() { watchdog_.enter(nullptr); }
     BlockingCallScope(const BlockingCallScope&) = delete;
     BlockingCallScope& operator=(const BlockingCallScope&) = delete;
 
    private:
-    NcclWatchdog& watch_;
+    NcclWatchdog& watchdog_;
   };
 
  private:
@@ -71,10 +74,10 @@ class NcclWatchdog {
   std::deque<Operation> pending_;
   std::vector<std::unique_ptr<CudaEvent>> spare_;
   Deadline::Clock::time_point progress_;
-  int64_t count_ = 0, messages_ = 0;  // messages of those pending
+  int64_t count_ = 0, messages_ = 0;  // messages of the pending operations
   const char* inside_ = nullptr;
   Deadline::Clock::time_point entered_;
-  std::optional<Error> lost_;  // an event has said so: nothing ends any more
+  std::optional<Error> lost_;  // an event has reported it; no operation ends any more
   bool stop_ = false, reported_ = false;
   std::thread thread_;
 };

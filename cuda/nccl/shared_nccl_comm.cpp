@@ -13,7 +13,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr auto kStuck = std::chrono::milliseconds(1000);
+constexpr auto kBlockedCall = std::chrono::milliseconds(1000);
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::shared_ptr<SharedNcclComm> SharedNcclComm::for_borrowed_handle(NcclHandle h
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   const auto found = known.find({handle, device});
   if (auto shared = found == known.end() ? nullptr : found->second.lock();
-      shared && !shared->gone()) {
+      shared && !shared->is_released()) {
     shared->require_open();
     return shared;
   }
@@ -43,7 +43,7 @@ bool SharedNcclComm::fail(const Error& error) noexcept {
   const std::lock_guard lock(error_mutex_);
   if (error_) return false;
   error_ = error;
-  // Before NCCL's own flag, on machines whose stores may overtake one another, too.
+  // Set before NCCL's own flag, also on machines that reorder stores.
   std::atomic_ref(*closed_.as<int32_t>()).store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
@@ -61,13 +61,14 @@ void SharedNcclComm::require_open() const {
 std::unique_lock<std::timed_mutex> SharedNcclComm::enter(int64_t timeout_ms) {
   std::unique_lock lock(nccl, std::chrono::milliseconds(timeout_ms));
   require_open();
-  MUONRT_REQUIRE(lock, Status::kTimeout,
-                 "nccl_comm is inside a call of another communicator that borrows it; wait until "
-                 "nothing is outstanding there");
+  MUONRT_REQUIRE(
+      lock, Status::kTimeout,
+      "nccl_comm is in use by a call of another communicator that borrows it; wait until "
+      "that communicator has no operation outstanding");
   return lock;
 }
 
-bool SharedNcclComm::gone() const {
+bool SharedNcclComm::is_released() const {
   const std::lock_guard lock(end_mutex_);
   return released_;
 }
@@ -75,28 +76,29 @@ bool SharedNcclComm::gone() const {
 void SharedNcclComm::start_teardown(Call call) noexcept {
   {
     const std::lock_guard lock(end_mutex_);
-    if (waits_) return;
-    waits_ = Deadline::in_ms(kTeardownTimeoutMs);
+    if (teardown_deadline_) return;
+    teardown_deadline_ = Deadline::in_ms(kTeardownTimeoutMs);
   }
   try {
     const SignalMask mask;
     std::thread([self = shared_from_this(), call] { self->end(call); }).detach();
-  } catch (...) {  // no thread is to be had
+  } catch (...) {  // no thread can be created
     end(call);
   }
 }
 
 void SharedNcclComm::wait_for_teardown() noexcept {
   std::unique_lock lock(end_mutex_);
-  if (waits_) ended_.wait_until(lock, waits_->at(), [this] { return released_; });
+  if (teardown_deadline_)
+    ended_.wait_until(lock, teardown_deadline_->at(), [this] { return released_; });
 }
 
 void SharedNcclComm::end(Call call) noexcept {
   const QuietDeviceGuard guard(device_);
   {
-    // Who is inside is let out, for a second: NCCL's waits for a peer look at the abort. Who comes
-    // later finds the error under the lock, and stays out.
-    const std::unique_lock lock(nccl, kStuck);
+    // Gives a thread that is inside NCCL one second to return: NCCL polls the abort while it waits
+    // for a peer. A thread that comes later finds the error under the lock and does not enter.
+    const std::unique_lock lock(nccl, kBlockedCall);
   }
   if (handle) call(handle);
   {
@@ -108,7 +110,7 @@ void SharedNcclComm::end(Call call) noexcept {
 
 bool SharedNcclComm::is_tearing_down() const {
   const std::lock_guard lock(end_mutex_);
-  return waits_.has_value();
+  return teardown_deadline_.has_value();
 }
 
 void SharedNcclComm::keep_until(std::shared_ptr<const CudaEvent> last) {

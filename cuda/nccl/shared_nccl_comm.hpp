@@ -13,53 +13,54 @@
 
 namespace muonrt::cuda {
 
-/// How long NCCL's end is waited for: a second for a call that is stuck inside NCCL, and two in
-/// which NCCL joins its threads and gives its memory back. What takes longer is held up by a stream
-/// of the caller's, for as long as that lasts.
+/// How long to wait for NCCL's teardown: one second for a call that is blocked inside NCCL, and two
+/// in which NCCL joins its threads and frees its memory. If it takes longer, a caller's stream
+/// blocks it.
 constexpr int64_t kTeardownTimeoutMs = 3000;
 
-/// One ncclComm_t, and what all links over it have in common: NCCL sees one thread at a time, one
-/// error ends them all, and NCCL is told so once. Always owned by shared pointers. Threads: any.
+/// One ncclComm_t and the state that all links over it share. NCCL is entered by one thread at a
+/// time; one error ends all links, and NCCL is aborted once. Always owned by shared pointers.
+/// Threads: any.
 class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
  public:
   explicit SharedNcclComm(int device);
-  /// That of all links over a handle of the caller's, also of communicators that know nothing of
-  /// each other. Once its abort has ended, what has its value is another one. Errors: the first one
-  /// of its links, as long as the abort is on its way.
+  /// Returns the object that all links over the caller's `handle` share, even if they belong to
+  /// unrelated communicators. After an abort has ended, NCCL may reuse the handle value, so a new
+  /// object is created. Errors: the first error of its links while the abort is in progress.
   static std::shared_ptr<SharedNcclComm> for_borrowed_handle(NcclHandle handle, int device);
 
-  /// Remembers the first error and raises the flag. Whether it was the first.
+  /// Stores the first error and sets the flag. Returns whether this error was the first.
   bool fail(const Error& error) noexcept;
   std::optional<Error> error() const;
   void require_open() const;
-  /// The lock of `nccl`, with nothing lost so far. Errors: the first error; TIMEOUT if another
-  /// thread's call lasts longer.
+  /// Locks `nccl` if there is no error. Errors: the first error; TIMEOUT if another thread's call
+  /// takes longer.
   std::unique_lock<std::timed_mutex> enter(int64_t timeout_ms);
 
-  /// Ends NCCL's work, once, after `fail`; all other calls are nothing. ncclCommAbort waits for
-  /// what NCCL has enqueued, whose turn comes only when the streams before it are done, a caller's
-  /// that has hung among them. So a thread of its own makes the call, and owns this until it
-  /// returns.
-  /// @param api  lives as long as the process.
+  /// Aborts NCCL's work, once, after `fail`; later calls do nothing. ncclCommAbort waits for the
+  /// work that NCCL has enqueued, which may wait for a caller's stream that never continues.
+  /// Therefore a separate thread makes the call, and owns this object until the call returns.
+  /// @param api  must stay valid until the process ends.
   void begin_abort(const NcclApi& api) noexcept { start_teardown(api.abort); }
   void abort(const NcclApi& api) noexcept {
     begin_abort(api);
     wait_for_teardown();
   }
-  /// Gives a communicator that is finalized back, in the same way: NCCL frees memory, which waits
-  /// for whatever runs on the GPU.
+  /// Destroys a finalized communicator, also in a separate thread, because NCCL frees memory, which
+  /// waits for all work on the GPU.
   void destroy(const NcclApi& api) noexcept {
     start_teardown(api.destroy);
     wait_for_teardown();
   }
-  /// Until an end that has begun is over, kTeardownTimeoutMs after it began at most.
+  /// Waits until a teardown that has started is complete, at most kTeardownTimeoutMs after its
+  /// start.
   void wait_for_teardown() noexcept;
-  /// Whether an end has begun: NCCL is entered no more.
+  /// Whether a teardown has started; NCCL is not entered any more.
   bool is_tearing_down() const;
-  /// The flag is looked at until the GPU has come to `last` (null: no more).
+  /// Keeps the flag until the GPU has reached `last` (null: no longer).
   void keep_until(std::shared_ptr<const CudaEvent> last);
 
-  /// One int32 in pinned memory, 1 from the first error on: up before NCCL lets go of anything.
+  /// One int32 in pinned memory, 1 after the first error. It is set before NCCL frees anything.
   const int32_t* closed() const { return closed_.as<int32_t>(); }
   int device() const { return device_; }
 
@@ -69,7 +70,7 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
 
  private:
   using Call = NcclResult (*)(NcclHandle);
-  bool gone() const;
+  bool is_released() const;
   void start_teardown(Call call) noexcept;
   void end(Call call) noexcept;
 
@@ -77,10 +78,10 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
   CachedMemory closed_;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;
-  mutable std::mutex end_mutex_;  // guards what follows
+  mutable std::mutex end_mutex_;  // guards the members after it
   std::condition_variable ended_;
-  std::optional<Deadline> waits_;  // since the end has begun
-  bool released_ = false;          // it is over
+  std::optional<Deadline> teardown_deadline_;  // set when a teardown starts
+  bool released_ = false;                      // the teardown is complete
 };
 
 }  // namespace muonrt::cuda

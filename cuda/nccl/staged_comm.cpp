@@ -20,12 +20,12 @@ namespace {
 constexpr int64_t kStagingUnit = 4096;
 constexpr int64_t kCopyGraceMs = 5000;
 
-/// Messages go by a bootstrap: through pinned host memory, or, where the ranks are threads of this
-/// process, straight from the sender's GPU memory to the receiver's. An operation takes its place
-/// in the stream: the enqueuing thread waits until what comes before it there has run, exchanges,
-/// and enqueues the copies back (or has copied). Products enqueued before it go on meanwhile; the
-/// order of operations is that of the enqueuing, so ranks cannot block one another. One rank alone
-/// waits at reductions only, so that a step that hangs ends.
+/// Sends messages over a bootstrap: through pinned host memory, or from GPU to GPU if the ranks are
+/// threads of this process. An operation keeps its place in the stream: the enqueuing thread waits
+/// until the work before it has run, exchanges the messages, and enqueues the copies back (or has
+/// already copied). Products that were enqueued on other streams continue to run. All ranks enqueue
+/// their operations in the same order, so they cannot block each other. A single rank waits only at
+/// reductions, so that a step that hangs ends.
 class StagedComm final : public Comm {
  public:
   StagedComm(MakeBootstrap bootstrap, int device)
@@ -58,10 +58,10 @@ class StagedComm final : public Comm {
     run(stream, [&](cudaStream_t s) {
       const Own own = keep_remote(sends, receives);
       if (size() == 1 && sends_.empty() && receives_.empty()) {
-        refuse_trouble();
+        throw_pending_error();
       } else if (direct_) {
         stream_ = s;
-        wait(s, Heeds::kPeers);
+        wait(s, WaitMode::kEndOnPeerError);
         bootstrap_->exchange(sends_, receives_, &copy_message_);
       } else {
         exchange_staged(s);
@@ -105,17 +105,17 @@ class StagedComm final : public Comm {
   int64_t exchanges() const override { return exchanges_; }
 
  private:
-  enum class Heeds { kPeers, kOwnWork };
+  enum class WaitMode { kEndOnPeerError, kIgnorePeerErrors };
   struct Own {
     void* to = nullptr;
     const void* from = nullptr;
     int64_t bytes = 0;
   };
 
-  /// Errors: what the bootstrap throws, which it has told the peers; those of the device, which are
-  /// told here.
-  template <class Work>
-  void run(Stream& stream, Work work) {
+  /// Errors: those of the bootstrap, which has already published them; those of the device, which
+  /// this function publishes.
+  template <class Function>
+  void run(Stream& stream, Function work) {
     const DeviceGuard guard(device_);
     refuse_captured(handle_of(stream), "staged", "the stream",
                     "the host moves the messages and cannot be replayed");
@@ -127,8 +127,9 @@ class StagedComm final : public Comm {
     }
   }
 
-  /// sends_ and receives_ <- the messages but what a rank sends to itself. Where that is not as it
-  /// should be it stays among them, for the transport to refuse before it looks at any bytes.
+  /// Sets sends_ and receives_ to the messages without the one to this rank itself. An invalid pair
+  /// of own messages stays in the lists, so that the transport rejects it before it reads any
+  /// bytes.
   Own keep_remote(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     const auto is_own = [this](const auto& m) { return m.peer == rank(); };
     const auto out = std::find_if(sends.begin(), sends.end(), is_own);
@@ -153,18 +154,18 @@ class StagedComm final : public Comm {
       m.data = at;
       at += round_up(m.bytes, kMemoryAlignment);
     }
-    places_ = receives_;
-    for (ReceiveFrom& m : places_) {
+    staged_receives_ = receives_;
+    for (ReceiveFrom& m : staged_receives_) {
       m.data = at;
       at += round_up(m.bytes, kMemoryAlignment);
     }
-    wait(stream, Heeds::kPeers);
-    bootstrap_->exchange(sends_, places_);
-    for (size_t i = 0; i < places_.size(); ++i)
-      copy(receives_[i].data, places_[i].data, places_[i].bytes, stream);
+    wait(stream, WaitMode::kEndOnPeerError);
+    bootstrap_->exchange(sends_, staged_receives_);
+    for (size_t i = 0; i < staged_receives_.size(); ++i)
+      copy(receives_[i].data, staged_receives_[i].data, staged_receives_[i].bytes, stream);
   }
 
-  /// Of another GPU by the call that needs no mapping of its memory.
+  /// Copies from another GPU with the call that needs no mapping of that GPU's memory.
   void copy_message(void* to, const void* from, int64_t bytes) {
     cudaPointerAttributes at = {};
     MUONRT_CUDA(cudaPointerGetAttributes(&at, from));
@@ -174,10 +175,10 @@ class StagedComm final : public Comm {
     } else {
       copy(to, from, bytes, stream_);
     }
-    wait(stream_, Heeds::kOwnWork);
+    wait(stream_, WaitMode::kIgnorePeerErrors);
   }
 
-  void refuse_trouble() const {
+  void throw_pending_error() const {
     if (const auto pending_error = bootstrap_->pending_error()) throw *pending_error;
   }
 
@@ -202,12 +203,13 @@ class StagedComm final : public Comm {
     MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
   }
 
-  /// Until the stream has run to here. Errors: TIMEOUT; what a peer has published, unless the work
-  /// uses a peer's memory, which must not be given back under it: that gets some seconds more.
-  void wait(cudaStream_t stream, Heeds heeds) {
+  /// Blocks until the stream has run up to here. Errors: TIMEOUT; an error that a peer has
+  /// published. With kIgnorePeerErrors the work uses a peer's memory, which must not be freed
+  /// before the work ends, so published errors are ignored and the timeout is longer.
+  void wait(cudaStream_t stream, WaitMode mode) {
     MUONRT_CUDA(cudaEventRecord(ready_->handle(), stream));
-    const Deadline deadline =
-        Deadline::in_ms(bootstrap_->timeout_ms() + (heeds == Heeds::kPeers ? 0 : kCopyGraceMs));
+    const Deadline deadline = Deadline::in_ms(
+        bootstrap_->timeout_ms() + (mode == WaitMode::kEndOnPeerError ? 0 : kCopyGraceMs));
     const RelaxedCapture relaxed;
     using std::chrono::microseconds;
     for (Backoff pauses(microseconds(200), microseconds(20), microseconds(20));; pauses.pause()) {
@@ -215,25 +217,25 @@ class StagedComm final : public Comm {
       if (result == cudaSuccess) return;
       if (result != cudaErrorNotReady) check(result, "cudaEventQuery", __func__, __LINE__);
       cudaGetLastError();
-      if (heeds == Heeds::kPeers) refuse_trouble();
+      if (mode == WaitMode::kEndOnPeerError) throw_pending_error();
       MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", device_,
-                     heeds == Heeds::kPeers ? " before an exchange" : " for a message",
-                     " did not end before the deadline; raise the timeout");
+                     mode == WaitMode::kEndOnPeerError ? " before an exchange" : " for a message",
+                     " did not end before the timeout; raise the timeout");
     }
   }
 
-  /// A wait for a reduction. Where it fails nothing is handed to the peers, and the flag that
-  /// `retract` got is 0 again once the stream comes here.
+  /// Waits before a reduction. If the wait fails, the reduction sends nothing, and the flag that
+  /// was passed to clear_if_aborted is set to 0 by the stream.
   void wait_to_enter(cudaStream_t stream) {
     int64_t* const entered = std::exchange(entered_, nullptr);
     try {
-      wait(stream, Heeds::kPeers);
-      refuse_trouble();
+      wait(stream, WaitMode::kEndOnPeerError);
+      throw_pending_error();
     } catch (...) {
       constexpr int64_t kNotEntered = 0;
       try {
         if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
-      } catch (const Error&) {  // the flag stays, and the first error counts
+      } catch (const Error&) {  // the flag stays set, and the first error is thrown
       }
       throw;
     }
@@ -246,8 +248,9 @@ class StagedComm final : public Comm {
     return total;
   }
 
-  /// Pinned memory. One stream uses it, in order: copies out come after the copies back of the
-  /// operation before, and the messages arrive when both have ended. What was too small stays.
+  /// Returns pinned memory. One stream uses it in order: copies out run after the copies back of
+  /// the previous operation, and messages are received after both have ended. Blocks that became
+  /// too small are kept.
   char* reserve(int64_t bytes) {
     if (staging_.empty() || staging_.back()->bytes() < bytes) {
       staging_.push_back(std::make_unique<RawMemory>(
@@ -258,14 +261,14 @@ class StagedComm final : public Comm {
 
   const std::unique_ptr<Bootstrap> bootstrap_;
   const int device_;
-  const bool direct_;  // no staging: messages are copied from the sender's memory
+  const bool direct_;  // messages are copied from the sender's memory, without staging
   const CopyMessage copy_message_;
   cudaStream_t stream_ = nullptr;  // of the exchange that is running
-  int64_t* entered_ = nullptr;     // what the next reduction's failure takes back
+  int64_t* entered_ = nullptr;     // the flag that a failed reduction clears
   std::unique_ptr<CudaEvent> ready_;
   std::vector<std::unique_ptr<RawMemory>> staging_;
   std::vector<SendTo> sends_;
-  std::vector<ReceiveFrom> receives_, places_;
+  std::vector<ReceiveFrom> receives_, staged_receives_;
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

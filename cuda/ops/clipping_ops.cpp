@@ -2,7 +2,7 @@
 #include "cuda/device/guard.hpp"
 #include "cuda/ops/cuda_ops.hpp"
 
-// The verbs of clipping and NorMuon.
+// The ops of clipping and NorMuon.
 
 namespace muonrt::cuda {
 
@@ -13,9 +13,9 @@ void CudaOps::normuon(Stream& stream, const MatrixBatch& matrices,
 }
 
 void CudaOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                             const ParamView* params, const CommitCondition& vote_sum) {
+                             const ParamView* params, const CommitCondition& condition) {
   const DeviceGuard guard(device_.index());
-  cuda::commit_normuon(states, params, vote_sum, handle_of(stream));
+  cuda::commit_normuon(states, params, condition, handle_of(stream));
 }
 
 void CudaOps::sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,

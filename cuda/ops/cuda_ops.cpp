@@ -11,10 +11,11 @@ namespace {
 
 void check_dtype(const char* what, DType dtype) {
   MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, Status::kNotSupported, what,
-                 " has dtype ", name_of(dtype), " (CUDA computes f32 and bf16 only); convert it");
+                 " has dtype ", name_of(dtype),
+                 ", but CUDA computes only f32 and bf16; convert it");
 }
 
-/// Of what Newton-Schulz iterates on.
+/// For operands of Newton-Schulz products, which may be f16, too.
 void check_iterate(const char* what, DType dtype) {
   if (dtype != DType::kF16) check_dtype(what, dtype);
 }
@@ -51,7 +52,7 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
     : device_(device),
       vendor_(std::move(vendor)),
       normalize_scratch_(device, normalize_scratch_bytes()),
-      pieces_(device, device.streams()),
+      blocks_(device, device.streams()),
       unpacked_(device, device.streams()),
       packed_(device, device.streams()),
       params_(device, device.streams()) {
@@ -89,7 +90,7 @@ void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
                         " bytes from memory of another device, or of none");
   if (from_kind == MemoryKind::kHost && bytes <= kInlineBytes)
     return write_inline(to, from, bytes, handle);
-  // The runtime copies between places in host memory synchronously.
+  // The runtime copies between two addresses in host memory synchronously.
   if (from_kind == MemoryKind::kShared && to_kind == MemoryKind::kShared)
     return copy_by_kernel(to, from, bytes, handle);
   MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle));
@@ -100,7 +101,7 @@ void CudaOps::launch_on(Stream& stream, std::span<const ShardBlock> blocks, Laun
                         const Given&... given) {
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  launcher(pieces_.find(blocks.data(), handle, blocks), given..., handle);
+  launcher(blocks_.find(blocks.data(), handle, blocks), given..., handle);
 }
 
 void CudaOps::pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
@@ -133,10 +134,10 @@ void CudaOps::pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
 
 void CudaOps::commit_values(Stream& stream, std::span<const ShardBlock> blocks,
                             const ParamView* params, ConstTypedBuffer message,
-                            const CommitCondition& vote_sum) {
+                            const CommitCondition& condition) {
   if (blocks.empty()) return;
   check_dtype("commit: the message", message.dtype);
-  launch_on(stream, blocks, cuda::commit_values, params, message, vote_sum);
+  launch_on(stream, blocks, cuda::commit_values, params, message, condition);
 }
 
 void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
@@ -219,7 +220,7 @@ void CudaOps::multiply(Stream& stream, std::span<const Product> products) {
 }
 
 void CudaOps::multiply_alone(const Product& product, cudaStream_t stream) {
-  // A symmetric D gives a symmetric sum; another one is read above the diagonal only.
+  // If D is symmetric, the sum is, too. Of another D only the upper triangle is read.
   if (nothing_to_multiply(product)) {
     scale_add_identity(product, stream);
     if (product.symmetric) mirror(product.c, stream);
@@ -246,37 +247,37 @@ void CudaOps::cast_vote(Stream& stream, Vote* vote, const Findings* findings, in
 
 void CudaOps::commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                           const StepTables& tables, ConstTypedBuffer message,
-                          const CommitCondition& vote_sum) {
+                          const CommitCondition& condition) {
   if (blocks.empty()) return;
   check_dtype("commit: the message", message.dtype);
-  launch_on(stream, blocks, cuda::commit_muon, tables, message, vote_sum);
+  launch_on(stream, blocks, cuda::commit_muon, tables, message, condition);
 }
 
 void CudaOps::commit_update(Stream& stream, std::span<const ShardBlock> blocks,
                             const StepTables& tables, ConstTypedBuffer message,
-                            const CommitCondition& vote_sum) {
+                            const CommitCondition& condition) {
   if (blocks.empty()) return;
   check_dtype("commit: the message", message.dtype);
-  launch_on(stream, blocks, cuda::commit_update, tables, message, vote_sum);
+  launch_on(stream, blocks, cuda::commit_update, tables, message, condition);
 }
 
 void CudaOps::commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
-                              const StepTables& tables, const CommitCondition& vote_sum) {
+                              const StepTables& tables, const CommitCondition& condition) {
   if (blocks.empty()) return;
-  launch_on(stream, blocks, cuda::commit_momentum, tables, vote_sum);
+  launch_on(stream, blocks, cuda::commit_momentum, tables, condition);
 }
 
 void CudaOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
                            std::span<const ShardBlock> blocks, const StepTables& tables,
-                           const CommitCondition& vote_sum) {
+                           const CommitCondition& condition) {
   if (list.empty() && blocks.empty()) return;
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
   if (!list.empty())
     cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), tables,
-                       vote_sum, device_.resident_blocks(), handle);
+                       condition, device_.resident_blocks(), handle);
   if (!blocks.empty())
-    cuda::commit_adamw_blocks(pieces_.find(blocks.data(), handle, blocks), tables, vote_sum,
+    cuda::commit_adamw_blocks(blocks_.find(blocks.data(), handle, blocks), tables, condition,
                               handle);
 }
 

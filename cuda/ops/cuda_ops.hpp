@@ -12,15 +12,15 @@ namespace muonrt::cuda {
 
 class CudaDevice;
 
-/// The verbs of a step on a GPU: each enqueues kernels on the stream and returns. The elementwise
-/// ones and the normalization give the host's bits, products do not.
-/// dtypes f32 and bf16, f16 for iterates; others are refused with NOT_SUPPORTED.
+/// The ops of a step on a GPU. Each enqueues kernels on the stream and returns. Elementwise ops and
+/// the normalization are bitwise identical to the host's; products are not. Dtypes are f32 and
+/// bf16, and f16 for iterates; others are rejected with NOT_SUPPORTED.
 class CudaOps final : public Ops {
  public:
-  /// @param vendor  null: naive products.
+  /// @param vendor  null: use naive products.
   CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, const CudaSettings& settings);
 
-  /// What computes products: names and versions.
+  /// Names and versions of the implementations of products.
   std::string product_identity() const;
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
@@ -32,8 +32,8 @@ class CudaOps final : public Ops {
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
-  /// From host memory that is not shared, at most a few hundred bytes go without a wait; they are
-  /// read before this returns. Errors: INTERNAL if `to` is such memory.
+  /// At most a few hundred bytes from host memory that is not shared are copied without waiting;
+  /// they are read before this returns. Errors: INTERNAL if `to` is host memory that is not shared.
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   void pack_direction(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
                       TypedBuffer message, Findings* findings) override;
@@ -59,20 +59,20 @@ class CudaOps final : public Ops {
   void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                  int64_t orthogonalized, bool local_ok) override;
   void commit_muon(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-                   ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+                   ConstTypedBuffer message, const CommitCondition& condition) override;
   void commit_update(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-                     ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+                     ConstTypedBuffer message, const CommitCondition& condition) override;
   void commit_momentum(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
-                       const CommitCondition& vote_sum) override;
+                       const CommitCondition& condition) override;
   void commit_values(Stream& stream, std::span<const ShardBlock> blocks, const ParamView* params,
-                     ConstTypedBuffer message, const CommitCondition& vote_sum) override;
+                     ConstTypedBuffer message, const CommitCondition& condition) override;
   void commit_adamw(Stream& stream, std::span<const int32_t> list,
                     std::span<const ShardBlock> blocks, const StepTables& tables,
-                    const CommitCondition& vote_sum) override;
+                    const CommitCondition& condition) override;
   void normuon(Stream& stream, const MatrixBatch& matrices, std::span<const NormuonState> states,
                const StepTables& tables) override;
   void commit_normuon(Stream& stream, std::span<const NormuonState> states, const ParamView* params,
-                      const CommitCondition& vote_sum) override;
+                      const CommitCondition& condition) override;
   void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                    int64_t* sums) override;
   void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
@@ -84,7 +84,7 @@ class CudaOps final : public Ops {
   void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) override;
 
  private:
-  /// launcher(device's table of the pieces, given..., handle of the stream).
+  /// Calls launcher(device table of the blocks, given..., handle of the stream).
   template <class Launcher, class... Given>
   void launch_on(Stream& stream, std::span<const ShardBlock> blocks, Launcher launcher,
                  const Given&... given);
@@ -94,9 +94,9 @@ class CudaOps final : public Ops {
 
   CudaDevice& device_;
   std::unique_ptr<VendorProducts> vendor_;
-  std::unique_ptr<SymmetricProducts> symmetric_;  // null: vendor_, or naive
+  std::unique_ptr<SymmetricProducts> symmetric_;  // null: products use vendor_, or naive loops
   Buffer normalize_scratch_;
-  ListCache<ShardBlockSource> pieces_;
+  ListCache<ShardBlockSource> blocks_;
   ListCache<MatrixBlockSource> unpacked_, packed_;
   ListCache<ParamSource> params_;
 };

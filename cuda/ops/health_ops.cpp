@@ -2,7 +2,7 @@
 #include "cuda/device/guard.hpp"
 #include "cuda/ops/cuda_ops.hpp"
 
-// The verbs of the health statistics.
+// The ops of the health statistics.
 
 namespace muonrt::cuda {
 

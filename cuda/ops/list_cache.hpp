@@ -12,18 +12,18 @@
 
 namespace muonrt::cuda {
 
-/// Device copies of the lists that ops are given in host memory: made where a list is met for the
-/// first time, then found by its address and compared with what was copied, so that memory that
-/// holds another list by now is noticed. Meeting a list allocates and waits for the copy; meeting
-/// it again does neither.
-/// Source (list_sources.hpp): made from what an op is given, compares itself with it, and says what
-/// kernels read in its place.
+/// Device copies of the lists that ops receive in host memory. A copy is created when a list first
+/// occurs, which allocates and waits for the copy. Later calls find it by the list's address and
+/// compare its content, so they notice if the memory holds another list by then; they neither
+/// allocate nor wait.
+/// A Source (list_sources.hpp) is made from the arguments of an op, compares itself with them, and
+/// returns the tables that kernels read.
 template <class Source>
 class ListCache {
  public:
   using Item = typename Source::Item;
 
-  /// @param streams  whose kernels read the tables.
+  /// @param streams  the streams whose kernels read the tables.
   ListCache(Device& device, const StreamList& streams) : device_(device), streams_(streams) {}
 
   template <class... Given>
@@ -31,7 +31,7 @@ class ListCache {
     const auto at = entries_.find(address);
     if (at != entries_.end()) {
       if (at->second.source.is(given...)) return at->second.table;
-      streams_.finish();  // kernels that read the former list may still be pending
+      streams_.finish();  // kernels that read the old list may still be pending
       entries_.erase(at);
     }
     Entry entry{Source(given...), Buffer(), {}};

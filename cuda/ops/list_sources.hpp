@@ -8,8 +8,8 @@
 
 namespace muonrt::cuda {
 
-// What an op's lists looked like when they were copied to the device. Compared field by field:
-// the bytes between the fields are nobody's.
+// The lists of an op as they were when they were copied to the device. They are compared field by
+// field, because padding bytes are undefined.
 
 inline bool same(const ShardBlock& a, const ShardBlock& b) {
   return a.param == b.param && a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols &&
@@ -41,37 +41,37 @@ class ShardBlockSource {
  public:
   using Item = ShardBlockItem;
   explicit ShardBlockSource(std::span<const ShardBlock> blocks)
-      : pieces_(blocks.begin(), blocks.end()) {}
-  bool is(std::span<const ShardBlock> blocks) const { return same_list(pieces_, blocks); }
-  ItemList<Item> lists() const { return items_of(pieces_); }
+      : blocks_(blocks.begin(), blocks.end()) {}
+  bool is(std::span<const ShardBlock> blocks) const { return same_list(blocks_, blocks); }
+  ItemList<Item> lists() const { return items_of(blocks_); }
 
  private:
-  std::vector<ShardBlock> pieces_;
+  std::vector<ShardBlock> blocks_;
 };
 
-/// MatrixBlock lists with the matrices they are placed in, one for each Owned.
+/// MatrixBlock lists with the matrices to which they belong, one for each OwnedMatrix.
 class MatrixBlockSource {
  public:
   using Item = MatrixItem;
   MatrixBlockSource(std::span<const MatrixBlock> blocks, std::span<const OwnedMatrix> owned,
                     const MatrixBatch* matrices)
-      : pieces_(blocks.begin(), blocks.end()),
+      : blocks_(blocks.begin(), blocks.end()),
         owned_(owned.begin(), owned.end()),
         matrices_(matrices, matrices + owned.size()) {}
   bool is(std::span<const MatrixBlock> blocks, std::span<const OwnedMatrix> owned,
           const MatrixBatch* matrices) const {
-    return same_list(pieces_, blocks) && same_list(owned_, owned) &&
+    return same_list(blocks_, blocks) && same_list(owned_, owned) &&
            same_list(matrices_, std::span(matrices, owned.size()));
   }
-  ItemList<Item> lists() const { return items_of(pieces_, owned_, matrices_.data()); }
+  ItemList<Item> lists() const { return items_of(blocks_, owned_, matrices_.data()); }
 
  private:
-  std::vector<MatrixBlock> pieces_;
+  std::vector<MatrixBlock> blocks_;
   std::vector<OwnedMatrix> owned_;
   std::vector<MatrixBatch> matrices_;
 };
 
-/// Indices of parameters; their sizes are read on the device.
+/// Indices of parameters, whose sizes are read on the device.
 class ParamSource {
  public:
   using Item = int32_t;

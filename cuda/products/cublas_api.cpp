@@ -7,7 +7,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// "libcublasLt.so.13" for CUDA 13: one library serves all minor versions.
+/// "libcublasLt.so.13" for CUDA 13; this file name is the same for all minor versions.
 std::string library_name() { return cat("libcublasLt.so.", CUBLAS_VER_MAJOR); }
 
 VendorLibrary find_cublas() {
@@ -16,7 +16,7 @@ VendorLibrary find_cublas() {
   return VendorLibrary::open(
       names, cat("options: device is CUDA, but ", name),
       cat("install cuBLAS of CUDA ", CUBLAS_VER_MAJOR,
-          " where the loader finds it, or set portable_gemm for slow plain products"));
+          " where the loader finds it, or set portable_gemm for slow portable products"));
 }
 
 CublasApi load() {

@@ -4,8 +4,8 @@
 
 namespace muonrt::cuda {
 
-/// The functions of cuBLASLt, resolved at run time, so that muonrt loads where there is none. A
-/// copy that is in the process already under its name (a framework's) is taken first.
+/// The functions of cuBLASLt, resolved at run time, so that muonrt loads on machines without it. A
+/// copy that is already loaded under this name, for example a framework's, is preferred.
 struct CublasApi {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtGetVersion) get_version;
@@ -25,7 +25,7 @@ struct CublasApi {
   decltype(&cublasLtMatmulAlgoCheck) algo_check;
 };
 
-/// Errors: NOT_SUPPORTED if the library or one of the functions is not there.
+/// Errors: NOT_SUPPORTED if the library or one of the functions does not exist.
 const CublasApi& cublas_api();
 
 void check_cublas(cublasStatus_t status, const char* call, const char* function, int line);

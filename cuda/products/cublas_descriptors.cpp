@@ -22,21 +22,21 @@ CublasLayout layout_of(int64_t rows, int64_t cols, int64_t ld, DType dtype) {
 
 MatmulDescriptors words_of(const ProductShape& s) {
   const CublasApi& api = cublas_api();
-  MatmulDescriptors words;
-  // f32 products are f32 to the last bit: no TF32, no emulation.
+  MatmulDescriptors descriptors;
+  // f32 products use f32 only: no TF32, no emulation.
   cublasLtMatmulDesc_t desc = nullptr;
   MUONRT_CUBLAS(api.desc_create(
       &desc, s.dtype == DType::kF32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F,
       CUDA_R_32F));
-  words.desc = CublasObject<cublasLtMatmulDesc_t>(desc, api.desc_destroy);
+  descriptors.desc = CublasObject<cublasLtMatmulDesc_t>(desc, api.desc_destroy);
   const cublasOperation_t first = s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   MUONRT_CUBLAS(api.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-  words.a = layout_of(s.m, s.k, s.a_ld, s.dtype);
-  words.b =
+  descriptors.a = layout_of(s.m, s.k, s.a_ld, s.dtype);
+  descriptors.b =
       s.transpose_b ? layout_of(s.n, s.k, s.b_ld, s.dtype) : layout_of(s.k, s.n, s.b_ld, s.dtype);
-  words.c = layout_of(s.m, s.n, s.c_ld, s.dtype);
-  words.d = layout_of(s.m, s.n, s.d_ld, s.dtype);
-  return words;
+  descriptors.c = layout_of(s.m, s.n, s.c_ld, s.dtype);
+  descriptors.d = layout_of(s.m, s.n, s.d_ld, s.dtype);
+  return descriptors;
 }
 
 void set_batch(const CublasLayout& layout, int64_t count, int64_t stride) {
@@ -56,11 +56,11 @@ ProductShape product_shape_of(const Product& p) {
           p.c.ld,   addend_of(p).ld, p.a.dtype, p.transpose_b};
 }
 
-void set_batches(const MatmulDescriptors& words, const Product& p, int64_t count) {
-  set_batch(words.a, count, p.a.stride);
-  set_batch(words.b, count, p.b.stride);
-  set_batch(words.c, count, p.c.stride);
-  set_batch(words.d, count, addend_of(p).stride);
+void set_batches(const MatmulDescriptors& descriptors, const Product& p, int64_t count) {
+  set_batch(descriptors.a, count, p.a.stride);
+  set_batch(descriptors.b, count, p.b.stride);
+  set_batch(descriptors.c, count, p.c.stride);
+  set_batch(descriptors.d, count, addend_of(p).stride);
 }
 
 CublasPreference product_preference(Depth depth) {

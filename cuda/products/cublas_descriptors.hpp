@@ -10,13 +10,13 @@
 
 namespace muonrt::cuda {
 
-/// Bytes of scratch that a product may use. Fixed, whatever memory is free: it is part of what
-/// decides the algorithm.
+/// Bytes of scratch memory that a product may use. It does not depend on the free memory, because
+/// it influences which algorithm is chosen.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
-/// Bytes at whose multiples every matrix of a batch begins, as algorithms are told.
+/// Every matrix of a batch begins at a multiple of this many bytes, which algorithms may rely on.
 constexpr uint32_t kCublasAlignment = 16;
 
-/// An object of the library, by its functions to make and to give back.
+/// Owns an object of the library.
 template <class Handle>
 class CublasObject {
  public:
@@ -45,7 +45,8 @@ class CublasObject {
 using CublasLayout = CublasObject<cublasLtMatrixLayout_t>;
 using CublasPreference = CublasObject<cublasLtMatmulPreference_t>;
 
-/// C = A op(B) + D as it decides an algorithm: one matrix of each, never the number of them.
+/// The properties of C = A op(B) + D that select an algorithm: those of one matrix of each operand,
+/// but not the number of matrices.
 struct ProductShape {
   int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;  // ld: elements between rows
   DType dtype;
@@ -54,9 +55,9 @@ struct ProductShape {
 };
 ProductShape product_shape_of(const Product& product);
 
-/// Matrices of the batch for which a shape's algorithm is chosen, whatever the batches that it is
-/// used for: so many as give each of an H200's 132 SMs two tiles of 128 x 256, but no more than
-/// 128. Of the shape alone, so the bits are too.
+/// Number of matrices for which a shape's algorithm is chosen, for batches of every size: as many
+/// as give each of an H200's 132 SMs two tiles of 128 x 256, but at most 128. It follows from the
+/// shape alone, so the bits do, too.
 constexpr int64_t nominal_count(int64_t m, int64_t n) {
   const int64_t all = ((m + 127) / 128) * ((n + 255) / 256), wanted = 2 * 132;
   const int64_t tiles = all > 0 ? all : 1;
@@ -65,26 +66,28 @@ constexpr int64_t nominal_count(int64_t m, int64_t n) {
 }
 static_assert(nominal_count(0, 1) == 128 && nominal_count(4096, 4096) == 1);
 
-/// A product in the library's words. Its matrices are column-major: each of ours is its transpose
-/// there, so C^T = op(B)^T A^T has our B for its first operand, our D for its C and our C for its
-/// D.
+/// The descriptors of a product. The library's matrices are column-major, so each of our matrices
+/// is its transpose there, and it computes C^T = op(B)^T A^T: its first operand is our B, its C our
+/// D, and its D our C.
 struct MatmulDescriptors {
   CublasObject<cublasLtMatmulDesc_t> desc;
-  CublasLayout a, b, c, d;  // ours
+  CublasLayout a, b, c, d;  // of our operands
 };
 
-/// Errors of all: DEVICE if the library refuses, NOT_SUPPORTED if there is none.
+/// Errors of these functions: DEVICE if the library returns an error, NOT_SUPPORTED if there is
+/// none.
 MatmulDescriptors words_of(const ProductShape& shape);
 void set_batch(const CublasLayout& layout, int64_t count, int64_t stride);
-/// `count` matrices of each operand, as far apart as the product's are.
-void set_batches(const MatmulDescriptors& words, const Product& product, int64_t count);
-/// What D is called there, which the library reads where beta is not 0: ours, or C in its place.
+/// Sets `count` matrices for each operand, with the strides of the product.
+void set_batches(const MatmulDescriptors& descriptors, const Product& product, int64_t count);
+/// Returns the operand that the library reads as its C if beta is not 0: our D, or C if there is no
+/// D.
 const MatrixBatch& addend_of(const Product& product);
 
-/// Sums over the depth: in one accumulator, or in parts that are added up in any of the library's
-/// ways, some of them rounded to the result's dtype.
+/// How a product is summed over the depth: in one accumulator, or in parts that the library adds in
+/// any of its ways, some of which round to the dtype of the result.
 enum class Depth { kWhole, kInParts };
-/// What an algorithm must keep to: scratch, alignment, sums.
+/// Limits for algorithms: scratch memory, alignment, and the kind of sum.
 CublasPreference product_preference(Depth depth);
 
 }  // namespace muonrt::cuda

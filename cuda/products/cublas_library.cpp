@@ -11,11 +11,11 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Handles are kept for the next one that asks, never destroyed: that would wait for all of the
-/// GPU's work, a caller's and another optimizer's too.
+/// Handles are reused and never destroyed, because that would wait for all work on the GPU,
+/// including that of the caller and of other optimizers.
 struct Idle {
   std::mutex mutex;
-  std::map<int, std::vector<cublasLtHandle_t>> of;  // devices
+  std::map<int, std::vector<cublasLtHandle_t>> of;  // by device
 };
 Idle& idle() {
   static Idle* const all = new Idle();
@@ -35,7 +35,7 @@ CublasLibrary::CublasLibrary(Device& device, int index)
   if (mine.empty()) {
     const RelaxedCapture relaxed;
     MUONRT_CUBLAS(cublas_api().create(&handle_));
-    mine.reserve(mine.capacity() + 1);  // so that it comes back without fail
+    mine.reserve(mine.capacity() + 1);  // so that returning the handle cannot fail
   } else {
     handle_ = mine.back();
     mine.pop_back();

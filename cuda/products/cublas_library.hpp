@@ -11,28 +11,28 @@
 
 namespace muonrt::cuda {
 
-/// A handle of the library on a GPU, with scratch: finds algorithms and launches them.
+/// A handle of the library on one GPU, with scratch memory. It finds algorithms and launches them.
 class CublasLibrary {
  public:
-  /// @param device  lends the scratch; outlives the result.
-  /// @param index   its GPU, which is current here and in every call.
+  /// @param device  allocates the scratch memory; must outlive this object.
+  /// @param index  index of its GPU, which must be current here and in every call.
   CublasLibrary(Device& device, int index);
   ~CublasLibrary();
   CublasLibrary(const CublasLibrary&) = delete;
   CublasLibrary& operator=(const CublasLibrary&) = delete;
 
-  /// Algorithms for as many matrices as the layouts say, best first as the library sees it; none
-  /// for a shape that it does not compute.
-  std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& words, Depth depth,
-                                             int most) const;
-  /// Whether the algorithm computes as many in one launch as the layouts say: more than it was
-  /// chosen for may want another workspace.
-  bool takes(const MatmulDescriptors& words, const cublasLtMatmulAlgo_t& algorithm) const;
-  /// Whether it has launches of many matrices at all.
+  /// Returns algorithms for the number of matrices in the layouts, in the library's order of
+  /// preference. Empty if the library does not compute the shape.
+  std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
+                                             int limit) const;
+  /// Whether the algorithm computes all matrices of the layouts in one launch. For more matrices
+  /// than it was chosen for, it may need another workspace.
+  bool takes(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
+  /// Whether the algorithm supports launches of several matrices.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;
 
-  /// As many matrices of the product as the layouts say, from `first` on.
-  void launch(const MatmulDescriptors& words, const cublasLtMatmulAlgo_t& algorithm,
+  /// Computes the number of matrices in the layouts, starting with matrix `first` of the product.
+  void launch(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm,
               const Product& product, int64_t first, cudaStream_t stream) const;
 
  private:

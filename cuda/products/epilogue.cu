@@ -1,6 +1,6 @@
-// What is left of products: C = beta D + gamma I, where there is nothing to multiply (the identity
-// is added in f32, before the one rounding); the mirror that makes a symmetric result of the
-// vendor's symmetric to the bit; X + gamma I in place, which goes down the diagonals alone.
+// The passes that complete products: C = beta D + gamma I, if there is nothing to multiply (the
+// identity is added in f32, before the only rounding); the mirror, which makes a symmetric result
+// of cuBLASLt bitwise symmetric; and X + gamma I in place, which reads only the diagonals.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"
@@ -43,16 +43,17 @@ __global__ void __launch_bounds__(kThreads) scale_add_kernel(Product p) {
   }
 }
 
-/// Two squares on or above the diagonal, side by side: elements of two bytes by vectors. Of a
-/// square on the diagonal the parts of rows that lie below it.
+/// Two neighboring squares on or above the diagonal, with elements of two bytes, by vectors. In a
+/// square on the diagonal this also stores elements below it.
 __device__ inline void mirror_halves(Tile& tile, const TransposedTile<false>& c, bool on_diagonal) {
-  CopyBits how{HalfBits(DType::kF16, DType::kBF16)};  // keeps NaN; nothing asks what it finds
+  CopyBits how{HalfBits(
+      DType::kF16, DType::kBF16)};  // NaN is preserved; its check for non-finite values is not used
   fill_halves(tile, c, how);
   __syncthreads();
   const FlushedTile mine;
   char* const first = c.to.at(mine.col, mine.row, CopyBits::kFrom);
   const int64_t stride = c.to.ld * size_of(CopyBits::kFrom);
-  drain(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
+  flush(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
     char* const at = first + (t * kSide + k * 4) * stride;
     const int below = on_diagonal && t == 0 ? mine.col + k * 4 - mine.row : kWidth;
     if (below >= kWidth) return store_vec16(at, raw.low);
@@ -76,13 +77,13 @@ __device__ inline void mirror_elements(Tile& tile, const TransposedTile<false>& 
       store_raw(c.to.data, c.to.dtype, c.to.index(col, across), Raw<1>{tile.bits[across][col]});
 }
 
-/// The same of four bytes, or whatever the addresses.
+/// As mirror_halves for elements of four bytes, or for addresses of any alignment.
 template <bool kHalves>
 __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c,
                                       bool on_diagonal) {
   const bool vectors = !kHalves && vectors_cross(c);
   for (int t = 0; c.has(t); ++t) {
-    if (t > 0) __syncthreads();  // the square before this is still read
+    if (t > 0) __syncthreads();  // the previous square is still being read
     const bool diagonal = on_diagonal && t == 0;
     if (vectors && !diagonal) {
       WordBits any;
@@ -93,8 +94,9 @@ __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c
   }
 }
 
-/// A block takes two squares of a row of them; one that begins below the diagonal takes the rest.
-/// What is mirrored is read by the block that writes its place, or not written by any.
+/// A thread block processes two squares of a row of squares; if it starts below the diagonal, only
+/// those on or above it. The elements that are mirrored are read by the block that writes their
+/// place, or are written by no block.
 template <bool kHalves>
 __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   __shared__ Tile tile;

@@ -1,7 +1,6 @@
-// C = alpha A op(B) + beta D + gamma I, in plain loops: the readable sibling of the vendor's
-// products, for any mix of f32, bf16 and f16. A thread computes one element over the whole depth in
-// order, in f32, and rounds once. Symmetric products: only what is on and above the diagonal is
-// computed, and each value is stored twice.
+// C = alpha A op(B) + beta D + gamma I in naive loops, for any mix of f32, bf16 and f16. A thread
+// computes one element over the whole depth in order, in f32, and rounds once. Of a symmetric
+// product only the elements on and above the diagonal are computed, and each is stored twice.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/elements.hpp"
@@ -11,7 +10,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int kSide = 16;  // of the square of elements that a block computes
+constexpr int kSide = 16;  // side of the square of elements that a thread block computes
 
 __device__ inline float value_at(const MatrixBatch& m, int64_t matrix, int64_t row, int64_t col) {
   return widen(load<1>(m.data, m.dtype, matrix * m.stride + row * m.ld + col), m.dtype).x[0];

@@ -14,42 +14,42 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int kProposals = 8;  // that are looked at
+constexpr int kProposals = 8;  // number of proposals to check
 
-/// How products of a shape are computed; without an algorithm by naive loops.
+/// How products of a shape are computed. Without an algorithm, naive loops are used.
 struct Recipe {
-  MatmulDescriptors words;
+  MatmulDescriptors descriptors;
   std::optional<cublasLtMatmulAlgo_t> algorithm;
-  bool batches = false;                // the algorithm has launches of many matrices at all
-  std::map<int64_t, bool> takes = {};  // so many in one; asked once
+  bool batches = false;                // the algorithm supports launches of several matrices
+  std::map<int64_t, bool> takes = {};  // by number of matrices: one launch can compute them
 };
 
-/// Layouts of a batch whose matrices follow one another.
-void set_nominal(const MatmulDescriptors& words, const ProductShape& s, int64_t count) {
-  set_batch(words.a, count, s.m * s.a_ld);
-  set_batch(words.b, count, (s.transpose_b ? s.n : s.k) * s.b_ld);
-  set_batch(words.c, count, s.m * s.c_ld);
-  set_batch(words.d, count, s.m * s.d_ld);
+/// Sets the layouts for `count` matrices that are contiguous.
+void set_nominal(const MatmulDescriptors& descriptors, const ProductShape& s, int64_t count) {
+  set_batch(descriptors.a, count, s.m * s.a_ld);
+  set_batch(descriptors.b, count, (s.transpose_b ? s.n : s.k) * s.b_ld);
+  set_batch(descriptors.c, count, s.m * s.c_ld);
+  set_batch(descriptors.d, count, s.m * s.d_ld);
 }
 
-/// The first that is proposed for the nominal batch and takes a single matrix, too, since any batch
-/// may come; else the first for a single one.
+/// Returns the first proposal for the nominal batch that also computes a single matrix, because
+/// batches have any size. If there is none, returns the first proposal for a single matrix.
 std::optional<cublasLtMatmulAlgo_t> chosen(const CublasLibrary& library, const ProductShape& shape,
-                                           const MatmulDescriptors& words) {
+                                           const MatmulDescriptors& descriptors) {
   const int64_t count = nominal_count(shape.m, shape.n);
-  set_nominal(words, shape, count);
-  const auto proposed = library.proposed(words, Depth::kWhole, kProposals);
-  set_nominal(words, shape, 1);
+  set_nominal(descriptors, shape, count);
+  const auto proposed = library.proposed(descriptors, Depth::kWhole, kProposals);
+  set_nominal(descriptors, shape, 1);
   for (const cublasLtMatmulAlgo_t& algorithm : proposed)
-    if (count == 1 || library.takes(words, algorithm)) return algorithm;
+    if (count == 1 || library.takes(descriptors, algorithm)) return algorithm;
   if (count == 1) return std::nullopt;
-  const auto single = library.proposed(words, Depth::kWhole, 1);
+  const auto single = library.proposed(descriptors, Depth::kWhole, 1);
   return single.empty() ? std::nullopt : std::optional(single.front());
 }
 
 Recipe make_recipe(const CublasLibrary& library, const ProductShape& shape) {
   Recipe recipe{words_of(shape), {}};
-  recipe.algorithm = chosen(library, shape, recipe.words);
+  recipe.algorithm = chosen(library, shape, recipe.descriptors);
   recipe.batches = recipe.algorithm && library.has_batches(*recipe.algorithm);
   return recipe;
 }
@@ -71,28 +71,28 @@ class PinnedProducts final : public VendorProducts {
   void multiply(const Product& p, cudaStream_t stream) override {
     Recipe& recipe = recipe_of(product_shape_of(p));
     if (!recipe.algorithm) return naive_gemm(p, stream);
-    set_batches(recipe.words, p, p.c.count);
+    set_batches(recipe.descriptors, p, p.c.count);
     const int64_t launches = takes(recipe, p.c.count) ? 1 : p.c.count;
-    if (launches > 1) set_batches(recipe.words, p, 1);
+    if (launches > 1) set_batches(recipe.descriptors, p, 1);
     const RelaxedCapture relaxed;  // the first launch of an algorithm may load it
     for (int64_t i = 0; i < launches; ++i)
-      library_.launch(recipe.words, *recipe.algorithm, p, i, stream);
+      library_.launch(recipe.descriptors, *recipe.algorithm, p, i, stream);
   }
 
  private:
-  /// Of so many matrices, for which the layouts are set.
+  /// Whether one launch computes `count` matrices, for which the layouts are set.
   bool takes(Recipe& recipe, int64_t count) {
     if (count == 1 || !recipe.batches) return count == 1;
     const auto found = recipe.takes.find(count);
     if (found != recipe.takes.end()) return found->second;
     const RelaxedCapture relaxed;
-    return recipe.takes[count] = library_.takes(recipe.words, *recipe.algorithm);
+    return recipe.takes[count] = library_.takes(recipe.descriptors, *recipe.algorithm);
   }
 
   Recipe& recipe_of(const ProductShape& shape) {
     const auto found = recipes_.find(shape);
     if (found != recipes_.end()) return found->second;
-    const RelaxedCapture relaxed;  // the library allocates where it likes
+    const RelaxedCapture relaxed;  // the library may allocate
     return recipes_.emplace(shape, make_recipe(library_, shape)).first->second;
   }
 

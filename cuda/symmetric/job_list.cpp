@@ -9,8 +9,8 @@ namespace muonrt::cuda {
 
 namespace {
 
-// A depth is cut only where one matrix leaves most of a large GPU idle, into slices that are long
-// beside what it costs to add them up.
+// The depth is cut only if one matrix leaves most of a large GPU idle, and into slices that are
+// long compared with the cost of adding them.
 constexpr int64_t kFewCells = 36, kShortestSlice = 512, kMaxSlices = 8, kWantedJobs = 128;
 
 }  // namespace

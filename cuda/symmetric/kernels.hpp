@@ -11,60 +11,62 @@
 
 namespace muonrt::cuda {
 
-/// Sums of one cell's slice on their way from one kernel to the next.
+/// Number of sums of one slice of a cell, which one kernel passes to the next.
 constexpr int64_t kPartialFloats = int64_t{kCell} * kCell;
 
 struct SymmetricArguments {
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;
-  float* partials;  // kPartialFloats for each job where slices > 1
-  int32_t slices;   // of every problem of this launch
+  float* partials;  // kPartialFloats for each job if slices > 1
+  int32_t slices;   // equal for every problem of this launch
 };
 
-/// Once for a device, before the first launch.
+/// Call it once for each device, before the first launch.
 void symmetric_sm80_prepare();
-/// @param jobs  of square_jobs, all of problems with args.slices slices; a multiple of it.
+/// @param jobs  number of jobs of square_jobs, all of problems with args.slices slices; a multiple
+///     of args.slices.
 void symmetric_sm80(const SymmetricArguments& args, DType element, int64_t jobs,
                     cudaStream_t stream);
 
 struct Sm90Arguments {
-  // Boxes of 128 rows, of 64 for C, and for B where jobs are medium; d where a problem has one.
+  // Boxes of 128 rows; of 64 rows for C, and for B if jobs are medium. Only problems with D have d.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // of mixed_jobs or medium_jobs
-  const int32_t* first;  // of its blocks
+  const int32_t* first;  // index of each block's first job
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
 
 enum class Sm90Jobs {
-  kMixed,   // of mixed_jobs, the depth of no problem is cut
-  kSliced,  // that of all is: squares alone
+  kMixed,   // of mixed_jobs; the depth of no problem is cut
+  kSliced,  // of mixed_jobs, squares only; the depth of every problem is cut
   kMedium,  // of medium_jobs
 };
 
 /// A persistent grid.
 struct Sm90Grid {
   Sm90Jobs jobs;
-  int blocks;  // those of the list; even
-  /// Whether the list has any. Else each block finds a place alone: a cluster of two wants both SMs
-  /// in one GPC, where those of a communicator may have left one.
+  int blocks;  // number of blocks of the list; even
+  /// Whether the list has pairs. If not, each block is launched without a cluster, because a
+  /// cluster of two needs both SMs in one GPC, and the blocks of a communicator may have left only
+  /// one there.
   bool pairs;
   bool early;  // as in Sm90Tuning
 };
 
-/// Once for a device, before the first launch.
+/// Call it once for each device, before the first launch.
 void symmetric_sm90_prepare();
 void symmetric_sm90(const Sm90Arguments& args, DType element, const Sm90Grid& grid,
                     cudaStream_t stream);
 
 struct Sm90SmallArguments {
-  TensorMap a[kProblems], b[kProblems], d[kProblems];  // boxes of 64 rows; d where there is one
+  TensorMap a[kProblems], b[kProblems], d[kProblems];  // boxes of 64 rows; d only if there is a D
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;  // of small_jobs
 };
 static_assert(sizeof(Sm90SmallArguments) <= 4096, "arguments of a kernel");
 
-/// Once for a device, before the first launch.
+/// Call it once for each device, before the first launch.
 void symmetric_sm90_small_prepare();
 /// @param slices  of every problem: 1, 2 or 4.
 /// @param early   as in Sm90Tuning.

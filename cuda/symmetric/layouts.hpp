@@ -4,23 +4,23 @@
 
 #include "backend/update_rules.hpp"
 
-// Which element lies where: in shared memory, in the registers of a warp, in those of a warpgroup.
-// Used by the kernels, by the emulated instructions and by the tests alike.
-// Source: PTX ISA 9.0, matrix fragments of mma.m16n8k16, ldmatrix, stmatrix, wgmma.
+// The position of each element in shared memory and in the registers of a warp or a warpgroup. Used
+// by the kernels, the emulated instructions and the tests. Source: PTX ISA 9.0, matrix fragments of
+// mma.m16n8k16, ldmatrix, stmatrix, wgmma.
 
 namespace muonrt::cuda {
 
-/// Elements of 16 bits in a chunk of 16 bytes, the grain of the swizzles.
+/// Elements of 16 bits in a chunk of 16 bytes, the unit of the swizzles.
 constexpr int kChunk = 8;
 
-/// Byte of a chunk in rows of 64 bytes (32 elements): two rows share a line of banks, and eight
-/// rows of one column of chunks lie in different banks.
+/// Byte offset of a chunk in rows of 64 bytes (32 elements). Two rows share a row of banks, and
+/// eight rows of one column of chunks use different banks.
 MUONRT_HOST_DEVICE constexpr int swizzled64(int row, int chunk) {
   return row * 64 + ((chunk ^ ((row >> 1) & 3)) << 4);
 }
 
-/// The same for rows of 128 bytes, as the TMA copies and wgmma have it in their 128-byte mode. The
-/// memory begins at a multiple of 1024.
+/// As above for rows of 128 bytes, in the 128-byte mode of TMA copies and wgmma. The memory begins
+/// at a multiple of 1024.
 MUONRT_HOST_DEVICE constexpr int swizzled128(int row, int chunk) {
   return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
@@ -43,8 +43,8 @@ MUONRT_HOST_DEVICE constexpr Offset2 mma_c(int lane, int value) {
   return {lane / 4 + 8 * (value >> 1), 2 * (lane % 4) + (value & 1)};
 }
 
-/// ldmatrix.x4: the row and chunk (from the first of a k16 step) whose address a lane gives, so
-/// that the four words are those of A for 16 rows,
+/// ldmatrix.x4: the row and chunk (counted from the first of a k16 step) of the address that a lane
+/// passes, so that the four words are those of A for 16 rows,
 MUONRT_HOST_DEVICE constexpr Offset2 ldmatrix_a(int lane) { return {lane % 16, lane / 16}; }
 /// and of B for 16 columns of C: words 0 and 1 for the first eight, 2 and 3 for the others.
 MUONRT_HOST_DEVICE constexpr Offset2 ldmatrix_b(int lane) {
@@ -57,24 +57,24 @@ MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
           value / 4 * 8 + 2 * (thread % 4) + value % 2};
 }
 
-/// stmatrix.x4 of a warp of a warpgroup, 16 rows by 16 columns of C at column 16 q of a chunk of 64
-/// x 64: the row and chunk of 16 bytes whose address a lane gives. Words in the order of wgmma_c:
-/// (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
+/// stmatrix.x4 of a warp of a warpgroup, 16 rows by 16 columns of C at column 16 q of a square of
+/// 64 x 64: the row and 16-byte chunk of the address that a lane passes. Words are in the order of
+/// wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};
 }
-/// The same registers with .trans, into the mirrored square.
+/// As above for the same registers with .trans, into the mirrored square.
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_mirrored(int warp, int lane, int q) {
   return {8 * (2 * q + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2};
 }
 
-/// Descriptor of an operand of wgmma with the depth contiguous, in the 128-byte swizzle: 8 rows of
-/// 128 bytes are a group of 1024.
-/// @param address  in shared memory, bytes; a step of 16 along the depth adds 32.
+/// Descriptor of an operand of wgmma whose depth is contiguous, in the 128-byte swizzle: 8 rows of
+/// 128 bytes form a group of 1024 bytes.
+/// @param address  in shared memory, in bytes; a step of 16 along the depth adds 32.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
-  constexpr uint64_t kLeading = uint64_t{1} << 16;  // not looked at in this mode
+  constexpr uint64_t kLeading = uint64_t{1} << 16;  // ignored in this mode
   return kSwizzle128 | kGroupStride | kLeading | ((address & 0x3ffff) >> 4);
 }
 

@@ -1,4 +1,5 @@
-// The mixed list: who computes which pair, wide and square tile of a persistent grid, and when.
+// The mixed list: which block of a persistent grid computes which pair, wide or square tile, and in
+// which order.
 
 #include <algorithm>
 #include <array>
@@ -18,13 +19,14 @@ namespace {
 using Shapes = std::span<const SymmetricShape>;
 using Jobs = std::vector<TileJob>;
 
-// Time in sevenths of what a cell's products take for a stage of the depth. An SM takes in 56 bytes
-// a clock: the operands of a square off the diagonal, 32 KB a stage, take it 8 sevenths of the 512
-// clocks of its products (small_jobs.cpp). The other tiles bring less for each product.
+// Times in units of a seventh of the time that the products of a cell take for one stage of the
+// depth. An SM reads 56 bytes per clock, so the operands of a square off the diagonal, 32 KB per
+// stage, take 8 units, while its products take 512 clocks, which are 7 units (small_jobs.cpp). The
+// other tiles read less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
-// Where no result is wider than this, blocks without pairs are faster (measured at 512 to 1,024,
-// and by like lists at 1,280).
+// If no result is wider than this, grids without pairs are faster (measured at 512 to 1,024, and
+// with similar lists at 1,280).
 constexpr int64_t kWidestWithoutPairs = 1280;
 
 int64_t time_of(const TileJob& job, Shapes shapes) {
@@ -33,12 +35,12 @@ int64_t time_of(const TileJob& job, Shapes shapes) {
   return (job.row == job.col ? kCellTime : kSquareTime) * stages;
 }
 
-/// When the last block ends.
+/// The time at which the last block ends.
 int64_t end_of(const JobList& list, Shapes shapes) {
   return busiest(list, [&](const TileJob& job) { return time_of(job, shapes); });
 }
 
-/// What is shared out: pairs, by their upper block, and jobs of one block.
+/// The work to distribute: pairs, represented by their upper block, and jobs of one block.
 struct BlockLoad {
   Jobs pairs, singles;
 };
@@ -75,19 +77,19 @@ TileJob lower_of(TileJob pair) {
   return pair;
 }
 
-/// Places with the least load first, then the first.
+/// A queue of indices, ordered by load and then by index.
 class LeastLoaded {
  public:
   explicit LeastLoaded(const std::vector<int64_t>& loads) {
     for (size_t i = 0; i < loads.size(); ++i) queue_.push({loads[i], i});
   }
   int64_t load() const { return queue_.top().first; }
-  /// Gives `cost` to the first place. @return  its number.
+  /// Adds `cost` to the first index. @return  this index.
   size_t give(int64_t cost) {
-    auto [load, place] = queue_.top();
+    auto [load, index] = queue_.top();
     queue_.pop();
-    queue_.push({load + cost, place});
-    return place;
+    queue_.push({load + cost, index});
+    return index;
   }
 
  private:
@@ -95,7 +97,7 @@ class LeastLoaded {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
 };
 
-/// Pairs given to the first `open` clusters; those that would end later than `bound` are left.
+/// Pairs assigned to the first `open` clusters. Pairs that would end later than `bound` are left.
 struct PairsDealt {
   std::vector<Jobs> of_cluster;
   std::vector<int64_t> loads;
@@ -120,7 +122,7 @@ PairsDealt deal_pairs(const Jobs& pairs, Shapes shapes, size_t open, int64_t bou
   return out;
 }
 
-/// The same, to no more clusters than it takes.
+/// As deal_pairs, with as few clusters as possible.
 PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_t bound) {
   int64_t sum = 0;
   size_t too_deep = 0;
@@ -141,7 +143,8 @@ PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_
   return out;
 }
 
-/// As many to each cluster, whatever they cost; those that fill no whole round are left.
+/// Assigns the same number of pairs to each cluster, whatever they cost. Pairs of an incomplete
+/// round are left.
 PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
   PairsDealt out;
   out.of_cluster.resize(clusters);
@@ -157,7 +160,7 @@ PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
   return out;
 }
 
-/// What becomes of a pair that is given up.
+/// The two wide jobs of a pair that is cut.
 std::array<TileJob, 2> halves_of(const TileJob& pair) {
   std::array<TileJob, 2> out = {pair, lower_of(pair)};
   for (TileJob& half : out) half.kind = JobKind::kWide;
@@ -172,7 +175,7 @@ Jobs with_halves(const Jobs& pairs, Jobs singles) {
   return singles;
 }
 
-/// The singles that `choose` says, as two squares each.
+/// Cuts the singles for which `choose` returns true into two squares each.
 template <class Choose>
 Jobs with_cut(Jobs singles, const Choose& choose) {
   Jobs halves;
@@ -188,17 +191,17 @@ Jobs with_cut(Jobs singles, const Choose& choose) {
 
 bool is_wide(const TileJob& job) { return job.kind == JobKind::kWide; }
 
-/// The wide jobs that fill no whole round, the last ones, cut.
+/// Cuts the last wide jobs, those of an incomplete round.
 Jobs with_last_cut(const Jobs& singles, size_t blocks) {
   size_t keep = static_cast<size_t>(std::count_if(singles.begin(), singles.end(), is_wide));
   keep = keep / blocks * blocks;
   return with_cut(singles, [&](const TileJob&) { return keep == 0 || keep-- == 0; });
 }
 
-/// How the singles follow one another.
+/// The order of the singles.
 enum class Order {
-  kByMatrix,      // as the pairs do, but for a square for each block, which go last
-  kLongestFirst,  // the wide ones of a shape, then its squares
+  kByMatrix,      // in the order of the pairs, except for one square for each block, which is last
+  kLongestFirst,  // the wide jobs of a shape, then its squares
 };
 
 Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
@@ -211,11 +214,11 @@ Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
   std::vector<size_t> rank(shapes.size());
   size_t next = 0;
   for (const int32_t s : deepest_first(shapes)) rank[static_cast<size_t>(s)] = next++;
-  const auto place = [&](const TileJob& job) {
+  const auto index = [&](const TileJob& job) {
     return std::pair{rank[static_cast<size_t>(job.shape)], job.matrix};
   };
   std::stable_sort(singles.begin(), singles.end(),
-                   [&](const TileJob& a, const TileJob& b) { return place(a) < place(b); });
+                   [&](const TileJob& a, const TileJob& b) { return index(a) < index(b); });
   Jobs last;
   for (size_t i = singles.size(); i-- > 0 && last.size() < blocks;) {
     if (is_wide(singles[i])) continue;
@@ -227,7 +230,7 @@ Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
   return singles;
 }
 
-/// Blocks do their pairs first.
+/// A list in which each block processes its pairs first.
 JobList list_of(const std::vector<Jobs>& pairs_of_cluster, const std::vector<Jobs>& of_block) {
   JobList list;
   list.first.push_back(0);
@@ -240,7 +243,7 @@ JobList list_of(const std::vector<Jobs>& pairs_of_cluster, const std::vector<Job
   return list;
 }
 
-/// Each single to the block with the least work.
+/// Assigns each single to the block with the least work.
 JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
   std::vector<int64_t> loads(2 * pairs.loads.size());
   for (size_t b = 0; b < loads.size(); ++b) loads[b] = pairs.loads[b / 2];
@@ -251,22 +254,24 @@ JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
   return list_of(pairs.of_cluster, of_block);
 }
 
-/// Whether it is not worth another try.
+/// Whether another attempt is not worth its time.
 bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
 
-/// A way to share the work out. Fewer pairs are no better: of what they bring, blocks share half.
+/// A distribution of the work. At equal time more pairs are better, because two blocks distribute
+/// half of what a pair reads.
 struct SharedPairs {
   JobList list;
   int64_t makespan = 0;
-  size_t broken = 0;  // pairs
+  size_t broken = 0;  // number of pairs that were cut
 
   bool is_better_than(const SharedPairs& other) const {
     return std::pair{makespan, broken} < std::pair{other.makespan, other.broken};
   }
 };
 
-/// The best way to share out the singles beside these pairs, or the first that ends by `bound`.
-SharedPairs share(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes, int64_t bound) {
+/// The best distribution of the singles with these pairs, or the first that ends by `bound`.
+SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
+                       int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();
   std::optional<SharedPairs> best;
   const auto offer = [&](const Jobs& singles) {
@@ -285,9 +290,9 @@ SharedPairs share(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
   return std::move(*best);
 }
 
-/// Below which no list ends.
+/// A lower bound for the time of every list.
 int64_t least_makespan(const BlockLoad& work, Shapes shapes, int64_t blocks) {
-  int64_t sum = 0, deepest = 0, unit = 0;  // that all costs are multiples of
+  int64_t sum = 0, deepest = 0, unit = 0;  // unit: all costs are multiples of it
   for (const TileJob& pair : work.pairs) sum += 2 * time_of(pair, shapes);
   for (const TileJob& single : work.singles) sum += time_of(single, shapes);
   for (const SymmetricShape& s : shapes) {
@@ -311,22 +316,22 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
   const auto clusters = static_cast<size_t>(blocks / 2);
   int64_t bound = least_makespan(work, shapes, blocks);
   const auto with_bound = [&](int64_t to) {
-    return share(deal_to_few(work.pairs, shapes, clusters, to), work, shapes, to);
+    return distribute(deal_to_few(work.pairs, shapes, clusters, to), work, shapes, to);
   };
   SharedPairs best = with_bound(bound);
   const auto offer = [&](SharedPairs now) {
     if (now.is_better_than(best)) best = std::move(now);
   };
-  if (!is_near(best.makespan,
-               bound))  // where depths differ, loads that differ may leave better gaps
-    offer(share(deal_rounds(work.pairs, shapes, clusters), work, shapes, bound));
+  // If depths differ, clusters with different loads may leave better gaps.
+  if (!is_near(best.makespan, bound))
+    offer(distribute(deal_rounds(work.pairs, shapes, clusters), work, shapes, bound));
   constexpr int kTries = 4;
   for (int i = 0; i < kTries && !is_near(best.makespan, bound); ++i) {
     const int64_t middle = bound + (best.makespan - bound) / 2;
     offer(with_bound(middle));
     if (best.makespan > middle) bound = middle;
   }
-  if (best.broken > 0) offer(with_bound(best.makespan));  // pairs that end by then
+  if (best.broken > 0) offer(with_bound(best.makespan));  // keep the pairs that end by then
   return std::move(best.list);
 }
 

@@ -8,7 +8,7 @@
 namespace muonrt::cuda {
 
 /// A symmetric product as kernels read it: C = alpha A B^T + beta D + gamma I for each matrix of a
-/// batch, elements of 16 bits, ld and stride in elements.
+/// batch, with elements of 16 bits. ld and stride are in elements.
 struct SymmetricProblem {
   const uint16_t *a, *b, *d;  // d null: no D
   uint16_t* c;
@@ -20,11 +20,11 @@ struct SymmetricProblem {
   bool same;  // B is A: the rows of a cell on the diagonal are loaded once
 };
 
-/// Products in one launch at most: what fits into a kernel's arguments.
+/// Maximum number of products in one launch, which fit into a kernel's arguments.
 constexpr int kProblems = 6;
 
-/// Whether the kernels compute it: a symmetric A B^T with all operands bf16 or all f16. A function
-/// of form and dtypes alone.
+/// Whether the kernels compute the product: a symmetric A B^T whose operands are all bf16 or all
+/// f16. It depends only on form and dtypes.
 constexpr bool symmetric_takes(const Product& p) {
   const bool half = p.a.dtype == DType::kBF16 || p.a.dtype == DType::kF16;
   const bool reads_d = p.d.data != nullptr && p.beta != 0.0f;
@@ -35,7 +35,7 @@ constexpr bool symmetric_takes(const Product& p) {
 inline SymmetricShape shape_of(const Product& p) { return {p.c.rows, p.a.cols, p.c.count}; }
 
 /// Errors: INTERNAL unless rows and matrices begin at multiples of 16 bytes, which the kernels'
-/// wide copies need.
+/// vector copies need.
 SymmetricProblem problem_of(const Product& product);
 
 }  // namespace muonrt::cuda

@@ -5,18 +5,18 @@
 #include "base/dtype.hpp"
 #include "cuda/symmetric/ptx_sm75.cuh"
 
-// One instruction of compute capability 8.0 a function. Source: PTX ISA 9.0.
+// One instruction of compute capability 8.0 for each function. Source: PTX ISA 9.0.
 
 namespace muonrt::cuda {
 
-/// Copies `bytes` of 16, zeros behind them; past L1.
+/// Copies `bytes` bytes of 16 and fills the rest with zeros; bypasses L1.
 __device__ inline void copy_async(void* to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                "l"(from), "r"(bytes)
                : "memory");
 }
 __device__ inline void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// All groups but the last kPending have arrived, as this thread sees it.
+/// Waits until all groups of this thread except the last kPending have arrived.
 template <int kPending>
 __device__ inline void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

@@ -4,7 +4,7 @@
 
 #include "base/dtype.hpp"
 
-// The product of a warpgroup, asynchronous: 64 rows of A by N rows of B, 16 deep, both in shared
+// The asynchronous product of a warpgroup: 64 rows of A by N rows of B, 16 deep, both in shared
 // memory. Source: PTX ISA 9.0, wgmma.mma_async.
 
 namespace muonrt::cuda {
@@ -49,7 +49,7 @@ namespace muonrt::cuda {
 #define MUONRT_OUT_128 \
   MUONRT_OUT_96, MUONRT_OUT_8(96), MUONRT_OUT_8(104), MUONRT_OUT_8(112), MUONRT_OUT_8(120)
 
-// Operands behind the sums: descriptors of A and B, and whether to add to what the sums hold.
+// Operands after the sums: descriptors of A and B, and whether to add to the sums.
 #define MUONRT_WGMMA(shape_and_types, list, outputs, a_at, b_at, adds_at)                    \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds_at                             \
                ", 0;\nwgmma.mma_async.sync.aligned." shape_and_types " " list a_at ", " b_at \
@@ -57,7 +57,7 @@ namespace muonrt::cuda {
                : outputs                                                                     \
                : "l"(a), "l"(b), "r"(adds ? 1 : 0))
 
-/// sums = A B^T, added to what they hold if `adds`; values of wgmma_c. kCols is 64, 128, 192 or
+/// sums = A B^T, added to the sums if `adds`; in the order of wgmma_c. kCols is 64, 128, 192 or
 /// 256; the first kCols / 2 sums are used.
 /// @param a, b  wgmma_descriptor.
 template <DType kElement, int kCols, int kSums>
@@ -96,17 +96,17 @@ __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool 
 #undef MUONRT_SUMS_64
 #undef MUONRT_SUMS_32
 
-/// Before the first product of a group: registers written otherwise are visible to it.
+/// Call it before the first product of a group, so that earlier register writes are visible to it.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// All groups but the last kPending are done.
+/// Waits until all groups except the last kPending are complete.
 template <int kPending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-/// After the last wait: nothing that reads the sums moves up past it.
+/// Call it after the last wait, so that the compiler moves no read of the sums before the wait.
 template <int kSums>
 __device__ inline void wgmma_settle(float (&sums)[kSums]) {
 #pragma unroll

@@ -4,31 +4,34 @@
 
 #include "backend/update_rules.hpp"
 
-// The ring of stages between the copies and the products of a block, and who waits for what. Plain
-// C++: the kernel and the model of it in tests/cuda use these functions.
+// The ring of stages between the copies and the products of a thread block, and the barriers of a
+// stage. Plain C++: the kernel and its model in tests/cuda use these functions.
 //
-// Fill f goes to stage f % kRingStages. `full` ends a phase when its bytes have come and a producer
-// has arrived twice; `empty` when both consumers of the block have read it; `peer_empty` when both
-// consumers of the other block of the cluster have. The last counts fills of pairs alone, which
-// come first in both blocks and have the same numbers there: a copy into both blocks waits for
-// both. Every fill of a pair needs both producers: operands take bytes from both, at D's the second
-// arrival is the other block's. A block that could fill a stage alone might end two phases of
-// `peer_empty` before the other one's producer looks.
+// Fill f uses stage f % kRingStages. A phase of `full` ends when all announced bytes have arrived
+// and a producer has arrived twice. A phase of `empty` ends when both consumers of the block have
+// read the stage, and a phase of `peer_empty` when both consumers of the other block of the cluster
+// have. `peer_empty` counts only fills of pairs, which come first in both blocks and have the same
+// numbers there; a copy into both blocks waits for both barriers. Every fill of a pair needs both
+// producers: operands contain bytes from both, and for D the second arrival is that of the other
+// block. If one block could fill a stage alone, it might end two phases of `peer_empty` before the
+// producer of the other block checks it.
 
 namespace muonrt::cuda {
 
 constexpr int kRingStages = 4;
 constexpr int kConsumers = 2;  // warpgroups of a block
-// A stage is given back when the products of the next are under way.
-static_assert(kRingStages >= 2, "a ring of one stage stops");
+// A stage is released when the products of the next one are in flight.
+static_assert(kRingStages >= 2, "a ring of one stage would deadlock");
 
-// Another `ring` than the kernels' is for the model, which has to see a ring of one stage stop.
+// The kernels use the default of `ring`. The model uses other values, to show that a ring of one
+// stage deadlocks.
 MUONRT_HOST_DEVICE constexpr int stage_of(int fill, int ring = kRingStages) { return fill % ring; }
 /// Parity of the phase of `full` that ends with this fill.
 MUONRT_HOST_DEVICE constexpr uint32_t parity_of(int fill, int ring = kRingStages) {
   return static_cast<uint32_t>(fill / ring) & 1u;
 }
-/// Whether a fill has to wait for a former one of its stage, whose parity this is then.
+/// Whether a fill must wait for the previous fill of its stage; parity_before is the parity of that
+/// one.
 MUONRT_HOST_DEVICE constexpr bool waits(int fill, int ring = kRingStages) { return fill >= ring; }
 MUONRT_HOST_DEVICE constexpr uint32_t parity_before(int fill, int ring = kRingStages) {
   return parity_of(fill - ring, ring);

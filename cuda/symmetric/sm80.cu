@@ -1,11 +1,11 @@
 // Symmetric products on compute capability 8.0 and later: C = alpha A B^T + beta D + gamma I,
 // 16-bit elements, f32 sums.
 //
-// A block computes a cell of 128 x 128 (or one slice of its depth): 8 warps, 2 down and 4 across,
-// 64 x 32 each. Operands come 32 deep through a ring of kStages in shared memory (cp.async, rows of
-// 64 bytes in the swizzle of layouts.hpp, read with ldmatrix, multiplied with mma.sync). The
-// rounded result goes to global memory twice from the same registers, by way of shared memory:
-// straight and mirrored. Slices leave their sums in f32 and `finish_kernel` adds them up in order.
+// A thread block computes a cell of 128 x 128, or one slice of its depth, with 8 warps, 2 down and
+// 4 across, of 64 x 32 each. Operands are copied 32 deep through a ring of kStages in shared memory
+// (cp.async, rows of 64 bytes in the swizzle of layouts.hpp, read with ldmatrix, multiplied with
+// mma.sync). The rounded result is stored twice from the same registers, through shared memory:
+// straight and mirrored. Slices store their sums in f32, and `finish_kernel` adds them in order.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/symmetric/kernels.hpp"
@@ -26,21 +26,21 @@ struct Config {
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static constexpr int kWarpRows = 64, kWarpCols = 32;
   static constexpr int kDown = kWarpRows / 16, kAcross = kWarpCols / 8;
-  // A row of the tile on its way out: 16 bytes more, so that columns lie in different banks.
+  // Row length of the staged tile: 16 bytes more, so that columns use different banks.
   static constexpr int kPitch = kCell + kChunk;
 };
 static_assert(Config::kThreads == 32 * (kCell / Config::kWarpRows) * (kCell / Config::kWarpCols));
 static_assert(kCell * Config::kPitch * 2 <= Config::kSharedBytes);
 static_assert(kPartialFloats == kCell * kCell);
 
-/// Sums of a thread, values of mma_c for each 16 x 8 of its warp.
+/// Sums of a thread, in the order of mma_c for each 16 x 8 of its warp.
 using Sums = float[Config::kDown][Config::kAcross][4];
 
 __device__ inline int warp_row() { return static_cast<int>(threadIdx.x) / 32 % 2; }
 __device__ inline int warp_col() { return static_cast<int>(threadIdx.x) / 64; }
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-/// What a thread copies of one operand in each stage: two chunks, 64 rows apart.
+/// The part of one operand that a thread copies in each stage: two chunks, 64 rows apart.
 class Loader {
  public:
   __device__ Loader(const uint16_t* matrix, int ld, int first_row, int n) {
@@ -50,7 +50,7 @@ class Loader {
       from_[i] = matrix + (inside_[i] ? int64_t{row} * ld : 0);
     }
   }
-  /// Elements [k, k + kDepth) of every row, zeros from `end` on.
+  /// Copies elements [k, k + kDepth) of every row, with zeros from `end` on.
   __device__ void load(unsigned char* to, int k, int end) const {
     const int at = k + kChunk * chunk(), left = end - at;
     for (int i = 0; i < 2; ++i) {
@@ -91,7 +91,7 @@ __device__ inline void multiply_stage(Sums& sums, const unsigned char* a, const 
   }
 }
 
-/// The job's sums over its slice of the depth.
+/// Computes the job's sums over its slice of the depth.
 template <DType kElement>
 __device__ inline void multiply_job(Sums& sums, const SymmetricProblem& p, const TileJob& job,
                                     unsigned char* ring) {
@@ -107,12 +107,14 @@ __device__ inline void multiply_job(Sums& sums, const SymmetricProblem& p, const
       a.load(to, block * Config::kDepth, p.k);
       if (!once) b.load(to + Config::kOperandBytes, block * Config::kDepth, p.k);
     }
-    copies_commit();  // a group for every block, empty ones too: the wait counts groups
+    copies_commit();  // one group for each block of the depth, even an empty one, because the wait
+                      // counts groups
   };
   for (int i = 0; i < Config::kStages - 1; ++i) load(begin + i);
   for (int block = begin; block < end; ++block) {
     copies_wait<Config::kStages - 2>();
-    __syncthreads();  // everybody's part of the stage is there, and the one before has been read
+    __syncthreads();  // all threads have copied their part of the stage, and the previous stage has
+                      // been read
     load(block + Config::kStages - 1);
     const unsigned char* stage = ring + (block - begin) % Config::kStages * Config::kStageBytes;
     multiply_stage<kElement>(sums, stage, once ? stage : stage + Config::kOperandBytes);
@@ -121,8 +123,8 @@ __device__ inline void multiply_job(Sums& sums, const SymmetricProblem& p, const
   __syncthreads();  // the ring is free
 }
 
-/// Calls visit(i, j, half, row, col) for each pair of neighbours a thread has; row and col in the
-/// cell.
+/// Calls visit(i, j, half, row, col) for each pair of neighboring elements of a thread; row and col
+/// are relative to the cell.
 template <class Visit>
 __device__ inline void for_pairs(const Visit& visit) {
 #pragma unroll
@@ -137,7 +139,7 @@ __device__ inline void for_pairs(const Visit& visit) {
       }
 }
 
-/// Writes what lies inside of the result, 16 bytes a thread and step.
+/// Stores the part of the tile that is inside the result, 16 bytes for each thread and step.
 __device__ inline void store_tile(const uint16_t* tile, const SymmetricProblem& p, int64_t matrix,
                                   int first_row, int first_col) {
   constexpr int kChunks = kCell / kChunk;
@@ -164,7 +166,7 @@ __device__ inline void finish_job(Words& words, const Sums& sums, const Symmetri
   });
 }
 
-/// Epilogue, then both stores. The shared memory is free.
+/// Epilogue and both stores. The shared memory must be free.
 template <DType kElement>
 __device__ inline void store_job(const Sums& sums, const SymmetricProblem& p, const TileJob& job,
                                  unsigned char* shared) {
@@ -206,10 +208,10 @@ __device__ inline void store_job(const Sums& sums, const SymmetricProblem& p, co
   store_tile(tile, p, job.matrix, first_col, first_row);
 }
 
-/// Where a thread keeps its sums of a slice: neighbouring threads side by side.
-__device__ inline float& partial(float* slot, int i, int j, int value) {
+/// Address of a sum of a slice; those of neighboring threads are adjacent.
+__device__ inline float& partial(float* partials, int i, int j, int value) {
   const int index = (i * Config::kAcross + j) * 4 + value;
-  return slot[index * Config::kThreads + static_cast<int>(threadIdx.x)];
+  return partials[index * Config::kThreads + static_cast<int>(threadIdx.x)];
 }
 
 template <DType kElement>
@@ -220,17 +222,17 @@ __global__ void __launch_bounds__(Config::kThreads, 2)
   Sums sums = {};
   multiply_job<kElement>(sums, p, job, dynamic_shared());
   if (p.slices == 1) return store_job<kElement>(sums, p, job, dynamic_shared());
-  float* slot = args.partials + int64_t{blockIdx.x} * kPartialFloats;
+  float* partials = args.partials + int64_t{blockIdx.x} * kPartialFloats;
 #pragma unroll
   for (int i = 0; i < Config::kDown; ++i)
 #pragma unroll
     for (int j = 0; j < Config::kAcross; ++j)
 #pragma unroll
-      for (int v = 0; v < 4; ++v) partial(slot, i, j, v) = sums[i][j][v];
+      for (int v = 0; v < 4; ++v) partial(partials, i, j, v) = sums[i][j][v];
 }
 
-/// A block adds up the slices of one cell, first to last. With the registers of one block on an SM:
-/// two would spill.
+/// A thread block adds the slices of one cell, first to last. It may use the registers of a whole
+/// SM, because with two blocks on an SM it would spill.
 template <DType kElement>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     finish_kernel(const __grid_constant__ SymmetricArguments args) {
@@ -239,13 +241,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const SymmetricProblem& p = args.problems[job.shape];
   Sums sums = {};
   for (int slice = 0; slice < args.slices; ++slice) {
-    float* slot = args.partials + (first + slice) * kPartialFloats;
+    float* partials = args.partials + (first + slice) * kPartialFloats;
 #pragma unroll
     for (int i = 0; i < Config::kDown; ++i)
 #pragma unroll
       for (int j = 0; j < Config::kAcross; ++j)
 #pragma unroll
-        for (int v = 0; v < 4; ++v) sums[i][j][v] += partial(slot, i, j, v);
+        for (int v = 0; v < 4; ++v) sums[i][j][v] += partial(partials, i, j, v);
   }
   store_job<kElement>(sums, p, job, dynamic_shared());
 }

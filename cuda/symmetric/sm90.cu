@@ -1,22 +1,22 @@
 // Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, f32 sums.
 //
-// A persistent block computes its part of a list (job_list.hpp): tiles of 128 x 256 or 128 x 128,
-// of the mixed list, or of 128 x 192. The kernel is warp-specialized. Warpgroup 0 is the producer:
-// one thread of it has TMA fill a ring of stages, 64 deep, rows of 128 bytes in the 128-byte
-// swizzle. Warpgroups 1 and 2 are the consumers: 64 x 256 each, by wgmma from shared memory, one
-// group of products under way while the stage before is given back. Where two blocks of a cluster
-// share the columns of a pair, each copies half of them into both (multicast).
+// A persistent thread block processes its part of a list (job_list.hpp): tiles of 128 x 256 or 128
+// x 128 of the mixed list, or of 128 x 192. Warpgroup 0 is the producer: one thread starts TMA
+// copies into a ring of stages, 64 deep, in rows of 128 bytes with the 128-byte swizzle. Warpgroups
+// 1 and 2 are the consumers: each multiplies 64 x 256 with wgmma, with one group of products in
+// flight while the previous stage is released. Two blocks of a cluster that share the columns of a
+// pair each copy half of them into both (multicast).
 //
-// Epilogue: D comes through the ring behind the operands. A consumer rounds its sums to half as
-// many registers and stores them under the next tile's products (`multiply`): to shared memory
-// straight (stmatrix) and mirrored (stmatrix.trans) from the same registers, then by TMA.
+// Epilogue: D comes through the ring after the operands. A consumer rounds its sums to half as many
+// registers and stores them during the products of the next tile (`multiply`): to shared memory
+// straight (stmatrix) and mirrored (stmatrix.trans) from the same registers, then with TMA.
 //
-// A stage: 128 rows of A, then 128 to 256 rows of B. Where B is A and a tile touches the diagonal,
-// its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
-// of D: two boxes of 64 columns, or the one that is left.
+// A stage has 128 rows of A, then 128 to 256 rows of B. If B is A and a tile touches the diagonal,
+// its first 128 rows of B are those of A and are copied once. The stages of D follow, with 128 x
+// 128 each: two boxes of 64 columns, or one if the tile has only one left.
 //
-// A launch may begin before the one before it has ended (programmatic launch): up to
-// `griddepcontrol_wait` nothing is read but arguments and lists, which no kernel writes.
+// A launch may begin before the previous one has ended (programmatic launch). Before
+// `griddepcontrol_wait` it reads only arguments and lists, which no kernel writes.
 
 #include "cuda/device/check.hpp"
 #include "cuda/device/launch.hpp"
@@ -41,7 +41,7 @@ struct Config {
   static constexpr int kStagingAt = kRingStages * kStageBytes;
   static constexpr int kBarriersAt = kStagingAt + kConsumers * 2 * kSquareBytes;
   static constexpr int kSharedBytes = kBarriersAt + 3 * kRingStages * 8;
-  // A thread's at the start; what the producer gives up is the consumers': more would never come.
+  // At the start. The consumers get what the producer releases, because no others become available.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8, kProducerRegisters = 40,
                        kConsumerRegisters =
                            kRegisters + (kRegisters - kProducerRegisters) / kConsumers;
@@ -69,19 +69,19 @@ struct Shared {
   }
 };
 
-/// Of a job whose kind the compiler knows: registers are few.
+/// First column of a job whose kind is known at compile time, because registers are few.
 template <bool kMedium>
 __device__ inline int first_col(const TileJob& job) {
   return job.col * (kMedium ? kSquare : kCell);
 }
 
-/// Whether the first rows of B are A's, and lie in shared memory once.
+/// Whether the first rows of B are those of A, and are stored once in shared memory.
 template <bool kMedium>
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
   return p.same && job.row * (kMedium ? 2 : 1) == job.col;
 }
 
-/// Waits for a free stage and announces what comes: one of the two arrivals that make it full.
+/// Waits for a free stage and announces the bytes: one of the two arrivals that make it full.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     mbarrier_wait(shared.empty(fill), parity_before(fill));
@@ -90,8 +90,8 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   mbarrier_arrive_expect_tx(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// D of a job's tile, a cell a stage. Of a pair each producer arrives at the other block's stage,
-/// since nothing else comes from there (ring.hpp).
+/// Copies D of a job's tile, one cell for each stage. In a pair each producer also arrives at the
+/// stage of the other block, because it copies nothing into it (ring.hpp).
 template <bool kMedium>
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
                                  const Shared& shared, int width, uint32_t rank, int& fill) {
@@ -108,7 +108,7 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
   }
 }
 
-/// Fills the ring for one job; one thread. Boxes of B have 128 rows, of medium jobs 64.
+/// Fills the ring for one job; one thread. Boxes of B have 128 rows, those of medium jobs 64.
 template <bool kMedium>
 __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job,
                                    const Shared& shared, uint32_t rank, int& fill) {
@@ -120,9 +120,9 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   const int width = job.kind == JobKind::kSquare ? 1 : 2;
   const int boxes = kMedium ? 3 : width, there = once ? kCell / kRows : 0;
   const int blocks = stages_of(p.k);
-  // Read here: behind each wait they would be read again.
+  // Read here, because otherwise they would be read again after each wait.
   const int row = job.row * kCell, col = job.col * kRows, matrix = job.matrix;
-#pragma unroll 1  // unrolled, the producer runs out of registers
+#pragma unroll 1  // if it were unrolled, the producer would spill registers
   for (int block = 0; block < blocks; ++block, ++fill) {
     open_stage(shared, fill, pair, Config::kOperandBytes + (boxes - there) * kBoxBytes);
     uint64_t* full = shared.full(fill);
@@ -144,21 +144,21 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   if (p.d) produce_d<kMedium>(args, job, shared, width, rank, fill);
 }
 
-/// A consumer has read a stage. Its producer hears it, and the other's that copies into it too.
+/// Releases a stage that a consumer has read, for each producer that copies into it.
 __device__ inline void release(const Shared& shared, int fill, bool pair, uint32_t rank) {
   if (threadIdx.x % 128 != 0) return;
   mbarrier_arrive(shared.empty(fill));
   if (pair) mbarrier_arrive_remote(shared.peer_empty(fill), rank ^ 1u);
 }
 
-/// What a consumer has finished of a tile: words of squares side by side.
+/// The finished elements of a consumer's part of a tile: words of adjacent squares.
 template <int kMost>
 using TileWords = uint32_t[kMost][kStrips * kStripWords];
 
 constexpr int kNone = -1;
 
-/// Stores a square, unless it lies outside of the tile or the result, or is another one's mirror.
-/// TMA stores write whole chunks: a square with a part of one at its end is stored plainly.
+/// Stores a square, unless it is outside of the tile or the result, or the mirror of another one.
+/// TMA stores write whole chunks, so a square that ends with a partial chunk is stored without TMA.
 template <bool kMedium>
 __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& args,
                                     const TileJob& job, const Shared& shared, int consumer,
@@ -191,9 +191,9 @@ __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& 
   tma_store_commit();
 }
 
-/// The products of the next fill, under way; those before are done then, and their stage given
-/// back.
-/// @param adds  to what the sums hold; else the fill is a tile's first.
+/// Starts the products of the next fill; then those before are complete and their stage is
+/// released.
+/// @param adds  add to the sums; false for the first fill of a tile.
 template <DType kElement, int kCols>
 __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, bool pair,
                                       const Shared& shared, int consumer, uint32_t rank,
@@ -208,10 +208,10 @@ __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, 
   ++fill;
 }
 
-/// sums = the products of the next `stages` fills. Meanwhile the tile before is stored, a square
-/// behind each of the first stages. The first square goes ahead: with all 64 words beside the 128
-/// sums ptxas runs out of registers and lets products wait for one another (C7511).
-/// @param before  number of the job that `words` are of; kNone before the first.
+/// sums = the products of the next `stages` fills. Meanwhile the previous tile is stored, one
+/// square after each of the first stages, except the first square: with all 64 words and the 128
+/// sums ptxas would run out of registers and serialize the products (warning C7511).
+/// @param before  index of the job to which `words` belong; kNone before the first.
 template <DType kElement, int kCols, int kMost>
 __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& words, int before,
                                 const Sm90Arguments& args, const TileJob& job, int stages,
@@ -234,7 +234,7 @@ __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& word
   release(shared, fill - 1, pair, rank);
 }
 
-/// The words of a job's tile. A stage of D serves two squares, and is given back when all read it.
+/// Computes the words of a job's tile. A stage of D, used for two squares, is released after both.
 template <DType kElement, int kCols, bool kAdds, int kMost>
 __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[128],
                                    const SymmetricProblem& p, const TileJob& job,
@@ -250,7 +250,7 @@ __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[
                                                    first_col<kCols == 192>(job) + square * kSquare);
     finish_strips<kElement, kAdds, kStrips>(words[square], sums + 32 * square, scales, d, 0, below);
     if (!kAdds || (square % 2 == 0 && square + 1 < kCols / kSquare)) continue;
-    fence_proxy_async();  // what was read is written next by a TMA copy
+    fence_proxy_async();  // the memory is overwritten by a TMA copy next
     warpgroup_sync(consumer);
     release(shared, fill, kCols == 256 && job.kind == JobKind::kPair, rank);
     ++fill;
@@ -291,7 +291,7 @@ __device__ inline void process_tile(TileWords<kMost>& words, int before, const S
   finish_job<kElement, kCols>(words, sums, p, job, shared, consumer, rank, fill);
 }
 
-/// A square whose depth is cut: each slice has sums of its own, which are added up in order.
+/// A square whose depth is cut: each slice has separate sums, which are added in order.
 template <DType kElement>
 __device__ inline void process_slices(TileWords<2>& words, int before, const Sm90Arguments& args,
                                       const TileJob& job, const Shared& shared, int consumer,
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const Shared shared{dynamic_shared()};
   const uint32_t rank = cluster_rank();
   const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // for ptxas: equal in a warp
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // shows ptxas that a warp has one value
   init_mbarriers(shared);
   if (threadIdx.x == 0 && first < end) {
     const int shape = args.jobs[first].shape;
@@ -330,8 +330,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (warp < 4) {
     setmaxnreg_dec<Config::kProducerRegisters>();
     if (warp == 0 && elect_one()) {
-      // Read under this job's copies. Then L1 has it for the consumers, which lack registers for
-      // it.
+      // Read while this job's copies run, so that L1 has it when the consumers read it.
       TileJob next;
       if (first < end) next = args.jobs[first];
       for (int i = first; i < end; ++i) {
@@ -339,7 +338,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         if (i + 1 < end) next = args.jobs[i + 1];
         produce_job<kMedium>(args, job, shared, rank, fill);
       }
-      // Not before: blocks of the next launch would sit on the SMs that are left to a communicator.
+      // Not earlier: blocks of the next launch would occupy the SMs reserved for a communicator.
       griddepcontrol_launch_dependents();
     }
   } else {
@@ -367,7 +366,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         store_square<kMedium>(words[i], args, args.jobs[before], shared, consumer, i);
     if (threadIdx.x % 128 == 0) tma_store_wait();
   }
-  cluster_sync();  // the other block may still copy into this one's memory, or arrive there
+  cluster_sync();  // the other block may still write to this one's memory and barriers
 }
 
 using Kernel = void (*)(Sm90Arguments);

@@ -1,20 +1,21 @@
-// Symmetric products on compute capability 9.0a, small tiles: for few and small matrices, and for
-// narrow ones of a large depth. The sums and the epilogue of sm90.cu, hence its bits.
+// Symmetric products on compute capability 9.0a in small tiles, for few and small matrices, and for
+// narrow ones of a large depth. Sums and epilogue, and therefore the bits, are those of sm90.cu.
 //
-// A block computes 64 x 64 or 64 x 128 (small_jobs.hpp): one thread of its last warp, the
-// producer, has TMA fill a ring of stages, 64 rows of A and 64 or 128 of B, 64 deep; the other
-// threads are the consumer warpgroup. Where B is A and a tile begins on the diagonal, A's rows are
-// copied once. Two blocks share an SM.
+// A thread block computes 64 x 64 or 64 x 128 (small_jobs.hpp). One thread of its last warp, the
+// producer, starts TMA copies into a ring of stages, 64 rows of A and 64 or 128 of B, 64 deep; the
+// other threads are the consumer warpgroup. If B is A and a tile begins on the diagonal, the rows
+// of A are copied once. Two blocks share an SM.
 //
-// Where the depth is cut, the blocks of a cluster compute a slice each of one 64 x 64. They leave
-// their sums in the ring's memory, meet, and each adds up columns of its own, 16 or 32 of them,
-// from all blocks' shared memory in the order of the slices. They meet again before they end, since
-// a block's memory lasts as long as the block.
+// If the depth is cut, each block of a cluster computes one slice of the same 64 x 64. The blocks
+// store their sums in the ring's memory. After a barrier each adds 16 or 32 columns of its own,
+// read from the shared memory of all blocks, in the order of the slices. A second barrier keeps the
+// blocks, and so their memory, until all have read it.
 //
-// Epilogue: D comes through the ring behind the operands, where a stage's last operands lie: sums
-// of slices take the place of the first two. Squares of 64 x 64 through shared memory, straight and
-// mirrored from the same registers (stmatrix), to global memory by plain stores of 16 bytes. On the
-// diagonal the straight copy gives what lies on it and above, the mirrored one what lies below.
+// Epilogue: D comes through the ring after the operands, in the place of a stage's last operand,
+// because sums of slices occupy the first two. Squares of 64 x 64 are staged in shared memory,
+// straight and mirrored from the same registers (stmatrix), and stored in global memory with
+// 16-byte stores. On the diagonal, elements on and above it come from the straight copy, those
+// below it from the mirrored one.
 //
 // Programmatic launch as in sm90.cu.
 
@@ -64,14 +65,14 @@ struct Shared {
   __device__ uint64_t* empty(int fill) const { return full(fill) + kRingStages; }
   __device__ unsigned char* straight() const { return memory + Config::kStagingAt; }
   __device__ unsigned char* mirrored() const { return straight() + Config::kSquareBytes; }
-  /// Four sums of a thread, neighbours' side by side.
+  /// Four sums of a thread; those of neighboring threads are adjacent.
   __device__ float* four_sums(int four) const {
     return reinterpret_cast<float*>(memory) +
            (four * Config::kConsumerThreads + static_cast<int>(threadIdx.x)) * 4;
   }
 };
 
-/// Where a square of the tile lies in the result.
+/// Position of a square of the tile in the result.
 struct Square {
   int row, col;
 };
@@ -80,14 +81,15 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row == job.col;
 }
 
-/// Waits until a fill's stage is free, and announces what comes.
+/// Waits until a fill's stage is free, and announces its bytes.
 __device__ inline void open_stage(const Shared& shared, int fill, int operands) {
   if (waits(fill)) mbarrier_wait(shared.empty(fill), parity_before(fill));
   mbarrier_arrive_expect_tx(shared.full(fill),
                             static_cast<uint32_t>(operands * Config::kOperandBytes));
 }
 
-/// Fills the ring with stages [begin, end) along the depth, then D's squares; one thread.
+/// Fills the ring with stages [begin, end) along the depth, then with D's squares; called by one
+/// thread.
 __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& job,
                                const Shared& shared, int begin, int end) {
   const int once = loads_once(args.problems[job.shape], job);
@@ -110,8 +112,8 @@ __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& jo
              job.row * kSmallCell, job.matrix, shared.full(fill));
 }
 
-/// The products of a fill, under way; those of the fill before are done then, and its stage is
-/// given back.
+/// Starts the products of a fill. When it returns, those of the previous fill are complete and its
+/// stage is released.
 template <DType kElement, int kCols>
 __device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const Shared& shared,
                                       int b_at, int fill) {
@@ -132,13 +134,14 @@ __device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, i
   wgmma_settle(sums);
 }
 
-/// totals = the slices' sums, first to last, of this block's part of the columns. All threads of
-/// the cluster's consumers; the producers' threads meet them once.
+/// Sets totals to the sums of the slices, first to last, for this block's part of the columns.
+/// Called by all consumer threads of the cluster; the producers' threads take part in its
+/// cluster_sync.
 template <int kSlices>
 __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&sums)[32],
                                   const Shared& shared, uint32_t rank) {
   constexpr int kFours = 8 / kSlices;
-  warpgroup_sync(0);  // every warp's products have read the ring
+  warpgroup_sync(0);  // the products of every warp have read the ring
 #pragma unroll
   for (int four = 0; four < 8; ++four) store_four(shared.four_sums(four), sums + 4 * four);
   cluster_sync();
@@ -156,7 +159,7 @@ __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&s
   }
 }
 
-/// From shared to global memory, what `stage_strips` left there.
+/// Stores in global memory what `stage_strips` has written to shared memory.
 template <int kCount>
 __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& job, Square at,
                                     int first, const Shared& shared) {
@@ -177,9 +180,9 @@ __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& jo
   }
 }
 
-/// Finishes and stores kCount strips of a square, from `first` on, unless they lie outside of the
+/// Finishes and stores kCount strips of a square, from `first` on, except parts outside of the
 /// result.
-/// @param d  the square's of D, if kAdds.
+/// @param d  the square of D, if kAdds.
 template <DType kElement, bool kAdds, int kCount>
 __device__ inline void store_square(const float* sums, const SymmetricProblem& p,
                                     const TileJob& job, int square, int first,
@@ -189,14 +192,14 @@ __device__ inline void store_square(const float* sums, const SymmetricProblem& p
   const int below = below_diagonal(scales.gamma != 0.0f && at.row == at.col);
   uint32_t words[kCount * kStripWords];
   finish_strips<kElement, kAdds, kCount>(words, sums, scales, d, first, below);
-  if (square > 0) warpgroup_sync(0);  // the square before is on its way
+  if (square > 0) warpgroup_sync(0);  // until the previous square has been stored
   stage_strips<kCount>(words, first, shared.straight(), shared.mirrored());
   warpgroup_sync(0);
   store_strips<kCount>(p, job, at, first, shared);
 }
 
-/// All of a tile that this block finishes: kCount strips of each square.
-/// @param fill  D's.
+/// Finishes and stores this block's part of a tile: kCount strips of each square.
+/// @param fill  that of D.
 template <DType kElement, int kCount, int kSquares>
 __device__ inline void store_tile(const float* sums, const SymmetricProblem& p, const TileJob& job,
                                   int first, int fill, const Shared& shared) {
@@ -268,9 +271,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksOfSm)
       produce(args, job, shared, begin, end);
       griddepcontrol_launch_dependents();
     }
-    if constexpr (kSlices > 1) cluster_sync();  // with add_slices
+    if constexpr (kSlices > 1) cluster_sync();  // the one in add_slices
   }
-  if constexpr (kSlices > 1) cluster_sync();  // other blocks may still read this one's sums
+  if constexpr (kSlices > 1) cluster_sync();  // other blocks may still read this block's sums
 }
 
 using Kernel = void (*)(Sm90SmallArguments);
@@ -289,7 +292,7 @@ void symmetric_sm90_small_prepare() {
     for (const Kernel kernel : {kernel_of<DType::kBF16>(slices), kernel_of<DType::kF16>(slices)})
       for (const auto& [attribute, value] :
            {std::pair(cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes),
-            // Two blocks on an SM want all that is not L1's at least.
+            // With two blocks on an SM, shared memory must have its largest share of the L1 memory.
             std::pair(cudaFuncAttributePreferredSharedMemoryCarveout,
                       int{cudaSharedmemCarveoutMaxShared})})
         MUONRT_CUDA(cudaFuncSetAttribute(kernel, attribute, value));

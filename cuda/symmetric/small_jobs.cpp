@@ -10,36 +10,36 @@ namespace muonrt::cuda {
 
 namespace {
 
-// A stage is 64 deep, 16 bits an element; 4,096 FLOP a clock and SM. Fitted to one H200 (26
-// November 2026, tiles of each kind at 16 shapes; cuda/MEASUREMENTS.md): a stage takes a block so
-// long however little it has, an SM takes in 62 bytes a clock, all of L2 gives 38 an SM. Two blocks
-// of small tiles share an SM. Between blocks of a cluster 14 (arXiv 2402.13499: 3.3 TB/s of all
-// SMs).
+// A model in clocks. A stage is 64 deep with 16-bit elements; an SM computes 4,096 FLOP per clock.
+// The constants are fitted to one H200, with tiles of each kind at 16 shapes
+// (cuda/MEASUREMENTS.md): every stage takes a block a minimum time, an SM reads at limit 62 bytes
+// per clock, and L2 delivers 38 per SM. Two blocks of small tiles share an SM. Blocks of a cluster
+// read 14 bytes per clock from each other (arXiv 2402.13499: 3.3 TB/s for all SMs).
 constexpr double kStageClocksOfCell = 512, kPort = 62, kL2 = 38, kBetweenBlocks = 14;
-constexpr double kLeastOfSmall = 600, kLeastOfLarge = 690;  // clocks of a stage
-constexpr double kMeetings = 1000;    // of a cluster, and the sums' way through shared memory
-constexpr double kStoreClocks = 0.3;  // of a block's last job, an element
+constexpr double kLeastOfSmall = 600, kLeastOfLarge = 690;  // minimum clocks of a stage
+constexpr double kClusterClocks = 1000;  // barriers of a cluster, sums through shared memory
+constexpr double kStoreClocks = 0.3;     // for each element of a block's last job
 constexpr double kRowBytes = 2.0 * kStageDepth;
 constexpr int64_t kMaxSmallJobs = 1 << 16;
-constexpr double kMediumSurcharge =
-    1.08;  // the model knows no more: they are taken where it is clear
+// Medium tiles are used only if the model has a clear advantage for them.
+constexpr double kMediumSurcharge = 1.08;
 
 const SymmetricShape& shape_of(const TileJob& job, std::span<const SymmetricShape> shapes) {
   return shapes[static_cast<size_t>(job.shape)];
 }
 
-/// What one block of small tiles takes, or two side by side on an SM.
+/// Clocks of one block of small tiles, or of two that share an SM.
 struct BlockClocks {
   double least, loads, products, end;
 
-  BlockClocks beside(const BlockClocks& other) const {
+  BlockClocks with(const BlockClocks& other) const {
     return {std::max(least, other.least), loads + other.loads, products + other.products,
             std::max(end, other.end)};
   }
   double total() const { return std::max({least, loads, products}) + end; }
 };
 
-/// Bytes of a stage: rows of A, and of B those that are not A's.
+/// Bytes of a stage: rows of A, and the rows of B that are not rows of A.
 double stage_bytes(int rows, int cols, bool diagonal) {
   return kRowBytes * (rows + cols - (diagonal ? rows : 0));
 }
@@ -89,9 +89,9 @@ double clocks_of(std::span<const SymmetricShape> shapes, const std::vector<TileJ
                  int sms) {
   struct Sm {
     double clocks = 0;
-    std::optional<BlockClocks> alone;  // a block that no second one has joined
+    std::optional<BlockClocks> single;  // a block that shares its SM with no other yet
   };
-  // Blocks go to the SMs one after the other.
+  // Blocks are assigned to the SMs in turn.
   std::vector<Sm> all(static_cast<size_t>(sms));
   double bytes = 0;
   size_t next = 0;
@@ -102,25 +102,25 @@ double clocks_of(std::span<const SymmetricShape> shapes, const std::vector<TileJ
     const double stages = static_cast<double>(stages_of(shape.k)) / shape.slices;
     const double foreign = shape.slices > 1 ? 4.0 * kSmallCell * kSmallCell / shape.slices *
                                                       (shape.slices - 1) / kBetweenBlocks +
-                                                  kMeetings
+                                                  kClusterClocks
                                             : 0;
     const BlockClocks block{stages * kLeastOfSmall, stages * in / kPort,
                             stages * kStageClocksOfCell * cols / (4.0 * kSmallCell),
                             foreign + kStoreClocks * kSmallCell * cols / shape.slices};
     for (int slice = 0; slice < shape.slices; ++slice) {
       Sm& sm = all[next++ % all.size()];
-      if (sm.alone) {
-        sm.clocks += sm.alone->beside(block).total();
-        sm.alone.reset();
+      if (sm.single) {
+        sm.clocks += sm.single->with(block).total();
+        sm.single.reset();
       } else {
-        sm.alone = block;
+        sm.single = block;
       }
     }
     bytes += in * stages_of(shape.k);
   }
   double longest = 0;
   for (const Sm& sm : all)
-    longest = std::max(longest, sm.clocks + (sm.alone ? sm.alone->total() : 0));
+    longest = std::max(longest, sm.clocks + (sm.single ? sm.single->total() : 0));
   return std::max(longest, bytes / (kL2 * sms));
 }
 

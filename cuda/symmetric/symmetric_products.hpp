@@ -14,38 +14,39 @@
 
 namespace muonrt::cuda {
 
-/// Symmetric products by the kernels of this folder. The kernel follows from the device's kind and
-/// `provider`, how an element is summed from the shape: not from the batch, what else is in the
-/// launch, the number of SMs, alignment or free memory.
+/// Symmetric products with the kernels of this folder. The kernel depends on the device's kind and
+/// `provider`, and the order of an element's sum on the shape. Neither depends on the batch, other
+/// products of the launch, the number of SMs, alignment or free memory.
 class SymmetricProducts {
  public:
-  /// @param device      lends the memory of job lists and sums; outlives this.
-  /// @param provider    kSm80 or kSm90.
-  /// @param sms         that a persistent grid may fill (kSm90).
-  /// @param tuning      of kSm90.
-  /// @param partials    sums of slices that one launch leaves at most, 64 KiB each (kSm80).
+  /// @param device  allocates the memory of job lists and sums; must outlive this object.
+  /// @param provider  kSm80 or kSm90.
+  /// @param sms  number of SMs that a persistent grid may use (kSm90).
+  /// @param tuning  for kSm90.
+  /// @param partials  maximum number of partial sums of cells that one launch leaves, 64 KiB each
+  ///     (kSm80).
   SymmetricProducts(Device& device, SymmetricProvider provider, int sms,
                     const Sm90Tuning& tuning = {}, int64_t partials = 512);
 
   /// Name, for Device::describe.
   std::string identity() const;
-  /// Takes the memory of sums that this shape needs; job lists are made where a list of shapes is
-  /// met for the first time.
+  /// Allocates the memory of sums that this shape needs. A job list is created when its list of
+  /// shapes first occurs.
   void reserve(int64_t n, int64_t k);
-  /// Products of any shapes, one dtype, in as few launches as kernels' arguments allow.
-  /// Every one `symmetric_takes`, k > 0.
+  /// Computes products of any shapes and one dtype, in as few launches as the kernels' arguments
+  /// allow. Every product must satisfy `symmetric_takes` and have k > 0.
   void multiply(std::span<const Product> products, cudaStream_t stream);
 
  private:
   struct DeviceList {
     Buffer jobs;
     int64_t count = 0;
-    Buffer first;  // of a persistent grid's blocks
+    Buffer first;  // of each block of a persistent grid
     Tiles tiles = Tiles::kLarge;
-    bool pairs = false;  // whether it has any
+    bool pairs = false;  // whether the list has pairs
   };
 
-  /// Of one matrix's depth, by this provider's kernels.
+  /// Number of slices of one matrix's depth in this provider's kernels.
   int slices_in(const Product& p) const;
   DeviceList make_list(std::span<const SymmetricShape> shapes, cudaStream_t stream);
   const DeviceList& list_of(std::span<const Product> products, cudaStream_t stream);

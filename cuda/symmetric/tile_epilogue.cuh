@@ -7,7 +7,7 @@
 
 namespace muonrt::cuda {
 
-/// D's elements (row, col) and (row, col + 1) as a word; zeros outside of the result.
+/// Elements (row, col) and (row, col + 1) of D as a word; zeros outside of the result.
 /// @param d    D's matrix of the batch.
 /// @param col  even.
 __device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t* d, int row,
@@ -17,17 +17,17 @@ __device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t*
   return col + 1 < p.n ? *reinterpret_cast<const uint32_t*>(at) : *at;
 }
 
-/// The factors of a product, in registers: an epilogue that read them from the launch's arguments
-/// would do so for every element.
+/// The factors of a product, in registers, because an epilogue that read them from the launch's
+/// arguments would do so for every element.
 struct Scales {
   float alpha, beta, gamma;
 };
 __device__ inline Scales scales_of(const SymmetricProblem& p) { return {p.alpha, p.beta, p.gamma}; }
 
-/// Two neighbours of a row, from their sums to the bits that are stored: alpha acc + beta D + gamma
-/// I in f32, one rounding. The order of the operations is the naive product's.
-/// @param added  D's elements there; not looked at unless kAdds.
-/// @param low_diagonal, high_diagonal  which of them gamma is added to.
+/// Computes the stored bits of two neighbors of a row from their sums: alpha acc + beta D + gamma I
+/// in f32, rounded once. The operations are in the same order as in the naive product.
+/// @param added  D's elements; used only if kAdds.
+/// @param low_diagonal, high_diagonal  whether gamma is added to the element.
 template <DType kElement, bool kAdds>
 __device__ inline uint32_t finished(const Scales& scales, uint32_t added, float low, float high,
                                     bool low_diagonal, bool high_diagonal) {
@@ -42,8 +42,9 @@ __device__ inline uint32_t finished(const Scales& scales, uint32_t added, float 
   return packed<kElement>(low, high);
 }
 
-/// Stores eight neighbours of a row of C: those of [from, to) that lie inside of the result.
-/// @param chunk  the elements; at a multiple of 16 bytes, as is `col` in a row.
+/// Stores the elements [from, to) of eight neighbors of a row of C, except those outside of the
+/// result.
+/// @param chunk  the elements, at a multiple of 16 bytes, as is `col` in its row.
 __device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
                                    const void* chunk, int from = 0, int to = kChunk) {
   if (row >= p.n || col >= p.n) return;

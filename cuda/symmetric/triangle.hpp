@@ -9,11 +9,11 @@
 
 #include "cuda/symmetric/job_list.hpp"
 
-// What the lists of jobs have in common: the order of shapes, and of cells inside a triangle.
+// What the job lists share: the order of shapes, and of cells inside a triangle.
 
 namespace muonrt::cuda {
 
-constexpr int64_t kRasterRows = 8;  // rows whose squares are near in time, so that L2 has them
+constexpr int64_t kRasterRows = 8;  // rows of a band, whose operands L2 then keeps
 
 /// Calls visit(row, col) for 0 <= row <= col < side, column by column inside bands of rows.
 /// @param rows  of a band; 0: kRasterRows.
@@ -25,7 +25,8 @@ void raster(int64_t side, int64_t rows, const Visit& visit) {
       for (int64_t row = band; row < std::min(band + rows, col + 1); ++row) visit(row, col);
 }
 
-/// The same order for the jobs of one matrix that were listed row by row, whatever their widths.
+/// Puts the jobs of one matrix, which are listed row by row, in the same order, whatever their
+/// widths.
 /// @param rows  of a band; 0: row by row.
 inline void order_in_bands(std::span<TileJob> jobs, int64_t rows) {
   if (rows < 2) return;
@@ -34,7 +35,7 @@ inline void order_in_bands(std::span<TileJob> jobs, int64_t rows) {
   });
 }
 
-/// Numbers of the shapes; those of equal depth in the caller's order.
+/// Indices of the shapes, deepest first; shapes of equal depth keep the caller's order.
 inline std::vector<int32_t> deepest_first(std::span<const SymmetricShape> shapes) {
   std::vector<int32_t> order(shapes.size());
   std::iota(order.begin(), order.end(), 0);

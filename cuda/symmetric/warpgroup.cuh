@@ -5,8 +5,8 @@
 #include "cuda/symmetric/tile_epilogue.cuh"
 
 // A warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that wgmma
-// leaves. It has 64 rows; 64 columns of them are a square, four strips of 16. Of a strip a thread
-// has eight sums, which become four words of two neighbours each.
+// computes. It has 64 rows; 64 columns of them are a square, which consists of four strips of 16
+// columns. A thread has eight sums of a strip, which become four words of two neighbors each.
 
 namespace muonrt::cuda {
 
@@ -14,10 +14,10 @@ constexpr int kSquare = 64;
 constexpr int kStrips = kSquare / 16;
 constexpr int kStripWords = 4;
 
-/// The products of 64 rows of A and kCols of B, a stage deep, under way as one group; those of the
-/// group before are done.
-/// @param a, b  where the rows begin in shared memory.
-/// @param adds  to what the sums hold.
+/// Starts the products of 64 rows of A and kCols of B, one stage deep, as one group. When it
+/// returns, the previous group is complete.
+/// @param a, b  addresses of the first rows in shared memory.
+/// @param adds  whether to add to the sums.
 template <DType kElement, int kCols, int kSums>
 __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t b, bool adds) {
   const uint64_t rows = wgmma_descriptor(a), cols = wgmma_descriptor(b);
@@ -30,9 +30,9 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   wgmma_wait<1>();
 }
 
-/// Byte, in a swizzled square of 64 x 64, of the row and chunk whose address this thread gives for
-/// a strip's straight copy, and for its mirrored one. A strip further is two chunks further, a bit
-/// of the swizzle's exclusive or, and 16 rows further.
+/// Byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this thread
+/// passes for a strip's straight copy, and for its mirrored one. The next strip is two chunks
+/// further, which is a bit of the swizzle's exclusive or, and 16 rows further.
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);
@@ -45,26 +45,26 @@ __device__ inline int mirrored_at(int strip) {
 }
 
 constexpr int kNoDiagonal = -kSquare;
-/// By how much the row of this thread's first sum of a square lies below its column, if gamma is
-/// added on the square's diagonal; else kNoDiagonal.
+/// Row minus column of this thread's first sum of a square, if gamma is added on the square's
+/// diagonal; otherwise kNoDiagonal.
 __device__ inline int below_diagonal(bool diagonal) {
   const Offset2 at = wgmma_c(static_cast<int>(threadIdx.x) % 128, 0);
   return diagonal ? at.row - at.col : kNoDiagonal;
 }
 
-/// The words of a strip.
-/// @param d      the square's 64 x 64 of D in shared memory, swizzled; not looked at unless kAdds.
+/// Computes the words of a strip.
+/// @param d  the square of 64 x 64 of D in shared memory, swizzled; used only if kAdds.
 /// @param below  below_diagonal of the square.
 template <DType kElement, bool kAdds>
 __device__ inline void finish_strip(uint32_t* words, const float* sums, const Scales& scales,
                                     const unsigned char* d, int strip, int below) {
   uint32_t added[kStripWords] = {};
   if constexpr (kAdds) {
-    warp_sync();  // without it ptxas has loads go ahead until registers are spilled
+    warp_sync();  // without it ptxas moves loads forward until registers are spilled
     ldmatrix(added, d + straight_at(strip));
   }
-  // A thread has the rows r and r + 8, the columns c, c + 1, c + 8 and c + 9 of a strip: words 0
-  // and 3 are on its diagonal together, words 1 and 2 never, as r and c differ by less than 8
+  // A thread has the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words 0
+  // and 3 are on its diagonal together, words 1 and 2 never, because r and c differ by less than 8
   // there.
   const bool low = below == 16 * strip, high = below == 16 * strip + 1;
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
   }
 }
 
-/// The words of kCount strips of a square, from `first` on.
+/// Computes the words of kCount strips of a square, from `first` on.
 template <DType kElement, bool kAdds, int kCount>
 __device__ inline void finish_strips(uint32_t* words, const float* sums, const Scales& scales,
                                      const unsigned char* d, int first, int below) {
@@ -85,8 +85,8 @@ __device__ inline void finish_strips(uint32_t* words, const float* sums, const S
                                   below);
 }
 
-/// Both copies of kCount strips of a square, from `first` on, into squares of 64 x 64 in shared
-/// memory, swizzled.
+/// Stores both copies of kCount strips of a square, from `first` on, in swizzled squares of 64 x 64
+/// in shared memory.
 template <int kCount>
 __device__ inline void stage_strips(const uint32_t* words, int first, unsigned char* straight,
                                     unsigned char* mirrored) {
@@ -98,7 +98,7 @@ __device__ inline void stage_strips(const uint32_t* words, int first, unsigned c
   }
 }
 
-/// The lower half of a square on the diagonal, from the mirrored one.
+/// Copies the lower half of a square on the diagonal from the mirrored square.
 __device__ inline void complete_diagonal(unsigned char* straight, const unsigned char* mirrored) {
   for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kSquare; i += 128) {
     const int row = i / kSquare, col = i % kSquare;
@@ -109,7 +109,8 @@ __device__ inline void complete_diagonal(unsigned char* straight, const unsigned
   }
 }
 
-/// A staged square to where the result's last column lies, by all threads of a warpgroup.
+/// Stores a staged square that contains the result's last column; called by all threads of a
+/// warpgroup.
 __device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
                                   int first_col, const unsigned char* staging) {
   constexpr int kChunks = kSquare / kChunk;

@@ -1,4 +1,4 @@
-// What only an emulated GPU can be asked: to hold its work back, to fail, to tell what has run.
+// Cases that need an emulated GPU: work that is held back, failures, and counts of what has run.
 
 #include <bit>
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ struct Held {
 
 }  // namespace
 
-TEST_CASE("emulated cuda: a wait ends with TIMEOUT at its deadline", "[emulated]") {
+TEST_CASE("emulated cuda: a wait ends with TIMEOUT after its timeout", "[emulated]") {
   Machine machine(make_device());
   const Buffer memory(*machine.device, 64);
   const auto event = machine.device->create_event();
@@ -58,7 +58,7 @@ TEST_CASE("emulated cuda: ops and events only enqueue", "[emulated]") {
   CHECK(emulator::pending() == before + 5);
 }
 
-TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated]") {
+TEST_CASE("emulated cuda: the error of a kernel is latched and reported", "[emulated]") {
   Machine machine(make_device());
   const Buffer findings(*machine.device, sizeof(Findings)), vote(*machine.device, sizeof(Vote));
   const auto event = machine.device->create_event();
@@ -77,8 +77,9 @@ TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated
   CHECK_NOTHROW(machine.finish());
 }
 
-/// Parts of a gradient for one block: the largest mantissas, more than a lane adds before it must
-/// flush; sizes that change from part to part; every exponent, infinities and NaN; zeros.
+/// Parts of a gradient for one thread block: the largest mantissas, more of them than a lane adds
+/// before it must flush; magnitudes that change from part to part; every exponent, infinities and
+/// NaN; zeros.
 std::vector<float> gradient_of_sizes() {
   std::mt19937 random(3);
   const auto parts = [](size_t n) { return n * 8192; };
@@ -99,7 +100,8 @@ std::vector<float> gradient_of_sizes() {
   return grad;
 }
 
-TEST_CASE("emulated cuda: one block's exact sum of squares holds for all sizes", "[emulated]") {
+TEST_CASE("emulated cuda: the sum of squares of one thread block is exact for all magnitudes",
+          "[emulated]") {
   const std::vector<float> grad = gradient_of_sizes();
   const auto count = std::ssize(grad);
   ParamView view;
@@ -112,7 +114,7 @@ TEST_CASE("emulated cuda: one block's exact sum of squares holds for all sizes",
   }
   Machine machine(make_device());
   auto* list = machine.put_one(int32_t{0});
-  for (const int64_t offset : {0, 4}) {  // bytes
+  for (const int64_t offset : {0, 4}) {  // in bytes
     view.grad = machine.put(grad, offset);
     auto* sums = machine.put(std::vector<int64_t>(kNormWords));
     cuda::sum_squares(list, 1, machine.put_one(view), sums, 1, cuda::handle_of(machine.on()));
@@ -121,10 +123,10 @@ TEST_CASE("emulated cuda: one block's exact sum of squares holds for all sizes",
   }
 }
 
-TEST_CASE("emulated cuda: tallies of sizes about the end of a limb are exact", "[emulated]") {
+TEST_CASE("emulated cuda: tallies of magnitudes near the end of a limb are exact", "[emulated]") {
   std::mt19937 random(4);
   constexpr int64_t kRows = 70, kCols = 200;
-  for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {  // the first of a limb, or the last ones
+  for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {  // the first or the last ones of a limb
     CAPTURE(exponent);
     std::vector<float> x(kRows * kCols);
     Tally expected;
@@ -152,7 +154,8 @@ TEST_CASE("emulated cuda: tallies of sizes about the end of a limb are exact", "
 }
 
 TEST_CASE(
-    "emulated cuda: a step that a peer ends returns when the caller's stream leaves its buffers",
+    "emulated cuda: a step that a peer ends returns after the caller's stream no longer uses the "
+    "buffers",
     "[emulated]") {
   BusyStream theirs;
   AbiRig rig;
@@ -172,7 +175,8 @@ TEST_CASE(
   other.join();
 }
 
-TEST_CASE("emulated cuda: the device current before a call is current after it", "[emulated]") {
+TEST_CASE("emulated cuda: the device that is current before a call is current after it",
+          "[emulated]") {
   cudaSetDevice(1);
   Machine machine(make_device());  // device 0
   machine.finish();

@@ -9,17 +9,18 @@ namespace cuda_test {
 using namespace machines;
 
 /// A device with muonrt's own symmetric products; all other products are naive if it is emulated.
-/// @param reserved_sms  that persistent grids leave to others. @param tuning  of kSm90.
+/// @param reserved_sms  number of SMs that persistent grids leave free.
+/// @param tuning  for kSm90.
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
                                             int reserved_sms = 0,
                                             const muonrt::Sm90Tuning& tuning = {});
 using machines::make_device;
 bool is_emulated();
-/// Says that a case is left out on this machine. A run in which no case asserts anything is
+/// Reports that a case is skipped on this machine. A run in which no case asserts anything is
 /// reported as skipped.
 void leave_out(const char* why);
-/// Calls of the runtime so far that wait, allocate or make an object; 0 on a GPU, which does not
-/// tell.
+/// Number of runtime calls so far that wait, allocate or create an object; 0 on a GPU, which does
+/// not count them.
 int64_t slow_calls();
 
 }  // namespace cuda_test

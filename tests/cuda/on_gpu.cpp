@@ -11,12 +11,12 @@ int cases = 0, without_assertions = 0;
 
 struct CountsCases : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
-  /// A file of tests that hangs, or takes its process with it, has named its case by then.
+  /// Prints the name first, so that it is known if the case hangs or ends the process.
   void testCaseStarting(const Catch::TestCaseInfo& info) override {
     ++cases;
     std::cerr << "case: " << info.name << std::endl;
   }
-  /// Left out, or all its loops were empty.
+  /// The case was skipped, or all its loops were empty.
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     without_assertions += stats.totals.assertions.total() == 0;
   }
@@ -41,8 +41,8 @@ int main(int argc, char** argv) {
   const int refused = take_arguments(session, argc, argv);
   if (refused != 0) return refused;
   const auto& asked = session.configData();
-  if (asked.listTests || asked.listTags) {  // no work for a GPU
-    session.run();                          // gives their number
+  if (asked.listTests || asked.listTags) {  // needs no GPU
+    session.run();                          // returns their number
     return 0;
   }
   if (muonrt::cuda_device_count() == 0) {

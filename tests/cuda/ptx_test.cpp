@@ -1,4 +1,4 @@
-// The reader of PTX and its account of who may reach shared memory when, by small texts whose
+// The reader of PTX and its check of the order of accesses to shared memory, with small texts whose
 // results follow from the manual (PTX ISA 9.0, section 9.7).
 
 #include <array>
@@ -54,7 +54,7 @@ void run_kernel(const std::string& text, unsigned threads, void* memory, size_t 
   });
 }
 
-/// What one thread leaves in %r1.
+/// The value of %r1 of one thread at the end.
 uint32_t word_of(const std::string& body) {
   uint32_t word = 0;
   run_kernel(kernel(body + "\tst.u32 \t[%rd0], %r1;\n"), 1, &word);
@@ -63,7 +63,7 @@ uint32_t word_of(const std::string& body) {
 bool predicate_of(const std::string& body) {
   return word_of(body + "\tselp.u32 \t%r1, 1, 0, %p1;\n") != 0;
 }
-/// What one thread leaves in %rd1.
+/// The value of %rd1 of one thread at the end.
 uint64_t long_of(const std::string& body) {
   uint64_t word = 0;
   run_kernel(kernel(body + "\tst.u64 \t[%rd0], %rd1;\n"), 1, &word);
@@ -104,7 +104,8 @@ TEST_CASE("ptx: whole numbers wrap around, and shifts past the width leave nothi
 
 TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part first",
           "[emulated]") {
-  // Bytes 0 to 3 are those of the first, 4 to 7 of the second; 8 | k spreads the sign of byte k.
+  // Bytes 0 to 3 belong to the first operand, 4 to 7 to the second; 8 | k replicates the sign of
+  // byte k.
   CHECK(word_of(
             "mov.u32 %r2, 0x33221100; mov.u32 %r3, 0x77665584; prmt.b32 %r1, %r2, %r3, 0x0527;") ==
         0x00552277u);
@@ -115,7 +116,8 @@ TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part fi
   CHECK(long_of("mov.u32 %r1, 3; mov.u32 %r2, 4; mov.b64 %rd1, {%r1, %r2};") == 0x400000003ull);
   CHECK(word_of("mov.u64 %rd1, 0x500000006; { .reg .b32 %temp; mov.b64 {%temp, %r1}, %rd1; }") ==
         5);
-  // The first float goes above; 3.0078125 lies between two bf16, the even one wins.
+  // The first float becomes the upper half; 3.0078125 lies between two bf16, and the even one is
+  // chosen.
   CHECK(word_of(
             "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40408000; cvt.rn.bf16x2.f32 %r1, %f1, %f2;") ==
         0x3f804040u);
@@ -137,7 +139,7 @@ TEST_CASE("ptx: floats are rounded one operation at a time, and NaN is unordered
   CHECK(float_of(square + "fma.rn.f32 %f1, %f2, %f2, %f3;") == 0x1p-46f);
   CHECK(float_of(square + "mul.rn.f32 %f1, %f2, %f2; add.rn.f32 %f1, %f1, %f3;") == 0.0f);
   CHECK(float_of("mov.f32 %f1, 0f00000001; add.rn.f32 %f1, %f1, %f1;") == 0x1p-148f);
-  CHECK(std::isnan(float_of("add.rn.f32 %f1, %f5, %f5;")));  // never written
+  CHECK(std::isnan(float_of("add.rn.f32 %f1, %f5, %f5;")));  // has no value
   CHECK(float_of("cvt.rn.f32.u16 %f1, 65535;") == 65535.0f);
   CHECK(float_of("mov.u16 %rs1, 0x3555; cvt.f32.f16 %f1, %rs1;") == 0x1.554p-2f);
 }
@@ -176,7 +178,7 @@ TEST_CASE("ptx: vectors are read and written whole, at multiples of their size",
       Contains("beyond the block's shared memory"));
 }
 
-TEST_CASE("ptx: what is not known is refused before anything runs", "[emulated]") {
+TEST_CASE("ptx: unknown text is rejected before a kernel runs", "[emulated]") {
   CHECK_THROWS_WITH(translated(kernel("frob.u32 %r1, %r2;")), Contains("frob.u32 %r1, %r2"));
   CHECK_THROWS_WITH(translated(kernel("add.s32 %r1, %r2, %r77;")), Contains("%r77"));
   CHECK_THROWS_WITH(translated(kernel("bra nowhere;")), Contains("bra nowhere"));
@@ -184,7 +186,7 @@ TEST_CASE("ptx: what is not known is refused before anything runs", "[emulated]"
   CHECK_THROWS_WITH(translated(kernel("@%q add.s32 %r1, %r1, 1;")), Contains("predicate"));
 }
 
-TEST_CASE("ptx: threads that reach a word unordered are found, whoever comes first", "[emulated]") {
+TEST_CASE("ptx: unordered accesses of threads to a word are found in any schedule", "[emulated]") {
   const std::string mine = "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; st.shared.u32 [%r2], %r1;\n";
   const std::string next = "xor.b32 %r2, %r2, 4; ld.shared.u32 %r3, [%r2];\n";
   uint32_t unused = 0;
@@ -196,20 +198,21 @@ TEST_CASE("ptx: threads that reach a word unordered are found, whoever comes fir
   CHECK_THROWS_WITH(
       run(mine + "bar.sync 0;\n" + next + "xor.b32 %r2, %r2, 4; st.shared.u32 [%r2], %r3;\n"),
       race);
-  CHECK_THROWS_WITH(run("mov.u32 %r1, 0; st.shared.u32 [%r1], %r1;"), Contains("beside another"));
+  CHECK_THROWS_WITH(run("mov.u32 %r1, 0; st.shared.u32 [%r1], %r1;"),
+                    Contains("unordered with another"));
   CHECK_NOTHROW(run("mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;"));
-  // Atomics of both warps, then a read that only one of them is ordered with.
+  // Atomic operations of both warps, then a read that is ordered with only one of them.
   const std::string both = "mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;\n";
   const std::string of_last =
       "mov.u32 %r4, %tid.x; setp.eq.s32 %p1, %r4, 63;\n"
       "@%p1 ld.shared.u32 %r3, [%r1];\n";
   CHECK_NOTHROW(run(both + "bar.sync 0;\n" + of_last));
   CHECK_THROWS_WITH(run(both + "bar.warp.sync 0xffffffff;\n" + of_last),
-                    Contains("may not be written yet") || Contains("beside another") ||
+                    Contains("may not be written yet") || Contains("unordered with another") ||
                         Contains("may still be read"));
 }
 
-TEST_CASE("ptx: blocks that reach a word of the device are found, unless by atomics alone",
+TEST_CASE("ptx: unordered accesses of thread blocks to a word are found, except atomic ones",
           "[emulated]") {
   if (!std::getenv("MUONRT_EMULATED_RACES")) return;  // full.ptx and ptx.ptx set it
   std::array<uint32_t, 4> words = {};
@@ -231,25 +234,27 @@ TEST_CASE("ptx: blocks that reach a word of the device are found, unless by atom
   CHECK_NOTHROW(run(own + "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd1];"));
   CHECK_NOTHROW(run("ld.global.u32 %r2, [%rd0];"));
   CHECK_NOTHROW(run("atom.global.add.u32 %r2, [%rd0], 1;"));
-  CHECK_THROWS_WITH(run("mov.u32 %r1, 7; st.global.u32 [%rd0], %r1;"), Contains("beside another"));
+  CHECK_THROWS_WITH(run("mov.u32 %r1, 7; st.global.u32 [%rd0], %r1;"),
+                    Contains("unordered with another"));
   CHECK_THROWS_WITH(run(own + "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd0];"),
                     Contains("not have written yet"));
   CHECK_THROWS_WITH(run(own + "ld.global.u32 %r2, [%rd0+4]; st.global.u32 [%rd1], %r1;"),
                     Contains("may still read"));
   CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; st.global.u32 [%rd0], %r2;"),
-                    Contains("beside another"));
+                    Contains("unordered with another"));
   CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; mov.u32 %r1, %ctaid.x;\n"
                         "setp.eq.s32 %p1, %r1, 1; @%p1 ld.global.u32 %r3, [%rd0];"),
                     Contains("not have written yet"));
 }
 
-TEST_CASE("ptx: what engines read has been written, fenced, and handed on", "[emulated]") {
-  const auto run = [](bool fences, bool meets, bool waits) {
+TEST_CASE("ptx: data that the engines read must be written, fenced, and ordered by a barrier",
+          "[emulated]") {
+  const auto run = [](bool fences, bool synchronizes, bool waits) {
     run_threads(128, 4096, [=] {
       const size_t mine = threadIdx.x * 32;
       order::access(0, mine, 32, order::Access::kWrite);
       if (fences) order::fence();
-      if (meets) {
+      if (synchronizes) {
         order::arrive(order::of_block(0));
         __syncthreads();
         order::depart(order::of_block(0));

@@ -10,19 +10,22 @@
 #include "cuda/machine.hpp"
 #include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"
+#include "muonrt/step.h"
+#include "muonrt/tuning.h"
 
-// One rank's optimizer through the C ABI, as a program with streams of its own uses it.
+// One rank's optimizer through the C ABI, in a program that uses its own streams.
 namespace cuda_test {
 
 constexpr int kRows = 8, kCols = 12, kNumel = 6;
 
-/// Throws what the last call said.
+/// Throws the last error message unless `status` is MUONRT_OK.
 inline void ok(muonrt_status_t status) {
   if (status != MUONRT_OK) throw std::runtime_error(muonrt_get_last_error());
 }
 
 /// A matrix for Muon and a vector for AdamW in memory of a GPU, and a staged communicator of one
-/// rank. The vector's gradient is NaN: who steps without a fresh one is voted down.
+/// rank. The vector's gradient is NaN, so a step is skipped unless a new gradient is written
+/// before.
 class AbiRig {
  public:
   explicit AbiRig(int device = 0) : memory(make_device(false, device)) {
@@ -32,10 +35,14 @@ class AbiRig {
     muonrt_comm_destroy(host);
     ok(made);
     muonrt_optimizer_options_init(&options);
+    muonrt_tuning_options_init(&tuning);
+    muonrt_debug_options_init(&debug);
+    options.tuning = &tuning;
+    options.debug = &debug;
     options.device = MUONRT_DEVICE_CUDA;
     options.device_index = device;
-    muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
-    muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
+    muonrt_group_init_muon(&groups[0]);
+    muonrt_group_init_adamw(&groups[1]);
     for (int i = 0; i < 2; ++i) {
       muonrt_param_init(&params[i]);
       params[i].name = i == 0 ? "wide" : "bias";
@@ -69,7 +76,7 @@ class AbiRig {
     muonrt_step_args_init(&args);
     args.lr = 0.5;
     args.stream = stream;
-    return muonrt_optimizer_step(optimizer, &args, nullptr);
+    return muonrt_optimizer_step(nullptr, optimizer, &args);
   }
   std::vector<float> vector() { return memory.get(data, kNumel); }
   std::vector<float> whole() {
@@ -82,6 +89,8 @@ class AbiRig {
   muonrt_comm_t* comm = nullptr;
   muonrt_optimizer_t* optimizer = nullptr;
   muonrt_optimizer_options_t options;
+  muonrt_tuning_options_t tuning;
+  muonrt_debug_options_t debug;
   muonrt_group_t groups[2];
   muonrt_param_t params[2];
   int64_t matrix_shape[2] = {kRows, kCols}, vector_shape[1] = {kNumel};

@@ -11,8 +11,8 @@
 
 namespace cuda_test {
 
-/// A stream of the caller's on the first GPU, whose work goes on until it is told to end. Whoever
-/// frees memory there meanwhile waits for it, too.
+/// A caller's stream on the first GPU whose work does not end before `end`. A call that frees
+/// memory of this GPU waits for it, too.
 class BusyStream {
  public:
   BusyStream() {

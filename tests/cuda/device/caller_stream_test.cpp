@@ -1,5 +1,6 @@
-// Steps through the C ABI of a program that has streams of its own, some of them under capture.
+// Steps through the C ABI in a program that uses its own streams, some of which are being captured.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -10,7 +11,7 @@ using namespace cuda_test;
 
 namespace {
 
-/// A caller's stream, by the ways in which one can be had.
+/// The kinds of streams that a caller can pass.
 enum class Kind { kNull, kLegacy, kPerThread, kBlocking, kNonBlocking };
 constexpr const char* kNames[] = {"null", "legacy", "per thread", "blocking", "non-blocking"};
 
@@ -34,7 +35,7 @@ class CallersStream {
   Kind kind_;
 };
 
-/// Writes the gradient that the optimizer's vector lacks, behind work that takes a while.
+/// Writes the gradient that the optimizer's vector needs, after work that takes a while.
 class Writer {
  public:
   explicit Writer(AbiRig& rig)
@@ -53,7 +54,7 @@ class Writer {
   float* fresh_;
 };
 
-/// Ends a capture. Whether it was whole to its end.
+/// Ends a capture. Returns whether it was valid until its end.
 bool end_capture(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   const cudaError_t result = cudaStreamEndCapture(stream, &graph);
@@ -67,9 +68,10 @@ constexpr cudaStreamCaptureMode kModes[] = {
 
 }  // namespace
 
-TEST_CASE("caller's stream: a step reads the gradients that it has yet to write", "[cuda]") {
-  // {who writes, what is passed}; by the rules of the default stream the latter waits for the
-  // former.
+TEST_CASE("caller's stream: a step waits for gradients that the stream still has to write",
+          "[cuda]") {
+  // {the stream that writes, the stream that is passed}. By the rules of the default stream the
+  // second waits for the first.
   const std::pair<Kind, Kind> cases[] = {
       {Kind::kBlocking, Kind::kBlocking}, {Kind::kNonBlocking, Kind::kNonBlocking},
       {Kind::kNull, Kind::kNull},         {Kind::kLegacy, Kind::kLegacy},
@@ -84,14 +86,15 @@ TEST_CASE("caller's stream: a step reads the gradients that it has yet to write"
     Writer writer(rig);
     const CallersStream theirs(writes), other(passed);
     writer.write(theirs.handle);
-    // Without the wait the gradient would be NaN, and the step skipped.
+    // Without the wait the gradient would be NaN, and the step would be skipped.
     CHECK(rig.step(writes == passed ? theirs.handle : other.handle) == MUONRT_OK);
     for (const float x : rig.vector()) CHECK(x < 0.6f);
   }
 }
 
-TEST_CASE("caller's stream: masters begin as weights that the default stream has yet to write",
-          "[cuda]") {
+TEST_CASE(
+    "caller's stream: masters are copied from weights that the default stream still has to write",
+    "[cuda]") {
   for (const Kind writes : {Kind::kNull, Kind::kBlocking}) {
     INFO(kNames[static_cast<int>(writes)]);
     AbiRig rig;
@@ -104,17 +107,21 @@ TEST_CASE("caller's stream: masters begin as weights that the default stream has
     writer.write(theirs.handle);
     cudaMemcpyAsync(weights, fresh, kNumel * sizeof(uint16_t), cudaMemcpyDefault, theirs.handle);
     ok(rig.create());
-    muonrt_state_view_t master;
-    muonrt_state_view_init(&master);
-    ok(muonrt_optimizer_state(rig.optimizer, 1, MUONRT_STATE_MASTER, &master));
-    for (const float x : rig.memory.get(static_cast<const float*>(master.data), kNumel))
+    muonrt_state_shard_t shards[8];
+    for (muonrt_state_shard_t& shard : shards) muonrt_state_shard_init(&shard);
+    int64_t count = 0;
+    ok(muonrt_optimizer_get_state_shards(shards, 8, &count, rig.optimizer));
+    const auto master = std::find_if(shards, shards + count, [](const muonrt_state_shard_t& shard) {
+      return shard.param == 1 && shard.kind == MUONRT_STATE_MASTER;
+    });
+    REQUIRE(master != shards + count);
+    for (const float x : rig.memory.get(static_cast<const float*>(master->data), kNumel))
       CHECK(x == 2.0f);
   }
 }
 
-TEST_CASE("caller's stream: null does not wait for a stream that waits for no default stream",
-          "[cuda]") {
-  if (!is_emulated()) return;  // who comes first is a GPU's choice
+TEST_CASE("caller's stream: null does not wait for a non-blocking stream", "[cuda]") {
+  if (!is_emulated()) return;  // on a GPU either stream may be first
   AbiRig rig;
   ok(rig.create());
   Writer writer(rig);
@@ -123,28 +130,31 @@ TEST_CASE("caller's stream: null does not wait for a stream that waits for no de
   CHECK(rig.step(nullptr) == MUONRT_SKIPPED);
 }
 
-TEST_CASE("caller's stream: one under capture is refused by name, and nothing is committed",
-          "[cuda]") {
+TEST_CASE(
+    "caller's stream: a captured stream is rejected with an error that names it, and nothing is "
+    "committed",
+    "[cuda]") {
   for (const Kind kind : {Kind::kPerThread, Kind::kBlocking, Kind::kNonBlocking}) {
     for (const cudaStreamCaptureMode mode : kModes) {
       INFO(kNames[static_cast<int>(kind)] << ", mode " << static_cast<int>(mode));
       AbiRig rig;
       ok(rig.create());
       const CallersStream theirs(kind);
-      // Put off until after the capture: what reads the device's memory waits, too.
+      // Read before the capture, because reading device memory waits, too.
       const std::vector<float> before = rig.whole();
       REQUIRE(cudaStreamBeginCapture(theirs.handle, mode) == cudaSuccess);
       const muonrt_status_t status = rig.step(theirs.handle);
-      const std::string said = muonrt_get_last_error();
+      const std::string message = muonrt_get_last_error();
       CHECK(end_capture(theirs.handle));
       CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
-      CHECK(said.find("captured into a graph") != std::string::npos);
+      CHECK(message.find("captured into a graph") != std::string::npos);
       CHECK(rig.whole() == before);
     }
   }
 }
 
-TEST_CASE("caller's stream: a default stream that a capture forbids is refused by name", "[cuda]") {
+TEST_CASE("caller's stream: a default stream that a capture forbids is rejected with an error",
+          "[cuda]") {
   for (const Kind passed : {Kind::kNull, Kind::kLegacy}) {
     AbiRig rig;
     ok(rig.create());
@@ -152,15 +162,15 @@ TEST_CASE("caller's stream: a default stream that a capture forbids is refused b
     const std::vector<float> before = rig.whole();
     REQUIRE(cudaStreamBeginCapture(captured.handle, cudaStreamCaptureModeRelaxed) == cudaSuccess);
     const muonrt_status_t status = rig.step(theirs.handle);
-    const std::string said = muonrt_get_last_error();
+    const std::string message = muonrt_get_last_error();
     CHECK(end_capture(captured.handle));
     CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
-    CHECK(said.find("captured into a graph") != std::string::npos);
+    CHECK(message.find("captured into a graph") != std::string::npos);
     CHECK(rig.whole() == before);
   }
 }
 
-TEST_CASE("caller's stream: beside a blocking one under capture only masters are refused, by name",
+TEST_CASE("caller's stream: during the capture of a blocking stream only masters are rejected",
           "[cuda]") {
   for (const cudaStreamCaptureMode mode : kModes) {
     for (const bool masters : {false, true}) {
@@ -173,19 +183,22 @@ TEST_CASE("caller's stream: beside a blocking one under capture only masters are
       const CallersStream captured(Kind::kBlocking);
       REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
       const muonrt_status_t status = rig.create();
-      const std::string said = status == MUONRT_OK ? "" : muonrt_get_last_error();
+      const std::string message = status == MUONRT_OK ? "" : muonrt_get_last_error();
       CHECK(end_capture(captured.handle));
-      INFO(said);
+      INFO(message);
       CHECK(status == (masters ? MUONRT_ERROR_NOT_SUPPORTED : MUONRT_OK));
-      CHECK(said.starts_with(masters ? "master weights: a blocking stream, for which the default "
-                                       "stream would wait, is being captured into a graph"
-                                     : ""));
+      CHECK(message.starts_with(masters
+                                    ? "master weights: a blocking stream, for which the default "
+                                      "stream would wait, is being captured into a graph"
+                                    : ""));
     }
   }
 }
 
-TEST_CASE("caller's stream: a step beside the capture of another stream works and spoils nothing",
-          "[cuda]") {
+TEST_CASE(
+    "caller's stream: a step during the capture of another stream works and leaves the capture "
+    "valid",
+    "[cuda]") {
   for (const bool elsewhere : {false, true}) {
     for (const cudaStreamCaptureMode mode : kModes) {
       INFO("mode " << static_cast<int>(mode) << (elsewhere ? ", by another thread" : ""));
@@ -194,13 +207,13 @@ TEST_CASE("caller's stream: a step beside the capture of another stream works an
       Writer writer(rig);
       const CallersStream captured(Kind::kNonBlocking), theirs(Kind::kNonBlocking);
       writer.write(theirs.handle);
-      REQUIRE(rig.step(theirs.handle) == MUONRT_OK);  // the first one allocates
+      REQUIRE(rig.step(theirs.handle) == MUONRT_OK);  // the first step allocates
       REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
       muonrt_status_t status = MUONRT_ERROR_INTERNAL;
-      std::string said;
+      std::string message;
       const auto step = [&] {
         status = rig.step(theirs.handle);
-        said = muonrt_get_last_error();
+        message = muonrt_get_last_error();
       };
       if (elsewhere) {
         std::thread(step).join();
@@ -208,7 +221,7 @@ TEST_CASE("caller's stream: a step beside the capture of another stream works an
         step();
       }
       CHECK(end_capture(captured.handle));
-      INFO(said);
+      INFO(message);
       CHECK(status == MUONRT_OK);
     }
   }

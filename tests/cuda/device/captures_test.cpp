@@ -1,5 +1,5 @@
-// A program captures a stream of its own while muonrt does what waits or allocates: the capture
-// must stay whole.
+// A program captures one of its streams while muonrt waits or allocates. The capture must stay
+// valid.
 
 #include <catch2/catch.hpp>
 #include <utility>
@@ -16,7 +16,7 @@ namespace {
 constexpr cudaStreamCaptureMode kModes[] = {
     cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
 
-/// The program's.
+/// A capture by the program.
 class Capture {
  public:
   explicit Capture(cudaStreamCaptureMode mode) {
@@ -26,7 +26,7 @@ class Capture {
   ~Capture() { cudaStreamDestroy(stream_); }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
-  /// Whether it was whole to its end.
+  /// Ends the capture. Returns whether it was valid until its end.
   bool end() {
     cudaGraph_t graph = nullptr;
     const cudaError_t result = cudaStreamEndCapture(stream_, &graph);
@@ -39,15 +39,15 @@ class Capture {
   cudaStream_t stream_ = nullptr;
 };
 
-/// A caller's allocator that looks whether its memory is still written when it comes back.
-struct Watched {
+/// A caller's allocator that counts the operations that are pending when memory is released.
+struct CountingAllocator {
   static void* allocate(void*, int64_t bytes, int, void*) {
     void* memory = nullptr;
     cudaMalloc(&memory, static_cast<size_t>(bytes));
     return memory;
   }
   static void release(void* state, void* memory, int64_t, int, void*) {
-    static_cast<Watched*>(state)->pending += emulator::pending();
+    static_cast<CountingAllocator*>(state)->pending += emulator::pending();
     cudaFree(memory);
   }
   int64_t pending = 0;
@@ -55,7 +55,7 @@ struct Watched {
 
 }  // namespace
 
-TEST_CASE("captures: lists that are met or change beside one leave it whole", "[emulated]") {
+TEST_CASE("captures: new and changed lists during a capture leave it valid", "[emulated]") {
   for (const cudaStreamCaptureMode mode : kModes) {
     INFO("mode " << static_cast<int>(mode));
     Machine machine(make_device(true));
@@ -63,25 +63,27 @@ TEST_CASE("captures: lists that are met or change beside one leave it whole", "[
     auto* message = machine.put(Bytes(256));
     auto* findings = machine.put_one(Findings{});
     const std::vector<OwnedMatrix> owned = {{0, 8, 8}};
-    std::vector<MatrixBlock> pieces = {
+    std::vector<MatrixBlock> blocks = {
         {.matrix = 0, .rows = 2, .cols = 4, .row = 0, .col = 0, .packed_offset = 0}};
     Capture capture(mode);
     for (int64_t col = 0; col < 3; ++col) {
-      pieces[0].col = col;
-      CHECK_NOTHROW(machine.ops().pack(machine.on(), pieces, owned, &matrix,
+      blocks[0].col = col;
+      CHECK_NOTHROW(machine.ops().pack(machine.on(), blocks, owned, &matrix,
                                        {.data = message, .dtype = DType::kF32}, findings));
     }
     CHECK(capture.end());
   }
 }
 
-TEST_CASE("captures: memory goes back to the caller's allocator beside one, when no work is left",
-          "[emulated]") {
+TEST_CASE(
+    "captures: during a capture memory returns to the caller's allocator after its work has ended",
+    "[emulated]") {
   for (const cudaStreamCaptureMode mode : kModes) {
     INFO("mode " << static_cast<int>(mode));
-    Watched watched;
+    CountingAllocator counting;
     cuda::CudaDevice device(
-        0, {.naive_products = true, .allocator = {&watched, Watched::allocate, Watched::release}});
+        0, {.naive_products = true,
+            .allocator = {&counting, CountingAllocator::allocate, CountingAllocator::release}});
     const auto compute = device.create_stream(StreamKind::kCompute);
     const auto comm = device.create_stream(StreamKind::kComm);
     Buffer memory(device, 64);
@@ -89,13 +91,15 @@ TEST_CASE("captures: memory goes back to the caller's allocator beside one, when
     for (Stream* stream : {compute.get(), comm.get()})
       device.ops().fill(*stream, memory.data(), 1, 64);
     memory = Buffer();
-    CHECK(watched.pending == 0);
+    CHECK(counting.pending == 0);
     CHECK(capture.end());
   }
 }
 
-TEST_CASE("captures: an optimizer made, stepped and destroyed beside one leaves it whole",
-          "[emulated]") {
+TEST_CASE(
+    "captures: an optimizer that is created, stepped and destroyed during a capture leaves it "
+    "valid",
+    "[emulated]") {
   for (const cudaStreamCaptureMode mode : kModes) {
     INFO("mode " << static_cast<int>(mode));
     AbiRig rig;
@@ -106,7 +110,8 @@ TEST_CASE("captures: an optimizer made, stepped and destroyed beside one leaves 
       return cudaMalloc(&memory, static_cast<size_t>(bytes)) == cudaSuccess ? memory : nullptr;
     };
     allocator.release = [](void*, void* memory, int64_t, int32_t, void*) { cudaFree(memory); };
-    if (mode == cudaStreamCaptureModeGlobal) rig.options.allocator = &allocator;  // the strictest
+    if (mode == cudaStreamCaptureModeGlobal)
+      rig.tuning.allocator = &allocator;  // the strictest mode
     const float* const gradient = rig.memory.put(std::vector<float>(kNumel, 2.0f));
     cudaStream_t stream = nullptr;
     cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
@@ -120,7 +125,7 @@ TEST_CASE("captures: an optimizer made, stepped and destroyed beside one leaves 
   }
 }
 
-TEST_CASE("captures: symmetric products of new shapes and graphs beside one leave it whole",
+TEST_CASE("captures: symmetric products of new shapes and graphs during a capture leave it valid",
           "[emulated]") {
   for (const cudaStreamCaptureMode mode : kModes) {
     INFO("mode " << static_cast<int>(mode));

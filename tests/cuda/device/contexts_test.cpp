@@ -1,4 +1,4 @@
-// Which GPUs a process touches, as the emulated ones tell: a context takes hundreds of megabytes.
+// The GPUs on which a process creates contexts, which take hundreds of megabytes each.
 
 #include <catch2/catch.hpp>
 #include <thread>
@@ -18,17 +18,17 @@ namespace {
 
 constexpr unsigned kSecond = 1u << 1;
 
-/// What a thread that has never chosen a GPU leaves behind: contexts, and its current device.
+/// The contexts and the current device of a thread that has never selected a GPU.
 struct Trace {
   unsigned contexts = 0;
   int device = -1;
 };
-template <class Work>
-Trace trace(const Work& work) {
+template <class Function>
+Trace trace(const Function& function) {
   Trace out;
   emulator::forget_contexts();
   std::thread([&] {
-    work();
+    function();
     out.contexts = emulator::contexts();
     cudaGetDevice(&out.device);
   }).join();
@@ -37,7 +37,7 @@ Trace trace(const Work& work) {
 
 }  // namespace
 
-TEST_CASE("contexts: an optimizer on the second GPU makes none on the first", "[emulated]") {
+TEST_CASE("contexts: an optimizer on the second GPU creates none on the first", "[emulated]") {
   muonrt_status_t status = MUONRT_ERROR_INTERNAL;
   const Trace left = trace([&] {
     AbiRig rig(1);
@@ -52,7 +52,7 @@ TEST_CASE("contexts: an optimizer on the second GPU makes none on the first", "[
 }
 
 TEST_CASE(
-    "contexts: a thread in a context of its own works in the primary one, and finds its own again",
+    "contexts: a thread with its own context works in the primary one, and then has its own again",
     "[emulated]") {
   int64_t foreign = -1;
   bool own = false;
@@ -75,7 +75,7 @@ TEST_CASE(
   CHECK(own);
 }
 
-TEST_CASE("contexts: a communicator over NCCL on the second GPU makes none on the first",
+TEST_CASE("contexts: a communicator over NCCL on the second GPU creates none on the first",
           "[emulated]") {
   fake_nccl::reset();
   const Trace left = trace([&] {
@@ -95,7 +95,7 @@ TEST_CASE("contexts: a communicator over NCCL on the second GPU makes none on th
   CHECK(left.device == 0);
 }
 
-TEST_CASE("contexts: memory that others have used is asked for on its own GPU", "[emulated]") {
+TEST_CASE("contexts: cached memory is queried on its own GPU", "[emulated]") {
   const Trace left = trace([] {
     auto last = std::make_shared<cuda::CudaEvent>(1);
     for (int i = 0; i < 2; ++i) cuda::CachedMemory(1, 64, true).keep_until(last);

@@ -12,7 +12,7 @@ constexpr auto kSoon = [] { return Deadline::in_ms(60000); };
 
 }  // namespace
 
-TEST_CASE("cuda device: memory is aligned to 256 bytes, counted, and given back", "[cuda]") {
+TEST_CASE("cuda device: memory is aligned to 256 bytes, counted, and freed", "[cuda]") {
   const auto device = make_device(true);
   const int64_t calls = device->allocations(), bytes = device->allocated_bytes();
   CHECK(device->allocate(0) == nullptr);
@@ -29,8 +29,9 @@ TEST_CASE("cuda device: memory is aligned to 256 bytes, counted, and given back"
   CHECK_FALSE(device->host_reaches_memory());
 }
 
-TEST_CASE("cuda device: symmetric products are sm90's by default, where the GPU has them",
-          "[cuda]") {
+TEST_CASE(
+    "cuda device: symmetric products use the sm_90a kernels by default if the GPU supports them",
+    "[cuda]") {
   const auto named = [](const CudaSettings& settings) {
     return make_cuda_device(0, settings)->describe().find("symmetric sm_90a") != std::string::npos;
   };
@@ -45,18 +46,18 @@ TEST_CASE("cuda device: symmetric products are sm90's by default, where the GPU 
   CHECK_FALSE(named({.naive_products = true}));
 }
 
-TEST_CASE("cuda device: more memory than there is is refused by name", "[cuda]") {
+TEST_CASE("cuda device: too large an allocation returns an error with its size", "[cuda]") {
   const auto device = make_device(true);
   try {
     device->allocate(int64_t{1} << 50);
     FAIL("got it");
   } catch (const Error& e) {
     CHECK(e.status() == Status::kOutOfMemory);
-    CHECK(e.message().find("refused") != std::string::npos);
+    CHECK(e.message().find("cannot allocate") != std::string::npos);
   }
 }
 
-TEST_CASE("cuda device: knows its own memory, pinned memory and the host's", "[cuda]") {
+TEST_CASE("cuda device: distinguishes its memory, pinned memory and host memory", "[cuda]") {
   const auto device = make_device(true);
   const Buffer own(*device, 64), shared = Buffer::shared(*device, 64);
   CHECK(device->reaches(own.data()));
@@ -67,13 +68,13 @@ TEST_CASE("cuda device: knows its own memory, pinned memory and the host's", "[c
   if (is_emulated()) CHECK_FALSE(device->reaches(host));
 }
 
-TEST_CASE("cuda device: an event holds back what waits for it, and only that", "[cuda]") {
+TEST_CASE("cuda device: an event blocks only the work that waits for it", "[cuda]") {
   const auto device = make_device(true);
   const auto first = device->create_stream(StreamKind::kCompute);
   const auto second = device->create_stream(StreamKind::kComm);
   const auto made = device->create_event(), done = device->create_event();
   const Buffer memory(*device, 4096), result = Buffer::shared(*device, 4096);
-  device->wait(*second, *made);  // never recorded: holds nothing back
+  device->wait(*second, *made);  // never recorded, so it blocks nothing
   device->synchronize(*made, kSoon());
   for (int round = 1; round <= 3; ++round) {
     device->ops().fill(*first, memory.data(), static_cast<unsigned char>(round), 4096);
@@ -104,7 +105,7 @@ TEST_CASE("cuda device: times grow along a stream", "[cuda]") {
   CHECK_THROWS_AS(device->timestamp(*stream, &elsewhere), Error);
 }
 
-TEST_CASE("cuda device: streams and events of another device are refused", "[cuda]") {
+TEST_CASE("cuda device: streams and events of another device are rejected", "[cuda]") {
   const auto device = make_device(true), host = make_host();
   const auto stream = host->create_stream(StreamKind::kCompute);
   const auto event = host->create_event(), own = device->create_event();
@@ -113,7 +114,8 @@ TEST_CASE("cuda device: streams and events of another device are refused", "[cud
   CHECK_THROWS_AS(device->ops().fill(*stream, nullptr, 0, 1), Error);
 }
 
-TEST_CASE("cuda device: an index that no GPU has is refused by number", "[cuda]") {
+TEST_CASE("cuda device: an index without a GPU is rejected with an error that contains it",
+          "[cuda]") {
   const int count = cuda_device_count();
   for (const int index : {-1, count}) {
     try {
@@ -137,7 +139,8 @@ TEST_CASE("cuda copy: constants, shared and device memory, any size, without a w
     const Buffer third = Buffer::shared(*machine.device, bytes + 1);
     machine.ops().copy(machine.on(), a.data(), shared, bytes);
     machine.ops().copy(machine.on(), third.as<char>(), a.data(), bytes);
-    machine.ops().copy(machine.on(), third.as<char>() + 1, shared, bytes);  // shared to shared, odd
+    machine.ops().copy(machine.on(), third.as<char>() + 1, shared,
+                       bytes);  // shared to shared, at an odd address
     machine.finish();
     CHECK(std::memcmp(third.as<char>() + 1, shared, n) == 0);
     CHECK(third.as<unsigned char>()[0] == shared[0]);
@@ -148,26 +151,26 @@ TEST_CASE("cuda copy: constants, shared and device memory, any size, without a w
   CHECK_THROWS_AS(machine.ops().copy(machine.on(), &host, a.data(), 8), Error);
 }
 
-TEST_CASE("cuda lists: met again they allocate nothing, and changed ones are noticed", "[cuda]") {
+TEST_CASE("cuda lists: known lists allocate nothing, and changed lists are detected", "[cuda]") {
   Machine machine(make_device(true));
   const Bytes content = values(1, DType::kF32, 64);
   const MatrixBatch matrix{machine.put(content), DType::kF32, 8, 8, 8, 1, 0};
   auto* message = machine.put(Bytes(256));
   auto* findings = machine.put_one(Findings{});
   const std::vector<OwnedMatrix> owned = {{0, 8, 8}};
-  std::vector<MatrixBlock> pieces = {
+  std::vector<MatrixBlock> blocks = {
       {.matrix = 0, .rows = 2, .cols = 4, .row = 0, .col = 0, .packed_offset = 0}};
   const auto packed = [&] {
-    machine.ops().pack(machine.on(), pieces, owned, &matrix,
+    machine.ops().pack(machine.on(), blocks, owned, &matrix,
                        {.data = message, .dtype = DType::kF32}, findings);
     return machine.get(reinterpret_cast<const float*>(message), 8);
   };
   packed();
   const int64_t calls = machine.device->allocations();
-  machine.ops().pack(machine.on(), pieces, owned, &matrix, {.data = message, .dtype = DType::kF32},
+  machine.ops().pack(machine.on(), blocks, owned, &matrix, {.data = message, .dtype = DType::kF32},
                      findings);
   CHECK(machine.device->allocations() == calls);
-  pieces[0].col = 3;
+  blocks[0].col = 3;
   const auto moved = packed();
   for (int64_t r = 0; r < 2; ++r)
     for (int64_t c = 0; c < 4; ++c)

@@ -1,5 +1,5 @@
-// Messages between ranks that are threads, where the GPU does not end a copy in time, and those of
-// a rank alone. Emulated: its streams can be held.
+// Messages between ranks that are threads if the GPU does not end a copy in time, and messages of a
+// single rank. Emulated only, because the emulator's streams can be stopped.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -15,16 +15,14 @@ using namespace cuda_test;
 using transport_test::on_ranks;
 
 namespace {
-
-// Milliseconds. The shorter one passes while a GPU is held; that a peer's thread comes to its turn
-// takes less on the busiest machine.
+// Milliseconds. The shorter one passes while a GPU is stopped. A peer's thread needs less than that
+// to start its operation, even on a busy machine.
 constexpr int64_t kShort = 2000, kLong = 60000;
 
 }  // namespace
 
-TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is late with",
-          "[emulated]") {
-  // The GPU stops when rank 1 is about to copy from rank 0, until well after rank 0's deadline.
+TEST_CASE("direct copy: a sender keeps its memory until a slow copy has ended", "[emulated]") {
+  // The GPU stops before rank 1 copies from rank 0, until long after the timeout of rank 0.
   std::thread release;
   ThreadFaults faults;
   faults.before_delivery = [&](const ThreadMessage& m) {
@@ -36,7 +34,7 @@ TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is lat
     });
   };
   ThreadGroup group(2, faults);
-  std::atomic<int64_t> under_way = -1;
+  std::atomic<int64_t> pending_copies = -1;
   const auto errors = on_ranks(2, [&](int rank) {
     const auto comm = make_staged_comm(make_bootstrap(group.transport(rank)), 0);
     comm->set_timeout_ms(kLong);
@@ -50,7 +48,7 @@ TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is lat
       try {
         comm->exchange(machine.on(), {&send, 1}, {});
       } catch (...) {
-        under_way = emulator::pending();
+        pending_copies = emulator::pending();
         throw;
       }
     } else {
@@ -65,12 +63,13 @@ TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is lat
   REQUIRE(errors[0]);
   CHECK(errors[0]->status() == Status::kTimeout);
   CHECK(errors[0]->message().find("rank 1 still copied what was sent") != std::string::npos);
-  CHECK(under_way == 0);
+  CHECK(pending_copies == 0);
   CHECK_FALSE(errors[1]);
 }
 
-TEST_CASE("direct copy: one that the GPU does not end is told with the deadline", "[emulated]") {
-  // Its receiver gives it up some seconds after the deadline.
+TEST_CASE("direct copy: a copy that the GPU does not end is reported with the timeout",
+          "[emulated]") {
+  // The receiver stops waiting some seconds after the timeout.
   ThreadFaults faults;
   faults.before_delivery = [&](const ThreadMessage& m) {
     if (m.to == 1 && m.kind == OperationKind::kExchange) emulator::hold(true);
@@ -107,7 +106,7 @@ TEST_CASE("direct copy: one that the GPU does not end is told with the deadline"
   }
 }
 
-TEST_CASE("direct copy: one rank alone waits for no exchange, and for a reduction to its deadline",
+TEST_CASE("direct copy: a single rank waits for no exchange, and for a reduction until its timeout",
           "[emulated]") {
   ThreadGroup group(1);
   const auto comm = make_staged_comm(make_bootstrap(group.transport(0)), 0);
@@ -134,8 +133,9 @@ TEST_CASE("direct copy: one rank alone waits for no exchange, and for a reductio
   emulator::hold(true);
   comm->exchange(machine.on(), {&send, 1}, {&receive, 1});
   CHECK_THROWS_WITH(comm->reduce_sum(machine.on(), to, sum, 3),
-                    Catch::Contains("before the deadline"));
+                    Catch::Contains("before the timeout"));
   emulator::hold(false);
   machine.finish();
-  CHECK_THROWS_AS(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}), Error);  // it has ended
+  CHECK_THROWS_AS(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}),
+                  Error);  // the communicator has ended
 }

@@ -9,18 +9,19 @@
 
 namespace cuda_test {
 
-/// While one lives, communicators on the first GPU get no memory that others have left before.
+/// While such an object exists, communicators on the first GPU cannot reuse memory that was cached
+/// before.
 class ExhaustedMemoryCache {
  public:
   ExhaustedMemoryCache() {
     take(sizeof(int32_t), true);
     take(65536, false);
   }
-  /// Takes what others have left since. @return  how many pieces: a communicator leaves two.
+  /// Takes the blocks that were cached since. @return  their number; a communicator leaves two.
   int64_t left() { return take(sizeof(int32_t), true) + take(65536, false); }
 
  private:
-  /// Until it is CUDA's. @return  how many were others'.
+  /// Takes blocks until one has to be allocated. @return  the number of cached blocks.
   int64_t take(int64_t bytes, bool pinned) {
     const int64_t calls = emulator::slow_calls();
     int64_t count = -1;

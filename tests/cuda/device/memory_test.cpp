@@ -1,4 +1,4 @@
-// Where a GPU's memory comes from: cudaMalloc, or the caller's functions.
+// The sources of a GPU's memory: cudaMalloc, or the caller's functions.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -22,10 +22,12 @@ AllocatorLedger gpu_ledger() {
   return ledger;
 }
 
-/// Makes the vector's gradient finite, so that steps are not voted down.
-void heal(AbiRig& rig) { rig.params[1].grad = rig.memory.put(std::vector<float>(kNumel, 0.25f)); }
+/// Makes the vector's gradient finite, so that steps are not skipped.
+void make_gradient_finite(AbiRig& rig) {
+  rig.params[1].grad = rig.memory.put(std::vector<float>(kNumel, 0.25f));
+}
 
-/// What three steps leave.
+/// The weights after three steps.
 std::vector<float> after_steps(AbiRig& rig) {
   for (int i = 0; i < 3; ++i) CHECK(rig.step(nullptr) == MUONRT_OK);
   return rig.whole();
@@ -33,7 +35,7 @@ std::vector<float> after_steps(AbiRig& rig) {
 
 std::vector<float> with_own_memory() {
   AbiRig rig;
-  heal(rig);
+  make_gradient_finite(rig);
   ok(rig.create());
   return after_steps(rig);
 }
@@ -46,13 +48,13 @@ void end(AbiRig& rig) {
 }  // namespace
 
 TEST_CASE(
-    "cuda memory: all of an optimizer's comes from the caller's allocator, in a stream's order",
+    "cuda memory: an optimizer allocates all of it with the caller's allocator, in stream order",
     "[cuda]") {
   AllocatorLedger ledger = gpu_ledger();
   const muonrt_allocator_t table = ledger.table();
   AbiRig rig;
-  heal(rig);
-  rig.options.allocator = &table;
+  make_gradient_finite(rig);
+  rig.tuning.allocator = &table;
   ok(rig.create());
   const int64_t at_creation = ledger.calls;
   CHECK(at_creation > 0);
@@ -66,12 +68,11 @@ TEST_CASE(
   CHECK(ledger.without_stream == 0);
 }
 
-TEST_CASE("cuda memory: an allocator that refuses, or gives the host's memory, ends the creation",
-          "[cuda]") {
+TEST_CASE("cuda memory: creation fails if the allocator fails or returns host memory", "[cuda]") {
   check_refusals(gpu_ledger, [](const muonrt_allocator_t& table) {
     AbiRig rig;
-    heal(rig);
-    rig.options.allocator = &table;
+    make_gradient_finite(rig);
+    rig.tuning.allocator = &table;
     const muonrt_status_t status = rig.create();
     return std::pair(status, std::string(muonrt_get_last_error()));
   });
@@ -82,18 +83,18 @@ TEST_CASE("cuda memory: an allocator that refuses, or gives the host's memory, e
   ledger.give = [](void* memory) { std::free(memory); };
   const muonrt_allocator_t table = ledger.table();
   AbiRig rig;
-  rig.options.allocator = &table;
+  rig.tuning.allocator = &table;
   CHECK(rig.create() == MUONRT_ERROR_INVALID_ARGUMENT);
-  const std::string said = muonrt_get_last_error();
-  CHECK(said.find("options: allocator: allocate gave") != std::string::npos);
-  CHECK(said.find("no memory of CUDA device 0") != std::string::npos);
+  const std::string message = muonrt_get_last_error();
+  CHECK(message.find("options: allocator: allocate returned") != std::string::npos);
+  CHECK(message.find("no memory of CUDA device 0") != std::string::npos);
   CHECK(ledger.out.empty());
 }
 
-TEST_CASE("cuda memory: no step takes any, its exchanges and statistics included", "[cuda]") {
+TEST_CASE("cuda memory: no step allocates any, not even for exchanges and statistics", "[cuda]") {
   AbiRig rig;
-  heal(rig);
-  rig.options.health_every = 1;
+  make_gradient_finite(rig);
+  rig.debug.health_every = 1;
   rig.options.clip_norm = 1.0;
   ok(rig.create());
   const int64_t calls = slow_calls();

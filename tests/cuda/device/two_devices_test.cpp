@@ -1,4 +1,4 @@
-// Several GPUs in one process. Left out where there is one only; the emulator has two.
+// Several GPUs in one process. Skipped if there is only one; the emulator has two.
 
 #include <catch2/catch.hpp>
 
@@ -25,7 +25,7 @@ int current() {
   return device;
 }
 
-/// The device that a caller has made current, and after every call still has.
+/// Checks that every call leaves the device current that the caller has selected.
 class Caller {
  public:
   explicit Caller(int device) : device_(device) { cudaSetDevice(device_); }
@@ -77,14 +77,14 @@ TEST_CASE(
       for (size_t i = 0; i < 2; ++i) {
         caller.call("set_grad",
                     [&] { ok(muonrt_optimizer_set_grad(rigs[i]->optimizer, 1, fresh[i])); });
-        // The default stream's names mean that of the optimizer's device.
+        // The handle of the default stream means that of the optimizer's device.
         const cudaStream_t stream = step == 0 ? cudaStreamLegacy : nullptr;
         CHECK(caller.call("step", [&] { return rigs[i]->step(stream); }) == MUONRT_OK);
       }
     }
     for (auto& rig : rigs) {
       int64_t steps = 0;
-      caller.call("get_step", [&] { ok(muonrt_optimizer_get_step(rig->optimizer, &steps)); });
+      caller.call("get_step", [&] { ok(muonrt_optimizer_get_step(&steps, rig->optimizer)); });
       CHECK(steps == 3);
       results.push_back(rig->whole());
       caller.call("destroy", [&] { rig.reset(); });
@@ -94,7 +94,7 @@ TEST_CASE(
   CHECK(results[0][kRows * kCols] != 1.0f);
 }
 
-TEST_CASE("two GPUs: ranks on both of them leave the bits of one rank on one", "[cuda]") {
+TEST_CASE("two GPUs: ranks on both of them are bitwise identical to one rank on one", "[cuda]") {
   if (!has_two()) return;
   bits::Factors one;
   const world::Tensors alone = run_world(
@@ -117,7 +117,8 @@ TEST_CASE("two GPUs: ranks on both of them leave the bits of one rank on one", "
   }
 }
 
-TEST_CASE("two GPUs: memory and streams of the other one are refused by name", "[cuda]") {
+TEST_CASE("two GPUs: memory and streams of the other GPU are rejected with errors that name them",
+          "[cuda]") {
   if (!has_two()) return;
   Machine other(make_device(true, 1));
   float* const theirs = other.put(std::vector<float>(kNumel, 1.0f));
@@ -138,7 +139,7 @@ TEST_CASE("two GPUs: memory and streams of the other one are refused by name", "
   args.lr = 0.5;
   args.device_grad_scale_inv = theirs;
   const std::vector<float> before = rig.whole();
-  CHECK(muonrt_optimizer_step(rig.optimizer, &args, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_step(nullptr, rig.optimizer, &args) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(says("device_grad_scale_inv"));
   cudaStream_t stream = nullptr;
   cudaSetDevice(1);
@@ -151,7 +152,7 @@ TEST_CASE("two GPUs: memory and streams of the other one are refused by name", "
   CHECK(rig.step(nullptr) == MUONRT_OK);
 }
 
-TEST_CASE("two GPUs: the host never copies from memory of the other one", "[cuda]") {
+TEST_CASE("two GPUs: the host never copies from memory of the other GPU", "[cuda]") {
   if (!has_two()) return;
   Machine mine(make_device(true, 0)), other(make_device(true, 1));
   const std::vector<char> bytes(4096);
@@ -164,7 +165,8 @@ TEST_CASE("two GPUs: the host never copies from memory of the other one", "[cuda
   }
 }
 
-TEST_CASE("two GPUs: a communicator of the one refuses an optimizer on the other", "[cuda]") {
+TEST_CASE("two GPUs: an optimizer on one GPU is rejected with a communicator of the other",
+          "[cuda]") {
   if (!has_two()) return;
   AbiRig rig(1);
   rig.options.device_index = 0;

@@ -1,4 +1,4 @@
-// longjmp between stacks is what fortified builds take for a mistake.
+// Fortified builds take longjmp between stacks for an error.
 #undef _FORTIFY_SOURCE
 #include "block.hpp"
 
@@ -21,38 +21,38 @@ namespace emulator {
 
 namespace {
 
-constexpr size_t kStackBytes = 64 << 10, kBroughtBytes = 256, kSharedAlignment = 1024;
+constexpr size_t kStackBytes = 64 << 10, kContributionBytes = 256, kSharedAlignment = 1024;
 constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16, kMaxTurns = 16;
 
-enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kMeets, kWaits, kDone };
+enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kAtAllgather, kWaits, kDone };
 
-/// One thread, with a stack of its own. It serves one block after another.
+/// One thread with its own stack. It runs threads of one block after another.
 struct Fiber {
-  ucontext_t context;  // how it starts
+  ucontext_t context;  // initial context
   jmp_buf here;        // where it stopped
   bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
-  unsigned given = 0, taken = 0;  // what it brings to a barrier or shuffle, and takes away
-  unsigned lane = 0;              // from which a shuffle brings
-  size_t first = 0, count = 0;    // of those it meets
+  unsigned given = 0, taken = 0;  // what it gives to a barrier or shuffle, and takes from it
+  unsigned lane = 0;              // the lane from which a shuffle takes
+  size_t first = 0, count = 0;    // the threads of its allgather
   size_t bytes = 0;
-  unsigned char brought[kBroughtBytes];
-  void (*together)(const unsigned char*) = nullptr;
-  bool (*come)(void*) = nullptr;
-  void* context_of_come = nullptr;
+  unsigned char contribution[kContributionBytes];
+  void (*function)(const unsigned char*) = nullptr;
+  bool (*ready)(void*) = nullptr;
+  void* ready_context = nullptr;
 };
 
 struct Machine {
   jmp_buf scheduler;
   std::vector<std::unique_ptr<Fiber>> fibers;  // reused from block to block
-  std::vector<State> states;                   // of the fibers, side by side
-  std::vector<bool> behind;  // whether a thread may be behind the launches in front of it
-  std::vector<std::vector<unsigned char>> all_brought;  // by first thread of a meeting
-  std::vector<std::vector<unsigned char>> shared;       // by block
+  std::vector<State> states;                   // of the fibers
+  std::vector<bool> may_access;  // whether a thread may access memory that previous launches write
+  std::vector<std::vector<unsigned char>> all_contributions;  // by the first thread of an allgather
+  std::vector<std::vector<unsigned char>> shared;             // by block
   std::vector<std::function<void()>> pending;
   size_t size = 0, current = 0;
-  uint64_t clusters = 0;        // run so far
-  std::vector<unsigned> sleep;  // rounds that a warp stays behind
+  uint64_t clusters = 0;        // number of clusters so far
+  std::vector<unsigned> sleep;  // rounds for which a warp does not run
   uint64_t dice = 1;
   const std::function<void()>* thread = nullptr;
   const Cluster* cluster = nullptr;
@@ -60,9 +60,9 @@ struct Machine {
 };
 
 thread_local std::unique_ptr<Machine> owned_machine;
-constinit thread_local Machine* machine_here = nullptr;  // the owned one: found without a guard
+constinit thread_local Machine* machine_here = nullptr;  // points to the owned one, without a guard
 
-/// Of the thread that runs clusters.
+/// The machine of the calling thread.
 Machine& machine() { return *machine_here; }
 
 size_t threads_of_block() { return machine().cluster->threads.x; }
@@ -100,7 +100,7 @@ void resume(size_t index) {
   setcontext(&f.context);
 }
 
-/// The running thread stops in `state` until all that must meet have come.
+/// Stops the running thread in `state` until all threads of the operation have arrived.
 unsigned stop_at(State state, unsigned given, unsigned lane) {
   Fiber& me = running();
   state_of_running() = state;
@@ -116,7 +116,7 @@ bool all_in(size_t begin, size_t end, State state) {
                      [state](State s) { return s == state; });
 }
 
-/// A barrier opens when every thread of the block that has not ended is there.
+/// Opens a barrier if every thread of the block that has not ended has arrived.
 bool open_barrier(size_t begin) {
   unsigned any = 0;
   bool waits = false;
@@ -135,7 +135,7 @@ bool open_barrier(size_t begin) {
   return waits;
 }
 
-/// A shuffle needs the whole warp.
+/// Opens a shuffle if the whole warp has arrived.
 bool open_shuffle(size_t begin) {
   const size_t end = begin + kWarp;
   if (end > machine().size || !all_in(begin, end, State::kAtShuffle)) return false;
@@ -147,36 +147,37 @@ bool open_shuffle(size_t begin) {
   return true;
 }
 
-/// A meeting opens when all are there for the same one; its first thread keeps what they brought.
-bool open_meeting(size_t begin) {
-  if (machine().states[begin] != State::kMeets) return false;
+/// Opens an allgather if all of its threads have arrived; its first thread stores the
+/// contributions.
+bool open_allgather(size_t begin) {
+  if (machine().states[begin] != State::kAtAllgather) return false;
   const Fiber& leader = *machine().fibers[begin];
   if (leader.first != begin) return false;
   const size_t end = begin + leader.count;
-  if (!all_in(begin, end, State::kMeets)) return false;
+  if (!all_in(begin, end, State::kAtAllgather)) return false;
   for (size_t i = begin; i < end; ++i)
     if (machine().fibers[i]->first != begin || machine().fibers[i]->count != leader.count)
       return false;
-  std::vector<unsigned char>& all = machine().all_brought[begin];
+  std::vector<unsigned char>& all = machine().all_contributions[begin];
   all.resize(leader.bytes * leader.count);
   for (size_t i = begin; i < end; ++i) {
     Fiber& f = *machine().fibers[i];
-    std::memcpy(all.data() + (i - begin) * leader.bytes, f.brought, leader.bytes);
+    std::memcpy(all.data() + (i - begin) * leader.bytes, f.contribution, leader.bytes);
     machine().states[i] = State::kReady;
   }
-  if (leader.together) leader.together(all.data());
+  if (leader.function) leader.function(all.data());
   return true;
 }
 
 bool end_wait(size_t index) {
   if (machine().states[index] != State::kWaits) return false;
   const Fiber& f = *machine().fibers[index];
-  if (!f.come(f.context_of_come)) return false;
+  if (!f.ready(f.ready_context)) return false;
   machine().states[index] = State::kReady;
   return true;
 }
 
-/// Some of what is pending happens, in any order; one piece at least if nothing else can.
+/// Runs some of the pending work, in any order; at least one item if nothing else can run.
 bool do_pending(bool must) {
   bool moved = false;
   for (size_t i = 0; i < machine().pending.size();) {
@@ -208,11 +209,11 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   machine().shared.resize(cluster.blocks.size());
   for (auto& memory : machine().shared)
     memory.assign(cluster.shared_bytes + kSharedAlignment, 0xff);  // NaN in every type
-  machine().all_brought.resize(machine().size);
+  machine().all_contributions.resize(machine().size);
   while (machine().fibers.size() < machine().size)
     machine().fibers.push_back(std::make_unique<Fiber>());
   machine().states.resize(machine().fibers.size(), State::kDone);
-  machine().behind.assign(machine().size, !cluster.early);
+  machine().may_access.assign(machine().size, !cluster.early);
   for (size_t i = 0; i < machine().size; ++i) {
     Fiber& f = *machine().fibers[i];
     const bool at_rest = f.started && machine().states[i] == State::kDone;
@@ -227,7 +228,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   }
 }
 
-/// A warp's threads have a turn, and others while all that holds them up is each other.
+/// Runs a warp's threads, and others while these threads wait only for each other.
 bool let_warp_run(size_t warp) {
   const size_t first = warp * kWarp, end = std::min(first + kWarp, machine().size);
   bool moved = false;
@@ -237,13 +238,13 @@ bool let_warp_run(size_t warp) {
       resume(i);
       moved = true;
     }
-    if (!open_meeting(first)) break;
+    if (!open_allgather(first)) break;
   }
   return moved;
 }
 
-/// Every thread that can has a turn, but for warps that fall behind for a while: what is left
-/// unordered happens in many orders.
+/// Runs every thread that can run, except warps that are delayed for a while, so that unordered
+/// accesses happen in many orders.
 bool let_all_run() {
   bool moved = false, slept = false;
   const size_t warps = (machine().size + kWarp - 1) / kWarp, offset = roll() % warps;
@@ -265,7 +266,7 @@ bool open_all() {
   bool moved = false;
   for (size_t i = 0; i < machine().size; ++i) {
     moved |= end_wait(i);
-    moved |= open_meeting(i);
+    moved |= open_allgather(i);
     if (i % kWarp == 0) moved |= open_shuffle(i);
     if (i % threads_of_block() == 0) moved |= open_barrier(i);
   }
@@ -283,10 +284,10 @@ void run_cluster(const std::function<void()>& thread, const Cluster& cluster) {
     moved |= open_all();
     if (!moved) moved = do_pending(true);
     if (!moved)
-      throw std::logic_error("threads of a block wait for each other in different places");
+      throw std::logic_error("threads of a block wait for each other at different places");
   }
   if (!machine().pending.empty())
-    throw std::logic_error("a block ended while copies of its were under way");
+    throw std::logic_error("a block ended while its copies were in flight");
 }
 
 size_t thread_in_cluster() { return machine().current; }
@@ -310,46 +311,46 @@ bool block_runs(unsigned block) {
   return !all_in(first, first + threads_of_block(), State::kDone);
 }
 
-void meet_for(size_t first, size_t count, const void* brought, size_t bytes,
-              void (*together)(const unsigned char* all)) {
-  if (bytes > kBroughtBytes) throw std::logic_error("a meeting of more than it can keep");
+void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
+                void (*function)(const unsigned char* all)) {
+  if (bytes > kContributionBytes) throw std::logic_error("a contribution has more than 256 bytes");
   Fiber& me = running();
-  me.together = together;
-  state_of_running() = State::kMeets;
+  me.function = function;
+  state_of_running() = State::kAtAllgather;
   me.first = machine().current / threads_of_block() * threads_of_block() + first;
   me.count = count;
   me.bytes = bytes;
-  if (bytes > 0) std::memcpy(me.brought, brought, bytes);
+  if (bytes > 0) std::memcpy(me.contribution, contribution, bytes);
   stop();
 }
 
-const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes) {
-  meet_for(first, count, brought, bytes, nullptr);
-  return machine().all_brought[running().first].data();
+const unsigned char* allgather(size_t first, size_t count, const void* contribution, size_t bytes) {
+  run_as_one(first, count, contribution, bytes, nullptr);
+  return machine().all_contributions[running().first].data();
 }
 
-void griddepcontrol_wait() { machine().behind[machine().current] = true; }
+void griddepcontrol_wait() { machine().may_access[machine().current] = true; }
 void require_predecessors() {
-  if (!machine().behind[machine().current])
-    throw std::logic_error("memory is touched while the launch in front may still run");
+  if (!machine().may_access[machine().current])
+    throw std::logic_error("memory is accessed while the previous launch may still run");
 }
 
-void meet_cluster() {
+void cluster_barrier() {
   Fiber& me = running();
-  me.together = nullptr;
-  state_of_running() = State::kMeets;
+  me.function = nullptr;
+  state_of_running() = State::kAtAllgather;
   me.first = 0;
   me.count = machine().size;
   me.bytes = 0;
   stop();
 }
 
-void wait_until(bool (*come)(void*), void* context) {
-  if (come(context)) return;
+void wait_until(bool (*ready)(void*), void* context) {
+  if (ready(context)) return;
   Fiber& me = running();
   state_of_running() = State::kWaits;
-  me.come = come;
-  me.context_of_come = context;
+  me.ready = ready;
+  me.ready_context = context;
   stop();
 }
 
@@ -364,7 +365,7 @@ int __syncthreads_or(int mine) {
   return static_cast<int>(emulator::stop_at(emulator::State::kAtBarrier, mine != 0, 0));
 }
 void __syncwarp() {
-  emulator::meet(threadIdx.x / emulator::kWarp * emulator::kWarp, emulator::kWarp, nullptr, 0);
+  emulator::allgather(threadIdx.x / emulator::kWarp * emulator::kWarp, emulator::kWarp, nullptr, 0);
 }
 static unsigned shuffle(unsigned mask, unsigned mine, unsigned lane) {
   if (mask != 0xffffffffu) throw std::logic_error("a shuffle of part of a warp");

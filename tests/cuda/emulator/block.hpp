@@ -9,52 +9,53 @@
 
 namespace emulator {
 
-/// Blocks that run side by side and reach each other's dynamic shared memory.
+/// Thread blocks that run at the same time and access each other's dynamic shared memory.
 struct Cluster {
   std::vector<uint3> blocks;  // their indices
   dim3 grid, threads;
   size_t shared_bytes = 0;  // of each block
-  bool early = false;       // its launch may begin before the one in front of it has ended
+  bool early = false;       // its launch may begin before the previous one has ended
 };
 
-/// Runs a cluster: `thread` once for each of its threads, which take turns. Throws what a thread
-/// does, and std::logic_error where they wait for what can no longer come.
+/// Runs a cluster. Calls `thread` once for each of its threads, which take turns. Throws what a
+/// thread throws, and std::logic_error if the threads wait for something that cannot happen.
 void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
 
-// For the stand-ins of instructions; called by a running thread.
+// For the emulated instructions; called by a running thread.
 
-/// Its place among all threads of the cluster, how many those are, and its block's in the cluster.
+/// Index of the thread in the cluster, number of threads of the cluster, and index of the thread's
+/// block.
 size_t thread_in_cluster();
 size_t threads_in_cluster();
 unsigned block_in_cluster();
-/// Number of the cluster, among those that this processor has run.
+/// Number of the cluster, counted over those that this host thread has run.
 uint64_t cluster_number();
-/// Dynamic shared memory of a block of the cluster; garbage at first.
+/// Dynamic shared memory of a block of the cluster; not initialized.
 unsigned char* shared_memory(unsigned block);
-/// Bytes of it.
+/// Size of the dynamic shared memory.
 size_t shared_bytes();
 
-/// Whether a thread of the block has not ended: else nobody may reach its shared memory.
+/// Whether a thread of the block has not ended. Otherwise its shared memory must not be accessed.
 bool block_runs(unsigned block);
 
-/// The thread and `count` - 1 others of its block, from the `first`-th on, meet; each brings
-/// `bytes` (256 at most). What all brought, thread by thread; there until the same threads meet
-/// again.
-const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes);
-/// The same, and `together` runs once, over what all brought, before any of them goes on: for an
-/// instruction that the threads carry out as one.
-void meet_for(size_t first, size_t count, const void* brought, size_t bytes,
-              void (*together)(const unsigned char* all));
-/// The thread waits for the launches in front of its own.
+/// A barrier of `count` threads of the block, from the `first`-th on, in which each contributes
+/// `bytes` (at most 256). Returns all contributions in the order of the threads; they are valid
+/// until the next call of the same threads.
+const unsigned char* allgather(size_t first, size_t count, const void* contribution, size_t bytes);
+/// As allgather. Before any of the threads continues, `function` is called once with all
+/// contributions. For an instruction that the threads execute function.
+void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
+                void (*function)(const unsigned char* all));
+/// Waits for the previous launches.
 void griddepcontrol_wait();
-/// Throws std::logic_error where those may still be running: nothing may be read or written that
-/// they reach.
+/// Throws std::logic_error if these may still run, so that no memory that they access may be read
+/// or written.
 void require_predecessors();
-/// All threads of the cluster meet.
-void meet_cluster();
-/// The thread goes on when `come(context)`, which is asked between turns.
-void wait_until(bool (*come)(void* context), void* context);
-/// `work` happens at some later moment: what another engine of the GPU does.
+/// Barrier of all threads of the cluster.
+void cluster_barrier();
+/// Blocks the thread until `ready(context)` returns true; it is called between turns.
+void wait_until(bool (*ready)(void* context), void* context);
+/// Runs `work` at some later time, as another engine of the GPU would.
 void later(std::function<void()> work);
 
 }  // namespace emulator

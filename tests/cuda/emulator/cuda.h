@@ -1,7 +1,7 @@
 #pragma once
 
-// What cuda/ uses of the driver, with the names and values of its manual; driver.cpp has the
-// functions.
+// The part of the driver that cuda/ uses, with the names and values of its manual; driver.cpp
+// defines the functions.
 
 #include <cstdint>
 

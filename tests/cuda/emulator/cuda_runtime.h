@@ -1,7 +1,7 @@
 #pragma once
 
-// A stand-in for the CUDA runtime, so that the sources of cuda/ compile with a plain C++ compiler
-// and run on a machine without a GPU. See README.md for what it shows and what it cannot show.
+// A replacement of the CUDA runtime, so that the sources of cuda/ compile with a C++ compiler and
+// run on a machine without a GPU. README.md lists which errors it shows and which not.
 
 #include <cmath>
 #include <cstddef>
@@ -14,7 +14,7 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __grid_constant__
-// Blocks run one after the other on a thread; what one leaves behind is there for the next, as on a
+// Blocks run one after the other on a host thread, and shared memory keeps its content, as on a
 // GPU.
 #define __shared__ static thread_local
 
@@ -39,17 +39,17 @@ unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta);
 unsigned __shfl_xor_sync(unsigned mask, unsigned mine, int lanes);
 unsigned __shfl_sync(unsigned mask, unsigned mine, int lane);
 
-// Two numbers of 16 bits in a word, each by itself.
+// The two 16-bit numbers of a word, each separately.
 inline unsigned __vmaxu2(unsigned a, unsigned b) {
   const unsigned high = a >> 16 > b >> 16 ? a : b, low = (a & 0xffffu) > (b & 0xffffu) ? a : b;
   return (high & 0xffff0000u) | (low & 0xffffu);
 }
 inline unsigned __vmins2(unsigned a, unsigned b) {
-  const unsigned signs = 0x80008000u;  // without which signed order is that of unsigned numbers
+  const unsigned signs = 0x80008000u;  // if they are flipped, signed order becomes unsigned order
   return ~__vmaxu2(~a ^ signs, ~b ^ signs) ^ signs;
 }
 
-// Threads of a block take turns, so plain reads and writes are atomic.
+// Threads of a block take turns, so ordinary reads and writes are atomic.
 inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
   return std::exchange(*at, value);
 }
@@ -86,7 +86,7 @@ using cudaStream_t = emulator::Stream*;
 using cudaEvent_t = emulator::Event*;
 using cudaGraph_t = emulator::Graph*;
 using cudaGraphExec_t = emulator::Graph*;
-// Names of default streams: that which blocking streams wait for, and the calling thread's own.
+// Handles of default streams: the one for which blocking streams wait, and the calling thread's.
 #define cudaStreamLegacy (reinterpret_cast<cudaStream_t>(1))
 #define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
 
@@ -196,18 +196,18 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
 
 namespace emulator {
 
-/// The one argument of a kernel, by value.
+/// The argument of a kernel, passed by value.
 struct Passed {
   const void* bytes;
   size_t count;
 };
-/// Enqueues a kernel: `thread` is called once for each thread of each block, unless the machine
-/// code that the CUDA compiler made of the kernel is to run (ptx/kernels.hpp).
+/// Enqueues a kernel: calls `thread` once for each thread of each block, unless the PTX of the
+/// kernel is to run (ptx/kernels.hpp).
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
                            const Passed& passed, std::function<void()> thread);
-/// What a block of the kernel may ask for on the current device.
+/// Sets the shared memory that a block of the kernel may use on the current device.
 void grant_shared_bytes(const void* kernel, int bytes);
-/// Loads it to the current device, as else its first launch does.
+/// Loads the kernel on the current device, as its first launch would.
 void load_kernel(const void* kernel);
 
 }  // namespace emulator

@@ -14,20 +14,20 @@
 
 namespace emulator {
 
-/// All there is of the emulated GPUs, but for their memory. Under its mutex.
+/// The state of the emulated GPUs, except for their memory. Protected by its mutex.
 struct Machine {
   std::recursive_mutex mutex;
-  std::set<Stream*> streams;  // all but the default ones
+  std::set<Stream*> streams;  // all except the default ones
   Stream default_streams[kDevices];
   std::map<std::pair<std::thread::id, int>, std::unique_ptr<Stream>> of_threads;
   std::map<std::pair<const void*, int>, size_t> shared_bytes;  // granted, by kernel and device
   std::set<std::pair<const void*, int>> loaded;                // kernels, by device
-  unsigned contexts = 0;  // devices that have one, a bit for each
+  unsigned contexts = 0;  // devices that have one, one bit for each
   bool held = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
   int64_t foreign_calls = 0, slow_calls = 0, graph_launches = 0, sms = 2;
   Launched launched;
-  int locks = 0;  // that the owner of the mutex holds
+  int locks = 0;  // number of locks of the mutex by its owner
 
   Machine() {
     for (int device = 0; device < kDevices; ++device) default_streams[device].device = device;
@@ -35,7 +35,7 @@ struct Machine {
 };
 
 Machine& machine();
-/// Of the calling thread. `in_foreign_context`: in one of the program's own, on that device.
+/// State of the calling thread. `in_foreign_context`: in a context of the program on that device.
 extern thread_local int current_device;
 extern thread_local bool in_foreign_context;
 
@@ -46,16 +46,16 @@ struct Lock {
   Lock& operator=(const Lock&) = delete;
 };
 
-/// Keeps an error for cudaGetLastError.
+/// Stores an error for cudaGetLastError and returns it.
 cudaError_t result(cudaError_t error);
 
-/// Gives the current device a context, as nearly every call of the runtime does.
+/// Creates a context on the current device, as nearly every call of the runtime does.
 void touch();
 
-/// The stream that a handle names to the calling thread on its current device.
+/// Returns the stream of a handle, for the calling thread and its current device.
 Stream& of(cudaStream_t stream);
 bool is_alive(const Stream* stream);
-/// Calls visit(stream) for every stream there is.
+/// Calls visit(stream) for every stream.
 template <class Visit>
 void for_each_stream(const Visit& visit) {
   for (Stream& s : machine().default_streams) visit(s);
@@ -63,13 +63,12 @@ void for_each_stream(const Visit& visit) {
   for (Stream* s : machine().streams) visit(*s);
 }
 
-/// Makes the stream's next entry wait for what the default stream's rules say. Errors: the default
-/// stream while a blocking one is captured, which spoils that capture.
+/// Makes the stream's next entry wait as the rules of the default stream require. Errors: the
+/// default stream is used while a blocking stream is captured, which invalidates that capture.
 cudaError_t order(Stream& stream);
-/// At the end of the stream, or of what is captured there.
+/// Appends an entry to the stream, or to its capture.
 void append(Stream& stream, std::function<bool()> entry);
-/// False, and what is captured is spoilt, where somebody captures who forbids what may wait or
-/// allocate.
+/// Returns false, and invalidates captures, if a capture forbids calls that may wait or allocate.
 bool may_wait();
 
 }  // namespace emulator

@@ -15,12 +15,12 @@ struct Mapping {
   MemoryBlock block;
   size_t bytes;
   char* pages;
-  size_t page_bytes;  // without the page behind
+  size_t page_bytes;  // without the page after it
 };
 
 struct Memory {
   std::map<const char*, Mapping> mappings;
-  unsigned in_reach = 0;  // a bit for each device
+  unsigned in_reach = 0;  // one bit for each device
 };
 
 Memory& memory() {
@@ -36,7 +36,7 @@ size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * 
 
 }  // namespace
 
-void* take_memory(size_t bytes, int device, bool host) {
+void* allocate_memory(size_t bytes, int device, bool host) {
   constexpr size_t kAlignment = 256;
   constexpr int kNanByte = 0xff;
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -44,7 +44,8 @@ void* take_memory(size_t bytes, int device, bool host) {
   void* pages =
       mmap(nullptr, page_bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return nullptr;
-  madvise(pages, page_bytes, MADV_HUGEPAGE);  // scratch goes in and out of reach with every launch
+  // The protection of scratch changes at every launch.
+  madvise(pages, page_bytes, MADV_HUGEPAGE);
   std::memset(pages, kNanByte, page_bytes);
   char* first = static_cast<char*>(pages);
   mprotect(first + page_bytes, page, PROT_NONE);
@@ -54,7 +55,7 @@ void* take_memory(size_t bytes, int device, bool host) {
   return start;
 }
 
-bool give_memory(void* pointer) {
+bool free_memory(void* pointer) {
   if (!pointer) return true;
   const auto at = memory().mappings.find(static_cast<const char*>(pointer));
   if (at == memory().mappings.end()) return false;

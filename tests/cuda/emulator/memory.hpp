@@ -11,17 +11,17 @@ struct MemoryBlock {
   bool host = false;
 };
 
-/// GPUs that there are.
+/// Number of GPUs.
 constexpr int kDevices = 2;
 
-/// Memory aligned to 256 bytes, full of NaN, with a page behind it that nobody reaches. That of a
-/// device the host does not reach, but while the device works.
-void* take_memory(size_t bytes, int device, bool host);
-bool give_memory(void* memory);
+/// Allocates memory that is aligned to 256 bytes and full of NaN, with an inaccessible page after
+/// it. The host can access memory of a device only while the device works.
+void* allocate_memory(size_t bytes, int device, bool host);
+bool free_memory(void* memory);
 std::optional<MemoryBlock> find_memory(const void* memory);
 
-/// Puts in reach the memory of the devices whose bits are set, and of no others; 0 at first. Under
-/// the machine's lock.
+/// Makes the memory of the devices whose bits are set accessible, and that of no others; initially
+/// 0. Call it under the machine's lock.
 void set_reach(unsigned devices);
 unsigned reach();
 

@@ -24,19 +24,19 @@ namespace {
 
 thread_local int failing_allocation = 0;
 
-constexpr size_t kSharedUnasked = 48 * 1024;  // bytes that a block may have without a word
+constexpr size_t kSharedUnasked = 48 * 1024;  // bytes that a block may use without an attribute
 
 void lock_machine() {
   machine().mutex.lock();
   ++machine().locks;
 }
 void unlock_machine() {
-  // Closed with the last lock: to open and close takes long.
+  // Made inaccessible with the last lock, because changing the protection takes long.
   if (--machine().locks == 0) set_reach(0);
   machine().mutex.unlock();
 }
 
-/// A launch on a device, before it runs: false if it fails, as a test asked for.
+/// Begins a launch on a device. Returns false if a test has requested a failure.
 bool begin_kernel(int device) {
   set_reach(1u << device);
   if (std::exchange(machine().fail_next, false)) machine().lost = true;
@@ -240,7 +240,7 @@ cudaError_t allocate(void** memory, size_t bytes, bool host) {
   if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
   const bool fails = failing_allocation > 0 && --failing_allocation == 0;
-  *memory = fails ? nullptr : take_memory(bytes, current_device, host);
+  *memory = fails ? nullptr : allocate_memory(bytes, current_device, host);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
 
@@ -250,15 +250,15 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) { return allocate(memory, by
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return allocate(memory, bytes, true);
 }
-// A real one waits for all of the device's work: an exchange may still read the memory. Ranks that
-// share this GPU as threads stand for ranks that do not, so each waits for its own work.
+// A real cudaFree waits for all work of the device, because an exchange may still read the memory.
+// Threads that share this GPU replace ranks that do not, so each waits for its own work.
 cudaError_t cudaFree(void* memory) {
   while (true) {
     const Lock lock;
     if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
     ++machine().slow_calls;
     if (drain(std::this_thread::get_id()))
-      return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
+      return free_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
   }
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
@@ -275,7 +275,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// Copies and fills reach the memory of any device; a fill wants its stream's device to be current.
+// Copies and fills access the memory of any device; a fill requires its stream's device to be
+// current.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const Lock lock;
@@ -290,7 +291,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   ++machine().slow_calls;
   if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
-  // From memory that is not pinned the runtime has read everything when it returns.
+  // From pageable memory the runtime has read everything when it returns.
   const auto* first = static_cast<const unsigned char*>(from);
   return enqueue(of(stream), [=, read = std::vector<unsigned char>(first, first + bytes)] {
     set_reach(reach() | devices);

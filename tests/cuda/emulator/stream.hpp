@@ -11,21 +11,21 @@
 
 namespace emulator {
 
-/// Work in the order in which it was captured.
+/// Captured work, in the order in which it was captured.
 struct Graph {
   std::vector<std::function<bool()>> work;
-  bool valid = true;  // nothing was asked for that cannot be captured
+  bool valid = true;  // no operation was requested that cannot be captured
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  std::thread::id owner;  // who began
+  std::thread::id owner;  // the thread that began the capture
 };
 
 struct Stream {
   int device = 0;
-  std::thread::id owner = std::this_thread::get_id();  // who made it
-  bool blocking = true;                     // the default stream and it wait for one another
-  std::unique_ptr<Graph> capture;           // while its work is recorded
-  std::deque<std::function<bool()>> queue;  // false: it cannot run yet
-  int64_t ran = 0;                          // entries before the queue's first
+  std::thread::id owner = std::this_thread::get_id();  // the thread that created it
+  bool blocking = true;                     // it and the default stream wait for each other
+  std::unique_ptr<Graph> capture;           // while it is being captured
+  std::deque<std::function<bool()>> queue;  // an entry returns false if it cannot run yet
+  int64_t ran = 0;                          // number of entries before the first of the queue
   bool running = false;
   const std::shared_ptr<char> life = std::make_shared<char>();
   int64_t end() const { return ran + static_cast<int64_t>(queue.size()); }
@@ -34,12 +34,12 @@ struct Stream {
 struct Event {
   int device = 0;
   Stream* stream = nullptr;   // null: never recorded
-  std::weak_ptr<char> alive;  // the stream, whose address may be another's after its end
-  int64_t position = 0;       // complete when the stream has run so many entries
+  std::weak_ptr<char> alive;  // of the stream, whose address may be reused
+  int64_t position = 0;       // complete when the stream has run this many entries
   bool is_complete() const { return alive.expired() || stream->ran >= position; }
 };
 
-/// False if an entry on the way cannot run yet.
+/// Returns false if an entry before the position cannot run yet.
 inline bool run_until(Stream& stream, int64_t position) {
   while (stream.ran < position) {
     if (stream.running) return false;

@@ -1,6 +1,6 @@
-// Streams and events of the emulated GPUs. Nothing runs until somebody waits, and then only what
-// the wait needs: work that is not tied to it by an event has not happened yet, so that a missing
-// dependency shows.
+// Streams and events of the emulated GPUs. Work runs only when a thread waits, and then only the
+// work that the wait requires. Work that no event connects with it has not run yet, so a missing
+// dependency becomes visible.
 
 #include "control.hpp"
 #include "machine.hpp"

@@ -1,4 +1,4 @@
-// Memory is refused while communicators of GPU memory are made.
+// Allocations fail while communicators of GPU memory are created.
 
 #include <catch2/catch.hpp>
 
@@ -7,7 +7,7 @@
 #include "support/faults/failing_new.hpp"
 #include "support/sanitized.hpp"
 
-TEST_CASE("cuda communicators: a rank without memory for one keeps nobody waiting", "[cuda]") {
+TEST_CASE("cuda communicators: a rank that is out of memory blocks no other rank", "[cuda]") {
   int failed = 0, differ = 0;
   for (int64_t nth = 0;; ++nth) {
     muonrt_thread_group_t* group = nullptr;
@@ -34,6 +34,6 @@ TEST_CASE("cuda communicators: a rank without memory for one keeps nobody waitin
     differ += status[0] != status[1];
     failed += status[0] != MUONRT_OK;
   }
-  // But for memory of the communicator itself, behind all that is agreed on: COMM on the peer.
+  // The peer returns COMM only if an allocation after the setup fails.
   CHECK((kSanitized || failed - differ > 10));
 }

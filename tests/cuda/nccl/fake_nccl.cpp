@@ -69,16 +69,16 @@ NcclResult init(NcclHandle* out, int size, NcclUniqueId id, int rank, NcclConfig
   return block(member, [&] { return complete(member); }) ? kNcclSuccess : kNcclInternalError;
 }
 
-/// Writes the handles of splits that all ranks have come to.
-void give_birth(Member* parent) {
-  std::erase_if(parent->births, [](const Birth& b) {
+/// Writes the handles of the splits that all ranks have called.
+void complete_splits(Member* parent) {
+  std::erase_if(parent->pending_splits, [](const PendingSplit& b) {
     if (!complete(b.child)) return false;
     *b.out = reinterpret_cast<NcclHandle>(b.child);
     return true;
   });
 }
 
-// The parent decides whether it blocks, not the config.
+// Whether the call blocks depends on the parent, not on the config.
 NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* config) {
   Member* const parent = member_of(handle);
   const Visit visit(parent);
@@ -93,10 +93,10 @@ NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* c
     child = member_of(join(name, parent->world->size, key, *config));
     *out = nullptr;
     if (!parent->blocking) {
-      parent->births.push_back({out, child});
+      parent->pending_splits.push_back({out, child});
       parent->polls = 2;
       begin_job(parent);
-      return kNcclSuccess;  // so says NCCL, though it has only begun
+      return kNcclSuccess;  // NCCL returns success although the split has only started
     }
   }
   if (!block(parent, [&] { return complete(child); })) return kNcclInternalError;
@@ -104,7 +104,7 @@ NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* c
   return kNcclSuccess;
 }
 
-/// Whether the streams have passed all that the communicator has enqueued.
+/// Whether the streams have run all operations that the communicator has enqueued.
 bool passed(Member* member) {
   std::erase_if(member->enqueued, [](const Enqueued& e) {
     if (!e.queued.expired()) emulator::reach(e.stream, e.position + 1);
@@ -113,7 +113,7 @@ bool passed(Member* member) {
   return member->enqueued.empty();
 }
 
-// It is under way until the streams have passed what was enqueued.
+// In progress until the streams have run the enqueued operations.
 NcclResult finalize(NcclHandle handle) {
   const Visit visit(member_of(handle));
   const emulator::MachineLock lock;
@@ -124,14 +124,14 @@ NcclResult finalize(NcclHandle handle) {
   return passed(member_of(handle)) ? kNcclSuccess : kNcclInProgress;
 }
 
-/// What a communicator goes with: its memory is freed, which waits for the GPU.
+/// Ends a communicator. Its memory is freed, which waits for the GPU.
 template <class Ready>
 NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   while (true) {
     {
       const emulator::MachineLock lock;
       if (ready() && emulator::drain(member->maker)) {
-        member->gone = true;
+        member->destroyed = true;
         ++(state().counts.*count);
         --state().ending;
         return kNcclSuccess;
@@ -153,8 +153,8 @@ NcclResult destroy(NcclHandle handle) {
   return end(member, &Counts::destroyed, [] { return true; });
 }
 
-// As NCCL does: its operations end at once where their streams have come to them, and are waited
-// for where they have not.
+// As NCCL does: operations that their streams have reached end immediately; the abort waits for the
+// others.
 NcclResult abort_member(NcclHandle handle) {
   Member* const member = member_of(handle);
   const Visit visit(member, true);
@@ -171,11 +171,11 @@ NcclResult async_error(NcclHandle handle, NcclResult* out) {
   Member* const member = member_of(handle);
   const Visit visit(member);
   const emulator::MachineLock lock;
-  give_birth(member);
+  complete_splits(member);
   *out = kNcclSuccess;
   if (state().failing.count(member->rank)) {
     *out = kNcclRemoteError;
-  } else if (!complete(member) || !member->births.empty() ||
+  } else if (!complete(member) || !member->pending_splits.empty() ||
              (member->finalized && !passed(member))) {
     *out = kNcclInProgress;
   } else if (member->polls > 0 && !member->blocking) {
@@ -185,12 +185,13 @@ NcclResult async_error(NcclHandle handle, NcclResult* out) {
   return kNcclSuccess;
 }
 
-/// A call that asks for a property.
+/// A call that queries a property.
 NcclResult ask(NcclHandle handle, int* out, int Member::*property) {
   Member* const member = member_of(handle);
   const Visit visit(member);
   const emulator::MachineLock lock;
-  if (!member->blocking && (!complete(member) || !member->births.empty() || member->polls > 0))
+  if (!member->blocking &&
+      (!complete(member) || !member->pending_splits.empty() || member->polls > 0))
     return kNcclInvalidArgument;
   finish_job(member);
   *out = property ? member->*property : member->world->size;
@@ -254,17 +255,17 @@ NcclConfig config(int rank) {
   return member ? member->config : NcclConfig();
 }
 
-int64_t most_under_way(int rank) {
+int64_t max_in_flight(int rank) {
   const emulator::MachineLock lock;
   const Member* const member = last_of(rank);
-  return member ? member->most_under_way : 0;
+  return member ? member->max_in_flight : 0;
 }
 
 std::vector<const void*> unwritten() {
   const emulator::MachineLock lock;
   std::vector<const void*> out;
   for (const auto& member : state().members) {
-    for (const Birth& b : member->births) out.push_back(b.out);
+    for (const PendingSplit& b : member->pending_splits) out.push_back(b.out);
   }
   return out;
 }

@@ -4,7 +4,7 @@
 #include "control.hpp"
 #include "cuda/nccl/fake_nccl_world.hpp"
 
-// The fake NCCL's groups and sums.
+// Groups and reductions of the fake NCCL.
 namespace fake_nccl {
 
 namespace {
@@ -33,16 +33,16 @@ bool move_message(Message& m) {
   return m.done = true;
 }
 
-/// What a stream captures is sent anew whenever it is replayed: here, from a rank to itself.
+/// A captured group is sent again at each replay. Only messages of a rank to itself are supported.
 NcclResult capture_group(const std::vector<Pending>& list) {
   std::vector<Pending> sends, receives;
   for (const Pending& p : list) {
-    if (p.peer != p.member->rank) complain("a captured group with other ranks is not imitated");
+    if (p.peer != p.member->rank) complain("a captured group with other ranks is not supported");
     (p.send ? sends : receives).push_back(p);
   }
-  if (sends.size() != receives.size()) complain("a captured group sends what nobody receives");
+  if (sends.size() != receives.size()) complain("a captured group has sends without receives");
   for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
-    if (sends[i].bytes != receives[i].bytes) complain("a captured message of two sizes");
+    if (sends[i].bytes != receives[i].bytes) complain("a captured message has two sizes");
     emulator::enqueue_operation(
         list[0].stream, [to = receives[i].to, from = sends[i].from, bytes = sends[i].bytes] {
           std::memcpy(to, from, bytes);
@@ -52,23 +52,23 @@ NcclResult capture_group(const std::vector<Pending>& list) {
   return kNcclSuccess;
 }
 
-/// A communicator that blocks waits in its first group until the peers have come to theirs.
+/// A blocking communicator waits in its first group until its peers have entered theirs.
 bool connect(Member* member, const std::vector<Pending>& list) {
   if (!member->blocking || member->connected) return true;
-  const auto& there = member->world->connecting;
+  const auto& arrived = member->world->connecting;
   member->connecting = true;
   {
     const emulator::MachineLock lock;
     member->world->connecting.insert(member->rank);
   }
-  const bool met = block(member, [&] {
+  const bool connected = block(member, [&] {
     for (const Pending& p : list) {
-      if (!there.count(p.peer)) return false;
+      if (!arrived.count(p.peer)) return false;
     }
     return true;
   });
   member->connecting = false;
-  return met;
+  return connected;
 }
 
 template <class T>
@@ -96,7 +96,7 @@ bool attempt(Reduction& r, const std::shared_ptr<Call>& part, int size) {
   const int rank = part->member->rank;
   const auto [in, out] = r.buffers.at(rank);
   if (part->member->aborted) {
-    // The worst that an operation cut short may leave behind: what looks like everybody's consent.
+    // The worst output that an aborted operation may leave: it looks like the consent of all ranks.
     if (!r.done && r.type == kNcclInt64) {
       for (size_t i = 0; i < r.count; ++i)
         static_cast<int64_t*>(out)[i] =
@@ -173,8 +173,8 @@ NcclResult group_end() {
   }
   member->log.push_back(text);
   part->messages = std::ssize(messages);
-  member->under_way += part->messages;
-  member->most_under_way = std::max(member->most_under_way, member->under_way);
+  member->in_flight += part->messages;
+  member->max_in_flight = std::max(member->max_in_flight, member->in_flight);
   part->position = enqueue(member, part->stream, [part, messages] {
     if (part->member->aborted) return true;
     part->reached = true;
@@ -184,7 +184,8 @@ NcclResult group_end() {
     return all;
   });
   begin_job(member);
-  const bool first = !std::exchange(member->connected, true);  // it makes the connections
+  const bool first =
+      !std::exchange(member->connected, true);  // the first group makes the connections
   if (member->blocking || (!first && member->version >= 22600)) return kNcclSuccess;
   member->polls = first ? 2 : 1;
   return kNcclInProgress;
@@ -197,25 +198,26 @@ NcclResult all_reduce(const void* in, void* out, size_t n, NcclType type, NcclOp
   const emulator::MachineLock lock;
   finish_job(member);
   expect_no_job();
-  begin_job(member);  // which may be done already, as far as the result tells
-  auto& slot = member->world->reductions[member->reductions++];
-  if (!slot) {
-    slot = std::make_shared<Reduction>();
-    slot->count = n;
-    slot->type = type;
-    slot->op = op;
+  begin_job(member);  // its result does not tell whether it is already finished
+  auto& reduction = member->world->reductions[member->reductions++];
+  if (!reduction) {
+    reduction = std::make_shared<Reduction>();
+    reduction->count = n;
+    reduction->type = type;
+    reduction->op = op;
   }
-  if (slot->count != n || slot->type != type || slot->op != op)
-    complain("reductions of two kinds meet");
+  if (reduction->count != n || reduction->type != type || reduction->op != op)
+    complain("the ranks call different reductions");
   member->log.push_back("all_reduce " + std::to_string(n));
   const auto part = std::make_shared<Call>();
   part->member = member;
   part->stream = stream;
-  slot->parts[member->rank] = part;
-  slot->buffers[member->rank] = {in, out};
-  part->position = enqueue(member, stream, [reduction = slot, part, size = member->world->size] {
-    return attempt(*reduction, part, size);
-  });
+  reduction->parts[member->rank] = part;
+  reduction->buffers[member->rank] = {in, out};
+  part->position =
+      enqueue(member, stream, [reduction = reduction, part, size = member->world->size] {
+        return attempt(*reduction, part, size);
+      });
   return kNcclSuccess;
 }
 

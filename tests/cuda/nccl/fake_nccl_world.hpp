@@ -14,7 +14,7 @@
 #include "control.hpp"
 #include "cuda/nccl/fake_nccl.hpp"
 
-/// What the ranks of the fake NCCL have in common; under the machine's lock.
+/// The state that the ranks of the fake NCCL share; protected by the machine's lock.
 namespace fake_nccl {
 
 using namespace muonrt::cuda;
@@ -22,13 +22,14 @@ using namespace muonrt::cuda;
 struct World;
 struct Member;
 
-/// A split off a parent that does not block: the handle is written when all ranks have come.
-struct Birth {
+/// A split of a non-blocking parent. The handle is written when all ranks have called it.
+struct PendingSplit {
   NcclHandle* out = nullptr;
   Member* child = nullptr;
 };
 
-/// An operation in a stream; `queued` expires when the stream has run it, or is destroyed.
+/// An operation in a stream. `queued` expires when the stream has run the operation, or is
+/// destroyed.
 struct Enqueued {
   std::weak_ptr<char> queued;
   cudaStream_t stream = nullptr;
@@ -37,34 +38,34 @@ struct Enqueued {
 
 struct Member {
   World* world = nullptr;
-  int rank = 0, device = 0, polls = 0;  // polls: how often it still says "in progress"
-  int version = 0;                      // of NCCL, for its maker
+  int rank = 0, device = 0, polls = 0;  // polls: number of queries that still return "in progress"
+  int version = 0;                      // NCCL version of the thread that created it
   std::thread::id maker = std::this_thread::get_id();
   NcclConfig config;
   bool blocking = false;
-  bool connected = false, finalized = false, gone = false;
+  bool connected = false, finalized = false, destroyed = false;
   std::atomic<bool> aborted = false;
   std::atomic<bool> busy = false, connecting = false;
-  Member** job = nullptr;  // before 2.26: where the thread that gave the last work keeps its job
+  Member** job = nullptr;  // before 2.26: the job of the thread that made the last call
   std::vector<Enqueued> enqueued;
-  std::vector<Birth> births;
+  std::vector<PendingSplit> pending_splits;
   int splits = 0;
   int64_t reductions = 0;
-  int64_t under_way = 0, most_under_way = 0;  // messages
-  std::map<int, int64_t> sent, received;      // messages by peer
+  int64_t in_flight = 0, max_in_flight = 0;  // messages
+  std::map<int, int64_t> sent, received;     // messages by peer
   std::vector<std::string> log;
 };
 
-/// Work of one rank that others wait for.
+/// An operation of one rank, for which others wait.
 struct Call {
   Member* member = nullptr;
   cudaStream_t stream = nullptr;
   int64_t position = -1;
   bool reached = false;
-  int64_t messages = 0;  // that are still under way
+  int64_t messages = 0;  // in flight
 
   void ended() {
-    member->under_way -= messages;
+    member->in_flight -= messages;
     messages = 0;
   }
   bool reach() {
@@ -92,7 +93,7 @@ struct Reduction {
 
 struct World {
   int size = 0, joined = 0;
-  std::set<int> connecting;  // ranks that have come to their first group
+  std::set<int> connecting;  // ranks that have entered their first group
   std::map<std::pair<int, int>, std::map<int64_t, std::shared_ptr<Message>>> messages;
   std::map<int64_t, std::shared_ptr<Reduction>> reductions;
 };
@@ -102,9 +103,9 @@ struct State {
   std::vector<std::unique_ptr<Member>> members;
   std::vector<std::string> problems;
   std::set<int> failing, stalled;
-  std::map<int, NcclResult> refused;  // ranks whose making fails, and how
+  std::map<int, NcclResult> refused;  // ranks whose creation fails, with the result
   int64_t ids = 0;
-  int ending = 0;  // threads inside of an abort, or destroying
+  int ending = 0;  // threads inside an abort or a destroy
   Counts counts;
 };
 
@@ -115,7 +116,7 @@ inline State& state() {
 
 inline Member* member_of(NcclHandle handle) { return reinterpret_cast<Member*>(handle); }
 
-/// Enqueues an operation, which an abort waits for. @return  its place in the stream.
+/// Enqueues an operation for which an abort waits. @return  its position in the stream.
 template <class Attempt>
 int64_t enqueue(Member* member, cudaStream_t stream, Attempt attempt) {
   const auto token = std::make_shared<char>();
@@ -140,7 +141,7 @@ struct Job {
 };
 inline thread_local Job job;
 
-/// Work that an own thread of NCCL does: it stays with the calling thread until it is finished.
+/// Work for NCCL's own thread; its job remains in the calling thread until it is finished.
 inline void begin_job(Member* member) {
   if (member->version >= 22600 || member->blocking) return;
   job.member = member;
@@ -156,17 +157,18 @@ inline void expect_no_job() {
   complain("NCCL finds a job of rank " + std::to_string(job.member->rank) + " unfinished");
 }
 
-/// A call that blocks: until `come` says true, `member` is aborted, or for so long that it is lost.
-template <class Come>
-bool block(Member* member, Come come) {
+/// A blocking call: returns when `ready` returns true or `member` is aborted, or after 10 seconds,
+/// which is a violation.
+template <class Ready>
+bool block(Member* member, Ready ready) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (true) {
     {
       const emulator::MachineLock lock;
       if (member->aborted) return false;
-      if (come()) return true;
+      if (ready()) return true;
       if (std::chrono::steady_clock::now() > end) {
-        complain("rank " + std::to_string(member->rank) + " blocks in NCCL for ever");
+        complain("rank " + std::to_string(member->rank) + " blocks in NCCL without a limit");
         return false;
       }
     }
@@ -174,17 +176,17 @@ bool block(Member* member, Come come) {
   }
 }
 
-/// Inside NCCL: one thread at a time in one communicator.
+/// A call inside NCCL. Only one thread may be inside one communicator.
 class Visit {
  public:
-  /// @param ends  an abort, which may come while another thread is stuck inside.
+  /// @param ends  an abort, which may run while another thread is blocked inside.
   explicit Visit(Member* member, bool ends = false) : member_(member) {
     if (member_->busy.exchange(true) && !(ends && member_->connecting)) {
       const emulator::MachineLock lock;
       complain("two threads in a communicator of rank " + std::to_string(member_->rank));
     }
     const emulator::MachineLock lock;
-    if (member_->gone || (member_->aborted && !ends))
+    if (member_->destroyed || (member_->aborted && !ends))
       complain("rank " + std::to_string(member_->rank) + " used a communicator after its end");
   }
   ~Visit() { member_->busy = false; }
@@ -193,7 +195,7 @@ class Visit {
   Member* member_;
 };
 
-// The calls that give work; the others are in fake_nccl.cpp.
+// The calls that enqueue work; the others are in fake_nccl.cpp.
 NcclResult send(const void* from, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
 NcclResult receive(void* to, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
 NcclResult group_start();

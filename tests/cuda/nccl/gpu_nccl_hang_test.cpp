@@ -1,5 +1,5 @@
-// The real NCCL behind a caller's stream that does not go on; on the emulated GPU nccl_abort_test
-// and nccl_steps_test run the same with a fake.
+// The real NCCL after a caller's stream that does not continue. On the emulated GPU nccl_abort_test
+// and nccl_steps_test run the same with a fake NCCL.
 
 #include <catch2/catch.hpp>
 
@@ -20,7 +20,7 @@ std::unique_ptr<Comm> real(std::unique_ptr<Transport> transport) {
 
 }  // namespace
 
-TEST_CASE("nccl on a GPU: a communicator is destroyed beside and behind a stream that hangs",
+TEST_CASE("nccl on a GPU: a communicator is destroyed while a stream hangs, and after it",
           "[cuda]") {
   if (is_emulated()) return;
   for (const bool behind : {false, true}) {
@@ -39,13 +39,14 @@ TEST_CASE("nccl on a GPU: a communicator is destroyed beside and behind a stream
     comm.reset();
     CHECK_FALSE(theirs.has_ended());
     theirs.end();
-    // Of a sum that was given up, nothing; one rank's may need nothing of NCCL that ends late.
+    // An aborted sum must not be written. That of one rank may need no NCCL operation that ends
+    // late.
     const int64_t sum = machine.get_one(out);
     CHECK((sum == 9 || (behind && sum == 5)));
   }
 }
 
-TEST_CASE("nccl on a GPU: steps behind a stream that hangs end at the deadline, however large",
+TEST_CASE("nccl on a GPU: steps of any size after a stream that hangs end at the timeout",
           "[cuda]") {
   if (is_emulated()) return;
   for (const bool graphs : {false, true}) {
@@ -57,9 +58,9 @@ TEST_CASE("nccl on a GPU: steps behind a stream that hangs end at the deadline, 
     c.settings.device = DeviceKind::kCuda;
     c.settings.timeout_ms = 3000;
     c.settings.graphs = graphs;
-    c.settings.chunk_bytes = 1024;  // of one matrix
+    c.settings.chunk_bytes = 1024;  // one matrix
     OneRank alone(c, real);
-    BusyStream theirs;  // ends first, whatever fails
+    BusyStream theirs;  // destroyed first, also after a failed check
     const auto before = alone.step(theirs.handle);
     CHECK((before ? before->message() : "") == "");
     theirs.work();

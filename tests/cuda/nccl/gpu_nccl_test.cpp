@@ -10,7 +10,8 @@
 #include "cuda/nccl/worlds.hpp"
 #include "support/bits_cases.hpp"
 
-// The real NCCL, which needs a GPU; on the emulated one it is left out (nccl_comm_test has a fake).
+// The real NCCL, which needs a GPU. The emulated build omits these cases; nccl_comm_test has a fake
+// NCCL.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -28,7 +29,8 @@ world::Case with_mesh(size_t mesh, int scheme) {
   return bits::make(f, false, 2);
 }
 
-/// Between two processes, each of which has its rank and a common port in its environment.
+/// A communicator between two processes, which find their rank and a common port in the
+/// environment.
 std::unique_ptr<Comm> between_processes() {
   const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
                                                                 std::getenv("MUONRT_TEST_PORT");
@@ -41,9 +43,8 @@ std::unique_ptr<Comm> between_processes() {
 
 }  // namespace
 
-TEST_CASE(
-    "nccl on a GPU: one rank begins, reduces and ends as if staged; no byte goes between ranks",
-    "[cuda]") {
+TEST_CASE("nccl on a GPU: one rank creates, reduces and ends as if staged, and sends no byte",
+          "[cuda]") {
   if (is_emulated()) return;
   const auto staged = [](std::unique_ptr<Transport> transport) {
     return make_staged_comm(make_bootstrap(std::move(transport)), 0);
@@ -51,8 +52,8 @@ TEST_CASE(
   CHECK(run_world(with_mesh(0, 0), real) == run_world(with_mesh(0, 0), staged));
 }
 
-// Hidden: each rank is started by hand as a process of its own, both on one GPU (README.md).
-TEST_CASE("nccl on a GPU: a process that dies ends the other's step, with nothing changed there",
+// Hidden: each rank is started by hand as a separate process, both on one GPU (README.md).
+TEST_CASE("nccl on a GPU: if a process dies, the step of the other ends and changes nothing",
           "[.nccl-dies]") {
   const auto comm = between_processes();
   world::Case c = with_mesh(1, 0);
@@ -63,7 +64,7 @@ TEST_CASE("nccl on a GPU: a process that dies ends the other's step, with nothin
   StepReport report;
   REQUIRE(mine.step(0, report) == Status::kOk);
   char all[2], here = 1;
-  comm->allgather(&here, all, 1);  // neither is inside of the first step any more
+  comm->allgather(&here, all, 1);  // both have completed the first step
   if (comm->rank() == 1) std::_Exit(0);
   const world::Tensors before = mine.tensors();
   std::optional<Error> error;

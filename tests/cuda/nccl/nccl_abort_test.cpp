@@ -1,6 +1,6 @@
-// Ends of communicators while a stream of the caller's hangs: aborts, which NCCL does not end
-// before the stream has come to what is enqueued there, and memory, which is freed when the GPU is
-// idle.
+// The end of communicators while a caller's stream hangs: aborts, which NCCL does not complete
+// before the stream has reached the enqueued operations, and frees of memory, which wait until the
+// GPU is idle.
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -20,9 +20,9 @@ using cuda::SharedNcclComm;
 
 namespace {
 
-constexpr int64_t kSlackMs = 5000;  // of a machine that has other work
+constexpr int64_t kSlackMs = 5000;  // for a machine that has other work
 
-class Watch {
+class Stopwatch {
  public:
   bool over(int64_t ms) const {
     return Deadline::Clock::now() - start_ > std::chrono::milliseconds(ms + kSlackMs);
@@ -36,53 +36,53 @@ void await_ends() {
   while (fake_nccl::ending() > 0) std::this_thread::yield();
 }
 
-/// A machine, and a stream of the caller's that does not end.
-struct Scene {
+/// A machine, and a stream of the caller that does not end.
+struct Fixture {
   Machine machine{(fake_nccl::reset(), world_device())};
-  BusyStream theirs;
+  BusyStream caller;
   int64_t* const value = machine.put(std::vector<int64_t>{5});
 
-  /// The machine's stream waits for what `theirs` has now.
+  /// Makes the machine's stream wait for the work that is now on the caller's stream.
   void follow() {
-    theirs.work();
-    machine.device->wait_caller_stream(machine.on(), theirs.handle, "test");
+    caller.work();
+    machine.device->wait_caller_stream(machine.on(), caller.handle, "test");
   }
   void sum(Comm& comm) { comm.reduce_sum(machine.on(), value, value, 1); }
-  void go_on() {
-    theirs.end();
+  void end_caller_work() {
+    caller.end();
     machine.finish();
   }
 };
 
 }  // namespace
 
-TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL's comes afterwards",
+TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL ends after it",
           "[nccl]") {
   struct Row {
     const char* what;
-    std::function<void(Scene&, Comm&)> before;
+    std::function<void(Fixture&, Comm&)> before;
     int64_t most_ms;
-    int aborted, destroyed;  // -1: not counted
+    int aborted, destroyed;  // -1: not checked
   };
-  const auto enqueue = [](Scene& fixture, Comm& comm) {
+  const auto enqueue = [](Fixture& fixture, Comm& comm) {
     fixture.follow();
     fixture.sum(comm);
   };
-  const auto abort = [&](Scene& fixture, Comm& comm) {
+  const auto abort = [&](Fixture& fixture, Comm& comm) {
     enqueue(fixture, comm);
     for (int i = 0; i < 3; ++i) comm.abort(Status::kAborted, "enough");
     CHECK(says(capture_error([&] { fixture.sum(comm); }), Status::kAborted, "enough"));
   };
-  const auto time_out = [&](Scene& fixture, Comm& comm) {
+  const auto time_out = [&](Fixture& fixture, Comm& comm) {
     comm.set_timeout_ms(100);
     enqueue(fixture, comm);
     while (!comm.error()) std::this_thread::yield();
-    CHECK(says(comm.error(), Status::kTimeout, "reduce_sum #0 of rank 0"));
+    CHECK(says(comm.error(), Status::kTimeout, "reduce_sum #0 on rank 0"));
   };
-  const auto without_work = [](Scene& fixture, Comm& comm) {
+  const auto without_work = [](Fixture& fixture, Comm& comm) {
     fixture.sum(comm);
     fixture.machine.finish();
-    fixture.theirs.work();
+    fixture.caller.work();
   };
   for (const Row& row :
        {Row{"aborted several times", abort, cuda::kTeardownTimeoutMs, 1, -1},
@@ -90,17 +90,17 @@ TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL's c
         {"ended by its watchdog", time_out, cuda::kTeardownTimeoutMs, 1, -1},
         {"without work", without_work, cuda::kTeardownTimeoutMs, -1, 1}}) {
     INFO(row.what);
-    Scene fixture;
+    Fixture fixture;
     ThreadGroup group(1);
-    auto comm = plain(group.transport(0));
-    const Watch watch;
+    auto comm = nccl_over_fake(group.transport(0));
+    const Stopwatch stopwatch;
     row.before(fixture, *comm);
     comm.reset();
-    CHECK_FALSE(watch.over(row.most_ms));
+    CHECK_FALSE(stopwatch.over(row.most_ms));
     CHECK(fake_nccl::ending() == 1);  // NCCL waits for its stream, or to free its own memory
     CHECK(fake_nccl::counts().aborted == 0);
     CHECK(fake_nccl::counts().destroyed == 0);
-    fixture.go_on();
+    fixture.end_caller_work();
     CHECK(fixture.machine.get_one(fixture.value) == 5);
     await_ends();
     if (row.aborted >= 0) CHECK(fake_nccl::counts().aborted == row.aborted);
@@ -109,26 +109,26 @@ TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL's c
   }
 }
 
-TEST_CASE("nccl abort: what enqueued work uses is left to others when that has run", "[nccl]") {
-  Scene fixture;
+TEST_CASE("nccl abort: memory that enqueued work uses is reused after the work has run", "[nccl]") {
+  Fixture fixture;
   ExhaustedMemoryCache none;
   ThreadGroup group(1);
-  auto comm = plain(group.transport(0));
+  auto comm = nccl_over_fake(group.transport(0));
   fixture.follow();
   fixture.sum(*comm);
   comm.reset();
   CHECK(none.left() == 0);
-  fixture.go_on();
-  int64_t pieces = 0;
-  while (pieces < 2) pieces += none.left();
-  CHECK(pieces == 2);
+  fixture.end_caller_work();
+  int64_t blocks = 0;
+  while (blocks < 2) blocks += none.left();
+  CHECK(blocks == 2);
   check_rules();
 }
 
-TEST_CASE("nccl abort: nobody gets a flag that enqueued work looks at", "[nccl]") {
-  Scene fixture;
+TEST_CASE("nccl abort: a flag that enqueued work reads is not reused", "[nccl]") {
+  Fixture fixture;
   ThreadGroup group(1);
-  auto comm = plain(group.transport(0));
+  auto comm = nccl_over_fake(group.transport(0));
   int64_t* const entered = fixture.machine.put(std::vector<int64_t>{1});
   fixture.sum(*comm);
   fixture.machine.finish();
@@ -139,15 +139,16 @@ TEST_CASE("nccl abort: nobody gets a flag that enqueued work looks at", "[nccl]"
   comm.reset();
   std::vector<std::shared_ptr<SharedNcclComm>> others;
   for (int i = 0; i < 8; ++i) others.push_back(std::make_shared<SharedNcclComm>(0));
-  fixture.go_on();
+  fixture.end_caller_work();
   CHECK(fixture.machine.get_one(entered) ==
-        0);  // as the flag of that communicator says, not theirs
+        0);  // as the flag of that communicator says, not caller
   check_rules();
 }
 
-TEST_CASE("nccl abort: who shares a borrowed handle does not wait for the other's stream",
-          "[nccl]") {
-  Scene fixture;
+TEST_CASE(
+    "nccl abort: communicators that share a borrowed handle do not wait for each other's stream",
+    "[nccl]") {
+  Fixture fixture;
   ThreadGroup group(1);
   CallerNcclComm own(new_id(), 1, 0, true);
   own.lost = true;
@@ -158,15 +159,15 @@ TEST_CASE("nccl abort: who shares a borrowed handle does not wait for the other'
   auto second = first->duplicate();
   fixture.follow();
   fixture.sum(*second);
-  const Watch watch;
+  const Stopwatch stopwatch;
   first->abort(Status::kAborted, "enough");
   first.reset();
-  second->abort(Status::kTimeout, "late");
+  second->abort(Status::kTimeout, "timed out");
   CHECK(says(second->error(), Status::kAborted, "enough"));
   CHECK_THROWS_WITH(SharedNcclComm::for_borrowed_handle(own.handle(), 0),
-                    "enough");  // not gone yet
-  CHECK_FALSE(watch.over(cuda::kTeardownTimeoutMs));
-  fixture.go_on();
+                    "enough");  // the abort has not ended
+  CHECK_FALSE(stopwatch.over(cuda::kTeardownTimeoutMs));
+  fixture.end_caller_work();
   await_ends();
   second->abort(Status::kAborted, "again");
   second.reset();

@@ -22,7 +22,8 @@ using transport_test::on_ranks;
 
 namespace {
 
-std::vector<std::optional<Error>> meet(int size, const std::function<NcclSetup(int)>& prepare) {
+std::vector<std::optional<Error>> agree_on_setup(int size,
+                                                 const std::function<NcclSetup(int)>& prepare) {
   ThreadGroup group(size);
   return on_ranks(size, [&](int rank) {
     const auto bootstrap = make_bootstrap(group.transport(rank));
@@ -39,16 +40,16 @@ std::optional<Error> loading(const std::vector<std::string>& names) {
   return capture_error([&] { load_nccl(list.data(), static_cast<int>(list.size())); });
 }
 
-/// The version that is found, or the error, in a process that shows `shown` to all of its parts:
-/// one of its own, which the loader leaves like that for good.
-std::string loading_beside(const std::string& shown, const char* name) {
+/// Loads NCCL in a process in which the library `visible` was loaded globally, and returns the
+/// version or the error. Each call uses its own process, because the loader cannot undo this.
+std::string load_with_global(const std::string& visible, const char* name) {
   int ends[2] = {};
   REQUIRE(pipe(ends) == 0);
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    std::string text = "it cannot be shown";
-    if (dlopen(shown.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
+    std::string text = "it cannot be loaded globally";
+    if (dlopen(visible.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
       int version = 0;
       const auto error = capture_error([&] { load_nccl(&name, 1).get_version(&version); });
       text = error ? error->message() : cat("version ", version);
@@ -66,8 +67,8 @@ std::string loading_beside(const std::string& shown, const char* name) {
   return out;
 }
 
-bool says(const std::optional<Error>& error, Status status, const std::string& words) {
-  return error && error->status() == status && error->message().find(words) != std::string::npos;
+bool says(const std::optional<Error>& error, Status status, const std::string& text) {
+  return error && error->status() == status && error->message().find(text) != std::string::npos;
 }
 
 }  // namespace
@@ -88,13 +89,13 @@ TEST_CASE("nccl api: the real library resolves, and makes ids without a driver",
   CHECK(std::string(api->error_string(kNcclInvalidUsage)).size() > 3);
 }
 
-TEST_CASE("nccl api: a library that is missing, or is none, is told by name", "[nccl]") {
+TEST_CASE("nccl api: an error names a library that is missing or is not a library", "[nccl]") {
   CHECK(says(loading({"libno-such-nccl.so.2"}), Status::kNotSupported, "NCCL cannot be loaded"));
   CHECK(says(loading({"libc.so.6"}), Status::kNotSupported,
              "libc.so.6 has no function ncclGetVersion (NCCL is older than 2.19"));
 }
 
-TEST_CASE("nccl api: of names that are all missing each is told, the first one foremost",
+TEST_CASE("nccl api: if all names are missing, the error contains each, the first one first",
           "[nccl]") {
   const auto error = loading({"libno-such-nccl.so.2", "/no/such/nccl", "libno-such-nccl.so"});
   REQUIRE(error);
@@ -107,7 +108,7 @@ TEST_CASE("nccl api: of names that are all missing each is told, the first one f
   CHECK(third != std::string::npos);
 }
 
-TEST_CASE("nccl api: a file that is there and cannot be loaded is not passed over", "[nccl]") {
+TEST_CASE("nccl api: a file that exists and cannot be loaded is not skipped", "[nccl]") {
   const loopback::Folder folder;
   const std::string broken = folder.path() + "/libnccl.so.2";
   std::ofstream(broken) << "no library";
@@ -118,28 +119,26 @@ TEST_CASE("nccl api: a file that is there and cannot be loaded is not passed ove
   INFO(error->message());
   CHECK(says(error, Status::kNotSupported, "NCCL cannot be loaded (" + broken + ": "));
   CHECK(error->message().find(next) == std::string::npos);
-  // What is not there is passed over.
+  // A missing file is skipped.
   CHECK(says(loading({"libno-such-nccl.so.2", folder.path() + "/no-such", next}),
              Status::kNotSupported, next + " has no function ncclCommSplit"));
 }
 
-TEST_CASE("nccl api: the copy that the program shows to all comes first, under any name",
-          "[nccl]") {
-  // Where there is nothing under that name, and where there may be a real one.
+TEST_CASE("nccl api: a copy that was loaded globally is preferred, under any name", "[nccl]") {
+  // With a name that does not exist, and with one under which a real library may exist.
   for (const char* const name : {"libno-such-nccl.so.2", "libnccl.so.2"}) {
-    CHECK(loading_beside(kStub, name) == "version 23099");
-    CHECK(loading_beside(kPart, name).find(kPart + " has no function ncclCommSplit") == 0);
+    CHECK(load_with_global(kStub, name) == "version 23099");
+    CHECK(load_with_global(kPart, name).find(kPart + " has no function ncclCommSplit") == 0);
   }
 }
 
-TEST_CASE("nccl meeting: versions that differ are named with their ranks, on every rank",
-          "[nccl]") {
-  const auto nccl = meet(4, [](int rank) {
+TEST_CASE("nccl setup: if versions differ, every rank reports the ranks of each", "[nccl]") {
+  const auto nccl = agree_on_setup(4, [](int rank) {
     NcclSetup guest;
     guest.nccl_version = rank == 2 ? 22703 : 22809;
     return guest;
   });
-  const auto library = meet(3, [](int rank) {
+  const auto library = agree_on_setup(3, [](int rank) {
     NcclSetup guest;
     guest.library_version = rank == 0 ? 10203 : 10100;
     return guest;
@@ -152,8 +151,8 @@ TEST_CASE("nccl meeting: versions that differ are named with their ranks, on eve
                "versions of muonrt differ (1.1.0 on ranks [1, 2]; 1.2.3 on ranks [0])"));
 }
 
-TEST_CASE("nccl meeting: a rank that cannot take part is named on every rank", "[nccl]") {
-  const auto errors = meet(3, [](int rank) {
+TEST_CASE("nccl setup: every rank reports the rank that cannot take part", "[nccl]") {
+  const auto errors = agree_on_setup(3, [](int rank) {
     if (rank == 1) throw Error(Status::kNotSupported, "no NCCL here");
     return NcclSetup();
   });

@@ -5,12 +5,13 @@
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/nccl/nccl_ranks.hpp"
 
-// Communicators of the caller's over the fake NCCL, and what ranks do with theirs.
+// Communicators of the caller over the fake NCCL, and operations of ranks that use them.
 namespace cuda_test {
 
 using cuda::NcclHandle;
 
-/// The caller's communicator of a rank, made by the fake; destroyed at the end unless it has ended.
+/// A rank's communicator that the caller has created with the fake NCCL. Destroyed at the end
+/// unless `lost`.
 class CallerNcclComm {
  public:
   CallerNcclComm(const cuda::NcclUniqueId& id, int size, int rank, bool blocking) {
@@ -33,7 +34,7 @@ class CallerNcclComm {
   CallerNcclComm& operator=(const CallerNcclComm&) = delete;
 
   NcclHandle handle() const { return handle_; }
-  /// Work of the caller's own on it.
+  /// Enqueues an operation of the caller on it.
   void use(Machine& machine) {
     auto* const value = machine.put(std::vector<int64_t>{1});
     api_.all_reduce(value, value, 1, cuda::kNcclInt64, cuda::kNcclSum, handle_,
@@ -54,15 +55,16 @@ inline cuda::NcclUniqueId new_id() {
   return id;
 }
 
-/// How communicators come from one of the caller's.
+/// How communicators are made from one of the caller.
 struct Origin {
   bool blocking, borrow;
 };
 
-/// Ranks as threads, each with a device and a communicator that is split off one of the caller's,
-/// or borrows it.
-inline std::vector<std::optional<Error>> on_theirs(
-    int size, Origin origin, const std::function<void(Comm&, Machine&, CallerNcclComm&)>& work) {
+/// Runs `function` on ranks as threads, each with a device and a communicator that is split from
+/// one of the caller, or borrows it.
+inline std::vector<std::optional<Error>> on_caller_comm(
+    int size, Origin origin,
+    const std::function<void(Comm&, Machine&, CallerNcclComm&)>& function) {
   fake_nccl::reset();
   ThreadGroup group(size);
   const auto id = new_id();
@@ -75,7 +77,7 @@ inline std::vector<std::optional<Error>> on_theirs(
     transport->set_timeout_ms(kLong);
     const auto comm = over_fake(std::move(transport), options);
     Machine machine(world_device());
-    work(*comm, machine, theirs);
+    function(*comm, machine, theirs);
   });
 }
 
@@ -85,7 +87,8 @@ inline std::unique_ptr<Transport> timed(ThreadGroup& group, int rank, int64_t ti
   return transport;
 }
 
-/// `times` exchanges of a message to each other rank and one from each, without a wait between.
+/// Enqueues `times` exchanges, each with a message to and from every other rank, without waiting in
+/// between.
 inline void exchange_with_all(Comm& comm, Machine& machine, int times = 1) {
   std::vector<SendTo> sends;
   std::vector<ReceiveFrom> receives;
@@ -97,7 +100,7 @@ inline void exchange_with_all(Comm& comm, Machine& machine, int times = 1) {
   for (int i = 0; i < times; ++i) comm.exchange(machine.on(), sends, receives);
 }
 
-inline void meet(Comm& comm) {
+inline void barrier(Comm& comm) {
   std::vector<char> all(static_cast<size_t>(comm.size()));
   comm.allgather("", all.data(), 1);
 }

@@ -8,8 +8,8 @@
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 
-// Communicators over the fake NCCL that come from one of the caller's: split off it, or borrowed,
-// which have one lock, one error and one end.
+// Communicators over the fake NCCL that are split from a communicator of the caller, or borrow one.
+// Borrowing communicators share its lock, its error and its end.
 
 using Catch::Contains;
 using namespace muonrt;
@@ -17,15 +17,16 @@ using namespace cuda_test;
 
 namespace {
 
-/// Two ranks whose communicator borrows one of the caller's that blocks; it is lost at the end.
-std::vector<std::optional<Error>> on_borrowed(const std::function<void(Comm&, Machine&)>& work) {
-  return on_theirs(2, {true, true}, [&](Comm& comm, Machine& machine, CallerNcclComm& theirs) {
+/// Two ranks whose communicator borrows a blocking one of the caller. It is aborted at the end.
+std::vector<std::optional<Error>> on_borrowed(
+    const std::function<void(Comm&, Machine&)>& function) {
+  return on_caller_comm(2, {true, true}, [&](Comm& comm, Machine& machine, CallerNcclComm& theirs) {
     theirs.lost = true;
-    work(comm, machine);
+    function(comm, machine);
   });
 }
 
-/// Requires that the sum of 3 over two ranks arrives.
+/// Requires that the sum of 3 over two ranks is correct.
 void check_sum(Comm& comm, Machine& machine) {
   auto* const value = machine.put(std::vector<int64_t>{3});
   comm.reduce_sum(machine.on(), value, value, 1);
@@ -34,15 +35,16 @@ void check_sum(Comm& comm, Machine& machine) {
 
 }  // namespace
 
-TEST_CASE("nccl theirs: a caller's communicator is split, or borrowed and left alive", "[nccl]") {
+TEST_CASE("caller's nccl: a communicator is split, or borrowed and not destroyed", "[nccl]") {
   for (const Origin origin :
        {Origin{false, false}, Origin{true, false}, Origin{false, true}, Origin{true, true}}) {
-    const auto errors = on_theirs(2, origin, [](Comm& comm, Machine& machine, CallerNcclComm&) {
-      const auto twin = comm.duplicate();
-      exchange_with_all(*twin, machine);
-      check_sum(*twin, machine);
-      meet(*twin);
-    });
+    const auto errors =
+        on_caller_comm(2, origin, [](Comm& comm, Machine& machine, CallerNcclComm&) {
+          const auto twin = comm.duplicate();
+          exchange_with_all(*twin, machine);
+          check_sum(*twin, machine);
+          barrier(*twin);
+        });
     CHECK(text_of(errors) == "");
     const auto counts = fake_nccl::counts();
     CHECK(counts.made == (origin.borrow ? 2 : 6));
@@ -51,7 +53,7 @@ TEST_CASE("nccl theirs: a caller's communicator is split, or borrowed and left a
   }
 }
 
-TEST_CASE("nccl theirs: before 2.26 no job stays with the calling thread", "[nccl]") {
+TEST_CASE("caller's nccl: before 2.26 no job remains in the calling thread", "[nccl]") {
   for (const bool split : {false, true}) {
     fake_nccl::reset();
     ThreadGroup group(2);
@@ -64,19 +66,19 @@ TEST_CASE("nccl theirs: before 2.26 no job stays with the calling thread", "[ncc
       options.from = split ? theirs.handle() : nullptr;
       const auto comm = over_fake(timed(group, rank, kLong), options);
       exchange_with_all(*comm, machine);
-      theirs.use(machine);  // finds the thread as it was
+      theirs.use(machine);  // finds no job in the thread
       check_sum(*comm, machine);
       theirs.use(machine);
-      meet(*comm);
+      barrier(*comm);
     });
     CHECK(text_of(errors) == "");
     check_rules();
   }
 }
 
-TEST_CASE("nccl theirs: blocks are launched in pairs, as the products' grids leave SMs free",
+TEST_CASE("caller's nccl: thread blocks are launched in pairs, as products leave SMs free",
           "[nccl]") {
-  const auto errors = on_theirs(1, {true, false}, [](Comm&, Machine&, CallerNcclComm&) {
+  const auto errors = on_caller_comm(1, {true, false}, [](Comm&, Machine&, CallerNcclComm&) {
     const cuda::NcclConfig config = fake_nccl::config(0);
     if (config.cga_cluster_size != 2 || config.max_ctas != 8 || config.blocking != 0)
       require_none("config");
@@ -85,35 +87,36 @@ TEST_CASE("nccl theirs: blocks are launched in pairs, as the products' grids lea
   check_rules();
 }
 
-TEST_CASE("nccl theirs: a split that is given up finds memory when it ends at last", "[nccl]") {
+TEST_CASE("caller's nccl: a split that fails can still write its handle later", "[nccl]") {
   fake_nccl::reset();
   ThreadGroup group(2);
   const auto id = new_id();
-  std::atomic<bool> late = false;
+  std::atomic<bool> timed_out = false;
   const auto errors = on_ranks(2, [&](int rank) {
     CallerNcclComm theirs(id, 2, rank, false);
     theirs.lost = true;
     NcclOptions options;
     options.from = theirs.handle();
-    if (rank == 1) {  // comes to the meeting, and not to the split
+    if (rank == 1) {  // takes part in the setup, but not in the split
       const auto bootstrap = make_bootstrap(timed(group, rank, kLong));
       cuda::agree_on_nccl_setup(*bootstrap, [] {
-        cuda::NcclSetup guest;
-        guest.nccl_version = 22809;
-        guest.max_ctas = NcclOptions().max_ctas;
-        guest.origin = cuda::NcclOrigin::kSplit;
-        return guest;
+        cuda::NcclSetup setup;
+        setup.nccl_version = 22809;
+        setup.max_ctas = NcclOptions().max_ctas;
+        setup.origin = cuda::NcclOrigin::kSplit;
+        return setup;
       });
       cuda::nccl_run_collectively(*bootstrap, [] {});
-      const auto alarm = bootstrap->duplicate(), vote_sum = bootstrap->duplicate();
-      while (!late) std::this_thread::yield();
+      const auto alarm = bootstrap->duplicate(), common = bootstrap->duplicate();
+      while (!timed_out) std::this_thread::yield();
       return;
     }
     try {
       over_fake(timed(group, rank, 600), options);
     } catch (const Error& e) {
-      late = true;
-      // Blocks as they were just given back are handed out again: none may be the split's.
+      timed_out = true;
+      // Recently freed memory is allocated again. No block may be the one to which the split will
+      // write.
       std::vector<std::unique_ptr<char[]>> blocks;
       for (size_t size = 16; size <= 2048; size += 16) {
         for (int i = 0; i < 8; ++i) {
@@ -129,23 +132,24 @@ TEST_CASE("nccl theirs: a split that is given up finds memory when it ends at la
     }
   });
   INFO(text_of(errors));
-  CHECK(says(errors[0], Status::kTimeout, "of rank 0"));
+  CHECK(says(errors[0], Status::kTimeout, "on rank 0"));
   CHECK_FALSE(errors[1]);
 }
 
-TEST_CASE("nccl theirs: a borrowed communicator is aborted once, whoever ends first", "[nccl]") {
+TEST_CASE("caller's nccl: a borrowed communicator is aborted once, whichever user ends first",
+          "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
     const auto first = comm.duplicate(), second = comm.duplicate();
-    meet(comm);
-    first->abort(Status::kTimeout, "the first step was late");
+    barrier(comm);
+    first->abort(Status::kTimeout, "the first step timed out");
     second->abort(Status::kAborted, "enough");
     comm.abort(Status::kAborted, "enough");
     for (Comm* const ended : {first.get(), second.get(), &comm}) {
-      if (!says(ended->error(), Status::kTimeout, "the first step was late"))
+      if (!says(ended->error(), Status::kTimeout, "the first step timed out"))
         require_none("another error");
       try {
         exchange_with_all(*ended, machine);
-        require_none("it went on");
+        require_none("no error");
       } catch (const Error& e) {
         if (e.status() != Status::kTimeout) throw;
       }
@@ -156,9 +160,8 @@ TEST_CASE("nccl theirs: a borrowed communicator is aborted once, whoever ends fi
   check_rules();
 }
 
-TEST_CASE(
-    "nccl theirs: communicators that borrow one each for themselves end together, and only they",
-    "[nccl]") {
+TEST_CASE("caller's nccl: communicators that borrow the same handle end together, others do not",
+          "[nccl]") {
   fake_nccl::reset();
   const auto id = new_id(), other_id = new_id();
   std::vector<std::unique_ptr<ThreadGroup>> groups;
@@ -177,13 +180,13 @@ TEST_CASE(
     exchange_with_all(*first, machine);
     exchange_with_all(*second, machine);
     machine.finish();
-    meet(*apart);
-    first->abort(Status::kTimeout, "a step was late");
+    barrier(*apart);
+    first->abort(Status::kTimeout, "a step timed out");
     second->abort(Status::kAborted, "enough");
-    if (!says(second->error(), Status::kTimeout, "a step was late")) require_none("another error");
+    if (!says(second->error(), Status::kTimeout, "a step timed out")) require_none("another error");
     exchange_with_all(*apart, machine);
     machine.finish();
-    meet(*apart);
+    barrier(*apart);
   });
   CHECK(text_of(errors) == "");
   CHECK(fake_nccl::counts().aborted == 2);
@@ -191,7 +194,8 @@ TEST_CASE(
   check_rules();
 }
 
-TEST_CASE("nccl theirs: a handle with the value of one that was aborted is another one", "[nccl]") {
+TEST_CASE("caller's nccl: a handle value that is reused after an abort gets a new object",
+          "[nccl]") {
   using cuda::SharedNcclComm;
   fake_nccl::reset();
   CallerNcclComm theirs(new_id(), 1, 0, true);
@@ -202,7 +206,7 @@ TEST_CASE("nccl theirs: a handle with the value of one that was aborted is anoth
   CHECK(SharedNcclComm::for_borrowed_handle(handle, 1) != first);
   first->fail(Error(Status::kAborted, "enough"));
   CHECK_THROWS_WITH(SharedNcclComm::for_borrowed_handle(handle, 0),
-                    Contains("enough"));  // still there
+                    Contains("enough"));  // the abort has not ended
   CHECK_THROWS_WITH(first->enter(10), Contains("enough"));
   first->abort(fake_nccl::api());
   const auto second = SharedNcclComm::for_borrowed_handle(handle, 0);
@@ -213,27 +217,28 @@ TEST_CASE("nccl theirs: a handle with the value of one that was aborted is anoth
   std::thread([&] { CHECK_THROWS_WITH(second->enter(10), Contains("outstanding")); }).join();
 }
 
-TEST_CASE("nccl theirs: what has lost its borrowed communicator makes no duplicate", "[nccl]") {
+TEST_CASE("caller's nccl: no duplicate of a communicator whose handle was aborted", "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine&) {
     const auto twin = comm.duplicate();
-    meet(comm);
-    twin->abort(Status::kTimeout, "a step was late");
+    barrier(comm);
+    twin->abort(Status::kTimeout, "a step timed out");
     comm.duplicate();
   });
-  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "a step was late"));
+  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "a step timed out"));
   check_rules();
 }
 
-TEST_CASE("nccl theirs: a sibling's abort delivers nothing to the other's reduction", "[nccl]") {
+TEST_CASE("caller's nccl: an abort over the same handle leaves a reduction's output unchanged",
+          "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
     const auto twin = comm.duplicate();
     auto* const value = machine.put(std::vector<int64_t>{5});
-    meet(comm);
+    barrier(comm);
     if (comm.rank() == 0) {
-      comm.reduce_sum(machine.on(), value, value, 1);  // rank 1 never comes
+      comm.reduce_sum(machine.on(), value, value, 1);  // rank 1 takes no part
       twin->abort(Status::kAborted, "enough");
       machine.finish();
-      if (machine.get_one(value) != 5) require_none("an aborted sum was delivered");
+      if (machine.get_one(value) != 5) require_none("an aborted sum was copied");
     }
     twin->abort(Status::kAborted, "enough");
   });
@@ -241,13 +246,13 @@ TEST_CASE("nccl theirs: a sibling's abort delivers nothing to the other's reduct
   check_rules();
 }
 
-TEST_CASE("nccl theirs: a peer that does not come to the first group of one that blocks ends it",
+TEST_CASE("caller's nccl: a peer that is missing in the first group of a blocking handle ends it",
           "[nccl]") {
   std::atomic<bool> ended = false;
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
     comm.set_timeout_ms(300);
     while (comm.rank() == 1 && !ended) std::this_thread::yield();
-    if (comm.rank() == 1) meet(comm);  // throws what rank 0 has told
+    if (comm.rank() == 1) barrier(comm);  // throws the error that rank 0 has published
     try {
       exchange_with_all(comm, machine);
     } catch (const Error&) {
@@ -256,11 +261,12 @@ TEST_CASE("nccl theirs: a peer that does not come to the first group of one that
     }
   });
   INFO(text_of(errors));
-  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "exchange of rank 0 (nccl)"));
+  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "exchange on rank 0 (nccl)"));
   check_rules();
 }
 
-TEST_CASE("nccl theirs: an abort ends a call that is stuck inside one that blocks", "[nccl]") {
+TEST_CASE("caller's nccl: an abort ends a call that is blocked inside a blocking handle",
+          "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
     if (comm.rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -11,10 +11,10 @@
 #include "cuda/machine.hpp"
 #include "cuda/nccl/nccl_api.hpp"
 
-// NCCL and streams under capture, for the real library and for the fake one.
+// NCCL and streams that are being captured, for the real and the fake library.
 namespace cuda_test {
 
-/// Waits while a communicator that does not block says "in progress".
+/// Waits while a non-blocking communicator returns "in progress".
 inline muonrt::cuda::NcclResult settled(const muonrt::cuda::NcclApi& api,
                                         muonrt::cuda::NcclHandle handle) {
   using muonrt::cuda::kNcclInProgress;
@@ -26,8 +26,8 @@ inline muonrt::cuda::NcclResult settled(const muonrt::cuda::NcclApi& api,
   return state;
 }
 
-/// A one-rank communicator sends to itself on a stream under capture; replayed three times, the
-/// graph delivers what the buffer holds then.
+/// A communicator of one rank sends to itself on a captured stream. The graph is launched three
+/// times, and each time receives the current content of the buffer.
 inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
   using namespace muonrt::cuda;
   constexpr int64_t kCount = 5000;
@@ -51,7 +51,7 @@ inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
     CHECK((ended == kNcclSuccess || ended == kNcclInProgress));
     CHECK(settled(api, comm) == kNcclSuccess);
   };
-  exchange();  // makes the connections
+  exchange();  // connects
   CHECK(machine.get(to, kCount) == std::vector<float>(kCount, 1.0f));
   begin_capture(stream);
   exchange();
@@ -71,9 +71,9 @@ inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
   api.destroy(comm);
 }
 
-/// Operations on a captured stream are refused with `words`, the capture stays whole and the
-/// communicator of one rank usable.
-inline void check_capture_refused(muonrt::Comm& comm, Machine& machine, const std::string& words) {
+/// Operations on a captured stream are rejected with `text`, the capture stays valid, and the
+/// communicator of one rank stays usable.
+inline void check_capture_rejected(muonrt::Comm& comm, Machine& machine, const std::string& text) {
   using namespace muonrt::cuda;
   auto* const value = machine.put(std::vector<int64_t>{7});
   const muonrt::SendTo send{0, value, 8};
@@ -83,7 +83,7 @@ inline void check_capture_refused(muonrt::Comm& comm, Machine& machine, const st
       work();
     } catch (const muonrt::Error& e) {
       return e.status() == muonrt::Status::kNotSupported &&
-             e.message().find(words) != std::string::npos;
+             e.message().find(text) != std::string::npos;
     }
     return false;
   };

@@ -28,14 +28,14 @@ world::Case small_case(size_t mesh, int scheme, bool eager) {
 
 }  // namespace
 
-TEST_CASE("nccl: an exchange is one group, empty pairs are left out, its bytes arrive", "[nccl]") {
+TEST_CASE("nccl: an exchange is one group without empty messages, and its bytes arrive", "[nccl]") {
   std::vector<std::string> logs[3];
   const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
     const int rank = comm.rank();
     const auto message = [](int from, int to) {
       return values(static_cast<uint64_t>(from * 10 + to), DType::kF32, 16 + from + to);
     };
-    // 0 -> 1, 1 -> 0, 2 -> 0, 2 -> 2; rank 1 gets nothing from 2.
+    // 0 -> 1, 1 -> 0, 2 -> 0, 2 -> 2; rank 1 receives nothing from rank 2.
     const std::vector<std::pair<int, int>> pairs = {{0, 1}, {1, 0}, {2, 0}, {2, 2}};
     std::vector<SendTo> sends;
     std::vector<ReceiveFrom> receives;
@@ -65,7 +65,7 @@ TEST_CASE("nccl: an exchange is one group, empty pairs are left out, its bytes a
   check_rules();
 }
 
-TEST_CASE("nccl: reductions sum and compare as the host's do", "[nccl][ptx]") {
+TEST_CASE("nccl: reductions are bitwise identical to the host's", "[nccl][ptx]") {
   const auto errors = on_nccl(4, kLong, [&](Comm& comm, Machine& machine) {
     const int rank = comm.rank();
     constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
@@ -88,9 +88,10 @@ TEST_CASE("nccl: reductions sum and compare as the host's do", "[nccl][ptx]") {
   check_rules();
 }
 
-TEST_CASE("nccl: steps of 1 to 4 ranks give the bits of one, on one GPU and on two", "[nccl]") {
+TEST_CASE("nccl: steps of 1 to 4 ranks are bitwise identical to one rank's, on one GPU and on two",
+          "[nccl]") {
   fake_nccl::reset();
-  const world::Tensors alone = run_world(small_case(0, 0, false), plain);
+  const world::Tensors alone = run_world(small_case(0, 0, false), nccl_over_fake);
   struct Row {
     size_t mesh;
     int scheme;
@@ -116,7 +117,7 @@ TEST_CASE("nccl: steps of 1 to 4 ranks give the bits of one, on one GPU and on t
   CHECK(counts.aborted == 0);
   CHECK(counts.destroyed == counts.made);
   check_rules();
-  // Everything but products is the host's.
+  // Everything except products is bitwise identical to the host's.
   const world::Case c = small_case(0, 0, false);
   const world::Tensors host = world::run(c).tensors;
   for (size_t i = 0; i < c.params.size(); ++i) {
@@ -127,23 +128,22 @@ TEST_CASE("nccl: steps of 1 to 4 ranks give the bits of one, on one GPU and on t
   }
 }
 
-TEST_CASE("nccl: a group to itself that was captured is replayed with new bytes", "[nccl]") {
+TEST_CASE("nccl: a captured group to itself is replayed with new bytes", "[nccl]") {
   fake_nccl::reset();
   check_captured_exchange(fake_nccl::api());
   check_rules();
 }
 
-TEST_CASE("nccl: operations on a stream under capture are refused by name, and spoil nothing",
+TEST_CASE("nccl: operations on a captured stream are rejected, and the capture stays valid",
           "[nccl]") {
   const auto errors = on_nccl(1, kLong, [&](Comm& comm, Machine& machine) {
-    check_capture_refused(comm, machine, "nccl: the stream is being captured");
+    check_capture_rejected(comm, machine, "nccl: the stream is being captured");
   });
   CHECK(text_of(errors) == "");
   check_rules();
 }
 
-TEST_CASE("nccl: an operation that a peer never joins ends at the deadline, on all ranks",
-          "[nccl]") {
+TEST_CASE("nccl: an operation without a peer ends at the timeout, on all ranks", "[nccl]") {
   std::atomic<int> ended = 0;
   const auto errors = on_nccl(3, 300, [&](Comm& comm, Machine& machine) {
     auto* const value = machine.put(std::vector<int64_t>{5});
@@ -152,34 +152,36 @@ TEST_CASE("nccl: an operation that a peer never joins ends at the deadline, on a
     while (!comm.error()) std::this_thread::yield();
     ++ended;
     machine.finish();
-    if (machine.get_one(value) != 5) require_none("an aborted sum was delivered");
+    if (machine.get_one(value) != 5) require_none("an aborted sum was copied");
     throw *comm.error();
   });
-  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "reduce_sum #0 of rank "));
+  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "reduce_sum #0 on rank "));
   check_rules();
 }
 
-TEST_CASE("nccl: messages under way are bounded, and a late rank still ends them all", "[nccl]") {
+TEST_CASE("nccl: messages in flight are limited, and all complete after a slow rank arrives",
+          "[nccl]") {
   const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
-    // The others run ahead as far as they are let.
+    // The others enqueue as far ahead as the limit allows.
     if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
     exchange_with_all(comm, machine, 150);
     machine.finish();
-    meet(comm);
+    barrier(comm);
   });
   CHECK(text_of(errors) == "");
   for (int rank = 0; rank < 2; ++rank) {
-    CHECK(fake_nccl::most_under_way(rank) > 100);
-    CHECK(fake_nccl::most_under_way(rank) <= 256);
+    CHECK(fake_nccl::max_in_flight(rank) > 100);
+    CHECK(fake_nccl::max_in_flight(rank) <= 256);
   }
   check_rules();
 }
 
-TEST_CASE("nccl: a rank that waits for messages to end is told when a peer is lost", "[nccl]") {
+TEST_CASE("nccl: a rank that waits for messages in flight receives the error of a lost peer",
+          "[nccl]") {
   std::atomic<bool> ended = false;
   const auto errors = on_nccl(2, 600, [&](Comm& comm, Machine& machine) {
     while (comm.rank() == 1 && !ended) std::this_thread::yield();
-    if (comm.rank() == 1) meet(comm);
+    if (comm.rank() == 1) barrier(comm);
     try {
       exchange_with_all(comm, machine, 300);
     } catch (const Error&) {
@@ -188,12 +190,11 @@ TEST_CASE("nccl: a rank that waits for messages to end is told when a peer is lo
     }
   });
   INFO(text_of(errors));
-  CHECK(says(errors[0], Status::kTimeout, "exchange #0 of rank 0"));
+  CHECK(says(errors[0], Status::kTimeout, "exchange #0 on rank 0"));
   check_rules();
 }
 
-TEST_CASE("nccl: a GPU that is lost ends what is watched, and who waits for room, at once",
-          "[nccl]") {
+TEST_CASE("nccl: a lost GPU ends watched operations and waits for capacity immediately", "[nccl]") {
   constexpr int kFit = 4;  // operations of 64 messages each
   for (const int operations : {kFit - 1, kFit + 1}) {
     INFO(operations << " operations");
@@ -228,9 +229,10 @@ TEST_CASE("nccl: a GPU that is lost ends what is watched, and who waits for room
   }
 }
 
-TEST_CASE("nccl: an abort on one rank ends all ranks' operations, however it comes", "[nccl]") {
-  // From the communicator itself, from the transport that it was made from, or over a table of the
-  // caller's functions.
+TEST_CASE("nccl: an abort on one rank ends the operations of all ranks, from every source",
+          "[nccl]") {
+  // The abort comes from the communicator, from the transport from which it was created, or through
+  // a table of caller's functions.
   enum class Way { kComm, kTransport, kTable };
   for (const Way way : {Way::kComm, Way::kTransport, Way::kTable}) {
     CAPTURE(static_cast<int>(way));
@@ -247,7 +249,7 @@ TEST_CASE("nccl: an abort on one rank ends all ranks' operations, however it com
       } else {
         inner = transport->duplicate();
       }
-      const auto comm = plain(std::move(inner));
+      const auto comm = nccl_over_fake(std::move(inner));
       Machine machine(world_device());
       auto* const value = machine.put(std::vector<int64_t>{3});
       comm->reduce_sum(machine.on(), value, value, 1);

@@ -1,5 +1,5 @@
-// Compares our declarations of NCCL's binary interface with its header. That one includes the real
-// CUDA headers, so it is read by another compilation, where there is one.
+// Compares the declarations of NCCL's binary interface with NCCL's header. The header includes the
+// real CUDA headers, so a separate compilation reads it, if it exists.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// The numbers that a small program over nccl.h prints; "" where there is no nccl.h.
+/// The numbers that a small program over nccl.h prints; "" if nccl.h does not exist.
 std::string from_the_header() {
   const std::string program = R"(#include <nccl.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ int main(void) {
 
 }  // namespace
 
-TEST_CASE("nccl types: they are those of nccl.h", "[nccl]") {
+TEST_CASE("nccl types: equal to those of nccl.h", "[nccl]") {
   using muonrt::cuda::NcclConfig;
   const std::string header = from_the_header();
   if (header.empty()) {

@@ -21,7 +21,11 @@ namespace {
 
 constexpr int64_t kNever = 100'000'000;
 
-enum class From { kNothing, kSplit, kBorrowed };  // of a communicator of the caller's
+enum class From {
+  kNothing,
+  kSplit,
+  kBorrowed
+};  // the caller's communicator from which it is created
 
 /// Three ranks create a communicator; `plant` comes before that, on each rank.
 std::vector<std::optional<Error>> making(From from, bool blocking,
@@ -48,18 +52,19 @@ std::vector<std::optional<Error>> making(From from, bool blocking,
   });
 }
 
-/// What ranks are told by the last thing that the making asks NCCL, when all have come so far.
+/// The results that the ranks receive from the last NCCL call of the creation, after all ranks have
+/// reached it.
 std::map<int, cuda::NcclResult> last_results;
-std::atomic<int> come_so_far;
+std::atomic<int> arrived;
 thread_local int making_rank;
 
 cuda::NcclResult count_last(NcclHandle handle, int* size) {
   const auto result = fake_nccl::api().count(handle, size);
-  ++come_so_far;
+  ++arrived;
   const auto planted = last_results.find(making_rank);
   if (planted == last_results.end()) return result;
   const Deadline late = Deadline::in_ms(kLong);
-  while (come_so_far < 4 && !late.passed()) std::this_thread::yield();
+  while (arrived < 4 && !late.passed()) std::this_thread::yield();
   return planted->second;
 }
 const cuda::NcclApi& failing_last() {
@@ -71,14 +76,14 @@ const cuda::NcclApi& failing_last() {
   return table;
 }
 
-/// Four ranks do something `kRounds` times, with messages that take their time; all have the same
-/// error each time.
+/// Four ranks run a function `kRounds` times, with messages that are delayed; every rank must
+/// return the same error each time.
 constexpr int kRounds = 200;
 void check_rounds(Status status, const std::string& message,
                   const std::function<void(int, std::unique_ptr<Transport>)>& work) {
   for (int round = 0; round < kRounds; ++round) {
     fake_nccl::reset();
-    come_so_far = 0;
+    arrived = 0;
     ThreadFaults slow;
     slow.max_delay_us = 300;
     slow.seed = static_cast<uint64_t>(round);
@@ -94,9 +99,9 @@ void check_rounds(Status status, const std::string& message,
 }
 
 void check_all(const std::vector<std::optional<Error>>& errors, Status status,
-               const std::string& words) {
+               const std::string& text) {
   INFO(text_of(errors));
-  for (const auto& e : errors) CHECK(says(e, status, words));
+  for (const auto& e : errors) CHECK(says(e, status, text));
   check_rules();
 }
 
@@ -118,19 +123,19 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
     bool blocking;
     std::function<void(int, Options&)> plant;
     Status status;
-    const char* words;
-    int64_t made, aborted = 0;  // -1: not counted
+    const char* text;
+    int64_t made, aborted = 0;  // -1: not checked
   };
   const auto check_row = [](const Row& row) {
-    INFO(row.words);
-    check_all(making(row.from, row.blocking, row.plant), row.status, row.words);
+    INFO(row.text);
+    check_all(making(row.from, row.blocking, row.plant), row.status, row.text);
     if (row.made >= 0) CHECK(fake_nccl::counts().made == row.made);
     if (row.aborted >= 0) CHECK(fake_nccl::counts().aborted == row.aborted);
   };
   for (const Row& row : std::vector<Row>{
            {From::kNothing, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
             "rank 1: NCCL failed in ncclCommInitRankConfig", -1, 2},
-           // What the others report of it is not taken for the cause.
+           // Errors that the others report as a consequence are not used as the cause.
            {From::kNothing, false,
             [](int rank, Options&) {
               if (rank == 2) fake_nccl::refuse(2, cuda::kNcclUnhandledCudaError);
@@ -161,8 +166,8 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
            {From::kSplit, false, [](int rank, Options& o) { o.borrow = rank == 1; },
             Status::kMismatch, "one to borrow on ranks [1]", 3}})
     check_row(row);
-  // Memory is missing before any rank enters NCCL.
-  for (const int allocation : {1, 2}) {  // pinned; of the GPU
+  // An allocation fails before any rank enters NCCL.
+  for (const int allocation : {1, 2}) {  // pinned memory; GPU memory
     const auto plant = [&](int rank, Options&) {
       if (rank == 2) emulator::fail_allocation(allocation);
     };
@@ -182,16 +187,15 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
   }
 }
 
-TEST_CASE("nccl making: ranks that have theirs tell what failed on another as that one does",
+TEST_CASE("nccl making: ranks that succeed report the same error as the rank that failed",
           "[nccl]") {
   const auto make = [](int rank, std::unique_ptr<Transport> transport) {
     making_rank = rank;
     cuda::make_nccl_comm(failing_last, make_bootstrap(std::move(transport)), NcclOptions());
   };
   const std::string text =
-      "rank 2: NCCL failed in ncclCommInitRankConfig: an error of the fake; set NCCL_DEBUG=WARN "
-      "for "
-      "its own account";
+      "rank 2: NCCL failed in ncclCommInitRankConfig: an error of the fake; set NCCL_DEBUG=WARN to "
+      "see its log";
   SECTION("one rank") {
     last_results = {{2, cuda::kNcclSystemError}};
     check_rounds(Status::kComm, text, make);
@@ -205,30 +209,29 @@ TEST_CASE("nccl making: ranks that have theirs tell what failed on another as th
   CHECK(fake_nccl::counts().destroyed == 0);
 }
 
-TEST_CASE("nccl making: what is agreed on outlasts a program that ends the others with it",
+TEST_CASE("nccl making: the common error is kept if the program of a rank then ends the others",
           "[nccl]") {
   const auto fail = [](int rank, std::unique_ptr<Transport> transport) {
     const auto inner = make_bootstrap(transport->duplicate());
     try {
       cuda::nccl_run_with_alarm(*inner, false, [&](const Bootstrap&) {
-        if (rank == 0) throw Error(Status::kComm, "a peer is gone");
-        if (rank == 2) throw Error(Status::kDevice, "the GPU is gone");
+        if (rank == 0) throw Error(Status::kComm, "a peer has ended");
+        if (rank == 2) throw Error(Status::kDevice, "the GPU is lost");
       });
     } catch (const Error& e) {
       transport->abort_with_duplicates(e.status(), e.message());
       throw;
     }
   };
-  check_rounds(Status::kDevice, "rank 2: the GPU is gone", fail);
+  check_rounds(Status::kDevice, "rank 2: the GPU is lost", fail);
 }
 
-TEST_CASE("nccl making: a rank that is lost leaves the others the name of the one that failed",
-          "[nccl]") {
+TEST_CASE("nccl making: the rank that failed is reported although another rank is lost", "[nccl]") {
   ThreadGroup group(3);
   const auto errors = on_ranks(3, [&](int rank) {
     const auto bootstrap = make_bootstrap(timed(group, rank, kNever));
     cuda::nccl_run_with_alarm(*bootstrap, false, [&](const Bootstrap& alarm) {
-      if (rank == 1) throw Error(Status::kDevice, "the GPU is gone");
+      if (rank == 1) throw Error(Status::kDevice, "the GPU is lost");
       while (!alarm.pending_error()) std::this_thread::yield();
       if (rank == 2) bootstrap->abort(Error(Status::kAborted, "stopped"));
     });
@@ -236,14 +239,13 @@ TEST_CASE("nccl making: a rank that is lost leaves the others the name of the on
   for (const auto& e : errors) {
     REQUIRE(e);
     CHECK(e->status() == Status::kDevice);
-    CHECK(e->message() == "rank 1: the GPU is gone");
+    CHECK(e->message() == "rank 1: the GPU is lost");
   }
 }
 
-TEST_CASE("nccl making: a duplicate that is not made on one rank leaves the others theirs",
-          "[nccl]") {
+TEST_CASE("nccl making: a duplicate that fails on one rank leaves the originals usable", "[nccl]") {
   const auto errors = on_nccl(3, kNever, [&](Comm& comm, Machine& machine) {
-    meet(comm);
+    barrier(comm);
     if (comm.rank() == 1) fake_nccl::refuse(1, cuda::kNcclSystemError);
     std::optional<Error> refused;
     try {
@@ -251,16 +253,16 @@ TEST_CASE("nccl making: a duplicate that is not made on one rank leaves the othe
     } catch (const Error& e) {
       refused = e;
     }
-    meet(comm);
+    barrier(comm);
     exchange_with_all(comm, machine);
     machine.finish();
-    meet(comm);
+    barrier(comm);
     if (refused) throw *refused;
   });
   check_all(errors, Status::kComm, "rank 1: NCCL failed in ncclCommInitRankConfig");
 }
 
-TEST_CASE("nccl making: a rank whose split of a parent that blocks fails says why itself",
+TEST_CASE("nccl making: a rank whose split of a blocking parent fails reports its own error",
           "[nccl]") {
   fake_nccl::reset();
   ThreadGroup group(3);
@@ -277,7 +279,7 @@ TEST_CASE("nccl making: a rank whose split of a parent that blocks fails says wh
     try {
       over_fake(std::move(transport), options);
     } catch (const Error&) {
-      // The others are inside NCCL until their programs end it.
+      // The other ranks are inside NCCL until their programs end it.
       if (rank == 1)
         for (const int peer : {0, 2}) fake_nccl::api().abort(parents[static_cast<size_t>(peer)]);
       throw;
@@ -287,8 +289,9 @@ TEST_CASE("nccl making: a rank whose split of a parent that blocks fails says wh
   for (const auto& e : errors) CHECK(says(e, Status::kComm, "NCCL failed in ncclCommSplit"));
 }
 
-TEST_CASE("nccl making: a borrowed communicator that is in use on one rank is told on all",
-          "[nccl]") {
+TEST_CASE(
+    "nccl making: a borrowed communicator that is in use on one rank is reported by all ranks",
+    "[nccl]") {
   fake_nccl::reset();
   ThreadGroup group(2);
   const auto id = new_id();
@@ -316,5 +319,5 @@ TEST_CASE("nccl making: a borrowed communicator that is in use on one rank is to
     user.join();
     if (error) throw *error;
   });
-  check_all(errors, Status::kTimeout, "rank 1: nccl_comm is inside a call");
+  check_all(errors, Status::kTimeout, "rank 1: nccl_comm is in use by a call");
 }

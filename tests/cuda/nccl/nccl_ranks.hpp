@@ -21,7 +21,7 @@ inline std::unique_ptr<Comm> over_fake(std::unique_ptr<Transport> transport,
                                        NcclOptions options = {}) {
   return cuda::make_nccl_comm(fake_nccl::api, make_bootstrap(std::move(transport)), options);
 }
-inline std::unique_ptr<Comm> plain(std::unique_ptr<Transport> transport) {
+inline std::unique_ptr<Comm> nccl_over_fake(std::unique_ptr<Transport> transport) {
   return over_fake(std::move(transport));
 }
 
@@ -33,15 +33,15 @@ inline std::vector<std::optional<Error>> on_nccl(int size, int64_t timeout_ms,
   return on_ranks(size, [&](int rank) {
     auto transport = group.transport(rank);
     transport->set_timeout_ms(kLong);
-    const auto comm = plain(std::move(transport));
+    const auto comm = nccl_over_fake(std::move(transport));
     comm->set_timeout_ms(timeout_ms);
     Machine machine(world_device());
     work(*comm, machine);
   });
 }
 
-inline bool says(const std::optional<Error>& error, Status status, const std::string& words) {
-  return error && error->status() == status && error->message().find(words) != std::string::npos;
+inline bool says(const std::optional<Error>& error, Status status, const std::string& text) {
+  return error && error->status() == status && error->message().find(text) != std::string::npos;
 }
 
 inline void check_rules() {

@@ -6,16 +6,16 @@
 #include "support/bits_cases.hpp"
 #include "support/forwarding_comm.hpp"
 
-// A step on GPUs that ends inside its vote on some ranks: `recover` commits what lies in their
-// memory, as a step without the fault would have.
+// A step on GPUs that fails during its vote on some ranks: `recover` commits the update that is
+// staged in their memory, as the step would have without the fault.
 
 using namespace muonrt;
 using namespace cuda_test;
 
 namespace {
 
-/// A communicator whose n-th sum never arrives here, although the peers get this rank's part: what
-/// an aborted reduction leaves on a GPU whose streams continue.
+/// A communicator whose n-th sum never arrives here, although the peers receive this rank's part,
+/// as after an aborted reduction on a GPU whose streams continue.
 class LosingComm final : public ForwardingComm {
  public:
   LosingComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)
@@ -28,7 +28,7 @@ class LosingComm final : public ForwardingComm {
   std::unique_ptr<Comm> duplicate() override {
     return std::make_unique<LosingComm>(inner_->duplicate(), lost_, scratch_);
   }
-  // Not to the peers: they have to receive the result of their vote first.
+  // The peers are not notified, because they must receive the vote sum first.
   void abort(Status, const std::string&) noexcept override {}
   std::optional<Error> error() const override { return error_ ? error_ : inner_->error(); }
 
@@ -38,7 +38,7 @@ class LosingComm final : public ForwardingComm {
   std::optional<Error> error_;
 };
 
-/// Three ranks; momentum and AdamW's slices are stored by owners.
+/// Three ranks. Owners store the momentum and AdamW's slices.
 world::Case case_of_partial() {
   bits::Factors f;
   f.mesh = 3;
@@ -53,10 +53,10 @@ world::Case case_of_partial() {
 
 }  // namespace
 
-TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl]") {
+TEST_CASE("nccl: ranks that did not receive the vote sum follow those that did", "[nccl]") {
   const world::Case c = case_of_partial();
   fake_nccl::reset();
-  const world::Tensors expected = run_world(c, plain);
+  const world::Tensors expected = run_world(c, nccl_over_fake);
   for (const std::set<int>& cut_off : {std::set<int>{1}, {0, 2}}) {
     fake_nccl::reset();
     ThreadGroup group(3), second(3);
@@ -67,7 +67,7 @@ TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl
       Machine machine(world_device());
       auto transport = group.transport(number);
       transport->set_timeout_ms(kLong);
-      auto comm = plain(std::move(transport));
+      auto comm = nccl_over_fake(std::move(transport));
       if (cut_off.count(number))
         comm = std::make_unique<LosingComm>(
             std::move(comm), c.steps - 1,

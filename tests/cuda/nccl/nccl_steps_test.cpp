@@ -1,4 +1,4 @@
-// What steps of one rank over NCCL take and wait for.
+// Memory and waits of steps of one rank over NCCL.
 
 #include <catch2/catch.hpp>
 
@@ -14,13 +14,13 @@ using namespace cuda_test;
 
 namespace {
 
-constexpr int64_t kSlackMs = 5000;  // of a machine that has other work
+constexpr int64_t kSlackMs = 5000;  // for a machine that has other work
 
 struct Alone : OneRank {
   explicit Alone(const world::Case& c)
       : OneRank(c, [](std::unique_ptr<Transport> transport) {
           fake_nccl::reset();
-          return plain(std::move(transport));
+          return nccl_over_fake(std::move(transport));
         }) {}
 };
 
@@ -34,8 +34,9 @@ world::Case stack_of(int64_t matrices) {
 
 }  // namespace
 
-TEST_CASE("nccl steps: none takes memory, its norm and statistics included", "[nccl]") {
-  world::Case c = stack_of(400);  // whose statistics are more than the communicator's first scratch
+TEST_CASE("nccl steps: none allocates memory, not even for its norm and statistics", "[nccl]") {
+  world::Case c =
+      stack_of(400);  // its statistics are larger than the communicator's first scratch memory
   c.settings.health_every = 1;
   c.settings.clip_norm = 1.0;
   Alone alone(c);
@@ -45,7 +46,7 @@ TEST_CASE("nccl steps: none takes memory, its norm and statistics included", "[n
   check_rules();
 }
 
-TEST_CASE("nccl steps: behind a caller's stream that does not end few launches are enqueued",
+TEST_CASE("nccl steps: after a caller's stream that does not end few launches are enqueued",
           "[nccl]") {
   const auto enqueued = [](int matrices, bool graphs) {
     world::Case c;
@@ -75,10 +76,10 @@ TEST_CASE("nccl steps: behind a caller's stream that does not end few launches a
   }
 }
 
-TEST_CASE("nccl steps: behind a caller's stream that does not end they end at the deadline",
+TEST_CASE("nccl steps: after a caller's stream that does not end they end at the timeout",
           "[nccl]") {
   for (const bool serial : {false, true}) {
-    INFO((serial ? "one stage at a time" : "ahead"));
+    INFO((serial ? "one stage at a time" : "several stages at a time"));
     world::Case c = stack_of(3);
     c.settings.device = DeviceKind::kCuda;
     c.settings.timeout_ms = 300;
@@ -92,7 +93,7 @@ TEST_CASE("nccl steps: behind a caller's stream that does not end they end at th
     const auto error = alone.step(theirs.handle);
     const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
-    // The abort waits for what NCCL has taken, and to free its memory.
+    // The abort waits for the operations that NCCL has accepted, and to free its memory.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));
     theirs.end();

@@ -1,5 +1,5 @@
-// What a rank reports of a step that NCCL has ended: that nothing has changed anywhere if its
-// ballot cannot have reached a peer, UNDECIDED if it can.
+// The status of a step that NCCL has aborted: nothing has changed on any rank if this rank's vote
+// cannot have reached a peer; otherwise UNDECIDED.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -22,8 +22,8 @@ world::Case three_ranks() {
   return bits::make(f, false, 2);
 }
 
-/// One step of each rank, with the error that it ended with; requires that it has changed nothing.
-/// @param before, after  what a rank does before and after its own.
+/// Runs one step on each rank and returns the errors; requires that no step has changed anything.
+/// @param before, after  called by each rank before and after its step.
 std::vector<std::optional<Error>> end_of_steps(int64_t timeout_ms,
                                                const std::function<void(int)>& before,
                                                const std::function<void()>& after) {
@@ -33,7 +33,7 @@ std::vector<std::optional<Error>> end_of_steps(int64_t timeout_ms,
   const auto errors = on_ranks(3, [&](int number) {
     auto transport = group.transport(number);
     transport->set_timeout_ms(kLong);
-    const auto comm = plain(std::move(transport));
+    const auto comm = nccl_over_fake(std::move(transport));
     Machine machine(world_device());
     DeviceMirror mirror(machine);
     world::Case mine = three_ranks();
@@ -68,8 +68,8 @@ TEST_CASE(
   const auto no_peer = [&](int rank) {
     while (rank == 2 && ended < 2) std::this_thread::yield();
   };
-  // The streams of two ranks have entered the sum, the third's never does. The fake then leaves
-  // what looks like the consent of all.
+  // The streams of two ranks have entered the sum, that of the third never does. The fake then
+  // leaves a result that looks like the consent of all ranks.
   const auto stalled_by = [](int by) {
     return [by](int rank) {
       if (rank == by) fake_nccl::stall_reductions(1, true);
@@ -99,11 +99,11 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("nccl vote: entering it is taken back where the communicator was closed, else it stands",
+TEST_CASE("nccl vote: the flag of an entered vote is cleared only if the communicator was closed",
           "[nccl][ptx]") {
   fake_nccl::reset();
   ThreadGroup group(1);
-  const auto comm = plain(group.transport(0));
+  const auto comm = nccl_over_fake(group.transport(0));
   Machine machine(world_device());
   const auto flags = Buffer::shared(*machine.device, 2 * sizeof(int64_t));
   auto* const entered = flags.as<int64_t>();
@@ -118,9 +118,9 @@ TEST_CASE("nccl vote: entering it is taken back where the communicator was close
   CHECK(entered[1] == 7);
 }
 
-TEST_CASE("nccl vote: of a result all is delivered, or nothing", "[nccl][ptx]") {
+TEST_CASE("nccl vote: a result is copied completely or not at all", "[nccl][ptx]") {
   Machine machine(world_device());
-  constexpr int64_t kMany = 700;  // more than a block has threads
+  constexpr int64_t kMany = 700;  // more than a thread block has threads
   const std::vector<int64_t> from(kMany, 3), old(kMany, 4);
   const auto closed = Buffer::shared(*machine.device, sizeof(int32_t));
   for (const bool is_closed : {false, true}) {

@@ -7,7 +7,7 @@
 
 namespace cuda_test {
 
-/// A bootstrap whose ranks are told that they do not reach each other's memory, as over MPI or TCP.
+/// A bootstrap that reports that ranks cannot access each other's memory, as with MPI or TCP.
 class PinnedBootstrap final : public muonrt::Bootstrap {
  public:
   explicit PinnedBootstrap(std::unique_ptr<muonrt::Bootstrap> inner) : inner_(std::move(inner)) {}
@@ -21,7 +21,7 @@ class PinnedBootstrap final : public muonrt::Bootstrap {
   void exchange(std::span<const muonrt::SendTo> sends,
                 std::span<const muonrt::ReceiveFrom> receives,
                 const muonrt::CopyMessage* copy) override {
-    MUONRT_CHECK_INTERNAL(!copy, "messages of host memory alone");
+    MUONRT_CHECK_INTERNAL(!copy, "only messages in host memory");
     inner_->exchange(sends, receives);
   }
   bool receivers_copy() const override { return false; }

@@ -4,7 +4,8 @@
 
 namespace cuda_test {
 
-/// The real library, as no GPU or driver is needed for versions and ids; null where there is none.
+/// The real library, which returns versions and ids without a GPU or driver; null if it does not
+/// exist.
 inline const muonrt::cuda::NcclApi* real_nccl() {
   static const char* const kNames[] = {
       "libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2",

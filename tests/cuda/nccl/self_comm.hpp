@@ -7,7 +7,7 @@
 
 namespace cuda_test {
 
-/// A world of one rank on any device: what it sends to itself is copied on the stream.
+/// A communicator of one rank on any device. Messages to itself are copied on the stream.
 class SelfComm final : public muonrt::Comm {
  public:
   SelfComm() = default;

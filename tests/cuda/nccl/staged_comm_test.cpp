@@ -14,7 +14,7 @@ using transport_test::text_of;
 
 namespace {
 
-/// Threads copy from GPU memory to GPU memory; `pinned`, through the host's.
+/// A staged communicator between threads: direct, or with `pinned` through the host's memory.
 MakeComm make_comm(bool pinned) {
   return [pinned](std::unique_ptr<Transport> transport) {
     auto bootstrap = make_bootstrap(std::move(transport));
@@ -40,8 +40,9 @@ bits::Factors factors(size_t mesh, int scheme, bool eager = false) {
 
 }  // namespace
 
-TEST_CASE("staged: messages between GPUs' memories arrive, of all sizes, to oneself too",
-          "[cuda]") {
+TEST_CASE(
+    "staged: messages of all sizes between GPU memories arrive, also those to the rank itself",
+    "[cuda]") {
   const bool pinned = draw_pinned();
   const MakeComm staged = make_comm(pinned);
   ThreadGroup group(3);
@@ -53,7 +54,7 @@ TEST_CASE("staged: messages between GPUs' memories arrive, of all sizes, to ones
       require_none(comm->describe());
     Machine machine(world_device());
     if (!comm->serves(*machine.device) || comm->serves(*make_host()))
-      require_none("it serves another device than its own");
+      require_none("it accepts another device");
     const unsigned char* const nothing = machine.put(Bytes(300000));
     for (const int64_t n : {int64_t{1}, int64_t{1000}, int64_t{70000}}) {
       const auto mine = [&](int from, int to) {
@@ -68,7 +69,7 @@ TEST_CASE("staged: messages between GPUs' memories arrive, of all sizes, to ones
         receives.push_back({peer, machine.put(blank), std::ssize(blank)});
       }
       comm->exchange(machine.on(), sends, receives);
-      // What rank 0 has sent is its own again at once, before others have looked at theirs.
+      // Rank 0 may reuse the memory that it has sent immediately, before the others read theirs.
       if (rank == 0) {
         for (const SendTo& m : sends)
           machine.ops().copy(machine.on(), const_cast<void*>(m.data), nothing, m.bytes);
@@ -97,11 +98,11 @@ TEST_CASE("staged: messages between GPUs' memories arrive, of all sizes, to ones
   CHECK(text_of(errors) == "");
 }
 
-TEST_CASE("staged: steps of 1 to 5 ranks give the bits of one", "[cuda]") {
+TEST_CASE("staged: steps of 1 to 5 ranks are bitwise identical to those of one", "[cuda]") {
   const MakeComm staged = make_comm(draw_pinned());
   const auto steps = 2;
   const world::Tensors alone = run_world(bits::make(factors(0, 0), false, steps), staged);
-  // 2, 4 as 2 x 2 with shuffled ranks, and 5 of which one holds nothing
+  // 2 ranks, 4 as 2 x 2 in shuffled order, and 5 of which one holds nothing.
   const bits::Factors cases[] = {factors(1, 0), factors(6, 1, true), factors(8, 2)};
   for (const bits::Factors& f : cases) {
     const world::Case c = bits::make(f, false, steps);
@@ -110,7 +111,7 @@ TEST_CASE("staged: steps of 1 to 5 ranks give the bits of one", "[cuda]") {
   }
 }
 
-TEST_CASE("staged: a peer that is lost ends the step on the others, and nothing is committed",
+TEST_CASE("staged: if a peer is lost, the step of the others ends and nothing is committed",
           "[cuda]") {
   const MakeComm staged = make_comm(draw_pinned());
   const world::Case c = bits::make(factors(3, 0), false, 1);
@@ -122,7 +123,7 @@ TEST_CASE("staged: a peer that is lost ends the step on the others, and nothing 
     Machine machine(world_device());
     DeviceMirror mirror(machine);
     auto rank = std::make_unique<world::Rank>(c, *comm, world_device, &mirror);
-    if (number == 2) return;  // it ends here
+    if (number == 2) return;  // this rank ends here
     before[static_cast<size_t>(number)] = rank->state(3, StateKind::kMomentum);
     StepReport report;
     std::optional<Error> error;
@@ -140,7 +141,7 @@ TEST_CASE("staged: a peer that is lost ends the step on the others, and nothing 
   }
 }
 
-TEST_CASE("staged: what a rank sends to itself must be what it expects", "[cuda]") {
+TEST_CASE("staged: a message of a rank to itself must have the expected size", "[cuda]") {
   const MakeComm staged = make_comm(draw_pinned());
   ThreadGroup group(1);
   const auto comm = staged(group.transport(0));
@@ -152,9 +153,9 @@ TEST_CASE("staged: what a rank sends to itself must be what it expects", "[cuda]
   machine.finish();
   CHECK(machine.get(in, 4) == std::vector<float>(4, 1.0f));
   machine.ops().copy(machine.on(), in, machine.put(std::vector<float>(4, 2.0f)), 16);
-  const auto says = [](const char* words) {
+  const auto says = [](const char* text) {
     return Catch::Predicate<Error>([=](const Error& e) {
-      return e.status() == Status::kMismatch && e.message().find(words) != std::string::npos;
+      return e.status() == Status::kMismatch && e.message().find(text) != std::string::npos;
     });
   };
   CHECK_THROWS_MATCHES(comm->exchange(machine.on(), {&send, 1}, {&fewer, 1}), Error,
@@ -163,7 +164,7 @@ TEST_CASE("staged: what a rank sends to itself must be what it expects", "[cuda]
   CHECK(machine.get(in, 4) == std::vector<float>(4, 2.0f));
 }
 
-TEST_CASE("staged: a rank sends itself one message, which is not empty", "[cuda]") {
+TEST_CASE("staged: a rank may send itself only one message, which must not be empty", "[cuda]") {
   const MakeComm staged = make_comm(draw_pinned());
   const bool twice = GENERATE(false, true);
   ThreadGroup group(1);
@@ -179,7 +180,7 @@ TEST_CASE("staged: a rank sends itself one message, which is not empty", "[cuda]
   CHECK(machine.get(in, 4) == std::vector<float>(4, 2.0f));
 }
 
-TEST_CASE("staged making: a rank without its GPU is named on all ranks", "[cuda]") {
+TEST_CASE("staged making: all ranks report the rank whose GPU does not exist", "[cuda]") {
   ThreadGroup group(3);
   const auto errors = on_ranks(3, [&](int rank) {
     auto transport = group.transport(rank);

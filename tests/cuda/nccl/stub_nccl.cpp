@@ -1,4 +1,4 @@
-// A library that exports NCCL's names and does nothing, to be found by; of two, one leaves out
+// A library that exports NCCL's functions, which do nothing. One of its two builds omits
 // ncclCommSplit.
 
 #define MUONRT_STUB(name) \

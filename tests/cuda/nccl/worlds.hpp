@@ -11,10 +11,10 @@
 #include "support/thread_ranks.hpp"
 #include "support/world.hpp"
 
-// Whole worlds over the CUDA device of this program: every rank a thread with a device of its own.
+// Whole worlds on this program's CUDA device: each rank is a thread with its own device.
 namespace cuda_test {
 
-/// A rank's communicator over its transport of the thread group.
+/// Creates a rank's communicator over its transport of the thread group.
 using MakeComm = std::function<std::unique_ptr<muonrt::Comm>(std::unique_ptr<muonrt::Transport>)>;
 
 /// Copies between the host's shards and a rank's GPU memory.
@@ -47,9 +47,9 @@ inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSetti
 }
 inline int first_device(int) { return 0; }
 
-/// Runs `body` on every rank of a case; the tensors behind it put together. Throws the first rank's
-/// error, and std::runtime_error where replicas differ.
-/// @param device_of  rank: index of its device, that of its communicator.
+/// Runs `body` on every rank of a case and returns the assembled tensors. Throws the first rank's
+/// error, and std::runtime_error if replicas differ.
+/// @param device_of  returns the index of a rank's device, which its communicator also uses.
 inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
                                const std::function<void(world::Rank&)>& body,
                                const std::function<int(int)>& device_of = first_device) {
@@ -79,16 +79,16 @@ inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
   return out;
 }
 
-/// Steps [first, end) on one rank. Throws std::runtime_error where one is not whole.
+/// Runs steps [first, end) on one rank. Throws std::runtime_error if a step is incomplete.
 inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   for (int64_t step = first; step < end; ++step) {
     muonrt::StepReport report;
     if (rank.step(step, report) != muonrt::Status::kOk || report.orthogonalized != report.planned)
-      throw std::runtime_error("a step was not whole");
+      throw std::runtime_error("a step was incomplete");
   }
 }
 
-/// All steps of a case, as on_world.
+/// Runs all steps of a case, as on_world.
 inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm,
                                 const std::function<int(int)>& device_of = first_device) {
   return on_world(

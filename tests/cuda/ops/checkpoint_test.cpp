@@ -1,4 +1,4 @@
-// State in the memory of GPUs, saved and gone on with.
+// State in GPU memory is saved, and loaded by other ranks.
 
 #include <catch2/catch.hpp>
 
@@ -30,11 +30,11 @@ world::Case make(size_t mesh, int scheme, MasterKind masters) {
   return c;
 }
 
-/// @param beside  while steps go on.
-void save(world::Rank& rank, const std::string& folder, bool beside) {
+/// @param in_background  save while steps continue.
+void save(world::Rank& rank, const std::string& folder, bool in_background) {
   const SaveSettings how = {.with_params = true};
   Files files;
-  if (!beside) return save_state(rank.optimizer(), folder, how, files);
+  if (!in_background) return save_state(rank.optimizer(), folder, how, files);
   BackgroundSave saving;
   saving.reserve(rank.optimizer(), true);
   saving.begin(rank.optimizer(), folder, how);
@@ -44,17 +44,19 @@ void save(world::Rank& rank, const std::string& folder, bool beside) {
 
 }  // namespace
 
-TEST_CASE("cuda checkpoint: GPUs that go on elsewhere make the bits of those that never stopped",
-          "[cuda][state]") {
+TEST_CASE(
+    "cuda checkpoint: GPUs that continue from a checkpoint are bitwise identical to those that "
+    "never stopped",
+    "[cuda][state]") {
   // Two ranks, then four in a mesh of two dimensions.
   for (const MasterKind masters : {MasterKind::kAuto, MasterKind::kOwned, MasterKind::kRemainder}) {
-    const bool beside = masters == MasterKind::kOwned;
+    const bool in_background = masters == MasterKind::kOwned;
     const world::Case from = make(1, 1, masters), to = make(5, 3, masters);
     const auto expected = run_world(to, staged);
     const test_support::Folder folder;
     on_world(from, staged, [&](world::Rank& rank) {
       run_steps(rank, 0, kStop);
-      save(rank, folder.path(), beside);
+      save(rank, folder.path(), in_background);
     });
     const auto found = on_world(to, staged, [&](world::Rank& rank) {
       load_state(rank.optimizer(), folder.path(), {});

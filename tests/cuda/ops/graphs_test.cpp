@@ -1,4 +1,4 @@
-// Work that is recorded and replayed, as the emulated GPU sees it.
+// Work that is captured as a graph and launched again, on the emulated GPU.
 
 #include <catch2/catch.hpp>
 
@@ -18,7 +18,7 @@ std::unique_ptr<Device> recording_device() {
 
 }  // namespace
 
-TEST_CASE("graphs: recorded work runs at each replay, and not before", "[emulated]") {
+TEST_CASE("graphs: captured work runs at each launch of the graph, and not before", "[emulated]") {
   Machine machine(recording_device());
   GraphCapture* const recorder = graph_capture_of(*machine.device);
   REQUIRE(recorder);
@@ -39,7 +39,8 @@ TEST_CASE("graphs: recorded work runs at each replay, and not before", "[emulate
   }
 }
 
-TEST_CASE("graphs: what cannot be recorded is an error, and the stream goes on", "[emulated]") {
+TEST_CASE("graphs: work that cannot be captured is an error, and the stream continues",
+          "[emulated]") {
   Machine machine(recording_device());
   GraphCapture* const recorder = graph_capture_of(*machine.device);
   const auto event = machine.device->create_event();
@@ -53,13 +54,14 @@ TEST_CASE("graphs: what cannot be recorded is an error, and the stream goes on",
   CHECK(machine.get(memory.as<unsigned char>(), 64) == Bytes(64, 5));
 }
 
-TEST_CASE("graphs: a device that was not asked to record does not", "[emulated]") {
+TEST_CASE("graphs: a device without the option captures nothing", "[emulated]") {
   CHECK(graph_capture_of(*make_device()) == nullptr);
   CHECK(graph_capture_of(*make_host()) == nullptr);
 }
 
-TEST_CASE("graphs: a replayed product has the bits of an eager one, on other values too",
-          "[emulated]") {
+TEST_CASE(
+    "graphs: a product in a graph is bitwise identical to a direct one, with other values, too",
+    "[emulated]") {
   Machine machine(recording_device());
   GraphCapture* const recorder = graph_capture_of(*machine.device);
   MatrixBatch x{nullptr, DType::kBF16, 40, 40, 64, 2, 40 * 64}, eager = x, replayed = x;

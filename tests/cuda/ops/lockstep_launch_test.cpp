@@ -1,4 +1,4 @@
-// How many launches several shapes take, as the emulated GPU counts them.
+// The number of launches for several shapes, as the emulated GPU counts them.
 
 #include <catch2/catch.hpp>
 
@@ -13,7 +13,7 @@ using namespace cuda_test;
 
 namespace {
 
-/// Of Newton-Schulz once; those for sm_90a alone may begin early.
+/// Launches of one Newton-Schulz. Only the kernels for sm_90a may begin early.
 emulator::Launched launches_of(SymmetricProvider provider, const std::vector<runner::Job>& jobs) {
   auto backend = backends::cuda(/*naive_products=*/true, provider);
   const emulator::Launched before = emulator::launched();
@@ -38,24 +38,24 @@ std::vector<runner::Job> five_shapes() {
 
 }  // namespace
 
-TEST_CASE("lockstep launches: five shapes take as many symmetric launches as the longest alone",
+TEST_CASE("lockstep launches: five shapes take as many symmetric launches as the longest single",
           "[emulated]") {
   const auto jobs = five_shapes();
   int64_t longest = 0, symmetric = 0;
   for (const runner::Job& job : jobs) {
-    const int64_t alone = launches_of(SymmetricProvider::kSm90, {job}).early;
-    CHECK(alone == 2 * job.method.steps);  // X X^T and the polynomial
-    longest = std::max(longest, alone);
-    symmetric += alone;
+    const int64_t single = launches_of(SymmetricProvider::kSm90, {job}).early;
+    CHECK(single == 2 * job.method.steps);  // X X^T and the polynomial
+    longest = std::max(longest, single);
+    symmetric += single;
   }
   CHECK(launches_of(SymmetricProvider::kSm90, jobs).early == longest);
-  // The kernels for sm_80 are launched as often: what is saved is the same.
+  // The kernels for sm_80 are launched as often, so the same launches are saved.
   int64_t all = 0;
   for (const runner::Job& job : jobs) all += launches_of(SymmetricProvider::kSm80, {job}).kernels;
   CHECK(all - launches_of(SymmetricProvider::kSm80, jobs).kernels == symmetric - longest);
 }
 
-TEST_CASE("lockstep launches: more shapes than a launch takes go out in two", "[emulated]") {
+TEST_CASE("lockstep launches: more shapes than fit into a launch need two", "[emulated]") {
   auto jobs = five_shapes();
   const auto more = five_shapes();
   jobs.insert(jobs.end(), more.begin(), more.begin() + 2);
@@ -63,16 +63,16 @@ TEST_CASE("lockstep launches: more shapes than a launch takes go out in two", "[
   CHECK(launches_of(SymmetricProvider::kSm90, jobs).early == 2 * (3 * 2 + 2));
 }
 
-TEST_CASE("launch items: a matrix that is not stored as its plan says is an internal error",
+TEST_CASE("launch items: a matrix that is not stored as planned is an internal error",
           "[emulated]") {
   const std::vector<OwnedMatrix> owned = {{0, 100, 30}};
   MatrixBatch stored = {nullptr, DType::kBF16, 30, 100, 128, 1, 0};
-  const std::vector<MatrixBlock> pieces = {
+  const std::vector<MatrixBlock> blocks = {
       {.matrix = 0, .rows = 20, .cols = 10, .row = 5, .col = 7, .packed_offset = 0}};
-  CHECK(cuda::items_of(pieces, owned, &stored).items.size() == 1);
+  CHECK(cuda::items_of(blocks, owned, &stored).items.size() == 1);
   stored.rows = 31;
   try {
-    cuda::items_of(pieces, owned, &stored);
+    cuda::items_of(blocks, owned, &stored);
     FAIL("accepted");
   } catch (const Error& e) {
     CHECK(e.status() == Status::kInternal);

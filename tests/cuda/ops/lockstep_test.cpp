@@ -1,4 +1,4 @@
-// Newton-Schulz of several shapes of one slot side by side.
+// Newton-Schulz of several shapes of one chunk in lockstep.
 
 #include <catch2/catch.hpp>
 
@@ -20,8 +20,10 @@ std::vector<backends::Backend> cuda_backends() {
 
 }  // namespace
 
-TEST_CASE("cuda lockstep: shapes, forms, dtypes and lists together have the bits of each alone",
-          "[cuda][bits]") {
+TEST_CASE(
+    "cuda lockstep: shapes, forms, dtypes and lists in one launch are bitwise identical to "
+    "separate launches",
+    "[cuda][bits]") {
   const auto jobs = lockstep_cases::jobs();
   for (auto& backend : cuda_backends()) {
     const auto together = runner::orthogonalize(backend, jobs);
@@ -33,7 +35,7 @@ TEST_CASE("cuda lockstep: shapes, forms, dtypes and lists together have the bits
   }
 }
 
-TEST_CASE("cuda lockstep: only kernels of our own want shapes side by side", "[cuda]") {
+TEST_CASE("cuda lockstep: only muonrt's own kernels compute several shapes in a launch", "[cuda]") {
   CHECK_FALSE(make_device(SymmetricProvider::kVendor)->ops().launch_limits().mixes_shapes);
   for (const SymmetricProvider own : symmetric_providers())
     CHECK(make_device(own)->ops().launch_limits().mixes_shapes);

@@ -1,4 +1,4 @@
-// Acceptance of Newton-Schulz in half precision on a GPU's products, on spectra that are known.
+// The acceptance test of Newton-Schulz in half precision with a GPU's products, on known spectra.
 
 #include <catch2/catch.hpp>
 #include <future>
@@ -21,7 +21,7 @@ constexpr Choice kAll[] = {{CoefficientFamily::kPolarExpress, DType::kBF16},
                            {CoefficientFamily::kKellerJordan, DType::kBF16},
                            {CoefficientFamily::kKellerJordan, DType::kF16}};
 
-/// Kernels of our own, and the vendor's where there are any.
+/// muonrt's own kernels, and the vendor's if they exist.
 std::vector<backends::Backend> tuned_backends() {
   std::vector<backends::Backend> list;
   for (const SymmetricProvider own : cuda_test::symmetric_providers())
@@ -30,7 +30,7 @@ std::vector<backends::Backend> tuned_backends() {
   return list;
 }
 
-/// Matrices with the eight spectra between the same singular vectors.
+/// Matrices with the eight spectra and the same singular vectors.
 struct Spectra {
   Spectra(int64_t m, int64_t n) {
     reference::Svd svd = reference::random_svd(m, n, {}, 80);
@@ -46,7 +46,7 @@ struct Spectra {
   std::vector<Matrix> batch;
 };
 
-/// Both forms. Kernels for sm_90a have other tiles for a batch than for one small matrix.
+/// Checks both forms. The kernels for sm_90a use other tiles for a batch than for one small matrix.
 void check(const Spectra& spectra, const Choice& of, bool one_batch) {
   const NewtonSchulz settings =
       make_newton_schulz(of.family, default_settings(of.family), of.dtype);
@@ -80,9 +80,9 @@ void check(const Spectra& spectra, const Choice& of, bool one_batch) {
 
 }  // namespace
 
-TEST_CASE("cuda newton-schulz: singular values go where p sends them, over eight spectra",
+TEST_CASE("cuda newton-schulz: singular values become p of themselves, for eight spectra",
           "[cuda]") {
-  if (cuda_test::is_emulated()) {  // the other two: below, hidden
+  if (cuda_test::is_emulated()) {  // the other two are checked below, in a hidden case
     check(Spectra(128, 256), {CoefficientFamily::kPolarExpress, DType::kBF16}, false);
     check(Spectra(128, 160), {CoefficientFamily::kKellerJordan, DType::kF16}, true);
     return;
@@ -94,7 +94,7 @@ TEST_CASE("cuda newton-schulz: singular values go where p sends them, over eight
   }
 }
 
-TEST_CASE("cuda newton-schulz: both lists send them there in both dtypes", "[.full]") {
+TEST_CASE("cuda newton-schulz: so they do for both lists in both dtypes", "[.full]") {
   const Spectra spectra(128, 512);
   for (const Choice& of : kAll) check(spectra, of, of.dtype == DType::kBF16);
 }

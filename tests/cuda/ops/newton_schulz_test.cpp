@@ -17,7 +17,7 @@ std::vector<backends::Backend> cuda_backends() {
   return list;
 }
 
-/// Where the Gram form of this list restarts in `dtype`.
+/// The steps at which the Gram form of this list restarts in `dtype`.
 std::vector<int> restarts_of(const Named& l, DType dtype) {
   CoefficientList list;
   for (const auto& [a, b, c] : l.list) list.steps.push_back({a, b, c});
@@ -27,14 +27,14 @@ std::vector<int> restarts_of(const Named& l, DType dtype) {
 
 }  // namespace
 
-TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in bf16 and f16",
+TEST_CASE("cuda newton-schulz: equals the reference in f32, and is close to it in bf16 and f16",
           "[cuda]") {
   auto backends = cuda_backends();
   for (const auto& [m, n] : {std::pair<int64_t, int64_t>(1, 7), {16, 24}, {33, 65}}) {
     const Matrix x = reference::gaussian(m, n, 31);
     for (const Named& l : five_step_lists()) {
       for (const DType transport : {DType::kF32, DType::kBF16}) {
-        if (!bf16_stands(l)) continue;  // no headroom: its tolerance is for the catalogue alone
+        if (!bf16_stands(l)) continue;  // no headroom: its tolerance applies only to the catalog
         const Matrix in = reference::rounded(x, transport);
         const Matrix expected = reference::newton_schulz(l.list, l.safety, in);
         for (auto& backend : backends) {
@@ -43,7 +43,7 @@ TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in 
           CHECK(reference::max_difference(f32, expected) <= near(l));
           const Matrix bf16 = standard(backend, l, DType::kBF16, transport, in);
           CHECK(reference::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(m));
-          // Three more bits.
+          // f16 has three more bits.
           const Matrix f16 = standard(backend, l, DType::kF16, transport, in);
           CHECK(reference::max_difference(f16, expected) <= tolerance::newton_schulz_bf16(m) / 8);
         }
@@ -52,8 +52,10 @@ TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in 
   }
 }
 
-TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do, in both forms",
-          "[cuda]") {
+TEST_CASE(
+    "cuda newton-schulz: muonrt's own products round at the same places as the host's, in both "
+    "forms",
+    "[cuda]") {
   auto host = backends::host(1);
   std::vector<backends::Backend> devices;
   for (const SymmetricProvider own : cuda_test::symmetric_providers())

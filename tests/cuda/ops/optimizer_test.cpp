@@ -33,7 +33,7 @@ std::vector<Param> params() {
           {"none", {0, 3}, Role::kAdamW, f, f}};
 }
 
-/// One rank, its buffers in memory of the device it steps on.
+/// One rank whose buffers are in the memory of its device.
 class Rig {
  public:
   Rig(Machine& memory, const std::function<std::unique_ptr<Device>()>& make, CommitMode commit,
@@ -109,7 +109,7 @@ std::unique_ptr<Device> host_device() { return make_host(); }
 
 }  // namespace
 
-TEST_CASE("cuda step: the same as on the host, products aside", "[cuda]") {
+TEST_CASE("cuda step: the same as on the host, except for products", "[cuda]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     Machine cuda_memory(cuda_device()), host_memory(host_device());
     SelfComm cuda_comm, host_comm;
@@ -133,7 +133,8 @@ TEST_CASE("cuda step: the same as on the host, products aside", "[cuda]") {
         CHECK(difference(got, expected) == -1);
         continue;
       }
-      // Updates travel as bf16: a rounding or two apart in each step, and one of the weight itself.
+      // Updates are sent as bf16, so each step may differ by a rounding or two, and by one of the
+      // weight itself.
       double worst = 0, unit = p.dtype == DType::kF32 ? 0 : 0x1p-8;
       for (int64_t e = 0; e < p.numel(); ++e)
         worst = std::max(worst, std::abs(static_cast<double>(value_in(got, p.dtype, e)) -
@@ -145,7 +146,7 @@ TEST_CASE("cuda step: the same as on the host, products aside", "[cuda]") {
   }
 }
 
-TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", "[cuda]") {
+TEST_CASE("cuda step: Newton-Schulz from graphs is bitwise identical", "[cuda]") {
   Machine eager_memory(cuda_device()), graph_memory(cuda_device());
   SelfComm eager_comm, graph_comm;
   const Device* device = nullptr;
@@ -158,7 +159,7 @@ TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", 
         return made;
       },
       CommitMode::kAtomic, graph_comm);
-  // Recorded at creation, once for each batch; nothing is made after that.
+  // Captured at creation, once for each batch; no object is created after that.
   const int64_t objects = device->objects();
   CHECK(objects > eager.optimizer->device().objects());
   for (uint64_t step = 0; step < 4; ++step) {
@@ -174,7 +175,8 @@ TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", 
   }
 }
 
-TEST_CASE("cuda step: none allocates memory or makes an object, the first one included", "[cuda]") {
+TEST_CASE("cuda step: no step allocates memory or creates an object, not even the first",
+          "[cuda]") {
   struct Form {
     CommitMode commit;
     bool graphs;
@@ -200,7 +202,7 @@ TEST_CASE("cuda step: none allocates memory or makes an object, the first one in
   }
 }
 
-TEST_CASE("cuda step: a communicator of host memory is refused at creation", "[cuda]") {
+TEST_CASE("cuda step: a communicator of host memory is rejected at creation", "[cuda]") {
   Machine memory(cuda_device());
   HostComm comm(make_self_transport());
   try {

@@ -29,10 +29,11 @@ namespace {
 
 constexpr size_t kWorkspace = 1 << 16;  // bytes that every product writes
 constexpr uintptr_t kWorkspaceAlignment = 256;
-constexpr int kCandidates = 3;            // of a search at most
-constexpr int64_t kSlowerNs = 1'000'000;  // than the next one is each, on the device's clock
+constexpr int kCandidates = 3;  // maximum of a search
+constexpr int64_t kSlowerNs =
+    1'000'000;  // each is slower than the next by this, on the device's clock
 
-/// What an algorithm was found for: a word of its own for each.
+/// The search that found an algorithm; each search has its own number.
 struct Search {
   int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;
   cudaDataType_t type;
@@ -51,7 +52,7 @@ struct State {
   std::vector<Search> found;                  // by an algorithm's first word
   std::set<std::pair<int, uint64_t>> loaded;  // its kernels, by device
   int64_t searches = 0, alive = 0, handles = 0;
-  std::string why;  // of the last error
+  std::string why;  // text of the last error
 };
 State& state() {
   static State* const instance = new State();
@@ -85,15 +86,15 @@ cublasStatus_t give_back(Object* object) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Attributes have one size each.
+/// Each attribute has one size.
 template <class T>
 cublasStatus_t take(T& field, const void* value, size_t bytes) {
-  if (bytes != sizeof field) return invalid("an attribute of another size");
+  if (bytes != sizeof field) return invalid("an attribute has another size");
   std::memcpy(&field, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Why the layouts are no product, if they are none.
+/// Why the layouts are not those of a product; empty if they are.
 std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc) {
   const auto one = [&](const FakeCublasLayout& l, int64_t rows, int64_t cols) {
     return l.rows == rows && l.cols == cols && l.ld >= l.rows && l.type == o.d.type &&
@@ -101,14 +102,14 @@ std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc)
   };
   if (!one(o.a, o.transposed ? o.k() : o.m(), o.transposed ? o.m() : o.k()) ||
       !one(o.b, o.k(), o.n()) || !one(o.c, o.m(), o.n()) || !one(o.d, o.m(), o.n()))
-    return "sizes, types or counts that do not fit";
+    return "sizes, types or counts do not match";
   if (o.m() < 1 || o.n() < 1 || o.k() < 1) return "an empty product";
   if (desc.compute == CUBLAS_COMPUTE_32F_PEDANTIC && o.d.type != CUDA_R_32F)
-    return "pedantic products of half precision";
+    return "a pedantic product has half precision";
   return std::nullopt;
 }
 
-/// @param like  for what operands do not say.
+/// @param like  the values that operands do not have.
 Search search_of(const Operands& o, Search like) {
   like.m = o.m();
   like.n = o.n();
@@ -131,12 +132,12 @@ bool is_for(const cublasLtMatmulAlgo_t& algo, const Operands& o) {
   const auto found = search_behind(algo);
   return found && *found == search_of(o, *found);
 }
-/// Whether it takes so many matrices in one launch.
+/// Whether the algorithm computes this many matrices in one launch.
 bool takes(const cublasLtMatmulAlgo_t& algo, int32_t count) {
   const fake_cublas::Refusals refused = refusals();
   if (count > 1) return !refused.batches && count <= refused.most;
   const auto found = search_behind(algo);
-  return !(refused.alone && found && found->of_batch && found->candidate == 0);
+  return !(refused.single && found && found->of_batch && found->candidate == 0);
 }
 
 int64_t size_of_type(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
@@ -195,7 +196,8 @@ const char* cublasLtGetStatusString(cublasStatus_t) {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  if (!emulator::library_may_load()) return invalid("a handle made while streams are captured");
+  if (!emulator::library_may_load())
+    return invalid("a handle is created while streams are captured");
   *handle = new FakeCublasHandle{emulator::library_device()};
   const std::lock_guard lock(state().mutex);
   ++state().handles;
@@ -204,7 +206,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  return scale == CUDA_R_32F ? make(desc, compute) : invalid("factors that are not f32");
+  return scale == CUDA_R_32F ? make(desc, compute) : invalid("factors are not f32");
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return give_back(desc); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
@@ -229,7 +231,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
   if (which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return take(layout->count, value, bytes);
   if (which == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
     return take(layout->stride, value, bytes);
-  return invalid("an attribute of layouts that the stand-in does not know");
+  return invalid("the fake does not support this attribute of layouts");
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
@@ -259,7 +261,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* count) {
   *count = 0;
-  if (!emulator::library_may_load()) return invalid("a search while streams are captured");
+  if (!emulator::library_may_load()) return invalid("a search during a capture");
   {
     const std::lock_guard lock(state().mutex);
     ++state().searches;
@@ -271,8 +273,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   }
   if (const auto why = misfit(o, *desc)) return invalid(*why);
   if (wanted < 1 || handle->device != emulator::library_device())
-    return invalid("a search for another GPU");
-  if (refusals().shapes) return fails(CUBLAS_STATUS_NOT_SUPPORTED, "a shape that is refused");
+    return invalid("the search is for another GPU");
+  if (refusals().shapes) return fails(CUBLAS_STATUS_NOT_SUPPORTED, "the shape is rejected");
   if (refusals().candidates || preference->workspace < kWorkspace) return CUBLAS_STATUS_SUCCESS;
   const uint32_t alignment = *std::min_element(preference->alignment, preference->alignment + 4);
   if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
@@ -307,13 +309,13 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algo,
                                        cublasLtMatmulHeuristicResult_t* result) {
-  if (!emulator::library_may_load()) return invalid("a check while streams are captured");
+  if (!emulator::library_may_load()) return invalid("a check during a capture");
   const Operands o{*a, *b, *c, *d, desc->transposed};
   if (const auto why = misfit(o, *desc)) return invalid(*why);
   if (!is_for(*algo, o) || handle->device != emulator::library_device())
-    return invalid("an algorithm of something else");
+    return invalid("the algorithm is for another product");
   if (!takes(*algo, o.d.count))
-    return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
+    return fails(CUBLAS_STATUS_NOT_SUPPORTED, "too many matrices in a launch");
   *result = {*algo, kWorkspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -324,27 +326,26 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
-  if (refusals().launches) return fails(CUBLAS_STATUS_EXECUTION_FAILED, "a launch that is refused");
+  if (refusals().launches) return fails(CUBLAS_STATUS_EXECUTION_FAILED, "the launch is rejected");
   const Operands o{*a_layout, *b_layout, *c_layout, *d_layout, desc->transposed};
   if (const auto why = misfit(o, *desc)) return invalid(*why);
-  if (!is_for(*algo, o)) return invalid("an algorithm of something else");
+  if (!is_for(*algo, o)) return invalid("the algorithm is for another product");
   if (!takes(*algo, o.d.count))
-    return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
+    return fails(CUBLAS_STATUS_NOT_SUPPORTED, "too many matrices in a launch");
   if (handle->device != emulator::library_device())
-    return fails(CUBLAS_STATUS_ARCH_MISMATCH, "a handle of another GPU");
+    return fails(CUBLAS_STATUS_ARCH_MISMATCH, "the handle is for another GPU");
   for (const void* memory : {a, b, c, static_cast<const void*>(d)})
     if (!emulator::library_reaches(memory) ||
         reinterpret_cast<uintptr_t>(memory) % search_behind(*algo)->alignment != 0)
-      return invalid("an operand that this GPU does not reach, or less aligned than promised");
+      return invalid("an operand is not reachable by this GPU, or less aligned than promised");
   const FakeCublasLayout& l = o.d;
-  if (l.count > 1 && l.stride < (l.cols - 1) * l.ld + l.rows)
-    return invalid("results that overlap");
+  if (l.count > 1 && l.stride < (l.cols - 1) * l.ld + l.rows) return invalid("results overlap");
   if (overlap(a, o.a, d, o.d) || overlap(b, o.b, d, o.d) ||
       (overlap(c, o.c, d, o.d) && !(c == d && same(o.c, o.d))))
-    return invalid("a result on top of an operand");
+    return invalid("the result overlaps an operand");
   if (workspace_bytes < kWorkspace || !emulator::library_reaches(workspace) ||
       reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0)
-    return invalid("scratch that is too small, elsewhere or not aligned to 256 bytes");
+    return invalid("scratch memory is too small, not on this GPU or not aligned to 256 bytes");
   const Search found = *search_behind(*algo);
   const int64_t ns = (kCandidates - found.candidate) * kSlowerNs;
   bool first = false;
@@ -353,7 +354,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     state().launches.push_back({o.m(), o.n(), o.k(), o.d.count, o.transposed, found.candidate});
     first = state().loaded.insert({handle->device, algo->data[0]}).second;
   }
-  if (first && !emulator::library_may_load()) return invalid("a first launch under a capture");
+  if (first && !emulator::library_may_load()) return invalid("a first launch during a capture");
   const cudaError_t enqueued = emulator::enqueue_library_kernel(
       stream, [=, x = *static_cast<const float*>(alpha), y = *static_cast<const float*>(beta)] {
         std::memset(workspace, 0xff, kWorkspace);
@@ -361,5 +362,5 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         emulator::library_takes(ns);
       });
   return enqueued == cudaSuccess ? CUBLAS_STATUS_SUCCESS
-                                 : fails(CUBLAS_STATUS_EXECUTION_FAILED, "the stream is refused");
+                                 : fails(CUBLAS_STATUS_EXECUTION_FAILED, "the stream is rejected");
 }

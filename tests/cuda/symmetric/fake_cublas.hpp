@@ -4,43 +4,43 @@
 #include <string>
 #include <vector>
 
-/// cuBLASLt over the emulated GPU, a shared library with its name: column-major products of f32,
-/// f16 and bf16, sums in f32 over sixteen terms at a time. A search finds up to three algorithms,
-/// the later ones faster. What its manual leaves to the
-/// caller (sizes, alignment, overlap, which GPU is current, where scratch lies) is checked, and
-/// told with the error.
+/// cuBLASLt over the emulated GPU, as a shared library with cuBLASLt's name: column-major products
+/// of f32, f16 and bf16, with f32 sums over sixteen terms at a time. A search finds up to three
+/// algorithms, the later ones faster. The library checks the rules of cuBLASLt's manual (sizes,
+/// alignment, overlap, the current GPU, the address of the scratch memory), and reports violations
+/// with the error.
 #pragma GCC visibility push(default)
 namespace fake_cublas {
 
-/// What products are refused from now on; nothing by default.
+/// Products that are rejected from now on; none by default.
 struct Refusals {
   bool shapes = false;      // no algorithm for any shape
-  bool candidates = false;  // shapes are known, but no algorithm fits
-  bool batches = false;     // algorithms have no launches of many matrices
-  int64_t most = 1 << 30;   // matrices that an algorithm takes in a launch
+  bool candidates = false;  // shapes are supported, but no algorithm is found
+  bool batches = false;     // algorithms support no launches of several matrices
+  int64_t most = 1 << 30;   // matrices that an algorithm computes in a launch
   bool launches = false;    // every product ends with an error
-  bool alone = false;       // the first algorithm found for a batch takes no single matrix
+  bool single = false;      // the first algorithm of a batch does not compute a single matrix
 };
 void refuse(const Refusals& refusals);
 
 struct Launch {
   int64_t m, n, k, count;  // column-major
   bool transposed;         // the first operand
-  int candidate;           // place of its algorithm among those that were found
+  int candidate;           // index of its algorithm among those that were found
 };
-/// Since the last call.
+/// The launches since the last call.
 std::vector<Launch> launches();
-/// Searches for an algorithm so far.
+/// Number of searches for an algorithm so far.
 int64_t searches();
-/// What they were for, since the last call.
+/// The arguments of the searches since the last call.
 struct Asked {
-  int64_t m, n, k, count, stride;  // column-major; of the result
-  uint32_t reductions;             // ways to add up what is cut in depth
+  int64_t m, n, k, count, stride;  // column-major; stride: of the result
+  uint32_t reductions;             // allowed ways to add up a product that is cut in depth
 };
 std::vector<Asked> asked();
-/// Handles made so far.
+/// Number of handles that were created so far.
 int64_t handles();
-/// Other objects that were made and not given back.
+/// Number of other objects that exist.
 int64_t alive();
 
 }  // namespace fake_cublas

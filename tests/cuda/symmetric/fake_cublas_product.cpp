@@ -40,7 +40,7 @@ std::vector<float> gathered(const void* data, const FakeCublasLayout& l, bool by
 void multiply(const Operands& o, float alpha, const void* a, const void* b, float beta,
               const void* c, void* d) {
   constexpr int64_t kStep = 16;  // terms that tensor cores add at once
-  // Rows of op(A) and columns of B, the depth running fastest.
+  // Rows of op(A) and columns of B, each with its depth contiguous.
   const std::vector<float> rows = gathered(a, o.a, !o.transposed), cols = gathered(b, o.b, false);
   const int64_t m = o.m(), n = o.n(), k = o.k();
   for (int64_t i = 0; i < o.d.count; ++i)

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-// The blocks of a cluster as a ring of stages sees them: barriers, memory, copies and arrivals that
-// are under way, threads that go through programs without branches. Whoever can go on may be the
-// next; schedules differ in whom they prefer.
+// The thread blocks of a cluster as a ring of stages sees them: barriers, memory, copies and
+// arrivals that are in flight, and threads that run programs without branches. Any thread that can
+// run may be next; schedules prefer different ones.
 namespace ring_model {
 
-/// A barrier as mbarrier has it: a phase ends when all have arrived and all announced units came.
+/// A barrier like mbarrier: a phase ends after all arrivals and all announced units.
 class Barrier {
  public:
   explicit Barrier(int arrivals = 0) : arrivals_(arrivals), pending_(arrivals) {}
@@ -22,7 +22,7 @@ class Barrier {
     --pending_;
     settle();
   }
-  void come() {
+  void complete_unit() {
     --units_;
     settle();
   }
@@ -39,16 +39,16 @@ class Barrier {
   uint32_t phase_ = 0;
 };
 
-/// What a unit of shared memory holds: 64 rows of a stage.
+/// The content of a unit of shared memory: 64 rows of a stage.
 struct Content {
   int tile = -1, depth = -1, part = -1;
   bool operator==(const Content&) const = default;
 };
 constexpr int kUnits = 6;  // of a stage
 
-/// Units of a stage, and what they hold or are to hold.
-struct Pieces {
-  struct Piece {
+/// Units of a stage, and the content that they have or must have.
+struct Contents {
+  struct Entry {
     int unit;
     Content content;
   };
@@ -56,35 +56,35 @@ struct Pieces {
     list.at(static_cast<size_t>(count)) = {unit, content};
     ++count;
   }
-  const Piece* begin() const { return list.data(); }
-  const Piece* end() const { return list.data() + count; }
+  const Entry* begin() const { return list.data(); }
+  const Entry* end() const { return list.data() + count; }
 
-  std::array<Piece, kUnits> list = {};
+  std::array<Entry, kUnits> list = {};
   int count = 0;
 };
 
-enum class Name { kFull, kEmpty, kPeerEmpty, kMeeting };
+enum class Name { kFull, kEmpty, kPeerEmpty, kClusterSync };
 
 struct Action {
   enum class Kind {
     kWait,     // until the phase of `parity` has ended
-    kArrive,   // announces `units`; at another block's barrier some time later
-    kCopy,     // of `pieces` begins, to all of `blocks`; they come one by one
-    kRead,     // begins; the pieces must be there
-    kReadEnd,  // they must be there still
+    kArrive,   // announces `units`; it reaches another block's barrier some time later
+    kCopy,     // starts, to all of `blocks`; the units of `contents` arrive one by one
+    kRead,     // starts; the units must have `contents`
+    kReadEnd,  // ends; the units must still have `contents`
     kWrite,
   };
   Kind kind;
   Name barrier = Name::kFull;
   int stage = 0;
-  unsigned blocks = 0;  // a bit each
+  unsigned blocks = 0;  // one bit for each
   uint32_t parity = 0;
   int units = 0;
-  Pieces pieces = {};
+  Contents contents = {};
 };
 using Program = std::vector<Action>;
 
-/// What a launch of a kernel has: stages, arrivals of a phase, a program for each thread.
+/// The model of a launch: stages, arrivals of a phase, and a program for each thread.
 struct Launch {
   int ring = 0;
   int full = 0, empty = 0, peer_empty = 1;
@@ -93,7 +93,7 @@ struct Launch {
 
 class Machine {
  public:
-  /// @param seed  decides the schedule and everything in it.
+  /// @param seed  determines the schedule and everything in it.
   Machine(const Launch& launch, uint64_t seed) : launch_(launch), random_(seed) {
     const auto stages = static_cast<size_t>(launch.ring);
     int threads = 0;
@@ -110,13 +110,13 @@ class Machine {
       }
       blocks_.push_back(std::move(block));
     }
-    meeting_ = Barrier(threads);
+    cluster_sync_ = Barrier(threads);
     order_ = static_cast<Order>(random_() % 4);
-    haste_ = static_cast<Haste>(random_() % 4);
+    delay_ = static_cast<Delay>(random_() % 4);
     draw_priorities();
   }
 
-  /// What went wrong, or nothing.
+  /// Runs the launch. Returns the first violation, or nothing.
   std::string run() {
     while (wrong_.empty()) {
       if (order_ == Order::kChanging && random_() % 32 == 0) draw_priorities();
@@ -126,7 +126,7 @@ class Machine {
       if (at < threads_.size()) {
         step(threads_[at]);
       } else {
-        land(at - threads_.size());
+        complete_message(at - threads_.size());
       }
     }
     return wrong_;
@@ -134,7 +134,7 @@ class Machine {
 
  private:
   enum class Order { kUniform, kFixed, kChanging, kOneStarves };
-  enum class Haste { kMixed, kLate, kEarly, kSomeLate };  // of what is under way
+  enum class Delay { kMixed, kLong, kShort, kSomeLong };  // of what is in flight
 
   struct Unit {
     Content content;
@@ -149,10 +149,10 @@ class Machine {
     int block;
     const Program* program;
     size_t at;
-    int arrivals;  // of its own, under way
+    int arrivals;  // arrivals of this thread that are in flight
     uint32_t priority;
   };
-  /// A unit of a copy, or an arrival if there is none, on its way.
+  /// A unit of a copy that is in flight, or an arrival if `unit` is -1.
   struct Message {
     int block, stage;
     Name barrier;
@@ -170,15 +170,15 @@ class Machine {
   }
   uint32_t priority_of_message() {
     const auto drawn = static_cast<uint32_t>(random_());
-    const bool late = haste_ == Haste::kLate || (haste_ == Haste::kSomeLate && drawn % 8 == 0);
-    return late                      ? 2 + drawn / 4
-           : haste_ == Haste::kMixed ? 2 + drawn / 4 * 3
+    const bool is_long = delay_ == Delay::kLong || (delay_ == Delay::kSomeLong && drawn % 8 == 0);
+    return is_long                   ? 2 + drawn / 4
+           : delay_ == Delay::kMixed ? 2 + drawn / 4 * 3
                                      : (7u << 29) + drawn / 8;
   }
 
   bool ended(const Thread& thread) const { return thread.at == thread.program->size(); }
   Barrier& barrier(int block, Name name, int stage) {
-    if (name == Name::kMeeting) return meeting_;
+    if (name == Name::kClusterSync) return cluster_sync_;
     return blocks_[static_cast<size_t>(block)]
         .barriers[static_cast<size_t>(name)][static_cast<size_t>(stage)];
   }
@@ -186,22 +186,22 @@ class Machine {
     return blocks_[static_cast<size_t>(block)].units[static_cast<size_t>(stage * kUnits + unit)];
   }
 
-  bool can_go_on(const Thread& thread) {
+  bool can_run(const Thread& thread) {
     if (ended(thread)) return false;
     const Action& action = (*thread.program)[thread.at];
     if (action.kind == Action::Kind::kWait)
       return barrier(thread.block, action.barrier, action.stage).passed(action.parity);
-    // Who meets the others releases what it has done before.
-    return action.barrier != Name::kMeeting || thread.arrivals == 0;
+    // A thread that enters the cluster's barrier releases its earlier arrivals.
+    return action.barrier != Name::kClusterSync || thread.arrivals == 0;
   }
 
-  /// The number of a thread that can go on, or of a message behind the threads; -1 if all have
-  /// ended or nobody can.
+  /// The index of a thread that can run, or of a message after the threads; -1 if all have ended or
+  /// none can run.
   int any() {
     const size_t all = threads_.size() + messages_.size();
     for (int tries = 0; tries < 16; ++tries) {
       const size_t at = random_() % all;
-      if (at >= threads_.size() || can_go_on(threads_[at])) return static_cast<int>(at);
+      if (at >= threads_.size() || can_run(threads_[at])) return static_cast<int>(at);
     }
     return first();
   }
@@ -212,17 +212,17 @@ class Machine {
       if (best < 0 || priority > most) best = static_cast<int>(at), most = priority;
     };
     for (size_t i = 0; i < threads_.size(); ++i)
-      if (can_go_on(threads_[i])) offer(i, threads_[i].priority);
+      if (can_run(threads_[i])) offer(i, threads_[i].priority);
     for (size_t i = 0; i < messages_.size(); ++i) offer(threads_.size() + i, messages_[i].priority);
-    if (best < 0) look_back();
+    if (best < 0) check_end();
     return best;
   }
-  void look_back() {
+  void check_end() {
     for (const Thread& thread : threads_)
-      if (!ended(thread)) wrong_ = "nobody can go on";
+      if (!ended(thread)) wrong_ = "no thread can run";
     for (const Block& block : blocks_)
       for (const Barrier& full : block.barriers[static_cast<size_t>(Name::kFull)])
-        if (wrong_.empty() && !full.between_phases()) wrong_ = "a fill is left half";
+        if (wrong_.empty() && !full.between_phases()) wrong_ = "a fill is incomplete";
   }
 
   void step(Thread& thread) {
@@ -233,20 +233,20 @@ class Machine {
       if ((action.blocks >> block & 1u) == 0) continue;
       if (action.kind == Kind::kArrive) arrive(action, block, index);
       if (action.kind == Kind::kCopy)
-        for (const auto& [place, content] : action.pieces)
-          messages_.push_back(
-              {block, action.stage, Name::kFull, place, content, index, priority_of_message()});
+        for (const auto& [unit_index, content] : action.contents)
+          messages_.push_back({block, action.stage, Name::kFull, unit_index, content, index,
+                               priority_of_message()});
       if (action.kind == Kind::kRead || action.kind == Kind::kReadEnd)
         read(action, block, action.kind == Kind::kRead);
       if (action.kind == Kind::kWrite)
-        for (const auto& [place, content] : action.pieces)
-          put(unit(block, action.stage, place), content);
+        for (const auto& [unit_index, content] : action.contents)
+          put(unit(block, action.stage, unit_index), content);
     }
     ++thread.at;
     if (ended(thread)) --blocks_[static_cast<size_t>(thread.block)].running;
   }
   void arrive(const Action& action, int block, size_t from) {
-    if (action.barrier == Name::kMeeting || block == threads_[from].block) {
+    if (action.barrier == Name::kClusterSync || block == threads_[from].block) {
       barrier(block, action.barrier, action.stage).arrive(action.units);
       return;
     }
@@ -256,11 +256,11 @@ class Machine {
   void read(const Action& action, int block, bool begins) {
     if (blocks_[static_cast<size_t>(block)].running == 0)
       wrong_ = "the memory of a block that has ended is read";
-    for (const auto& [place, content] : action.pieces) {
-      Unit& u = unit(block, action.stage, place);
+    for (const auto& [unit_index, content] : action.contents) {
+      Unit& u = unit(block, action.stage, unit_index);
       if (u.content != content)
-        wrong_ = begins ? "a stage is read that holds something else"
-                        : "a stage changed while it was read";
+        wrong_ =
+            begins ? "a stage with other content is read" : "a stage changed while it was read";
       u.readers += begins ? 1 : -1;
     }
   }
@@ -268,7 +268,7 @@ class Machine {
     if (u.readers > 0) wrong_ = "a stage is overwritten while it is read";
     u.content = content;
   }
-  void land(size_t at) {
+  void complete_message(size_t at) {
     const Message message = messages_[at];
     messages_[at] = messages_.back();
     messages_.pop_back();
@@ -281,7 +281,7 @@ class Machine {
       counts.arrive();
     } else {
       put(unit(message.block, message.stage, message.unit), message.content);
-      counts.come();
+      counts.complete_unit();
     }
   }
 
@@ -290,9 +290,9 @@ class Machine {
   std::vector<Block> blocks_;
   std::vector<Thread> threads_;
   std::vector<Message> messages_;
-  Barrier meeting_;
+  Barrier cluster_sync_;
   Order order_;
-  Haste haste_;
+  Delay delay_;
   std::string wrong_;
 };
 

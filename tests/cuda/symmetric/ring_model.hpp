@@ -4,41 +4,41 @@
 #include "cuda/symmetric/ring.hpp"
 #include "cuda/symmetric/ring_machine.hpp"
 
-// What the threads of sm90.cu and sm90_small.cu do with the ring, step by step and under the names
-// of the functions there; phases are those of ring.hpp, which the kernels use. A warpgroup is one
-// thread: one of its threads speaks for all. Faults are planted to see that the model notices.
+// The actions of the threads of sm90.cu and sm90_small.cu on the ring, step by step and with the
+// names of the functions there. The phases are computed with ring.hpp, which the kernels use, too.
+// A warpgroup is modeled as one thread. Planted faults show that the model detects errors.
 namespace ring_model {
 
 using muonrt::cuda::JobKind;
 
 enum class Fault {
   kNone,
-  kOneStage,            // a ring of one: a stage is given back when the next has come
+  kOneStage,            // a ring of one: a stage is released after the next has arrived
   kNoEmptyWait,         // a producer fills a stage that is being read
   kNoPeerWait,          // a producer copies into the other block's stage that is being read
-  kNoPeerWaitAtD,       // nor waits for it before D
-  kNoPeerArrival,       // consumers do not tell the other block
-  kEarlyRelease,        // a stage is given back when its own products are under way
-  kUnfinishedRelease,   // a stage is given back before its products are done
-  kNoLastRelease,       // the last stage of a tile's products is not given back
-  kNoLastReleaseOfOne,  // not by one of the consumers
-  kNoReleaseOfD,        // D's stages are not given back
+  kNoPeerWaitAtD,       // a producer does not wait for it before D
+  kNoPeerArrival,       // consumers do not release the stages of the other block
+  kEarlyRelease,        // a stage is released when its own products are in flight
+  kUnfinishedRelease,   // a stage is released before its products are complete
+  kNoLastRelease,       // the last stage of a tile's products is not released
+  kNoLastReleaseOfOne,  // one consumer does not release it
+  kNoReleaseOfD,        // the stages of D are not released
   kWrongParity,         // a producer waits for the phase after the one it needs
-  kNoFullWait,          // a consumer reads before the copies are there
+  kNoFullWait,          // a consumer reads before the copies have arrived
   kFillsAlone,          // D of a pair without the other block's arrival: two phases ahead of it
-  kDOfOneBlock,         // one block of a pair has D, the other has not
-  kDeeperInOneBlock,    // one block of a pair has a stage more
-  kPairsLast,           // a block has a tile of its own before a pair
-  kHalfForOne,          // a pair's half of B goes to one block alone
-  kNoLastMeeting,       // a block ends while the other still copies into it
-  // Of the small tiles.
-  kDOverSums,    // D comes to where the sums of slices lie
-  kReusedEarly,  // a block writes over its sums when it has read what it needs itself
-  kNoMeeting,    // sums of slices are read before the blocks have met
-  kSumsTooSoon   // a block writes its sums over a stage that its products read
+  kDOfOneBlock,         // only one block of a pair has D
+  kDeeperInOneBlock,    // one block of a pair has one stage more
+  kPairsLast,           // a block has its own tile before a pair
+  kHalfForOne,          // a pair's half of B is copied to only one block
+  kNoLastClusterSync,   // a block ends while the other still copies into it
+  // For the small tiles.
+  kDOverSums,      // D is copied to the place of the sums of slices
+  kReusedEarly,    // a block overwrites its sums after it has read those that it needs itself
+  kNoClusterSync,  // sums of slices are read before the barrier of the blocks
+  kSumsTooSoon     // a block writes its sums to a stage that its products read
 };
 
-/// A tile as the ring sees it. Slices add up their own parts of the depth.
+/// A tile as the ring sees it. Each slice sums its part of the depth.
 struct Tile {
   JobKind kind;
   int stages;
@@ -47,7 +47,7 @@ struct Tile {
 };
 using Tiles = std::vector<Tile>;
 
-/// Writes down the program of one thread of block `rank`.
+/// Writes the program of one thread of block `rank`.
 class Writer {
  public:
   Writer(Fault planted, int rank) : fault_(planted), own_(1u << rank) {}
@@ -69,28 +69,28 @@ class Writer {
   void arrive(Name name, int fill, unsigned blocks, int units = 0) {
     program.push_back({Action::Kind::kArrive, name, stage_of(fill), blocks, 0, units});
   }
-  void copy(int fill, unsigned blocks, const Pieces& pieces) {
-    program.push_back({Action::Kind::kCopy, Name::kFull, stage_of(fill), blocks, 0, 0, pieces});
+  void copy(int fill, unsigned blocks, const Contents& contents) {
+    program.push_back({Action::Kind::kCopy, Name::kFull, stage_of(fill), blocks, 0, 0, contents});
   }
-  void read(int fill, const Pieces& pieces) {
-    program.push_back({Action::Kind::kRead, Name::kFull, stage_of(fill), own_, 0, 0, pieces});
+  void read(int fill, const Contents& contents) {
+    program.push_back({Action::Kind::kRead, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
-  /// What was read: now it may change.
-  void read_end(int fill, const Pieces& pieces) {
-    program.push_back({Action::Kind::kReadEnd, Name::kFull, stage_of(fill), own_, 0, 0, pieces});
+  /// Ends the read; afterwards the content may change.
+  void read_end(int fill, const Contents& contents) {
+    program.push_back({Action::Kind::kReadEnd, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
-  void write_first_stage(const Pieces& pieces) {
-    program.push_back({Action::Kind::kWrite, Name::kFull, 0, own_, 0, 0, pieces});
+  void write_first_stage(const Contents& contents) {
+    program.push_back({Action::Kind::kWrite, Name::kFull, 0, own_, 0, 0, contents});
   }
-  void read_first_stage(unsigned blocks, const Pieces& pieces) {
+  void read_first_stage(unsigned blocks, const Contents& contents) {
     for (const auto kind : {Action::Kind::kRead, Action::Kind::kReadEnd})
-      program.push_back({kind, Name::kFull, 0, blocks, 0, 0, pieces});
+      program.push_back({kind, Name::kFull, 0, blocks, 0, 0, contents});
   }
-  /// The cluster's blocks meet for the turn-th time.
-  void meet(int turn) {
-    program.push_back({Action::Kind::kArrive, Name::kMeeting, 0, own_});
+  /// The barrier of the cluster's blocks, for the turn-th time.
+  void cluster_sync(int turn) {
+    program.push_back({Action::Kind::kArrive, Name::kClusterSync, 0, own_});
     program.push_back(
-        {Action::Kind::kWait, Name::kMeeting, 0, own_, static_cast<uint32_t>(turn) & 1u});
+        {Action::Kind::kWait, Name::kClusterSync, 0, own_, static_cast<uint32_t>(turn) & 1u});
   }
   unsigned own() const { return own_; }
 
@@ -103,11 +103,11 @@ class Writer {
   unsigned own_;
 };
 
-/// Threads of one block of sm90.cu. A unit is 64 rows, 8 KB: a stage has two of A, four of B, or
-/// two for each box of D.
+/// Threads of one block of sm90.cu. A unit is 64 rows, 8 KB. A stage has two units of A and four of
+/// B, or two for each box of D.
 class LargeBlock {
  public:
-  /// @param blocks  of the cluster: 2 where the list has pairs.
+  /// @param blocks  number of blocks of the cluster: 2 if the list has pairs.
   LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks)
       : tiles_(tiles), fault_(fault), rank_(rank), other_(blocks == 2 ? 1u << (rank ^ 1) : 0) {}
 
@@ -115,7 +115,7 @@ class LargeBlock {
 
  private:
   Content a(int tile, int depth, int half) const { return {tile, depth, 10 * rank_ + half}; }
-  /// The rows of B of a pair are the same in both blocks.
+  /// The rows of B of a pair are equal in both blocks.
   Content b(int tile, int depth, int unit) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     if (t.once && unit < 2) return a(tile, depth, unit);
@@ -141,9 +141,9 @@ class LargeBlock {
       open_stage(w, fill, pair && !w.has(Fault::kNoPeerWaitAtD), 2 * boxes);
       w.arrive(Name::kFull, fill, pair && !w.has(Fault::kFillsAlone) ? other_ : w.own());
       for (int box = 0; box < boxes; ++box) {
-        Pieces pieces;
-        for (int u = 0; u < 2; ++u) pieces.add(2 * box + u, d(tile, 2 * half + box, u));
-        w.copy(fill, w.own(), pieces);
+        Contents contents;
+        for (int u = 0; u < 2; ++u) contents.add(2 * box + u, d(tile, 2 * half + box, u));
+        w.copy(fill, w.own(), contents);
       }
     }
   }
@@ -157,11 +157,11 @@ class LargeBlock {
     for (int depth = 0; depth < t.stages; ++depth, ++fill) {
       open_stage(w, fill, pair, 2 + (boxes - there) * rows);
       w.arrive(Name::kFull, fill, w.own());
-      Pieces of_a;
+      Contents of_a;
       for (int u = 0; u < 2; ++u) of_a.add(u, a(tile, depth, u));
       w.copy(fill, w.own(), of_a);
       for (int box = pair ? rank_ : there; box < (pair ? rank_ + 1 : boxes); ++box) {
-        Pieces of_b;
+        Contents of_b;
         for (int u = 0; u < rows; ++u)
           of_b.add(2 + (box - there) * rows + u, b(tile, depth, box * rows + u));
         w.copy(fill, pair && !w.has(Fault::kHalfForOne) ? w.own() | other_ : w.own(), of_b);
@@ -174,7 +174,7 @@ class LargeBlock {
     Writer w(fault_, rank_);
     int fill = 0;
     for (int tile = 0; tile < static_cast<int>(tiles_.size()); ++tile) produce_job(w, tile, fill);
-    if (!w.has(Fault::kNoLastMeeting)) w.meet(0);
+    if (!w.has(Fault::kNoLastClusterSync)) w.cluster_sync(0);
     return w.program;
   }
 
@@ -183,27 +183,27 @@ class LargeBlock {
     if (pair && !w.has(Fault::kNoPeerArrival)) w.arrive(Name::kPeerEmpty, fill, other_);
   }
 
-  /// Operands of a stage that one consumer's products read.
-  Pieces operands(int tile, int depth, int consumer) const {
+  /// The operands of a stage that the products of one consumer read.
+  Contents operands(int tile, int depth, int consumer) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
-    Pieces pieces;
-    if (!t.once) pieces.add(consumer, a(tile, depth, consumer));
+    Contents contents;
+    if (!t.once) contents.add(consumer, a(tile, depth, consumer));
     for (int u = 0; u < muonrt::cuda::cols_of(t.kind) / 64; ++u)
-      pieces.add((t.once ? 0 : 2) + u, b(tile, depth, u));
-    return pieces;
+      contents.add((t.once ? 0 : 2) + u, b(tile, depth, u));
+    return contents;
   }
 
   /// multiply and multiply_stage.
   void multiply(Writer& w, int tile, int begin, int end, int consumer, int& fill) const {
     const bool pair = tiles_[static_cast<size_t>(tile)].kind == JobKind::kPair;
-    Pieces before;
+    Contents before;
     const auto finish = [&](int finished) {
       if (w.has(Fault::kUnfinishedRelease)) release(w, finished, pair);
       w.read_end(finished, before);
     };
     for (int depth = begin; depth < end; ++depth, ++fill) {
       w.wait_full(fill);
-      const Pieces now = operands(tile, depth, consumer);
+      const Contents now = operands(tile, depth, consumer);
       w.read(fill, now);
       if (w.has(Fault::kEarlyRelease)) release(w, fill, pair);
       if (depth > begin) {
@@ -217,7 +217,7 @@ class LargeBlock {
                          (w.has(Fault::kNoLastReleaseOfOne) && consumer == 1 && rank_ == 0);
     if (releases(w) && !forgets) release(w, fill - 1, pair);
   }
-  /// Where the kernel does.
+  /// Whether the stage is released at the same place as in the kernel.
   static bool releases(const Writer& w) {
     return !w.has(Fault::kEarlyRelease) && !w.has(Fault::kUnfinishedRelease);
   }
@@ -227,11 +227,11 @@ class LargeBlock {
     const int squares = muonrt::cuda::cols_of(t.kind) / 64;
     for (int square = 0; square < squares; square += 2, ++fill) {
       w.wait_full(fill);
-      Pieces pieces;
+      Contents contents;
       for (int s = square; s < std::min(square + 2, squares); ++s)
-        pieces.add(2 * (s - square) + consumer, d(tile, s, consumer));
-      w.read(fill, pieces);
-      w.read_end(fill, pieces);
+        contents.add(2 * (s - square) + consumer, d(tile, s, consumer));
+      w.read(fill, contents);
+      w.read_end(fill, contents);
       if (!w.has(Fault::kNoReleaseOfD)) release(w, fill, t.kind == JobKind::kPair);
     }
   }
@@ -246,18 +246,18 @@ class LargeBlock {
                  muonrt::cuda::slice_begin(t.stages, slice + 1, t.slices), consumer, fill);
       if (t.d) finish_tile(w, tile, consumer, fill);
     }
-    if (!w.has(Fault::kNoLastMeeting)) w.meet(0);
+    if (!w.has(Fault::kNoLastClusterSync)) w.cluster_sync(0);
     return w.program;
   }
 
   const Tiles& tiles_;
   Fault fault_;
   int rank_;
-  unsigned other_;  // block of a cluster
+  unsigned other_;  // the other block of the cluster
 };
 
-/// Threads of one block of sm90_small.cu: a tile of one or two squares. A unit is an operand's 64
-/// rows, or a square of D. Of a depth that is cut each block of the cluster has a slice.
+/// Threads of one block of sm90_small.cu: a tile of one or two squares. A unit is 64 rows of an
+/// operand, or a square of D. If the depth is cut, each block of the cluster has one slice.
 class SmallBlock {
  public:
   SmallBlock(const Tile& tile, Fault fault, int rank)
@@ -272,38 +272,39 @@ class SmallBlock {
 
  private:
   Content operand(int fill, int part) const { return {rank_, begin_ + fill, part}; }
-  Pieces d() const {
-    Pieces pieces;
+  Contents d() const {
+    Contents contents;
     for (int square = 0; square < cells_; ++square)
-      pieces.add((fault_ == Fault::kDOverSums ? 1 : 2) - square, {rank_, -2, square});
-    return pieces;
+      contents.add((fault_ == Fault::kDOverSums ? 1 : 2) - square, {rank_, -2, square});
+    return contents;
   }
-  static Pieces sums(int rank, int depth = -3) {
-    Pieces pieces;
-    for (int u = 0; u < 2; ++u) pieces.add(u, {rank, depth, u});
-    return pieces;
+  static Contents sums(int rank, int depth = -3) {
+    Contents contents;
+    for (int u = 0; u < 2; ++u) contents.add(u, {rank, depth, u});
+    return contents;
   }
 
   void open_stage(Writer& w, int fill, int units) const {
     if (w.waits(fill) && !w.has(Fault::kNoEmptyWait)) w.wait_free(Name::kEmpty, fill);
     w.arrive(Name::kFull, fill, w.own(), units);
   }
-  void meet(Writer& w) const {
-    if (tile_.slices > 1 && !w.has(Fault::kNoMeeting)) w.meet(0);
+  void cluster_sync(Writer& w) const {
+    if (tile_.slices > 1 && !w.has(Fault::kNoClusterSync)) w.cluster_sync(0);
   }
-  void meet_last(Writer& w) const {
-    if (tile_.slices > 1 && !w.has(Fault::kNoLastMeeting)) w.meet(w.has(Fault::kNoMeeting) ? 0 : 1);
+  void last_cluster_sync(Writer& w) const {
+    if (tile_.slices > 1 && !w.has(Fault::kNoLastClusterSync))
+      w.cluster_sync(w.has(Fault::kNoClusterSync) ? 0 : 1);
   }
 
   Program produce() const {
     Writer w(fault_, rank_);
     for (int fill = 0; fill < stages_; ++fill) {
       open_stage(w, fill, 1 + cells_ - tile_.once);
-      Pieces of_a;
+      Contents of_a;
       of_a.add(0, operand(fill, 0));
       w.copy(fill, w.own(), of_a);
       for (int cell = tile_.once; cell < cells_; ++cell) {
-        Pieces of_b;
+        Contents of_b;
         of_b.add(1 + cell - tile_.once, operand(fill, 1 + cell));
         w.copy(fill, w.own(), of_b);
       }
@@ -312,22 +313,22 @@ class SmallBlock {
       open_stage(w, stages_, cells_);
       w.copy(stages_, w.own(), d());
     }
-    meet(w);
-    meet_last(w);
+    cluster_sync(w);
+    last_cluster_sync(w);
     return w.program;
   }
 
-  Pieces operands(int fill) const {
-    Pieces pieces;
-    if (!tile_.once) pieces.add(0, operand(fill, 0));
+  Contents operands(int fill) const {
+    Contents contents;
+    if (!tile_.once) contents.add(0, operand(fill, 0));
     for (int cell = 0; cell < cells_; ++cell)
-      pieces.add(1 + cell - tile_.once, operand(fill, tile_.once && cell == 0 ? 0 : 1 + cell));
-    return pieces;
+      contents.add(1 + cell - tile_.once, operand(fill, tile_.once && cell == 0 ? 0 : 1 + cell));
+    return contents;
   }
 
   void add_slices(Writer& w) const {
     w.write_first_stage(sums(rank_));
-    meet(w);
+    cluster_sync(w);
     for (int slice = 0; slice < tile_.slices; ++slice) w.read_first_stage(1u << slice, sums(slice));
     if (w.has(Fault::kReusedEarly)) w.write_first_stage(sums(rank_, -4));
   }
@@ -352,7 +353,7 @@ class SmallBlock {
       w.read(stages_, d());
       w.read_end(stages_, d());
     }
-    meet_last(w);
+    last_cluster_sync(w);
     return w.program;
   }
 
@@ -361,7 +362,7 @@ class SmallBlock {
   int rank_, cells_, begin_, stages_;
 };
 
-/// The blocks of a cluster of large tiles, or one block.
+/// A launch of the blocks of a cluster of large tiles, or of one block.
 inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault) {
   Launch launch{Writer(fault, 0).ring(), 2, muonrt::cuda::kConsumers, muonrt::cuda::kConsumers, {}};
   for (int rank = 0; rank < static_cast<int>(tiles.size()); ++rank)
@@ -371,7 +372,7 @@ inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault) {
   return launch;
 }
 
-/// The blocks that compute a small tile.
+/// A launch of the blocks that compute a small tile.
 inline Launch small_launch(const Tile& tile, Fault fault) {
   Launch launch{Writer(fault, 0).ring(), 1, 1, 1, {}};
   for (int rank = 0; rank < tile.slices; ++rank)

@@ -1,6 +1,6 @@
-// The acceptance of symmetric products at the sizes that models have; in the emulator at small
-// ones. Bits over grids and repeats, and errors against float64 in drawn rows, compared with the
-// vendor's.
+// The acceptance test of symmetric products at the sizes of models, and in the emulator at small
+// sizes: bits on all grids and in repeats, and errors against float64 in random rows, compared with
+// the vendor's errors.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -30,8 +30,8 @@ std::vector<Size> sizes() {
           {381, 4095, 8, true},  {1025, 333, 8, true}, {8192, 4096, 1}};
 }
 
-/// Grids that a GPU with 132 SMs has beside a communicator, on half of its SMs, and the smallest,
-/// which is an emulated one's anyway.
+/// Reserved SMs on a GPU with 132 SMs: those of a communicator, half of the SMs, and all except
+/// two, which the emulated GPU has anyway.
 std::vector<int> reserved_sms(SymmetricProvider provider) {
   if (provider != SymmetricProvider::kSm90) return {0};
   return is_emulated() ? std::vector{0, kAllButTwo} : std::vector{0, 8, 66, kAllButTwo};
@@ -42,7 +42,8 @@ float to_float(uint16_t bits, DType dtype) {
   return dtype == DType::kBF16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
 }
 
-/// Random numbers between 2^-8 and 1, of either sign: the bits of sums depend on their order.
+/// Random numbers between 2^-8 and 1 with either sign, so that the bits of sums depend on their
+/// order.
 std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
   std::vector<uint16_t> out(static_cast<size_t>(n));
   for (size_t i = 0; i < out.size(); ++i) {
@@ -55,13 +56,13 @@ std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
   return out;
 }
 
-/// How far results are from float64 in the rows that are drawn.
+/// Errors of results against float64 in the random rows.
 struct Errors {
-  double worst_of_bound = 0;     // largest error over what is allowed there
-  double largest = 0, mean = 0;  // off the diagonal, whose few sums are far larger; of all
+  double worst_of_bound = 0;     // largest error divided by the allowed error
+  double largest = 0, mean = 0;  // off the diagonal, whose sums are far larger; mean: of all
 };
 
-/// A product whose operands every device of the program works on.
+/// A product whose operands every device of the program can use.
 class Trial {
  public:
   Trial(const Size& size, DType dtype)
@@ -84,11 +85,11 @@ class Trial {
     got_ = Buffer::shared(*memory_.device, 2 * total());
     product_.c = view(c_.data(), size.n, ld_);
     product_.transpose_b = product_.symmetric = true;
-    product_.alpha = -0x1p-4f;  // f16 holds all results
+    product_.alpha = -0x1p-4f;  // so that f16 can represent all results
   }
 
   int64_t total() const { return size_.count * size_.n * ld_; }
-  /// C's memory, NaN before, gaps included.
+  /// Computes C, whose memory is NaN before, including gaps.
   const uint16_t* run(Machine& by) {
     by.ops().reserve(size_.n, size_.n, size_.k, product_.a.dtype);
     by.ops().fill(by.on(), c_.data(), 0xff, c_.bytes());
@@ -102,19 +103,19 @@ class Trial {
     return {got, got + total()};
   }
 
-  /// In the first matrix and the last.
+  /// Errors in the first matrix and the last.
   Errors errors(const std::vector<uint16_t>& got) const {
     Errors e;
     double sum = 0;
     int64_t seen = 0;
-    const auto look = [&](int64_t matrix, int64_t row) {
+    const auto sample = [&](int64_t matrix, int64_t row) {
       for (int64_t col = 0; col < size_.n; ++col) {
         const auto [expected, magnitude] = element_of(matrix, row, col);
         const double value = at(got, (matrix * size_.n + row) * ld_ + col);
         const double error = std::abs(value - expected);
         const double allowed =
             tolerance::tensor_product(size_.k, magnitude, expected, product_.a.dtype);
-        // What is not a number is further off than anything.
+        // A NaN counts as the largest error.
         e.worst_of_bound = std::fmax(e.worst_of_bound, error >= 0 ? error / allowed : HUGE_VAL);
         if (row != col) e.largest = std::fmax(e.largest, error);
         sum += error;
@@ -123,14 +124,14 @@ class Trial {
     };
     constexpr int64_t kRows = 6;
     for (int64_t matrix = 0; matrix < size_.count; matrix += std::max<int64_t>(size_.count - 1, 1))
-      for (int64_t i = 0; i < kRows; ++i) look(matrix, row_of(i));
+      for (int64_t i = 0; i < kRows; ++i) sample(matrix, row_of(i));
     e.mean = sum / static_cast<double>(seen);
     return e;
   }
 
-  /// Elements that were not written, and elements that do not have their mirror's bits.
+  /// Number of elements that were not written, or differ from their mirror.
   int64_t unlike(const std::vector<uint16_t>& got) const {
-    constexpr int64_t kBlock = 64;  // of rows and columns, which caches hold
+    constexpr int64_t kBlock = 64;  // rows and columns of a block that fits into caches
     int64_t out = 0;
     for (int64_t m = 0; m < size_.count; ++m) {
       const uint16_t* const c = got.data() + m * size_.n * ld_;
@@ -144,7 +145,7 @@ class Trial {
   }
 
  private:
-  /// The first, the last, and others between.
+  /// The first row, the last, and others between.
   int64_t row_of(int64_t i) const {
     if (i < 2) return i * (size_.n - 1);
     return static_cast<int64_t>(bits_at(23, i) % static_cast<uint64_t>(size_.n));
@@ -152,7 +153,7 @@ class Trial {
   double at(const std::vector<uint16_t>& from, int64_t i) const {
     return static_cast<double>(to_float(from[static_cast<size_t>(i)], product_.a.dtype));
   }
-  /// In float64, and the same of absolute values.
+  /// The element in float64, and the same with absolute values.
   std::pair<double, double> element_of(int64_t matrix, int64_t row, int64_t col) const {
     const int64_t first = matrix * size_.n;
     double sum = 0, magnitude = 0;
@@ -164,7 +165,7 @@ class Trial {
     sum *= static_cast<double>(product_.alpha);
     magnitude *= std::abs(static_cast<double>(product_.alpha));
     if (!size_.with_d) return {sum, magnitude};
-    // Above the diagonal alone D is looked at.
+    // Only the upper triangle of D is read.
     const double d = static_cast<double>(product_.beta) *
                      at(d_, (first + std::min(row, col)) * ld_ + std::max(row, col));
     return {sum + d, magnitude + std::abs(d)};
@@ -178,7 +179,7 @@ class Trial {
   Product product_;
 };
 
-/// Runs, in turn on every grid, whose memory of C is another than this.
+/// Runs, in turn on every grid, in which the memory of C differs from `expected`.
 int64_t runs_unlike(Trial& trial, SymmetricProvider provider,
                     const std::vector<uint16_t>& expected) {
   std::vector<std::unique_ptr<Machine>> machines;
@@ -195,11 +196,11 @@ int64_t runs_unlike(Trial& trial, SymmetricProvider provider,
 }  // namespace
 
 TEST_CASE(
-    "symmetric acceptance: results are symmetric, as near to float64 as the vendor's, and keep "
-    "their bits on every grid, again and again",
+    "symmetric acceptance: results are symmetric, as close to float64 as the vendor's, and have "
+    "the same bits on every grid and in every run",
     "[cuda]") {
-  // Of the vendor's errors: the same sums in another order.
-  constexpr double kOfTheirs = 1.05;
+  // Factor to the vendor's errors, for the same sums in another order.
+  constexpr double kOfVendor = 1.05;
   const auto providers = symmetric_providers();
   for (const Size& size : sizes())
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -215,16 +216,16 @@ TEST_CASE(
         CHECK(trial.unlike(ours) == 0);
         const Errors errors = trial.errors(ours);
         CHECK(errors.worst_of_bound <= 1);
-        CHECK(errors.largest <= kOfTheirs * theirs.largest);
-        CHECK(errors.mean <= kOfTheirs * theirs.mean);
+        CHECK(errors.largest <= kOfVendor * theirs.largest);
+        CHECK(errors.mean <= kOfVendor * theirs.mean);
         CHECK(runs_unlike(trial, provider, ours) == 0);
       }
     }
 }
 
-// On random values: the tile that computes an element depends on the batch and on the grid, and all
-// tiles must add it up in the same order.
-TEST_CASE("symmetric acceptance: the bits of a matrix are the same alone and in a batch",
+// With random values: the tile that computes an element depends on the batch and on the grid, and
+// all tiles must add in the same order.
+TEST_CASE("symmetric acceptance: a matrix is bitwise identical by itself and in a batch",
           "[cuda]") {
   struct Shape {
     int64_t m, n, k, count;
@@ -243,7 +244,7 @@ TEST_CASE("symmetric acceptance: the bits of a matrix are the same alone and in 
                 {768, 768, 2048, 24},  {768, 2048, 768, 24, false}, {1024, 1024, 1024, 16},
                 {1152, 1152, 4096, 4}, {2048, 2048, 2048, 8},       {2048, 7168, 2048, 4, false},
                 {4096, 4096, 4096, 3}, {4095, 1000, 4095, 3, false}};
-  // The device of a batch and that of a matrix alone.
+  // The device for a batch and that for a single matrix.
   using Devices = std::pair<std::unique_ptr<Device>, std::unique_ptr<Device>>;
   std::vector<std::function<Devices()>> makers = {
       [] { return Devices(make_device(), make_device()); }};

@@ -11,9 +11,9 @@
 // Symmetric products whose every bit is known: small integers, whose sums are exact in f32.
 namespace cuda_test {
 
-/// muonrt's own products that this device runs, but for those that the environment's
-/// MUONRT_TEST_LEAVE_OUT names: a kernel that hangs would take all other tests with it. Where there
-/// are none, the case says that it is left out.
+/// muonrt's own products that this device supports, except those in the environment variable
+/// MUONRT_TEST_LEAVE_OUT, because a kernel that hangs would stop all other tests, too. If there are
+/// none, the case is reported as skipped.
 inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   const char* const named = std::getenv("MUONRT_TEST_LEAVE_OUT");
   const std::string left_out = named ? named : "";
@@ -25,24 +25,25 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
       make_device(provider);
       list.push_back(provider);
     } catch (const muonrt::Error& error) {
-      // Anything else that is not supported here is a fault.
+      // Any other unsupported feature is a failure.
       if (error.status() != muonrt::Status::kNotSupported ||
           error.message().find("compute capability") == std::string::npos)
         throw;
     }
   }
-  if (list.empty()) leave_out("no kernel of muonrt's own (this GPU, MUONRT_TEST_LEAVE_OUT)");
+  if (list.empty())
+    leave_out("no kernel of muonrt's own (because of this GPU or MUONRT_TEST_LEAVE_OUT)");
   return list;
 }
 
-/// SMs reserved where a grid has two blocks: more than any GPU has.
+/// Reserved SMs for a grid of two blocks: more than any GPU has.
 constexpr int kAllButTwo = 1000;
 
-/// Kernels and the grid that they run on.
+/// Kernels and their grid.
 struct SymmetricKind {
   muonrt::SymmetricProvider provider;
   int reserved_sms = 0;
-  std::optional<bool> pairs = {};  // of Sm90Tuning
+  std::optional<bool> pairs = {};  // as in Sm90Tuning
 
   std::string name() const {
     return muonrt::cat(name_of(provider), reserved_sms > 0 ? ", a grid of two blocks" : "",
@@ -53,9 +54,9 @@ struct SymmetricKind {
   }
 };
 
-/// All providers; that for sm_90a on two blocks, too, as on the emulated GPU: on all of a GPU's SMs
-/// results as small as those of most tests go to small tiles, and its large ones would see none.
-/// There with pairs: narrow results have none by themselves.
+/// All providers; the one for sm_90a also on two blocks, as on the emulated GPU. On all SMs of a
+/// GPU, results as small as those of most tests use small tiles, so the large tiles would not be
+/// tested. On two blocks with pairs, which narrow results do not have by default.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
   for (const muonrt::SymmetricProvider provider : symmetric_providers()) {
@@ -70,7 +71,7 @@ struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
-  bool two_operands = false;  // B = A S, S diagonal: another matrix, a symmetric result
+  bool two_operands = false;  // B = A S, S diagonal: B differs from A, and the result is symmetric
   muonrt::DType dtype = muonrt::DType::kBF16;
 
   std::string name() const {
@@ -79,7 +80,7 @@ struct SymmetricCase {
   }
 };
 
-/// Four epilogues: of the sum only, with D, with D and all scales, with another B than A.
+/// Four epilogues: only the sum, with D, with D and all scales, with B different from A.
 constexpr int kEpilogues = 4;
 /// A case with one of the epilogues and one of the dtypes, which follow from `turn`.
 inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
@@ -122,27 +123,28 @@ inline std::vector<SymmetricCase> all_cases() {
   return cases;
 }
 
-/// Cases for the large tiles of sm_90a on 132 SMs (H100, H200) or on the 124 that NCCL leaves; as
-/// bf16, and exact in f16 too.
+/// Cases for the large tiles of sm_90a on 132 SMs (H100, H200), or on the 124 that NCCL leaves
+/// free; as bf16, and exact in f16, too.
 inline std::vector<SymmetricCase> large_cases() {
   return {
-      // In pairs; the last cell's right half, a box of D, lies wholly outside.
+      // In pairs; the right half of the last cell, a box of D, is completely outside.
       {1081, 200, 12, true, -2.0f, 1.0f, 7.0f},
       {1288, 136, 10, false, 1.0f, 0.0f, -5.0f, true},
-      // Without pairs, in a batch and alone.
+      // Without pairs, in a batch and as a single matrix.
       {577, 72, 8, true, -2.0f, 1.0f, 7.0f},
       {1601, 72},
-      // The depth in two slices, squares alone.
+      // The depth in two slices, squares only.
       {381, 1090, 40, true, 1.0f, -3.0f, 9.0f},
   };
 }
 
-/// Cases for the medium ones there.
+/// Cases for the medium tiles there.
 inline std::vector<SymmetricCase> medium_cases() {
   return {
       {2000, 200, 1, true, -2.0f, 1.0f, 7.0f},
       {2177, 200, 1, false, 1.0f, 0.0f, -5.0f, true},
-      // The last tile's third square, a box of D, lies wholly outside; then all but one.
+      // The third square of the last tile, a box of D, is completely outside; then all of it except
+      // one square.
       {650, 330, 8, true, 1.0f, -3.0f, 9.0f},
       {1025, 72, 4},
   };
@@ -164,7 +166,7 @@ inline uint16_t nearest_f16(int value) {
       muonrt::DType::kF16);
 }
 
-/// A batch of integers in memory with rows and matrices apart, all else filled with `gap`.
+/// A batch of integers in memory with gaps between rows and matrices, which are filled with `gap`.
 struct IntegerBatch {
   IntegerBatch(const SymmetricCase& c, int64_t cols)
       : rows(c.n),
@@ -176,9 +178,9 @@ struct IntegerBatch {
   int& at(int64_t matrix, int64_t row, int64_t col) {
     return values[static_cast<size_t>((matrix * rows + row) * width + col)];
   }
-  /// @param round  from a value to its bits.
-  template <class IterationStep>
-  std::vector<uint16_t> memory(int64_t count, uint16_t gap, const IterationStep& round) const {
+  /// @param round  returns the bits of a value.
+  template <class Rounding>
+  std::vector<uint16_t> memory(int64_t count, uint16_t gap, const Rounding& round) const {
     std::vector<uint16_t> out(static_cast<size_t>(count * stride), gap);
     for (int64_t m = 0; m < count; ++m)
       for (int64_t r = 0; r < rows; ++r)
@@ -195,7 +197,7 @@ struct IntegerBatch {
   std::vector<int> values;
 };
 
-/// The numbers of a case: operands, and C by integers.
+/// The numbers of a case: the operands, and C computed with integers.
 struct SymmetricNumbers {
   SymmetricNumbers(const SymmetricCase& c, uint64_t seed)
       : a(c, c.k), b(c, c.k), d(c, c.n), out(c, c.n) {
@@ -218,7 +220,7 @@ struct SymmetricNumbers {
   IntegerBatch a, b, d, out;
 
  private:
-  /// Floats hold these sums, and add up faster.
+  /// Floats represent these sums exactly, and are faster.
   void multiply(const SymmetricCase& c, int64_t m) {
     std::vector<float> columns(static_cast<size_t>(c.k * c.n)), sums(static_cast<size_t>(c.n));
     for (int64_t r = 0; r < c.n; ++r)
@@ -241,14 +243,14 @@ struct SymmetricNumbers {
   }
 };
 
-/// One product on a machine, and the memory of C as it must be afterwards, gaps included.
+/// One product on a machine, and the expected memory of C, including gaps.
 class SymmetricTrial {
  public:
   SymmetricTrial(Machine& machine, const SymmetricCase& c, uint64_t seed)
       : SymmetricTrial(machine, c, SymmetricNumbers(c, seed)) {}
   SymmetricTrial(Machine& machine, const SymmetricCase& c, const SymmetricNumbers& numbers)
       : count_(c.count) {
-    // What is not an operand's is NaN, what is not C's must stay.
+    // The gaps of operands are NaN; the gaps of C must not change.
     constexpr uint16_t kNan = 0x7fff, kKeep = kKeepByte * 0x101;
     const IntegerBatch &a = numbers.a, &b = numbers.b, &d = numbers.d, &out = numbers.out;
     const auto exact = [&](int value) { return half_of(value, c.dtype); };
@@ -271,14 +273,15 @@ class SymmetricTrial {
     product.gamma = c.gamma;
   }
 
-  /// C's memory as it was before, so that another device of the same GPU may compute it.
+  /// Restores the initial content of C's memory, so that another device of the same GPU can compute
+  /// it.
   void wipe(Machine& machine) const {
     machine.ops().fill(machine.on(), product.c.data, kKeepByte, 2 * count_ * product.c.stride);
   }
   std::vector<uint16_t> result(Machine& machine) const {
     return machine.get(static_cast<const uint16_t*>(product.c.data), count_ * product.c.stride);
   }
-  /// Elements of C's memory that are not as they must be.
+  /// Number of elements of C's memory that are not as expected.
   int64_t wrong(Machine& machine) const {
     const auto got = result(machine);
     int64_t different = 0;

@@ -1,4 +1,4 @@
-// The job lists of the symmetric products: each cell is stored once.
+// The job lists of the symmetric products: each cell must be stored once.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ constexpr int64_t cell_of(List list) {
                                                           : kCell;
 }
 
-/// How often each cell of each matrix is stored.
+/// Counts how often each cell of each matrix is stored.
 class Count {
  public:
   Count(const Shapes& shapes, List list) : list_(list) {
@@ -32,7 +32,7 @@ class Count {
       times_.emplace_back(static_cast<size_t>(s.count * side * side));
     }
   }
-  /// @return  whether the job is inside of its matrix.
+  /// @return  whether the job is inside its matrix.
   bool add(const TileJob& job) {
     const auto shape = static_cast<size_t>(job.shape);
     if (job.shape < 0 || shape >= side_.size() || job.matrix < 0 || job.matrix >= batch_[shape] ||
@@ -56,8 +56,8 @@ class Count {
     if (wide) store(job.row, job.col + 1);
     return true;
   }
-  /// Whether each cell on and above the diagonal was stored once, and no other; of medium tiles
-  /// also each cell below it in the squares of two cells.
+  /// Whether each cell on and above the diagonal was stored once, and no other; with medium tiles
+  /// also each cell below the diagonal in its squares of two cells.
   bool is_once() const {
     for (size_t shape = 0; shape < side_.size(); ++shape) {
       const int64_t side = side_[shape];
@@ -104,7 +104,8 @@ bool pairs_match(const JobList& list) {
   return true;
 }
 
-/// The blocks' parts are the whole list; no block has two medium tiles more than another.
+/// Whether the blocks' parts form the whole list, and no block has two medium tiles more than
+/// another.
 bool is_dealt(const JobList& list, int blocks, bool medium) {
   if (std::ssize(list.first) != blocks + 1 || list.first[0] != 0 ||
       list.first.back() != std::ssize(list.jobs))
@@ -117,7 +118,7 @@ bool is_dealt(const JobList& list, int blocks, bool medium) {
   return true;
 }
 
-/// Whether a list of its kind stores each cell once. The slices of a square are consecutive.
+/// Whether a list of this kind stores each cell once. The slices of a square must be consecutive.
 bool is_right(const Shapes& shapes, List list, int blocks) {
   if (list == List::kSmall || list == List::kSmallWide)
     return covers(shapes, list,
@@ -205,7 +206,7 @@ TEST_CASE("symmetric jobs: each cell is stored once if shapes are mixed", "[emul
   for (const int blocks : {2, 132}) require_right(shapes, kPersistent, blocks);
   const Shapes unsliced = {{1536, 2048, 5}, {4096, 1024, 1}, {2000, 9000, 3}};
   require_right(unsliced, {List::kSquares}, 1);
-  // The deepest come first.
+  // The deepest shapes come first.
   CHECK(square_jobs(unsliced).front().shape == 2);
 }
 

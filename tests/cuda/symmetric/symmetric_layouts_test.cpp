@@ -1,5 +1,5 @@
-// The maps that the kernels and the emulated instructions share, against what the instruction set's
-// manual says.
+// The layouts that the kernels and the emulated instructions share, compared with the manual of the
+// instruction set.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -13,8 +13,7 @@
 using namespace muonrt;
 using namespace muonrt::cuda;
 
-TEST_CASE("symmetric layouts: eight rows of a column of chunks lie in different banks",
-          "[emulated]") {
+TEST_CASE("symmetric layouts: eight rows of a column of chunks use different banks", "[emulated]") {
   for (int chunk = 0; chunk < 8; ++chunk) {
     for (int first = 0; first < 128; first += 8) {
       std::set<int> wide, narrow;
@@ -28,7 +27,7 @@ TEST_CASE("symmetric layouts: eight rows of a column of chunks lie in different 
   }
 }
 
-TEST_CASE("symmetric layouts: no two chunks share a place", "[emulated]") {
+TEST_CASE("symmetric layouts: no two chunks have the same address", "[emulated]") {
   std::set<int> wide, narrow;
   for (int row = 0; row < 128; ++row) {
     for (int chunk = 0; chunk < 8; ++chunk) wide.insert(swizzled128(row, chunk));
@@ -40,7 +39,7 @@ TEST_CASE("symmetric layouts: no two chunks share a place", "[emulated]") {
   CHECK(*narrow.rbegin() == 128 * 64 - 16);
 }
 
-TEST_CASE("symmetric layouts: fragments hold every element once", "[emulated]") {
+TEST_CASE("symmetric layouts: fragments contain every element once", "[emulated]") {
   std::set<std::pair<int, int>> a, b, c, wide;
   for (int lane = 0; lane < 32; ++lane) {
     for (int w = 0; w < 4; ++w) a.insert({mma_a(lane, w).row, mma_a(lane, w).col});
@@ -56,9 +55,10 @@ TEST_CASE("symmetric layouts: fragments hold every element once", "[emulated]") 
   CHECK(wide.rbegin()->first == 63);
 }
 
-// Numbers read off the manual's figures (PTX ISA 9.0: mma.m16n8k16, wgmma's D, stmatrix, and the
-// 128-byte swizzle), which the emulated instructions cannot know: they use the kernels' maps.
-TEST_CASE("symmetric layouts: some lanes, registers and chunks as the manual has them",
+// Numbers from the manual's figures (PTX ISA 9.0: mma.m16n8k16, wgmma's D, stmatrix, and the
+// 128-byte swizzle). The emulated instructions cannot check them, because they use the kernels'
+// layouts.
+TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the manual",
           "[emulated]") {
   using Places = std::vector<std::pair<int, int>>;
   const auto list = [](int count, const auto& map) {
@@ -82,7 +82,7 @@ TEST_CASE("symmetric layouts: some lanes, registers and chunks as the manual has
         Places{{17, 2}, {17, 3}, {25, 2}, {25, 3}, {17, 10}, {17, 11}, {25, 10}, {25, 11}});
   CHECK(wgmma_c(127, 126).row == 63);
   CHECK(wgmma_c(127, 126).col == 254);
-  // Lanes 8 i to 8 i + 7 give the rows of the matrix that register i holds.
+  // Lanes 8 i to 8 i + 7 pass the rows of the matrix in register i.
   const auto straight = [](int lane) { return stmatrix_straight(1, lane, 2); };
   const auto mirrored = [](int lane) { return stmatrix_mirrored(1, lane, 2); };
   const auto at = [&](const auto& map) {
@@ -92,8 +92,8 @@ TEST_CASE("symmetric layouts: some lanes, registers and chunks as the manual has
   };
   CHECK(at(straight) == Places{{17, 4}, {25, 4}, {17, 5}, {25, 5}});
   CHECK(at(mirrored) == Places{{33, 2}, {33, 3}, {41, 2}, {41, 3}});
-  // The chunks of row 5, in the order of their places, are 5, 4, 7, 6, 1, 0, 3, 2; row 8 begins the
-  // pattern again.
+  // The chunks of row 5, ordered by address, are 5, 4, 7, 6, 1, 0, 3, 2; row 8 begins the pattern
+  // again.
   const int places[] = {5, 4, 7, 6, 1, 0, 3, 2};
   for (int place = 0; place < 8; ++place) {
     CHECK(swizzled128(5, places[place]) == 5 * 128 + 16 * place);
@@ -101,23 +101,24 @@ TEST_CASE("symmetric layouts: some lanes, registers and chunks as the manual has
   }
 }
 
-TEST_CASE("symmetric layouts: ldmatrix brings each word where mma wants it", "[emulated]") {
+TEST_CASE("symmetric layouts: ldmatrix loads each word into the register that mma reads",
+          "[emulated]") {
   for (int lane = 0; lane < 32; ++lane) {
     for (int w = 0; w < 4; ++w) {
       // Word w of a lane is element pair lane % 4 of the row whose address lane 8 w + lane / 4
-      // gave.
-      const int giver = 8 * w + lane / 4;
-      const Offset2 row = ldmatrix_a(giver), want = mma_a(lane, w);
-      CHECK(row.row == want.row);
-      CHECK(8 * row.col + 2 * (lane % 4) == want.col);
-      const Offset2 col = ldmatrix_b(giver), in_b = mma_b(lane, w % 2);
+      // passed.
+      const int source = 8 * w + lane / 4;
+      const Offset2 row = ldmatrix_a(source), expected = mma_a(lane, w);
+      CHECK(row.row == expected.row);
+      CHECK(8 * row.col + 2 * (lane % 4) == expected.col);
+      const Offset2 col = ldmatrix_b(source), in_b = mma_b(lane, w % 2);
       CHECK(col.row == in_b.row + 8 * (w / 2));
       CHECK(8 * col.col + 2 * (lane % 4) == in_b.col);
     }
   }
 }
 
-TEST_CASE("symmetric layouts: descriptors are those of the manual", "[emulated]") {
+TEST_CASE("symmetric layouts: descriptors are as in the manual", "[emulated]") {
   // Bits 0-13 address / 16, 16-29 leading offset 1, 32-45 stride 1024 / 16 = 0x40, 62-63 swizzle 1.
   CHECK(wgmma_descriptor(0) == 0x4000004000010000u);
   CHECK(wgmma_descriptor(0x400) == 0x4000004000010040u);

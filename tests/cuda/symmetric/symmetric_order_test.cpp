@@ -1,5 +1,5 @@
-// The order of the symmetric products' job lists: how soon a list ends, what it has in pairs, and
-// which tiles and slices a shape has.
+// The order of the symmetric products' job lists: how early a list ends, its pairs, and the tiles
+// and slices of a shape.
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -16,7 +16,7 @@ using Shapes = std::vector<SymmetricShape>;
 
 int64_t cells_of_matrix(const SymmetricShape& s) { return cells_of(s.n) * (cells_of(s.n) + 1) / 2; }
 
-/// No list ends earlier, in cells x stages.
+/// A lower bound for the end of every list, in cells x stages.
 int64_t least_makespan(const Shapes& shapes, int64_t blocks) {
   int64_t sum = 0, deepest = 0;
   for (const SymmetricShape& s : shapes) {
@@ -88,8 +88,9 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
 }
 
 TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
-  // Speed over a dense product at equal rate on 132 SMs: its cells over the busiest block's.
-  // Source: reference kernels, 4.3, "mixed list"; if 128 x 128 tiles alone are shorter, theirs.
+  // Speed compared with a dense product at equal rate on 132 SMs: its cells over those of the
+  // busiest block. Source: reference kernels, 4.3, "mixed list"; or that of 128 x 128 tiles if they
+  // are shorter.
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -101,7 +102,7 @@ TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated
                          {1024, 8, 132, 1.29},
                          {768, 128, 132, 1.66},
                          {2048, 128, 132, 1.88},
-                         // With 8 SMs left to communication.
+                         // With 8 SMs reserved for communication.
                          {4096, 1, 124, 1.55},
                          {16384, 1, 124, 1.85}}) {
     CAPTURE(row.n, row.batch, row.blocks);
@@ -115,7 +116,7 @@ TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated
 }
 
 TEST_CASE(
-    "symmetric order: pairs stay pairs if that makes no list longer, and narrow ones have none",
+    "symmetric order: pairs are cut only if the list becomes shorter, and narrow results have none",
     "[emulated]") {
   const auto pairs = [](const Shapes& shapes, int blocks, const muonrt::Sm90Tuning& tuning) {
     const JobList list = mixed_jobs(shapes, blocks, tuning);
@@ -123,7 +124,7 @@ TEST_CASE(
                          [](const TileJob& job) { return job.kind == JobKind::kPair; }) /
            2;
   };
-  // n / 256 squares on a side, all above the diagonal: s (s - 1) / 2.
+  // n / 256 squares on a side, and all above the diagonal: s (s - 1) / 2.
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -133,7 +134,7 @@ TEST_CASE(
                          {8192, 1, 132, 496},
                          {1024, 8, 132, 48},
                          {2048, 216, 124, 216 * 28},
-                         // One round of squares, or nearly, is shorter than pairs.
+                         // One round of squares, or nearly one, is shorter than pairs.
                          {1536, 1, 132, 0}}) {
     CAPTURE(row.n, row.batch, row.blocks);
     CHECK(pairs({{row.n, 4096, row.batch}}, row.blocks, {.pairs = true}) == row.pairs);
@@ -146,8 +147,8 @@ TEST_CASE(
 
 TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of their matrix",
           "[emulated]") {
-  // Otherwise both kinds have their own time: jobs on a diagonal read twice as much for a product,
-  // more than the memory's bandwidth if all blocks do so at once.
+  // Otherwise the two kinds would run at different times. Jobs on a diagonal read twice as much for
+  // each product, more than the memory's bandwidth if all blocks do so at the same time.
   for (const int blocks : {124, 132})
     for (const auto& [n, batch] : {std::pair{2048, 216}, {4096, 40}, {1280, 200}}) {
       const Shapes shapes = {{n, 7168, batch}};
@@ -160,7 +161,7 @@ TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of
     }
 }
 
-TEST_CASE("symmetric order: a band of tiles is taken column by column", "[emulated]") {
+TEST_CASE("symmetric order: a band of tiles is ordered column by column", "[emulated]") {
   const Shapes shapes = {{600, 64, 2}};
   const auto places = [](const std::vector<TileJob>& jobs) {
     std::vector<std::pair<int, int>> out;
@@ -186,7 +187,7 @@ TEST_CASE("symmetric order: a band of tiles is taken column by column", "[emulat
   CHECK(pairs(2) == Places{{0, 2}, {0, 4}, {2, 4}, {0, 6}});
 }
 
-TEST_CASE("symmetric order: each shape has its tiles", "[emulated]") {
+TEST_CASE("symmetric order: each shape has the expected tiles", "[emulated]") {
   struct Row {
     int64_t n, k, count;
     int sms;
@@ -198,11 +199,11 @@ TEST_CASE("symmetric order: each shape has its tiles", "[emulated]") {
       {128, 4096, 1, 124, small},  {512, 512, 8, 132, wide},     {768, 768, 6, 132, wide},
       {768, 3072, 6, 132, large},  {768, 768, 12, 132, large},   {1536, 1536, 1, 124, large},
       {1024, 1024, 8, 124, large}, {768, 2048, 128, 124, large}, {128, 4096, 256, 124, large}};
-  // The fastest on an H200, whose 132 SMs were all free.
+  // The fastest tiles on an H200 with all 132 SMs free.
   for (const int64_t n : {256, 640, 1280}) rows.push_back({n, n, 1, 132, small});
   for (const int sms : {124, 132}) {
     rows.push_back({1920, 1920, 1, sms, large});
-    // Just larger than one round of squares.
+    // Slightly larger than one round of squares.
     for (const int64_t n : {2000, 2304}) rows.push_back({n, n, 1, sms, medium});
     for (const int64_t n : {4096, 8192}) rows.push_back({n, n, 1, sms, large});
     rows.push_back({1024, 1024, 4, sms, medium});
@@ -216,7 +217,7 @@ TEST_CASE("symmetric order: each shape has its tiles", "[emulated]") {
     CAPTURE(r.n, r.k, r.count, r.sms);
     CHECK(chosen(r.n, r.k, r.count, r.sms) == r.tiles);
   }
-  // What kAllButTwo is for: sizes of symmetric_test, on two blocks and on all SMs.
+  // The use of kAllButTwo: sizes of symmetric_test, on two blocks and on all SMs.
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>(385, 40), {390, 20}, {600, 330}}) {
     CAPTURE(n, k);
     CHECK(chosen(n, k, 1, 2) == large);
@@ -238,8 +239,9 @@ TEST_CASE("symmetric order: the cases for the large tiles of a GPU have pairs an
   }
 }
 
-TEST_CASE("symmetric order: slices follow from the shape, are equal parts of stages and long",
-          "[emulated]") {
+TEST_CASE(
+    "symmetric order: slices depend only on the shape, have equal numbers of stages, and are long",
+    "[emulated]") {
   CHECK(slices_of(128, 2048) == 4);
   CHECK(slices_of(512, 1024) == 2);
   CHECK(slices_of(512, 511) == 1);

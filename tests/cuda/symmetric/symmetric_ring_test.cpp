@@ -1,6 +1,6 @@
-// The rings of the kernels for sm_90a by their model (ring_model.hpp): lists of tiles as the
-// kernels meet them, in any order of events, are computed to the end from what their stages are to
-// hold; with a fault planted, they are not.
+// The rings of the kernels for sm_90a in a model (ring_model.hpp). Lists of tiles as in the
+// kernels, in any order of events, must be computed to the end with the expected content of all
+// stages; with a planted fault they must not.
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -19,14 +19,14 @@ using Random = std::mt19937_64;
 
 int below(Random& random, int end) { return static_cast<int>(random() % static_cast<size_t>(end)); }
 
-/// A tile as deep as the ring, or less or more.
+/// A tile that is as deep as the ring, or less or more deep.
 Tile tile_of(Random& random, JobKind kind) {
   const bool may_touch = kind != JobKind::kPair;
   return {kind, 1 + below(random, 2 * kRingStages), random() % 2 == 0,
           may_touch && random() % 3 == 0};
 }
 
-/// Pairs first, the same in both blocks; then tiles of a block's own, or none.
+/// Pairs first, equal in both blocks; then each block's own tiles, if any.
 std::vector<Tiles> drawn_cluster(Random& random) {
   std::vector<Tiles> blocks(2);
   for (int pairs = below(random, 4); pairs > 0; --pairs) {
@@ -39,7 +39,7 @@ std::vector<Tiles> drawn_cluster(Random& random) {
   return blocks;
 }
 
-/// One cluster's jobs of a list for a launch of two shapes.
+/// The jobs of one cluster in the list of a launch of two shapes.
 std::vector<Tiles> listed_cluster(Random& random) {
   std::vector<SymmetricShape> shapes;
   std::vector<bool> with_d;
@@ -65,7 +65,7 @@ std::vector<Tiles> listed_cluster(Random& random) {
   return cluster;
 }
 
-/// Tiles of one block: medium ones, or squares whose depth is cut.
+/// Tiles of one block: medium tiles, or squares whose depth is cut.
 std::vector<Tiles> drawn_block(Random& random) {
   std::vector<Tiles> blocks(1);
   const int slices = below(random, 3) * 2;
@@ -78,14 +78,14 @@ std::vector<Tiles> drawn_block(Random& random) {
   return blocks;
 }
 
-/// Lists of a cluster's blocks as launches have them.
+/// Lists of a cluster's blocks as in real launches.
 std::vector<Tiles> tiles_of_run(int number, Random& random) {
   return number % 8 == 0   ? listed_cluster(random)
          : number % 8 == 1 ? drawn_block(random)
                            : drawn_cluster(random);
 }
 
-/// What makes some faults: lists that there are not.
+/// Changes the lists for faults that are lists which do not occur.
 void plant(Fault fault, std::vector<Tiles>& cluster, Random& random) {
   if (cluster.size() < 2 || cluster[1].empty() || cluster[1][0].kind != JobKind::kPair) return;
   if (fault == Fault::kDOfOneBlock) cluster[1][0].d = !cluster[0][0].d;
@@ -101,7 +101,7 @@ Tile drawn_small(Random& random) {
   return tile;
 }
 
-/// The first fault of runs of different lists in different orders, with its run; "" if there is
+/// The first violation in runs of different lists in different orders, with its run; "" if there is
 /// none.
 template <class MakeLaunch>
 std::string first_wrong(int runs, const MakeLaunch& make_launch) {
@@ -131,20 +131,21 @@ constexpr int kRuns = 20000, kRunsWithFault = 2000;
 
 }  // namespace
 
-TEST_CASE("symmetric ring: no order of events overwrites, misses or blocks", "[emulated]") {
+TEST_CASE("symmetric ring: no order of events overwrites data, misses data or deadlocks",
+          "[emulated]") {
   CHECK(large(Fault::kNone, kRuns) == "");
 }
 
-TEST_CASE("symmetric ring: its lists have each kind behind each that it may follow, all with D",
+TEST_CASE("symmetric ring: the lists have each kind after each that it may follow, all with D",
           "[emulated]") {
-  // Kinds of two tiles in a row, whether each has D, whether the ring goes round in the second.
-  std::map<std::tuple<JobKind, JobKind, bool, bool, bool>, int> met;
+  // Two kinds in a row, whether each has D, and whether the ring wraps around in the second.
+  std::map<std::tuple<JobKind, JobKind, bool, bool, bool>, int> found;
   for (int i = 1; i <= kRuns / 5; ++i) {
     Random random(static_cast<uint64_t>(i));
     for (const Tiles& tiles : tiles_of_run(i, random))
       for (size_t t = 1; t < tiles.size(); ++t)
-        ++met[{tiles[t - 1].kind, tiles[t].kind, tiles[t - 1].d, tiles[t].d,
-               tiles[t].stages > kRingStages}];
+        ++found[{tiles[t - 1].kind, tiles[t].kind, tiles[t - 1].d, tiles[t].d,
+                 tiles[t].stages > kRingStages}];
   }
   const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
   for (const auto& [before, after] : {std::pair(pair, pair),
@@ -157,11 +158,11 @@ TEST_CASE("symmetric ring: its lists have each kind behind each that it may foll
                                       {JobKind::kMedium, JobKind::kMedium}})
     for (int which = 0; which < 8; ++which) {
       CAPTURE(static_cast<int>(before), static_cast<int>(after), which);
-      CHECK(met[{before, after, (which & 1) != 0, (which & 2) != 0, (which & 4) != 0}] >= 20);
+      CHECK(found[{before, after, (which & 1) != 0, (which & 2) != 0, (which & 4) != 0}] >= 20);
     }
 }
 
-TEST_CASE("symmetric ring: none does so in the ring of small tiles", "[emulated]") {
+TEST_CASE("symmetric ring: nor does any in the ring of small tiles", "[emulated]") {
   CHECK(small(Fault::kNone, kRuns) == "");
 }
 
@@ -171,19 +172,20 @@ TEST_CASE("symmetric ring: each planted fault is found", "[emulated]") {
         Fault::kNoPeerArrival, Fault::kEarlyRelease, Fault::kUnfinishedRelease,
         Fault::kNoLastRelease, Fault::kNoLastReleaseOfOne, Fault::kNoReleaseOfD,
         Fault::kWrongParity, Fault::kNoFullWait, Fault::kFillsAlone, Fault::kDOfOneBlock,
-        Fault::kDeeperInOneBlock, Fault::kPairsLast, Fault::kHalfForOne, Fault::kNoLastMeeting}) {
+        Fault::kDeeperInOneBlock, Fault::kPairsLast, Fault::kHalfForOne,
+        Fault::kNoLastClusterSync}) {
     CAPTURE(static_cast<int>(fault));
     CHECK(large(fault, kRunsWithFault) != "");
   }
   for (const Fault fault : {Fault::kOneStage, Fault::kNoLastRelease, Fault::kNoReleaseOfD})
-    CHECK_THAT(large(fault, kRunsWithFault), Catch::EndsWith("nobody can go on"));
+    CHECK_THAT(large(fault, kRunsWithFault), Catch::EndsWith("no thread can run"));
 }
 
 TEST_CASE("symmetric ring: each fault planted in the ring of small tiles is found", "[emulated]") {
   for (const Fault fault :
        {Fault::kOneStage, Fault::kNoEmptyWait, Fault::kEarlyRelease, Fault::kUnfinishedRelease,
-        Fault::kWrongParity, Fault::kNoFullWait, Fault::kNoLastMeeting, Fault::kDOverSums,
-        Fault::kReusedEarly, Fault::kNoMeeting, Fault::kSumsTooSoon}) {
+        Fault::kWrongParity, Fault::kNoFullWait, Fault::kNoLastClusterSync, Fault::kDOverSums,
+        Fault::kReusedEarly, Fault::kNoClusterSync, Fault::kSumsTooSoon}) {
     CAPTURE(static_cast<int>(fault));
     CHECK(small(fault, kRunsWithFault) != "");
   }

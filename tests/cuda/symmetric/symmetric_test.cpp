@@ -10,7 +10,7 @@ using namespace cuda_test;
 
 namespace {
 
-/// Elements that are wrong after this machine has computed the product.
+/// Number of wrong elements after this machine has computed the product.
 int64_t wrong(Machine& machine, const SymmetricCase& c, const SymmetricTrial& trial) {
   trial.wipe(machine);
   machine.ops().reserve(c.n, c.n, c.k, c.dtype);
@@ -43,7 +43,8 @@ void require_exact(const std::vector<SymmetricCase>& cases) {
 
 }  // namespace
 
-TEST_CASE("symmetric product: exact on integers, every epilogue, gaps untouched", "[cuda]") {
+TEST_CASE("symmetric product: exact on integers, with every epilogue and unchanged gaps",
+          "[cuda]") {
   std::vector<SymmetricCase> cases;
   for (int64_t turn = 0; turn < kEpilogues; ++turn) {
     cases.push_back(case_of(65, 72, 3, turn));
@@ -63,7 +64,7 @@ TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to
   require_exact(all_cases());
 }
 
-TEST_CASE("symmetric product: a depth cut into slices gives the sum", "[cuda]") {
+TEST_CASE("symmetric product: a depth that is cut into slices has the same sum", "[cuda]") {
   require_exact(
       {{100, 1030, 2}, {130, 1541, 1, true, 1.0f, -3.0f, 9.0f}, {370, 1100, 2, true, 1.0f, 2.0f}});
 }
@@ -91,7 +92,7 @@ TEST_CASE("symmetric product: exact on integers in the large tiles of a GPU", "[
   }
 }
 
-TEST_CASE("symmetric product: infinities and NaN reach the result", "[cuda]") {
+TEST_CASE("symmetric product: infinities and NaN appear in the result", "[cuda]") {
   for (const SymmetricKind& kind : symmetric_kinds()) {
     Machine machine(kind.device());
     const int64_t n = 390, k = 20, ld = machine.ops().leading_dimension(k, DType::kBF16);

@@ -98,11 +98,11 @@ class RandomBatch {
     product_.alpha = 0.37f;
     product_.beta = 0.7f;
   }
-  /// The last matrix, computed together with the others or alone.
-  std::vector<uint16_t> last(const Sm90Tuning& tuning, int sms, bool alone) {
+  /// The last matrix, computed together with the others or by itself.
+  std::vector<uint16_t> last(const Sm90Tuning& tuning, int sms, bool single) {
     Product p = product_;
     for (MatrixBatch* m : {&p.a, &p.b, &p.c, &p.d}) {
-      if (!alone) continue;
+      if (!single) continue;
       m->data = static_cast<char*>(m->data) + 2 * (kCount - 1) * m->stride;
       m->count = 1;
     }
@@ -140,7 +140,7 @@ TEST_CASE("symmetric tiles: all are exact on integers for every n to 600, batche
   require_exact(all_cases());
 }
 
-TEST_CASE("symmetric tiles: exact on integers where the depth is cut", "[emulated]") {
+TEST_CASE("symmetric tiles: exact on integers if the depth is cut", "[emulated]") {
   int64_t turn = 0;
   for (const int64_t n : {1, 64, 65, 127, 129, 257, 384})
     for (const int64_t k : {130, 260, 700}) {
@@ -163,19 +163,19 @@ TEST_CASE("symmetric tiles: exact on integers where D comes after any number of 
     CHECK(wrong({with_d}, with_tiles(Tiles::kSmallWide)) == 0);
     // Rows that begin a tile on the diagonal, after it and at the last column.
     CHECK(wrong({{300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}}, with_tiles(Tiles::kMedium)) == 0);
-    // As many in each of four slices.
+    // The same number in each of four slices.
     const SymmetricCase sliced = {130, 4 * k, 2, true, -2.0f, 3.0f, 7.0f};
     CHECK(slices_of_sm90(sliced.n, sliced.k, kMaxSlices) == 4);
     CHECK(wrong({sliced}, with_tiles(Tiles::kSmall, kMaxSlices)) == 0);
   }
 }
 
-TEST_CASE("symmetric tiles: bits depend on the slices, and not on tiles, grid, batch or order",
+TEST_CASE("symmetric tiles: bits depend on the slices, but not on tiles, grid, batch or order",
           "[emulated]") {
   struct Way {
     Sm90Tuning tuning;
     int sms;
-    bool alone = false;
+    bool single = false;
   };
   const std::vector<Way> ways = {{{.tiles = Tiles::kLarge, .pairs = true}, 2},
                                  {{.tiles = Tiles::kLarge, .pairs = false}, 4},
@@ -196,7 +196,7 @@ TEST_CASE("symmetric tiles: bits depend on the slices, and not on tiles, grid, b
       for (Way way : ways) {
         way.tuning.slices = slices;
         CAPTURE(n, k, slices, &way - ways.data());
-        CHECK(batch.last(way.tuning, way.sms, way.alone) == first);
+        CHECK(batch.last(way.tuning, way.sms, way.single) == first);
       }
     }
   }
@@ -208,7 +208,8 @@ TEST_CASE("symmetric tiles: shapes, depths and batches in one launch, bf16 and f
       const std::vector<SymmetricCase> cases = {
           {130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
           {33, 12, 5, false, 1.0f, 0.0f, 3.0f, false, dtype},
-          {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false, dtype},  // in slices: its own launch
+          {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false,
+           dtype},  // in slices, so it has its own launch
           {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
       int64_t wrong = 0;
       const auto together = results(provider, cases, wrong);
@@ -219,7 +220,7 @@ TEST_CASE("symmetric tiles: shapes, depths and batches in one launch, bf16 and f
   }
 }
 
-TEST_CASE("symmetric tiles: blocks come in clusters if a list has pairs, and only then",
+TEST_CASE("symmetric tiles: blocks are launched in clusters only if a list has pairs",
           "[emulated]") {
   const auto clustered = [](const SymmetricCase& c, Tiles tiles, int slices,
                             std::optional<bool> pairs = {}) {
@@ -232,12 +233,13 @@ TEST_CASE("symmetric tiles: blocks come in clusters if a list has pairs, and onl
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0) == 1);
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0, false) == 0);
   CHECK(clustered({1410, 70}, Tiles::kMedium, 0) == 0);
-  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // on the diagonal only
-  CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // a block adds the slices
+  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // pairs are on the diagonal only
+  CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // one block adds the slices
   CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds the slices
 }
 
-TEST_CASE("symmetric tiles: pairs in whole and broken rounds, next to diagonals", "[emulated]") {
+TEST_CASE("symmetric tiles: pairs in complete and incomplete rounds, next to diagonals",
+          "[emulated]") {
   for (const SymmetricProvider provider : symmetric_providers()) {
     // 4, 8 and 12 blocks: 6 pairs of a matrix are 3 rounds, 1.5 rounds or 1 round. The right half
     // of the last cell is outside.
@@ -249,8 +251,10 @@ TEST_CASE("symmetric tiles: pairs in whole and broken rounds, next to diagonals"
   }
 }
 
-TEST_CASE("symmetric tiles: a tile is stored during the first stages of the next, few or many",
-          "[emulated]") {
+TEST_CASE(
+    "symmetric tiles: a tile is stored during the first stages of the next, whether it has few or "
+    "many",
+    "[emulated]") {
   std::set<Succession> met;
   const auto run = [&](const std::vector<SymmetricCase>& cases, int sms) {
     CHECK(wrong(cases, with_tiles(Tiles::kLarge), sms) == 0);
@@ -266,13 +270,13 @@ TEST_CASE("symmetric tiles: a tile is stored during the first stages of the next
                                               {520, 320, 1, !with_d, 1.0f, 1.0f, 2.0f},
                                               {130, 321, 2, with_d, 1.0f, beta}};
     for (const int sms : {2, 6, 40}) run(cases, sms);
-    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // wide ones in a row
+    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // consecutive wide tiles
     for (const int64_t k : {70, 270})
       for (const int sms : {2, 12})
         run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
   }
-  // Each kind before each that may follow it, with fewer stages than squares are stored during, and
-  // with more.
+  // Each kind before each that may follow it, with fewer stages than squares that are stored during
+  // them, and with more.
   const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
   for (const auto& [before, after] : {std::pair(pair, pair),
                                       {pair, wide},
@@ -287,7 +291,7 @@ TEST_CASE("symmetric tiles: a tile is stored during the first stages of the next
     }
 }
 
-TEST_CASE("symmetric tiles: products for sm_90a may begin early, and none reads memory then",
+TEST_CASE("symmetric tiles: products for sm_90a may begin early, but then read no memory",
           "[emulated]") {
   // The emulated instructions throw if a thread that has not waited accesses memory.
   const std::vector<SymmetricCase> cases = {{300, 70, 2, true, 1.0f, 2.0f}};
@@ -299,14 +303,15 @@ TEST_CASE("symmetric tiles: products for sm_90a may begin early, and none reads 
   CHECK(emulator::early_launches() == before + 1);
 }
 
-TEST_CASE("symmetric tiles: more sums than the workspace holds take several launches",
+TEST_CASE("symmetric tiles: more sums than fit into the workspace need several launches",
           "[emulated]") {
   int64_t wrong = 0;
   results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 4, {}, 5);
   CHECK(wrong == 0);
 }
 
-TEST_CASE("symmetric tiles: SMs left to a communicator make the grid smaller", "[emulated]") {
+TEST_CASE("symmetric tiles: SMs that are reserved for a communicator make the grid smaller",
+          "[emulated]") {
   emulator::pretend_sms(12);
   for (const auto& [reserved, blocks] :
        {std::pair{0, 12}, {1, 10}, {4, 8}, {8, 4}, {11, 2}, {1000, 2}}) {

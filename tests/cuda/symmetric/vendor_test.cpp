@@ -1,5 +1,5 @@
-// Products by the vendor's library, as its stand-in sees them: which algorithm, how many launches,
-// and what becomes of refusals.
+// Products with the vendor's library, on a fake library: the algorithms, the number of launches,
+// and errors of the library.
 
 #include <catch2/catch.hpp>
 
@@ -23,7 +23,7 @@ struct Shape {
 };
 constexpr Shape kShape{24, 40, 56};
 
-/// What C = A op(B) holds for `count` pairs of matrices.
+/// The result of C = A op(B) for `count` pairs of matrices.
 Bytes product(Machine& machine, const Shape& s, int64_t count, DType dtype = DType::kBF16) {
   const auto make = [&](int64_t rows, int64_t cols, uint64_t seed) {
     MatrixBatch m{nullptr, dtype, rows, cols, machine.ops().leading_dimension(cols, dtype),
@@ -51,7 +51,7 @@ std::vector<int64_t> counts_of(const std::vector<fake_cublas::Launch>& launches)
 
 }  // namespace
 
-TEST_CASE("vendor: an algorithm is looked for once for a shape, however many matrices",
+TEST_CASE("vendor: an algorithm is searched once for a shape, for any number of matrices",
           "[emulated]") {
   Machine machine(make_device());
   product(machine, kShape, 1);
@@ -64,22 +64,24 @@ TEST_CASE("vendor: an algorithm is looked for once for a shape, however many mat
   CHECK(fake_cublas::searches() == searches + 1);
 }
 
-TEST_CASE("vendor: an algorithm is chosen for as many matrices as fill a GPU, by the shape alone",
-          "[emulated]") {
+TEST_CASE(
+    "vendor: an algorithm is chosen for the number of matrices that fill a GPU, from the shape "
+    "alone",
+    "[emulated]") {
   fake_cublas::asked();
   for (const int64_t count : {1, 7}) {
     Machine machine(make_device());
     product(machine, kShape, count);
     const auto asked = fake_cublas::asked();
     REQUIRE(asked.size() == 1);
-    CHECK(asked[0].count == 128);  // no more, however small
+    CHECK(asked[0].count == 128);  // the maximum, for small shapes
     CHECK(asked[0].stride == 24 * 64);
     CHECK(asked[0].reductions == 0);
   }
   struct Expected {
     int64_t m, n, count;
   };
-  // 264 tiles of 128 x 256 are two for each of 132 SMs: 6 x 8 of them are one matrix's, 32 x 16.
+  // 264 tiles of 128 x 256 are two for each of 132 SMs. One matrix has 6 x 8 or 32 x 16 of them.
   for (const Expected& e :
        {Expected{768, 2048, 6}, Expected{4096, 4096, 1}, Expected{129, 257, 66}}) {
     Machine machine(make_device());
@@ -88,8 +90,8 @@ TEST_CASE("vendor: an algorithm is chosen for as many matrices as fill a GPU, by
   }
 }
 
-TEST_CASE("vendor: an algorithm that takes no single matrix is passed over", "[emulated]") {
-  const Refused refused({.alone = true});
+TEST_CASE("vendor: an algorithm that computes no single matrix is skipped", "[emulated]") {
+  const Refused refused({.single = true});
   Machine machine(make_device());
   fake_cublas::launches();
   for (const int64_t count : {1, 5}) product(machine, kShape, count);
@@ -98,13 +100,13 @@ TEST_CASE("vendor: an algorithm that takes no single matrix is passed over", "[e
   for (const auto& launch : seen) CHECK(launch.candidate == 1);
 }
 
-TEST_CASE("vendor: the fastest algorithm of a batch is found by timing those that are proposed",
+TEST_CASE("vendor: the fastest algorithm of a batch is found by timing the proposals",
           "[emulated]") {
-  Machine plain(make_device()),
+  Machine reference(make_device()),
       machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
-  CHECK(machine.device->describe() != plain.device->describe());
+  CHECK(machine.device->describe() != reference.device->describe());
   fake_cublas::asked();
-  const Bytes expected = product(plain, kShape, 5);
+  const Bytes expected = product(reference, kShape, 5);
   CHECK(fake_cublas::asked().size() == 1);
   CHECK(difference(product(machine, kShape, 5), expected) == -1);
   // The batch in one launch, and its matrices one by one; each may be cut in depth.
@@ -124,8 +126,8 @@ TEST_CASE("vendor: the fastest algorithm of a batch is found by timing those tha
 
 TEST_CASE("vendor: without an algorithm for a batch the fastest is one for single matrices",
           "[emulated]") {
-  Machine plain(make_device());
-  const Bytes expected = product(plain, kShape, 3);
+  Machine reference(make_device());
+  const Bytes expected = product(reference, kShape, 3);
   const Refused refused({.batches = true});
   Machine machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
   product(machine, kShape, 3);
@@ -134,7 +136,7 @@ TEST_CASE("vendor: without an algorithm for a batch the fastest is one for singl
   CHECK(counts_of(fake_cublas::launches()) == std::vector<int64_t>(3, 1));
 }
 
-TEST_CASE("vendor: a batch that no algorithm computes has no fastest one, and no plain loops",
+TEST_CASE("vendor: a batch that no algorithm computes has no fastest one, and no naive loops",
           "[emulated]") {
   struct Expected {
     fake_cublas::Refusals what;
@@ -142,7 +144,7 @@ TEST_CASE("vendor: a batch that no algorithm computes has no fastest one, and no
   };
   for (const Expected& e : {Expected{{.shapes = true}, "it proposes none"},
                             Expected{{.candidates = true}, "it proposes none"},
-                            Expected{{.launches = true}, "a launch that is refused"}}) {
+                            Expected{{.launches = true}, "the launch is rejected"}}) {
     const Refused refused(e.what);
     Machine machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
     try {
@@ -156,7 +158,7 @@ TEST_CASE("vendor: a batch that no algorithm computes has no fastest one, and no
   }
 }
 
-TEST_CASE("vendor: both forms of a reserved shape are there before the first product",
+TEST_CASE("vendor: reserve finds the algorithms of both forms before the first product",
           "[emulated]") {
   Machine machine(make_device());
   machine.ops().reserve(24, 40, 56, DType::kF16);
@@ -166,7 +168,7 @@ TEST_CASE("vendor: both forms of a reserved shape are there before the first pro
   CHECK(fake_cublas::searches() == searches);
 }
 
-TEST_CASE("vendor: its matrices are column-major, so operands change places", "[emulated]") {
+TEST_CASE("vendor: matrices are column-major, so operands are exchanged", "[emulated]") {
   Machine machine(make_device());
   fake_cublas::launches();
   product(machine, {8, 24, 40}, 1);
@@ -182,7 +184,7 @@ TEST_CASE("vendor: its matrices are column-major, so operands change places", "[
   CHECK(seen[1].transposed);
 }
 
-TEST_CASE("vendor: batches that an algorithm refuses are launched one by one, with the same bits",
+TEST_CASE("vendor: batches that an algorithm rejects are launched one by one, with the same bits",
           "[emulated]") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     Machine machine(make_device());
@@ -201,7 +203,7 @@ TEST_CASE("vendor: batches that an algorithm refuses are launched one by one, wi
   }
 }
 
-TEST_CASE("vendor: shapes that it has no algorithm for are computed by plain loops", "[emulated]") {
+TEST_CASE("vendor: shapes without an algorithm are computed by naive loops", "[emulated]") {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Machine naive(make_device(true));
     const Bytes expected = product(naive, kShape, 3, dtype);
@@ -226,13 +228,13 @@ TEST_CASE("vendor: a product that fails is an error that names the call and the 
   } catch (const Error& e) {
     CHECK(e.status() == Status::kDevice);
     CHECK(e.message().find("matmul(") != std::string::npos);
-    CHECK(e.message().find("a launch that is refused") != std::string::npos);
+    CHECK(e.message().find("the launch is rejected") != std::string::npos);
   }
 }
 
-TEST_CASE("vendor: each GPU has handles of its own, which serve again; the rest is given back",
+TEST_CASE("vendor: each GPU has its own handles, which are reused; other objects are destroyed",
           "[emulated]") {
-  // To destroy a handle waits for the whole GPU.
+  // Destroying a handle would wait for the whole GPU.
   const int64_t alive = fake_cublas::alive();
   const int64_t handles = [] {
     const Machine first(make_device(false, 0)), second(make_device(false, 1));

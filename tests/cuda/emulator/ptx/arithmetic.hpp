@@ -9,7 +9,7 @@
 #include "cuda/kernels/ptx_half.cuh"
 #include "ptx/program.hpp"
 
-// What instructions of one thread do to registers; arithmetic.cpp gives them their names. Source:
+// The effect of instructions of one thread on registers; arithmetic.cpp has their names. Source:
 // PTX ISA 9.0, section 9.7.
 
 namespace emulator::ptx {
@@ -49,7 +49,7 @@ void three(Thread& t, const Instruction& i) {
   t.set<T>(i.at[0], kOf(t.get<T>(i.at[1]), t.get<T>(i.at[2]), t.get<T>(i.at[3])));
 }
 
-// Whole numbers: as if there were no end to them, then cut off.
+// Integers: computed without a limit, then truncated.
 template <class T>
 T wrap(std::make_unsigned_t<T> value) {
   return static_cast<T>(value);
@@ -92,7 +92,7 @@ template <class T>
 T largest(T a, T b) {
   return std::max(a, b);
 }
-/// Of the two numbers in a word, each by itself.
+/// The two numbers of a word, each separately.
 template <class Half, Half (*kOf)(Half, Half)>
 uint32_t halves(uint32_t a, uint32_t b) {
   const auto low = kOf(static_cast<Half>(a), static_cast<Half>(b));
@@ -128,7 +128,7 @@ void shifted_left(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
   t.set<T>(i.at[0], by >= kBits<T> ? T{0} : static_cast<T>(t.get<T>(i.at[1]) << by));
 }
-/// The sign fills what becomes free.
+/// The sign fills the free bits.
 template <class T>
 void shifted_right(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
@@ -144,7 +144,8 @@ void product_wide(Thread& t, const Instruction& i) {
 inline void leading_zeros(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], static_cast<uint32_t>(std::countl_zero(t.get<uint32_t>(i.at[1]))));
 }
-/// Bytes of a (0 to 3) and b (4 to 7) by the nibbles of a selector; bit 3 spreads the byte's sign.
+/// Selects bytes of a (0 to 3) and b (4 to 7) with the nibbles of a selector; bit 3 replicates the
+/// sign of the byte.
 inline void permuted(Thread& t, const Instruction& i) {
   const uint64_t bytes = uint64_t{t.get<uint32_t>(i.at[2])} << 32 | t.get<uint32_t>(i.at[1]);
   const uint32_t selector = t.get<uint32_t>(i.at[3]);
@@ -157,7 +158,7 @@ inline void permuted(Thread& t, const Instruction& i) {
   }
   t.set<uint32_t>(i.at[0], made);
 }
-/// The lowest bits of a, into b.
+/// Inserts the lowest bits of a into b.
 template <class T>
 void inserted(Thread& t, const Instruction& i) {
   const uint32_t first = t.get<uint32_t>(i.at[3]) & 0xff, count = t.get<uint32_t>(i.at[4]) & 0xff;
@@ -211,7 +212,7 @@ template <class T>
 T whole(T a) {
   return std::trunc(a);
 }
-/// Of two numbers; of a number and a NaN, the number.
+/// The maximum or minimum of two numbers; of a number and a NaN, the number.
 template <class T>
 T smaller(T a, T b) {
   return std::fmin(a, b);
@@ -220,7 +221,7 @@ template <class T>
 T greater(T a, T b) {
   return std::fmax(a, b);
 }
-/// The upper half of the inverse, subnormals as zeros.
+/// The upper half of the inverse; subnormals become zeros.
 inline void rough_inverse(Thread& t, const Instruction& i) {
   double a = t.get<double>(i.at[1]);
   if (std::fabs(a) < std::numeric_limits<double>::min()) a = std::copysign(0.0, a);
@@ -241,7 +242,7 @@ template <class T>
 bool equal(T a, T b) {
   return a == b;
 }
-/// Of floats: false for a NaN, as all without a "u" are.
+/// Comparisons of floats: false for a NaN, as all without a "u".
 template <class T>
 bool unequal(T a, T b) {
   return a < b || a > b;
@@ -275,7 +276,7 @@ bool some_nan(T a, T b) {
   return is_nan(a) || is_nan(b);
 }
 
-/// Moves whose bits do not change.
+/// Moves that do not change bits.
 inline void moved(Thread& t, const Instruction& i) {
   t.slots[i.at[0].slot] = t.slots[i.at[1].slot];
 }
@@ -309,7 +310,7 @@ void converted(Thread& t, const Instruction& i) {
 inline void f32_of_f16(Thread& t, const Instruction& i) {
   t.set<float>(i.at[0], muonrt::cuda::widened_f16(t.get<uint16_t>(i.at[1])));
 }
-/// Two floats as one word, the first above.
+/// Two floats in one word, the first in the upper half.
 template <muonrt::DType kElement>
 void word_of(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0],

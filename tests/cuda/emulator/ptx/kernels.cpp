@@ -28,7 +28,8 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A mangled name with anonymous namespaces called alike: each compiler has names of its own.
+/// A mangled name with a common name for anonymous namespaces, because compilers use different
+/// ones.
 std::string plain_name(std::string name) {
   constexpr std::string_view kAnonymous = "_GLOBAL__N_";
   for (size_t at = name.find(kAnonymous); at != std::string::npos;
@@ -42,7 +43,7 @@ std::string plain_name(std::string name) {
   return name;
 }
 
-/// Names of this program's functions, by address.
+/// The names of this program's functions, by address.
 class Symbols {
  public:
   Symbols() : image_(read_file("/proc/self/exe")) {
@@ -97,7 +98,7 @@ class Library {
       for (auto& f : translate(read_module(read_file(entry.path())))) {
         const std::string name = plain_name(f->name);
         if (f->kernel && !kernels_.emplace(name, f.get()).second)
-          throw std::runtime_error("PTX: two kernels " + name);
+          throw std::runtime_error("PTX: two kernels named " + name);
         functions_.push_back(std::move(f));
       }
     }
@@ -120,7 +121,7 @@ const Library& library() {
   return *all;
 }
 
-/// What a thread keeps apart: values, local memory. From block to block the same memory.
+/// The values and the local memory of a thread, reused from block to block.
 struct Room {
   std::vector<uint64_t> slots, locals;
 };
@@ -132,7 +133,7 @@ Room& room() {
   return *of_thread[thread];
 }
 
-/// Arguments of a launch, where a GPU has them: at a multiple of any type's size.
+/// The arguments of a launch, aligned for every type, as on a GPU.
 struct Parameters {
   explicit Parameters(const Passed& passed)
       : bytes(static_cast<unsigned char*>(::operator new(passed.count, kAlignment))) {

@@ -5,21 +5,22 @@
 
 #include "cuda_runtime.h"
 
-/// Kernels as the CUDA compiler has compiled them, in place of the emulator's own: where
-/// MUONRT_EMULATED_PTX names a folder of .ptx files, launches run what stands there.
+/// Kernels as nvcc has compiled them, instead of the emulator's build. If MUONRT_EMULATED_PTX names
+/// a folder of .ptx files, launches run their code.
 namespace emulator::ptx {
 
-/// Whether the environment asks for it.
+/// Whether the environment variable is set.
 bool runs();
 
-/// A launch begins to run on this processor, again if it is a graph's.
+/// Call it when a launch begins to run on this host thread, also one of a graph.
 void begin_launch();
 
-/// A thread of a kernel.
-/// @param kernel        the function of the emulator's own build; its PTX is found by its name.
-/// @param shared_bytes  what the launch asks for; what a block has in all, afterwards.
-/// Throws std::runtime_error where no PTX has the kernel, takes an argument of this size or allows
-/// so many threads.
+/// Runs a thread of a kernel.
+/// @param kernel  the function of the emulator's build; its PTX is found by its name.
+/// @param shared_bytes  the size that the launch sets; receives the size of a block's shared
+///     memory.
+/// Throws std::runtime_error if no PTX has the kernel, or has it with arguments of this size and
+/// this many threads.
 std::function<void()> prepare(const void* kernel, const Passed& passed, unsigned threads,
                               size_t& shared_bytes);
 

@@ -20,8 +20,8 @@ void require_aligned(uint64_t address, size_t bytes) {
 
 constexpr uint64_t kFirstPage = 4096;
 
-/// Memory of the device, of arguments, of a thread: its address here is the host's.
-struct Plain {
+/// Memory of the device, of arguments, or of a thread, whose address is that on the host.
+struct HostSpace {
   static unsigned char* at(const Thread&, uint64_t address, size_t bytes) {
     require_aligned(address, bytes);
     if (address < kFirstPage) throw std::logic_error("an address near zero");
@@ -31,8 +31,8 @@ struct Plain {
     return at(t, address, bytes);
   }
 };
-/// Memory of the device. Kernels in front may still write it: what was there before them (lists of
-/// jobs) may be read, nothing may be written.
+/// Memory of the device. Previous kernels may still write it: data from before them (job lists) may
+/// be read, but nothing may be written.
 struct Global {
   static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {
     return reached(t, address, bytes, order::Access::kRead);
@@ -49,7 +49,7 @@ struct Global {
  private:
   static unsigned char* reached(const Thread& t, uint64_t address, size_t bytes,
                                 order::Access access) {
-    unsigned char* const memory = Plain::at(t, address, bytes);
+    unsigned char* const memory = HostSpace::at(t, address, bytes);
     order::device_access(address, bytes, access);
     const bool reads = access == order::Access::kRead;
     traffic::note(t, reads ? traffic::Kind::kLoad : traffic::Kind::kStore, address, bytes);
@@ -88,7 +88,7 @@ void store(Thread& t, const Instruction& i) {
   std::memcpy(Space::written_at(t, t.address(i.at[0]), sizeof values), values, sizeof values);
 }
 
-// Threads take turns, so what is read and written in one turn is atomic.
+// Threads take turns, so reads and writes in one turn are atomic.
 template <class T>
 T added(T old, T value) {
   return static_cast<T>(old + value);
@@ -187,7 +187,7 @@ void wait_for_copies(Thread& t, const Instruction& i) {
 }  // namespace
 
 void add_memory(Table& table) {
-  for (const char* space : {".param", ".local"}) add_space<Plain>(table, space);
+  for (const char* space : {".param", ".local"}) add_space<HostSpace>(table, space);
   for (const char* space : {"", ".global", ".volatile.global"}) add_space<Global>(table, space);
   for (const char* space : {".shared", ".shared::cta", ".shared::cluster"})
     add_space<Shared>(table, space);

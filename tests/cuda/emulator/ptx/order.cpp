@@ -14,7 +14,7 @@ namespace emulator::ptx::order {
 
 namespace {
 
-/// How far one knows of each other's doing: threads first, then barriers and engines.
+/// A vector clock: threads first, then barriers and engines.
 class Clocks {
  public:
   uint32_t of(size_t who) const { return who < known_.size() ? known_[who] : 0; }
@@ -34,24 +34,24 @@ class Clocks {
   std::vector<uint32_t> known_;
 };
 
-/// Bytes that are told apart; nothing smaller is shared by threads here.
+/// Number of bytes that are tracked as one; threads share nothing smaller here.
 constexpr size_t kWord = 2;
 
-/// The last write of a word of shared memory, and who has read it since.
+/// The last write of a word of shared memory, and the reads since.
 struct Word {
-  uint64_t cluster = 0;  // that it speaks of
-  Epoch write;           // no atomic one
+  uint64_t cluster = 0;  // to which it belongs
+  Epoch write;           // not atomic
   std::vector<Epoch> reads, atomics;
 };
 
-/// A barrier of threads; those of one round may leave while those of the next arrive.
-struct Meeting {
-  std::array<Clocks, 2> brought;
+/// A barrier of threads. Threads of one round may leave while those of the next arrive.
+struct ThreadBarrier {
+  std::array<Clocks, 2> arrived;
   std::array<uint32_t, 2> round = {};
 };
 
 struct Phases {
-  uint32_t done = 0;  // phases that have ended
+  uint32_t done = 0;  // number of phases that have ended
   uint8_t phase = 0;
   size_t who = 0;
   Clocks arriving, arrived;
@@ -63,14 +63,14 @@ struct Thread {
   std::unordered_map<unsigned, uint32_t> rounds;  // of each barrier of threads
   size_t bulk = 0, copies = 0;                    // ids of its engines; 0: none yet
   uint32_t bulk_number = 0, bulk_committed = 0, copy_group = 0,
-           product_group = 0;  // the last ones that are complete
+           product_group = 0;  // the last groups that are complete
 };
 
 struct Cluster {
   uint64_t number = 0;
   std::vector<Thread> threads;
   std::vector<std::vector<Word>> shared;  // by block
-  std::unordered_map<unsigned, Meeting> meetings;
+  std::unordered_map<unsigned, ThreadBarrier> thread_barriers;
   std::map<const uint64_t*, Phases> barriers;
   std::map<size_t, size_t> products;  // ids of the tensor cores, by warpgroup
   size_t ids = 0;
@@ -99,10 +99,11 @@ Thread& running() {
 uint32_t clock_of_running() { return running().knows.of(thread_in_cluster()); }
 void tick() { running().knows.set(thread_in_cluster(), clock_of_running() + 1); }
 
-/// Whether a thread knows that an access is over.
+/// Whether an access is complete before the running thread.
 bool over(const Thread& t, const Epoch& e) { return e.clock == 0 || t.knows.of(e.who) >= e.clock; }
 
-/// Whether it also knows of a fence, behind the access, of the thread whose it was.
+/// Whether a fence of the accessing thread, after the access, is also ordered before the running
+/// thread.
 bool fenced(const Thread& t, const Epoch& e) {
   if (e.clock == 0 || e.engine) return true;
   const auto& fences = cluster().threads.at(e.who).fences;
@@ -131,7 +132,7 @@ void for_words(unsigned block, size_t offset, size_t bytes, const Visit& visit) 
   }
 }
 
-/// A few in any order, many by their ids.
+/// A few entries in any order, or many by their ids.
 void keep(std::vector<Epoch>& all, const Epoch& e) {
   constexpr size_t kFew = 8;
   if (all.size() <= kFew) {
@@ -151,7 +152,7 @@ void keep(std::vector<Epoch>& all, const Epoch& e) {
   }
 }
 
-/// The last write and all atomics since.
+/// The last write and all atomic accesses since.
 bool written(const Thread& t, const Word& w) {
   return over(t, w.write) && std::all_of(w.atomics.begin(), w.atomics.end(),
                                          [&](const Epoch& e) { return over(t, e); });
@@ -168,9 +169,9 @@ void forget(Word& w) {
 void engine_reads(size_t offset, size_t bytes, const Epoch& e) {
   const Thread& me = running();
   for_words(block_in_cluster(), offset, bytes, [&](Word& w) {
-    require(written(me, w), "an engine reads what may not be written yet");
+    require(written(me, w), "an engine reads data that may not be written yet");
     require(written_and_fenced(me, w),
-            "an engine reads what was written without a fence behind it");
+            "an engine reads data that was written without a fence after it");
     keep(w.reads, e);
   });
 }
@@ -178,22 +179,23 @@ void engine_reads(size_t offset, size_t bytes, const Epoch& e) {
 void write(unsigned block, size_t offset, size_t bytes, const Epoch& e) {
   const Thread& me = running();
   for_words(block, offset, bytes, [&](Word& w) {
-    require(e.atomic ? over(me, w.write) : written(me, w), "a write beside another");
-    for (const Epoch& read : w.reads) require(over(me, read), "a write of what may still be read");
+    require(e.atomic ? over(me, w.write) : written(me, w), "a write is unordered with another");
+    for (const Epoch& read : w.reads)
+      require(over(me, read), "a write of data that may still be read");
     if (e.atomic) return keep(w.atomics, e);
     forget(w);
     w.write = e;
   });
 }
 
-/// Those of the running thread's warpgroup.
+/// The clocks of the running thread's warpgroup.
 uint32_t products_of_group() {
   size_t& id = cluster().products[block_in_cluster() * 8 + threadIdx.x / 128];
   if (id == 0) id = cluster().ids++;
   return static_cast<uint32_t>(id);
 }
 
-/// Looks whether the barrier's phase has ended since.
+/// Checks whether the barrier's phase has ended since.
 Phases& phases(const uint64_t* barrier) {
   Phases& p = cluster().barriers[barrier];
   if (p.who == 0) p.who = cluster().ids++;
@@ -220,7 +222,7 @@ void access(unsigned block, size_t offset, size_t bytes, Access access) {
   if (access != Access::kRead) return write(block, offset, bytes, mine);
   const Thread& me = running();
   for_words(block, offset, bytes, [&](Word& w) {
-    require(written(me, w), "a read of what may not be written yet");
+    require(written(me, w), "a read of data that may not be written yet");
     keep(w.reads, mine);
   });
 }
@@ -230,11 +232,11 @@ void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* bar
   const Epoch mine{static_cast<uint32_t>(p.who), p.done + 1, true, false};
   const Thread& me = running();
   for_words(block, offset, bytes, [&](Word& w) {
-    require(written(me, w), "a bulk copy writes beside another write");
-    require(written_and_fenced(me, w), "a bulk copy writes over what has no fence behind it");
+    require(written(me, w), "a bulk copy is unordered with another write");
+    require(written_and_fenced(me, w), "a bulk copy overwrites a write that has no fence after it");
     for (const Epoch& read : w.reads) {
-      require(over(me, read), "a bulk copy writes what may still be read");
-      require(fenced(me, read), "a bulk copy writes over reads that have no fence behind them");
+      require(over(me, read), "a bulk copy writes data that may still be read");
+      require(fenced(me, read), "a bulk copy overwrites data whose reads have no fence after them");
     }
     forget(w);
     w.write = mine;
@@ -281,19 +283,19 @@ void fence() {
 void arrive(unsigned which) {
   Thread& me = running();
   const uint32_t round = ++me.rounds[which];
-  Meeting& meeting = cluster().meetings[which];
-  if (meeting.round[round % 2] != round) {
-    meeting.round[round % 2] = round;
-    meeting.brought[round % 2].clear();
+  ThreadBarrier& barrier_of_threads = cluster().thread_barriers[which];
+  if (barrier_of_threads.round[round % 2] != round) {
+    barrier_of_threads.round[round % 2] = round;
+    barrier_of_threads.arrived[round % 2].clear();
   }
-  meeting.brought[round % 2].join(me.knows);
+  barrier_of_threads.arrived[round % 2].join(me.knows);
   tick();
 }
 void depart(unsigned which) {
   Thread& me = running();
-  me.knows.join(cluster().meetings[which].brought[me.rounds[which] % 2]);
+  me.knows.join(cluster().thread_barriers[which].arrived[me.rounds[which] % 2]);
 }
-// A kind in the upper bits, then the block, then the number.
+// The kind in the upper bits, then the block, then the number.
 unsigned of_block(unsigned number) { return 1u << 24 | block_in_cluster() << 8 | number; }
 unsigned of_warp() { return 2u << 24 | static_cast<unsigned>(thread_in_cluster() / 32); }
 unsigned of_cluster() { return 3u << 24; }
@@ -301,14 +303,14 @@ unsigned of_cluster() { return 3u << 24; }
 void require_made(unsigned block, size_t offset) {
   const Thread& me = running();
   for_words(block, offset, sizeof(uint64_t), [&](const Word& w) {
-    require(over(me, w.write), "a barrier that may not be made yet");
+    require(over(me, w.write), "a barrier may not be initialized yet");
   });
 }
 void require_made_for_engines(unsigned block, size_t offset) {
   require_made(block, offset);
   const Thread& me = running();
   for_words(block, offset, sizeof(uint64_t), [&](const Word& w) {
-    require(fenced(me, w.write), "a barrier that was made without a fence behind it");
+    require(fenced(me, w.write), "a barrier was initialized without a fence after it");
   });
 }
 

@@ -12,15 +12,16 @@ namespace emulator::ptx::order {
 
 namespace {
 
-/// An access, and the cluster that it was made in.
+/// An access, and the cluster that made it.
 struct Mark {
   uint64_t cluster = 0;  // 0: none
   Epoch epoch;
 };
 
-/// A byte of the device's memory: its last write in this launch, and the reads and atomics since.
+/// A byte of the device's memory: its last write in this launch, and the reads and atomic accesses
+/// since.
 struct Word {
-  Mark write;  // no atomic one
+  Mark write;  // not atomic
   std::vector<Mark> reads, atomics;
 };
 constexpr uint64_t kWord = 1, kLine = 32;
@@ -31,8 +32,8 @@ std::unordered_map<uint64_t, Line>& lines() {
   return of_launch;
 }
 
-/// Whether an access has happened before the running thread's. Those of another cluster have not,
-/// nor are they seen to be done by anyone else here.
+/// Whether an access is ordered before the running thread's. Accesses of other clusters are not,
+/// and no thread here can observe their end.
 bool before(const Mark& m) {
   return m.cluster == 0 || (m.cluster == cluster_number() && is_over(m.epoch));
 }
@@ -45,7 +46,7 @@ void keep(std::vector<Mark>& all, const Mark& mine) {
   for (Mark& m : all)
     if (m.cluster == mine.cluster && (m.epoch.who == mine.epoch.who || is_over(m.epoch)))
       return void(m = mine);
-  // Of those in other clusters one says it all: nothing orders them with anyone.
+  // One access of another cluster suffices, because nothing orders any of them.
   if (!all.empty() && all.front().cluster != mine.cluster) return;
   all.push_back(mine);
 }
@@ -59,7 +60,7 @@ void reach(Word& w, const Mark& mine, Access access) {
   require(before(w.write) && (atomic || all_before(w.atomics)),
           access == Access::kRead
               ? "device memory is read that another thread may not have written yet"
-              : "device memory is written beside another write");
+              : "device memory is written unordered with another write");
   if (access == Access::kRead) return keep(w.reads, mine);
   require(all_before(w.reads), "device memory is written that another thread may still read");
   if (atomic) return keep(w.atomics, mine);

@@ -11,7 +11,7 @@
 
 #include "ptx/text.hpp"
 
-// PTX in a form that can be run: names are places in a table of values, labels are positions.
+// PTX in an executable form: names are slots in a table of values, labels are positions.
 
 namespace emulator::ptx {
 
@@ -19,7 +19,7 @@ struct Instruction;
 struct Thread;
 using Run = void (*)(Thread&, const Instruction&);
 
-/// Where the value of an operand is kept, and what is added to it (of an address).
+/// The slot of an operand's value, and the offset that is added (for an address).
 struct Argument {
   int slot = 0;
   int64_t offset = 0;
@@ -29,17 +29,17 @@ struct Function;
 
 struct Instruction {
   Run run = nullptr;
-  const Argument* at = nullptr;  // in the text's order
-  int count = 0;                 // of them
-  int guard = -1;                // slot of the predicate, or none
+  const Argument* at = nullptr;  // in the order of the text
+  int count = 0;                 // number of operands
+  int guard = -1;                // slot of the predicate, or -1
   bool unless = false;
   size_t target = 0;                 // of a branch
   const Function* callee = nullptr;  // of a call
 };
 
-/// Slots that every function has, before its registers and numbers.
+/// Slots that every function has, before those of its registers and constants.
 enum Special {
-  kNowhere,     // what is written there is lost
+  kNowhere,     // discards what is written
   kParameters,  // address of the arguments
   kLocal,       // address of the thread's local memory
   kTidX,
@@ -65,18 +65,18 @@ struct StackRange {
 
 struct Function {
   std::string name;
-  bool kernel = false;  // else one that kernels call
+  bool kernel = false;  // otherwise a function that kernels call
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
-  size_t static_bytes = 0;  // of shared memory; what the launch asks for begins there
-  std::vector<StackRange> parameters, results;  // of a function that is called: one after the other
-  std::vector<uint64_t> values;                 // of all slots, before the first instruction
+  size_t static_bytes = 0;                      // of shared memory; the dynamic part begins there
+  std::vector<StackRange> parameters, results;  // of a called function, one after the other
+  std::vector<uint64_t> values;                 // initial values of all slots
   std::vector<Instruction> code;
   std::vector<std::string> sources;  // of the instructions
   std::vector<std::unique_ptr<std::vector<Argument>>> arguments;
 };
 
-/// A thread at work. Numbers of up to 32 bits lie in the lower half of a slot, signed ones
+/// A running thread. Numbers of up to 32 bits are in the lower half of a slot; signed ones are
 /// extended.
 struct Thread {
   uint64_t* slots = nullptr;
@@ -109,24 +109,24 @@ struct Thread {
       slots[a.slot] = static_cast<uint64_t>(value);
     }
   }
-  /// An operand in brackets.
+  /// Address of an operand in brackets.
   uint64_t address(const Argument& a) const {
     return slots[a.slot] + static_cast<uint64_t>(a.offset);
   }
 };
 
-/// Instructions by the words of their opcodes.
+/// Instructions by the parts of their opcodes.
 using Table = std::unordered_map<std::string, Run>;
 void add_arithmetic(Table& table);
 void add_memory(Table& table);
-/// Those that threads carry out together, and those of other engines.
+/// Instructions that threads execute together, and those of other engines.
 void add_together(Table& table);
 void add_warp(Table& table);
 
-/// Makes functions of a module's text. Throws std::runtime_error that quotes what is not known.
+/// Translates a module's text to functions. Throws std::runtime_error that quotes unsupported text.
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module);
 
-/// Runs a function from its first instruction; `locals` holds local_bytes, `slots` all values.
+/// Runs a function from its first instruction; `locals` has local_bytes, `slots` all values.
 void run(const Function& function, unsigned char* parameters, unsigned char* locals,
          uint64_t* slots);
 

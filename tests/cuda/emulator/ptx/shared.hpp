@@ -5,16 +5,17 @@
 
 namespace emulator::ptx {
 
-/// Of a block whose shared memory an address names: its own, or what `mapa` made of it.
+/// The block to which a shared-memory address belongs: the thread's own, or one from `mapa`.
 constexpr int kRankShift = 24;
 
 struct SharedRange {
-  unsigned block = 0;  // in the cluster
+  unsigned block = 0;  // index in the cluster
   size_t offset = 0;
   unsigned char* memory = nullptr;
 };
-/// `bytes` at an address of shared memory of the running thread's cluster. Throws std::logic_error
-/// where they do not lie within what the block has, in a block that has ended, or unaligned.
+/// Returns `bytes` at a shared-memory address of the running thread's cluster. Throws
+/// std::logic_error if they are outside the block's shared memory, in a block that has ended, or
+/// not aligned.
 SharedRange shared_range(uint64_t address, size_t bytes);
 
 }  // namespace emulator::ptx

@@ -43,11 +43,11 @@ size_t bytes_of(const std::string& type, std::string_view where) {
       {"b8", 1},  {"u8", 1},  {"s8", 1},  {"b16", 2}, {"u16", 2}, {"s16", 2}, {"b32", 4},
       {"u32", 4}, {"s32", 4}, {"f32", 4}, {"b64", 8}, {"u64", 8}, {"s64", 8}, {"f64", 8}};
   const auto found = known.find(type);
-  if (found == known.end()) refuse("a type of no known size", where);
+  if (found == known.end()) refuse("a type of unknown size", where);
   return found->second;
 }
 
-/// Whether a statement declares a variable, and which.
+/// Parses a declaration of a variable; returns false for other statements.
 bool read_variable(std::string_view text, Variable& v) {
   static const std::vector<std::string> spaces = {"param", "shared", "local", "global", "const"};
   v = {};
@@ -78,7 +78,7 @@ bool read_variable(std::string_view text, Variable& v) {
         const std::string size = part.substr(bracket + 1, part.find(']') - bracket - 1);
         count = size.empty() ? 0 : std::stoul(size);
       }
-      if (i + 1 != parts.size()) refuse("a variable with more to it", text);
+      if (i + 1 != parts.size()) refuse("an unsupported declaration of a variable", text);
     }
   }
   if (v.name.empty()) return false;
@@ -102,13 +102,13 @@ std::vector<Variable> read_parameters(std::string_view list) {
        }()) {
     if (trimmed(one).empty()) continue;
     Variable v;
-    if (!read_variable(one, v)) refuse("a parameter that is not understood", one);
+    if (!read_variable(one, v)) refuse("an unsupported parameter", one);
     found.push_back(v);
   }
   return found;
 }
 
-/// What stands between the first parenthesis at or behind `from` and its end; `from` moves there.
+/// The text between the first parenthesis at or after `from` and its end; moves `from` there.
 std::string_view in_parentheses(std::string_view text, size_t& from) {
   const size_t open = text.find('(', from), close = text.find(')', from);
   if (open == std::string_view::npos || close == std::string_view::npos)
@@ -165,7 +165,7 @@ Statement read_statement(const std::string& text) {
   }
   if (text.rfind(".reg", 0) == 0) {
     const std::vector<std::string> parts = words(text, "<>");
-    if (parts.size() < 3) refuse("registers that are not understood", text);
+    if (parts.size() < 3) refuse("an unsupported declaration of registers", text);
     s.kind = Statement::Kind::kRegisters;
     s.type = parts[1].substr(1);
     s.name = parts[2];
@@ -194,19 +194,19 @@ std::string without_comments(std::string_view text) {
   return kept;
 }
 
-/// Directives of a whole line, without a semicolon.
+/// Directives that take a whole line, without a semicolon.
 bool is_line_directive(const std::string& word) {
   return word == ".version" || word == ".target" || word == ".address_size";
 }
 
-/// The words of a module, one statement after the other.
+/// Reads the words of a module, one statement after the other.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(without_comments(text)) {}
 
   ModuleText read() {
     for (; at_ < text_.size(); ++at_) take(text_[at_]);
-    if (function_ || !trimmed(word_).empty()) refuse("it ends in the midst of", word_);
+    if (function_ || !trimmed(word_).empty()) refuse("the text ends inside", word_);
     return std::move(module_);
   }
 
@@ -240,7 +240,7 @@ class Reader {
            (begun.find(".entry") != std::string::npos || begun.find(".func") != std::string::npos);
   }
 
-  /// A name, and no second colon behind the first.
+  /// A name that is followed by a single colon.
   bool is_label(const std::string& begun) const {
     if (begun.empty() || (at_ + 1 < text_.size() && text_[at_ + 1] == ':')) return false;
     for (const char c : begun)
@@ -261,7 +261,7 @@ class Reader {
   }
 
   void close() {
-    if (!function_) refuse("a brace too many", text_.substr(at_, 80));
+    if (!function_) refuse("an unmatched brace", text_.substr(at_, 80));
     if (scopes_ == 0) {
       function_ = nullptr;
       return;
@@ -281,7 +281,7 @@ class Reader {
     Variable v;
     if (read_variable(text, v)) {
       module_.variables.push_back(v);
-    } else if (text.find(".func") == std::string::npos) {  // else one that is defined below
+    } else if (text.find(".func") == std::string::npos) {  // otherwise it is defined below
       refuse("a statement outside functions", text);
     }
   }

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-// PTX as the compiler writes it, cut into statements. Source: PTX ISA 9.0, chapters 4 and 5.
+// PTX as nvcc writes it, split into statements. Source: PTX ISA 9.0, chapters 4 and 5.
 
 namespace emulator::ptx {
 
-/// `.shared .align 8 .b8 name[4096]`, say.
+/// For example `.shared .align 8 .b8 name[4096]`.
 struct Variable {
   std::string space, type, name;  // "shared", "b8"
   size_t alignment = 1, bytes = 0;
@@ -17,20 +17,20 @@ struct Variable {
 
 struct Operand {
   std::string text;
-  bool address = false;  // it stood in brackets
+  bool address = false;  // it was in brackets
 };
 
 struct Statement {
   enum class Kind { kInstruction, kLabel, kRegisters, kVariable, kOpen, kClose };
   Kind kind = Kind::kInstruction;
-  std::string guard;  // predicate that it asks first, or none
+  std::string guard;  // its predicate, or empty
   bool unless = false;
   std::string name;               // opcode, label, or the registers' prefix
-  std::vector<Operand> operands;  // in order, those of vectors and lists one by one
+  std::vector<Operand> operands;  // in order; those of vectors and lists one by one
   std::string type;               // of registers
-  int count = 0;                  // of registers %r0 to %r<count - 1>; 0: one, of that very name
+  int count = 0;  // of registers %r0 to %r<count - 1>; 0: one with exactly this name
   Variable variable;
-  std::string source;  // as it stood
+  std::string source;  // original text
 };
 
 /// A kernel, or a function that kernels call.
@@ -38,7 +38,7 @@ struct FunctionText {
   bool kernel = false;
   std::string name;
   std::vector<Variable> results, parameters;
-  unsigned most_threads = 0;  // of a block; 0 where it does not say
+  unsigned most_threads = 0;  // of a block; 0 if not specified
   std::vector<Statement> body;
 };
 
@@ -47,7 +47,7 @@ struct ModuleText {
   std::vector<FunctionText> functions;
 };
 
-/// Throws std::runtime_error that quotes what it cannot read.
+/// Throws std::runtime_error that quotes unsupported text.
 ModuleText read_module(std::string_view text);
 
 }  // namespace emulator::ptx

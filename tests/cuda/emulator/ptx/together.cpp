@@ -12,8 +12,8 @@
 #include "ptx/shared.hpp"
 #include "ptx/traffic.hpp"
 
-// What threads do together, and the engines that copy and multiply: the emulated instructions of
-// cuda/symmetric beside this do it. Source: PTX ISA 9.0, sections 9.7.13 to 9.7.16.
+// Operations that threads execute together, and the engines that copy and multiply; they call the
+// emulated instructions of cuda/symmetric. Source: PTX ISA 9.0, sections 9.7.13 to 9.7.16.
 
 namespace emulator::ptx {
 
@@ -30,18 +30,18 @@ void require(bool holds, const char* what) {
 
 // Barriers.
 void block_barrier(Thread& t, const Instruction& i) {
-  require(t.get<int>(i.at[0]) == 0, "a barrier of another number");
+  require(t.get<int>(i.at[0]) == 0, "the barrier has another number");
   order::arrive(order::of_block(0));
   __syncthreads();
   order::depart(order::of_block(0));
 }
 void block_barrier_or(Thread& t, const Instruction& i) {
-  require(t.get<int>(i.at[1]) == 0, "a barrier of another number");
+  require(t.get<int>(i.at[1]) == 0, "the barrier has another number");
   order::arrive(order::of_block(0));
   t.set<bool>(i.at[0], __syncthreads_or(t.get<bool>(i.at[2])) != 0);
   order::depart(order::of_block(0));
 }
-/// A barrier of 128 threads: those of a warpgroup, which have its number for themselves.
+/// A barrier of 128 threads, those of one warpgroup, which alone may use its number.
 void group_barrier(Thread& t, const Instruction& i) {
   struct User {
     uint64_t cluster = 0;
@@ -50,23 +50,23 @@ void group_barrier(Thread& t, const Instruction& i) {
   static thread_local std::array<std::array<User, 16>, 16> users;  // by block and number
   const auto number = t.get<uint32_t>(i.at[0]);
   const unsigned group = threadIdx.x / 128;
-  require(i.count == 2 && t.get<int>(i.at[1]) == 128, "a barrier of another size");
-  require(number > 0 && number < 16, "a barrier of a number that a block has not for its parts");
+  require(i.count == 2 && t.get<int>(i.at[1]) == 128, "the barrier has another size");
+  require(number > 0 && number < 16, "the number of the barrier is not between 1 and 15");
   User& user = users.at(block_in_cluster())[number];
   if (user.cluster != cluster_number()) user = {cluster_number(), group};
-  require(user.group == group, "a barrier of another warpgroup");
+  require(user.group == group, "the barrier belongs to another warpgroup");
   order::arrive(order::of_block(number));
   muonrt::cuda::warpgroup_sync(static_cast<int>(group));
   order::depart(order::of_block(number));
 }
-/// Whether the thread has come to the cluster's barrier and not waited there.
+/// Whether the thread has arrived at the cluster's barrier and has not waited there.
 uint8_t& arrived_at_cluster() {
   static thread_local std::vector<uint8_t> of_thread(2048);
   return of_thread[thread_in_cluster()];
 }
 void cluster_arrive(Thread&, const Instruction&) {
   require(std::exchange(arrived_at_cluster(), uint8_t{1}) == 0,
-          "an arrival without a wait behind it");
+          "an arrival without a wait after it");
   order::arrive(order::of_cluster());
 }
 void cluster_wait(Thread&, const Instruction&) {
@@ -78,7 +78,7 @@ void await_launches(Thread&, const Instruction&) { muonrt::cuda::griddepcontrol_
 
 // Barriers in shared memory.
 uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
-/// One that the thread knows to be made.
+/// A barrier that is initialized before the running thread.
 SharedRange barrier_at(Thread& t, const Argument& a) {
   const SharedRange place = shared_range(t.address(a), 8);
   order::require_made(place.block, place.offset);
@@ -99,21 +99,21 @@ void barrier_expect(Thread& t, const Instruction& i) {
   order::arrived(barrier);
   muonrt::cuda::mbarrier_arrive_expect_tx(barrier, t.get<uint32_t>(i.at[2]));
 }
-/// It may wait, so it does, until the phase has ended.
+/// The instruction may wait, so it waits until the phase has ended.
 void barrier_try(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
-  require(t.get<uint32_t>(i.at[2]) <= 1, "a parity that is none");
+  require(t.get<uint32_t>(i.at[2]) <= 1, "a parity other than 0 and 1");
   muonrt::cuda::mbarrier_wait(barrier, t.get<uint32_t>(i.at[2]));
   order::waited(barrier);
   t.set<bool>(i.at[0], true);
 }
 void address_in_block(Thread& t, const Instruction& i) {
   const uint32_t address = t.get<uint32_t>(i.at[1]), rank = t.get<uint32_t>(i.at[2]);
-  require(address < 1u << kRankShift, "an address that names a block already");
+  require(address < 1u << kRankShift, "an address that already contains a block");
   t.set<uint32_t>(i.at[0], (rank + 1) << kRankShift | address);
 }
 
-// Bulk copies; boxes of the emulated maps.
+// Bulk copies with boxes of the emulated tensor maps.
 const TensorMap& map_at(Thread& t, const Argument& a) {
   require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
   return *reinterpret_cast<const TensorMap*>(t.address(a));
@@ -121,7 +121,7 @@ const TensorMap& map_at(Thread& t, const Argument& a) {
 SharedRange box_at(Thread& t, const Argument& a, const TensorMap& map) {
   return shared_range(t.address(a), muonrt::cuda::bytes_of_box(map));
 }
-/// What a box covers of its matrix, row by row.
+/// The part of a matrix that a box covers, row by row.
 void note_box(const TensorMap& map, int col, int row, int matrix, order::Access access) {
   for (int r = 0; r < static_cast<int>(map.words[6]); ++r) {
     const auto* const first = muonrt::cuda::element_in(map, col, row + r, matrix);
@@ -132,7 +132,7 @@ void note_box(const TensorMap& map, int col, int row, int matrix, order::Access 
                            access);
   }
 }
-/// Into the blocks whose bits are set.
+/// Copies to the blocks whose bits are set.
 void bulk_load_into(Thread& t, const Instruction& i, uint16_t blocks) {
   const TensorMap& map = map_at(t, i.at[1]);
   const SharedRange box = box_at(t, i.at[0], map);
@@ -196,7 +196,7 @@ void stmatrix(Thread& t, const Instruction& i) {
   muonrt::cuda::store_eights(row.memory, words, kTransposed);
 }
 
-/// The product of a warp: all lanes bring their fragments, and it is made once.
+/// The product of a warp: all lanes contribute their fragments, and it is computed once.
 template <DType kElement>
 void multiply_of_warp(Thread& t, const Instruction& i) {
   float c[4];
@@ -207,7 +207,7 @@ void multiply_of_warp(Thread& t, const Instruction& i) {
   }
   for (int k = 0; k < 2; ++k) mine.b[k] = t.get<uint32_t>(i.at[8 + k]);
   using Lanes = std::array<muonrt::cuda::MmaOperands, 32>;
-  meet_for(threadIdx.x / 32 * 32, 32, &mine, sizeof mine, [](const unsigned char* all) {
+  run_as_one(threadIdx.x / 32 * 32, 32, &mine, sizeof mine, [](const unsigned char* all) {
     muonrt::cuda::multiply_warp<kElement>(*reinterpret_cast<const Lanes*>(all));
   });
   for (int k = 0; k < 4; ++k) t.set<float>(i.at[k], c[k]);
@@ -215,12 +215,12 @@ void multiply_of_warp(Thread& t, const Instruction& i) {
 
 // Products of a warpgroup.
 
-/// Registers that the tensor cores hold: what is read there meanwhile is NaN, what is written there
-/// is found out.
+/// Registers that the tensor cores use. Until the product is complete, they read as NaN, and a
+/// write to them is an error.
 struct Held {
-  const Argument* registers = nullptr;  // of the first product; others name the same ones
+  const Argument* registers = nullptr;  // of the first product; others must name the same ones
   int count = 0;
-  bool fenced = false;  // what was written to registers before is visible to the next product
+  bool fenced = false;  // earlier writes to registers are visible to the next product
   uint64_t cluster = 0;
   std::array<float, 128> sums;
 };
@@ -237,7 +237,7 @@ Held& held() {
   return mine;
 }
 
-/// What a product reads of an operand: rows of 32 bytes, by its descriptor.
+/// The part of an operand that a product reads: rows of 32 bytes, as its descriptor specifies.
 void note_operand(uint64_t descriptor, int rows) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto group_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
@@ -253,10 +253,10 @@ void note_operand(uint64_t descriptor, int rows) {
 template <DType kElement, int kCols>
 void multiply_of_group(Thread& t, const Instruction& i) {
   constexpr int kSums = kCols / 2;
-  require(i.count == kSums + 7, "a product of other operands");
-  for (int k : {3, 4}) require(t.get<int>(i.at[kSums + k]) == 1, "a product of negated operands");
+  require(i.count == kSums + 7, "a product with unsupported operands");
+  for (int k : {3, 4}) require(t.get<int>(i.at[kSums + k]) == 1, "a product with negated operands");
   for (int k : {5, 6})
-    require(t.get<int>(i.at[kSums + k]) == 0, "a product of transposed operands");
+    require(t.get<int>(i.at[kSums + k]) == 0, "a product with transposed operands");
   Held& mine = held();
   if (mine.count == 0) {
     require(mine.fenced, "a product of registers without a fence before it");
@@ -265,12 +265,12 @@ void multiply_of_group(Thread& t, const Instruction& i) {
     mine.count = kSums;
     for (int k = 0; k < kSums; ++k) mine.sums[static_cast<size_t>(k)] = t.get<float>(i.at[k]);
   }
-  require(mine.count == kSums, "a product of another size while one is under way");
+  require(mine.count == kSums, "a product of another size while one is in flight");
   for (int k = 0; k < kSums; ++k) {
-    require(i.at[k].slot == mine.registers[k].slot, "products under way in different registers");
+    require(i.at[k].slot == mine.registers[k].slot, "products in flight use different registers");
     t.set<uint32_t>(i.at[k], kHeld);
   }
-  if (threadIdx.x % 32 == 0) {  // the warps come to it each, their lanes together
+  if (threadIdx.x % 32 == 0) {  // the warps arrive separately, their lanes together
     note_operand(t.get<uint64_t>(i.at[kSums]), muonrt::cuda::kWgmmaRows);
     note_operand(t.get<uint64_t>(i.at[kSums + 1]), kCols);
   }
@@ -295,7 +295,7 @@ void wait_for_products(Thread& t, const Instruction& i) {
       muonrt::cuda::wgmma_wait<2>();
       break;
     default:
-      throw std::logic_error("a wait that leaves more products than is known here");
+      throw std::logic_error("a wait that leaves more products than are in flight");
   }
   order::products_wait(t.get<uint32_t>(i.at[0]));
   Held& mine = held();
@@ -321,7 +321,8 @@ void add_products(Table& table) {
 SharedRange shared_range(uint64_t address, size_t bytes) {
   const uint64_t named = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
   const unsigned block = named == 0 ? block_in_cluster() : static_cast<unsigned>(named - 1);
-  require(block * blockDim.x < threads_in_cluster(), "shared memory of a block that is not there");
+  require(block * blockDim.x < threads_in_cluster(),
+          "shared memory of a block that does not exist");
   require(block_runs(block), "shared memory of a block that has ended");
   require(offset + bytes <= shared_bytes(), "an address beyond the block's shared memory");
   require(offset % std::min<size_t>(bytes, 16) == 0, "an address in shared memory is not aligned");

@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kSector = 32, kBankBytes = 4, kBanks = 32;
 constexpr size_t kKinds = 3;
 
-/// Of one kind of a kernel: what warps asked for, what it took, what it would take at best.
+/// Counts for one kind of access of a kernel: requests of warps, actual traffic, and the minimum.
 struct Sum {
   uint64_t requests = 0, bytes = 0, units = 0, least = 0;
 };
@@ -30,7 +30,7 @@ struct Kernel {
   std::array<Sum, kKinds> sums;
 };
 
-/// All kernels of the program, and the file that is written when it ends.
+/// All kernels of the program, and the file that is written at its end.
 struct Book {
   std::mutex mutex;
   std::map<std::string, Kernel> kernels;
@@ -67,7 +67,7 @@ struct Access {
   unsigned lane;
   uint64_t address;
 };
-/// What the lanes of a warp ask for by one instruction, the same time round.
+/// The accesses of a warp's lanes with one instruction in the same iteration.
 struct Request {
   const Function* function = nullptr;
   Kind kind = Kind::kLoad;
@@ -75,7 +75,7 @@ struct Request {
   std::vector<Access> accesses;
 };
 
-/// Different pieces of memory that the bytes lie in.
+/// Number of different segments of memory that contain the bytes.
 uint64_t sectors(const Request& r) {
   std::set<uint64_t> touched;
   for (const Access& p : r.accesses)
@@ -83,15 +83,15 @@ uint64_t sectors(const Request& r) {
       touched.insert(s);
   return touched.size();
 }
-/// Different bytes over the size of a sector, rounded up.
+/// Number of different bytes divided by the size of a sector, rounded up.
 uint64_t least_sectors(const Request& r) {
   std::set<uint64_t> places;
   for (const Access& p : r.accesses) places.insert(p.address);
   return (places.size() * r.bytes + kSector - 1) / kSector;
 }
 
-/// Lanes go together as far as 128 bytes: all, halves, or quarters of a warp. Each group takes as
-/// many wavefronts as there are different words in one bank.
+/// Lanes are grouped up to 128 bytes: the whole warp, halves, or quarters. Each group needs as many
+/// wavefronts as there are different words in one bank.
 uint64_t wavefronts(const Request& r) {
   const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
   uint64_t all = 0;
@@ -144,11 +144,11 @@ void close(const Request& r) {
   sum.least += least;
 }
 
-/// Requests of the cluster at work.
+/// Requests of the running cluster.
 struct Open {
   uint64_t cluster = 0;
-  size_t ended = 0;                                          // threads of it
-  std::unordered_map<uint64_t, Request> requests;            // by warp, instruction, time round
+  size_t ended = 0;                                          // number of threads that have ended
+  std::unordered_map<uint64_t, Request> requests;            // by warp, instruction and iteration
   std::vector<std::unordered_map<size_t, uint32_t>> rounds;  // by thread and instruction
 
   void finish() {

@@ -27,13 +27,13 @@ const Table& table() {
 
 size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/// What a name stands for: a slot, and what is to be added to its value.
+/// The meaning of a name: a slot, and an offset that is added to its value.
 using Names = std::unordered_map<std::string, Argument>;
 
 void branch(Thread& t, const Instruction& i) { t.next = i.target; }
 void leave(Thread& t, const Instruction&) { t.ended = true; }
 
-/// An address that is a constant or lies a constant behind a special slot's.
+/// An address that is a constant, or a constant offset from a special slot.
 void take_address(Thread& t, const Instruction& i) { t.set<uint64_t>(i.at[0], t.address(i.at[1])); }
 
 class Translator {
@@ -51,7 +51,7 @@ class Translator {
     lay_out(text);
     find_labels(text);
     for (const Statement& s : text.body) take(s);
-    add("ret", {}).run = leave;  // its last brace
+    add("ret", {}).run = leave;  // at its last brace
     return std::move(f_);
   }
 
@@ -68,7 +68,7 @@ class Translator {
     return names;
   }
 
-  /// Parameters, shared memory: static variables first, then what the launch asks for.
+  /// Parameters and shared memory: static variables first, then the dynamic part.
   void lay_out(const FunctionText& text) {
     size_t at = 0;
     const auto place = [&](const std::vector<Variable>& all, std::vector<StackRange>& places) {
@@ -106,7 +106,7 @@ class Translator {
     for (const Statement& s : text.body) {
       at += s.kind == Statement::Kind::kInstruction;
       if (s.kind == Statement::Kind::kLabel && !labels_.emplace(s.name, at).second)
-        refuse("a label that is there twice", s.name);
+        refuse("a label occurs twice", s.name);
     }
   }
 
@@ -136,9 +136,9 @@ class Translator {
           scopes_.back()[s.name + std::to_string(i)] = new_slot(kNeverWritten);
         break;
       case Statement::Kind::kVariable:
-        if (s.variable.space == "shared") break;  // laid out
+        if (s.variable.space == "shared") break;  // has an address already
         if (s.variable.space != "local" && s.variable.space != "param")
-          refuse("a variable of this kind", s.source);
+          refuse("an unsupported variable", s.source);
         f_->local_bytes = up(f_->local_bytes, s.variable.alignment);
         scopes_.back()[s.variable.name] = {kLocal, static_cast<int64_t>(f_->local_bytes)};
         f_->local_bytes += s.variable.bytes;
@@ -155,7 +155,7 @@ class Translator {
     return nullptr;
   }
 
-  /// A number as PTX writes it.
+  /// Parses a number of PTX.
   Argument number(const std::string& text, const std::string& where) {
     if (text.rfind("0f", 0) == 0) return constant(std::stoul(text.substr(2), nullptr, 16));
     if (text.rfind("0d", 0) == 0) return constant(std::stoull(text.substr(2), nullptr, 16));
@@ -176,7 +176,7 @@ class Translator {
     const size_t plus = operand.text.find('+');
     if (!operand.address || plus == std::string::npos) return number(operand.text, where);
     const Argument* base = find(operand.text.substr(0, plus));
-    if (!base) refuse("an address of nothing known", where);
+    if (!base) refuse("an unknown address", where);
     return {base->slot, base->offset + std::stoll(operand.text.substr(plus + 1))};
   }
 
@@ -210,25 +210,25 @@ class Translator {
         i.run = take_address;
       } else {
         const auto found = table().find(shape_of(s));
-        if (found == table().end()) refuse("an instruction that is not known", s.source);
+        if (found == table().end()) refuse("an unknown instruction", s.source);
         i.run = found->second;
       }
     }
     if (s.guard.empty()) return;
     const Argument* const guard = find(s.guard);
-    if (!guard) refuse("a predicate that is not known", s.source);
+    if (!guard) refuse("an unknown predicate", s.source);
     f_->code.back().guard = guard->slot;
     f_->code.back().unless = s.unless;
   }
 
-  /// The opcode; moves between a whole and its parts have the number of operands behind it, too.
+  /// The opcode. Moves between a value and its parts also have the number of operands in it.
   static std::string shape_of(const Statement& s) {
     if (s.name.rfind("mov.", 0) != 0 || s.operands.size() == 2) return s.name;
     const bool whole_first = s.source.find('{') > s.source.find(',');
     return s.name + (whole_first ? ".pack" : ".unpack");
   }
 
-  /// call.uni (result), function, (arguments): all of them names of memory.
+  /// call.uni (result), function, (arguments): all are names of memory.
   void take_call(const Statement& s) {
     const Function* callee = nullptr;
     std::vector<Argument> arguments;
@@ -241,7 +241,7 @@ class Translator {
       }
     }
     if (!callee || arguments.size() != callee->results.size() + callee->parameters.size())
-      refuse("a call that is not understood", s.source);
+      refuse("an unsupported call", s.source);
     Instruction& i = add(s.source, std::move(arguments));
     i.run = call;
     i.callee = callee;
@@ -278,7 +278,7 @@ void Translator::call(Thread& t, const Instruction& i) {
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module) {
   std::vector<std::unique_ptr<Function>> functions;
   std::map<std::string, const Function*> callees;
-  for (const bool kernels : {false, true}) {  // a kernel's callees before it
+  for (const bool kernels : {false, true}) {  // callees before kernels
     for (const FunctionText& text : module.functions) {
       if (text.kernel != kernels) continue;
       functions.push_back(Translator(module, callees).translate(text));

@@ -5,7 +5,7 @@
 #include "ptx/order.hpp"
 #include "ptx/program.hpp"
 
-// What the lanes of a warp do together. Source: PTX ISA 9.0, section 9.7.
+// Operations that the lanes of a warp execute together. Source: PTX ISA 9.0, section 9.7.
 
 namespace emulator::ptx {
 
@@ -29,7 +29,8 @@ void shuffle_down(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], word);
   t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
 }
-/// From the lane whose number differs in some bits, or from one lane to all; all are there.
+/// Takes the value of the lane whose index differs in some bits, or of one lane for all; all lanes
+/// take part.
 template <auto kShuffle>
 void shuffle(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");
@@ -37,7 +38,7 @@ void shuffle(Thread& t, const Instruction& i) {
       i.at[0], kShuffle(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]), t.get<int>(i.at[3])));
   t.set<bool>(i.at[1], true);
 }
-/// One lane of a warp, all of whose lanes are there.
+/// Elects one lane of a warp, in which all lanes take part.
 void elect_one(Thread& t, const Instruction& i) {
   require(t.get<uint32_t>(i.at[2]) == 0xffffffffu, "an election of part of a warp");
   muonrt::cuda::warp_sync();

@@ -7,7 +7,7 @@
 
 namespace muonrt::cuda {
 
-/// f16 to f32, exact; of NaN the one that GPUs have, since no manual says that another comes back.
+/// f16 to f32, exact. A NaN becomes the NaN of GPUs, because no manual says that its bits are kept.
 inline float widened_f16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = bits >> 10 & 31u, mantissa = bits & 0x3ffu;
@@ -24,8 +24,8 @@ inline uint16_t rounded_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   if (magnitude > 0x7f800000u) return 0x7fff;
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // from half-way behind 65504 on
-  if (magnitude < 0x38800000u) {  // subnormal: the sum's own rounding is the one wanted
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // from the middle between 65504 and 2^16 on
+  if (magnitude < 0x38800000u) {  // subnormal: the rounding of the sum is correct
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
   }

@@ -12,7 +12,7 @@ struct [[gnu::may_alias]] alignas(16) Vec16 {
 
 inline void require_sixteen(const void* at) {
   if (reinterpret_cast<uintptr_t>(at) % sizeof(Vec16) != 0)
-    throw std::logic_error("an access to 16 bytes that are not aligned");
+    throw std::logic_error("an access of 16 bytes is not aligned");
 }
 
 inline Vec16 load_vec16(const void* from) {

@@ -13,13 +13,13 @@ namespace muonrt::cuda {
 inline unsigned char* dynamic_shared() {
   return emulator::shared_memory(emulator::block_in_cluster());
 }
-/// An address counts from the beginning of the block's shared memory.
+/// An address is an offset in the block's shared memory.
 inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
 }
 
-/// Rows of 16 bytes in a block's shared memory that its threads have read or written by the
-/// instructions below and not fenced from the bulk copies yet.
+/// Rows of 16 bytes of a block's shared memory that its threads have accessed with the instructions
+/// below and not yet fenced for bulk copies.
 class Unfenced {
  public:
   void touch(size_t thread, uint32_t row) {
@@ -33,7 +33,7 @@ class Unfenced {
   void clear() {
     for (size_t thread = 0; count_ > 0 && thread < rows_.size(); ++thread) fence(thread);
   }
-  /// Throws std::logic_error if there is one in these bytes.
+  /// Throws std::logic_error if one of these bytes is not fenced.
   void require_none(uint32_t from, uint32_t bytes) const {
     for (size_t t = 0; count_ > 0 && t < rows_.size(); ++t)
       for (const uint32_t row : rows_[t])
@@ -61,11 +61,11 @@ inline void touch_shared(const void* row) {
 constexpr size_t kLanes = 32;
 inline size_t first_of_warp() { return threadIdx.x / kLanes * kLanes; }
 
-inline void warp_sync() { emulator::meet(first_of_warp(), kLanes, nullptr, 0); }
+inline void warp_sync() { emulator::allgather(first_of_warp(), kLanes, nullptr, 0); }
 
 inline void ldmatrix(uint32_t (&words)[4], const void* row) {
   const auto* rows = reinterpret_cast<const void* const*>(
-      emulator::meet(first_of_warp(), kLanes, &row, sizeof row));
+      emulator::allgather(first_of_warp(), kLanes, &row, sizeof row));
   const size_t lane = threadIdx.x % kLanes;
   for (size_t i = 0; i < 4; ++i)
     std::memcpy(&words[i], static_cast<const char*>(rows[8 * i + lane / 4]) + lane % 4 * 4, 4);

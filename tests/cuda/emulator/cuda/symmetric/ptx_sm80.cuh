@@ -14,7 +14,7 @@
 
 namespace muonrt::cuda {
 
-/// Asynchronous copies of a thread: they happen where it waits for them, and not before.
+/// Asynchronous copies of a thread. They are made when the thread waits for them, and not before.
 struct PendingCopies {
   struct Copy {
     void* to;
@@ -31,7 +31,7 @@ inline PendingCopies& pending_copies() {
 
 inline void copy_async(void* to, const void* from, int bytes) {
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
-    throw std::logic_error("an asynchronous copy that is not aligned");
+    throw std::logic_error("an asynchronous copy is not aligned");
   pending_copies().open.push_back({to, from, bytes});
 }
 inline void copies_commit() {
@@ -50,20 +50,20 @@ void copies_wait() {
   }
 }
 
-/// A lane's part of a product.
+/// The operands of one lane.
 struct MmaOperands {
   float* c;
   uint32_t a[4], b[2];
 };
-/// The products of a warp whose lanes have not all come to them. A lane does not wait there: the
-/// product is made when the last one comes, which every barrier is later than.
+/// Products of a warp that not all lanes have reached. A lane does not wait; the last lane computes
+/// the product, which is before every later barrier.
 struct PendingMma {
   struct Of {
     std::array<MmaOperands, 32> lanes;
     int come = 0;
   };
   std::deque<Of> products;
-  std::array<size_t, 32> next = {};  // of each lane: how many it has come to
+  std::array<size_t, 32> next = {};  // of each lane: the number of products that it has reached
   size_t done = 0;
 };
 inline PendingMma& pending_mma() {
@@ -71,8 +71,8 @@ inline PendingMma& pending_mma() {
   return of_warp[emulator::thread_in_cluster() / 32];
 }
 
-/// The 16 x 8 of a warp from all lanes' fragments, by the maps of layouts.hpp; one sum after the
-/// other along the depth.
+/// Computes the 16 x 8 of a warp from the fragments of all lanes, with the layouts of layouts.hpp,
+/// in the order of the depth.
 template <DType kElement>
 void multiply_warp(const std::array<MmaOperands, kLanes>& lanes) {
   const auto low = [](uint32_t word) { return widened<kElement>(static_cast<uint16_t>(word)); };

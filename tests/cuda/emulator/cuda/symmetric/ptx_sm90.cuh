@@ -13,8 +13,8 @@
 namespace muonrt::cuda {
 
 inline uint32_t cluster_rank() { return emulator::block_in_cluster(); }
-inline void cluster_sync() { emulator::meet_cluster(); }
-inline void warpgroup_sync(int) { emulator::meet(threadIdx.x / 128 * 128, 128, nullptr, 0); }
+inline void cluster_sync() { emulator::cluster_barrier(); }
+inline void warpgroup_sync(int) { emulator::allgather(threadIdx.x / 128 * 128, 128, nullptr, 0); }
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 template <int>
 void setmaxnreg_dec() {}
@@ -25,9 +25,9 @@ inline void griddepcontrol_wait() { emulator::griddepcontrol_wait(); }
 inline void griddepcontrol_launch_dependents() {}
 inline void prefetch_tensormap(const TensorMap&) {}
 
-/// What an mbarrier's eight bytes hold.
+/// The content of an mbarrier's eight bytes.
 struct EmulatedBarrier {
-  int32_t bytes;  // announced and not there yet
+  int32_t bytes;  // announced bytes that have not arrived
   uint8_t arrivals, pending, phase, made;
 
   void settle() {
@@ -40,10 +40,10 @@ static_assert(sizeof(EmulatedBarrier) == sizeof(uint64_t));
 
 inline EmulatedBarrier& emulated(uint64_t* barrier) {
   auto& b = *reinterpret_cast<EmulatedBarrier*>(barrier);
-  if (b.made != 1) throw std::logic_error("a barrier that was not made");
+  if (b.made != 1) throw std::logic_error("the barrier is not initialized");
   return b;
 }
-/// The same place in another block's shared memory.
+/// The same address in another block's shared memory.
 template <class T>
 T* in_block(T* here, uint32_t block) {
   return reinterpret_cast<T*>(emulator::shared_memory(block) + shared_address(here));
@@ -57,7 +57,7 @@ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
 inline void fence_mbarrier_init() {}
 inline void mbarrier_arrive(uint64_t* barrier) {
   EmulatedBarrier& b = emulated(barrier);
-  if (b.pending == 0) throw std::logic_error("an arrival too many at a barrier");
+  if (b.pending == 0) throw std::logic_error("too many arrivals at a barrier");
   --b.pending;
   b.settle();
 }
@@ -88,10 +88,11 @@ inline void load_four_of(float* to, const float* from, uint32_t rank) {
   std::memcpy(to, in_block(from, rank), 4 * sizeof(float));
 }
 
-/// The 128-byte swizzle as the engines have it: by bits of the address.
+/// The 128-byte swizzle of the engines, with bits of the address.
 inline uint32_t swizzled_address(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-/// What make_tensor_map keeps here: data, columns, rows, count, ld, stride, rows of a box.
+/// The fields of the emulated make_tensor_map: data, columns, rows, count, ld, stride, rows of a
+/// box.
 constexpr int kBoxCols = 64;
 inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int64_t matrix) {
   const auto inside = [&](int64_t at, int word) {
@@ -101,8 +102,8 @@ inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int6
   return reinterpret_cast<uint16_t*>(map.words[0]) + matrix * static_cast<int64_t>(map.words[5]) +
          row * static_cast<int64_t>(map.words[4]) + col;
 }
-/// Calls visit(element of the matrix, byte in shared memory, elements) for each chunk of a box;
-/// only the first `elements` lie inside, none where the element is null.
+/// Calls visit(element of the matrix, byte in shared memory, elements) for each chunk of a box.
+/// Only the first `elements` are inside; none if the element is null.
 template <class Visit>
 void for_box(const TensorMap& map, uint32_t at, int col, int row, int matrix, const Visit& visit) {
   for (int r = 0; r < static_cast<int>(map.words[6]); ++r)
@@ -132,8 +133,9 @@ inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int c
                            int matrix, uint64_t* barrier) {
   const uint32_t at = shared_address(to);
   emulator::require_predecessors();
-  if (at % 1024 != 0) throw std::logic_error("a bulk copy to where no swizzle begins");
-  // The map by value: the thread that asked may have ended.
+  if (at % 1024 != 0)
+    throw std::logic_error("the destination of a bulk copy is not aligned to the swizzle");
+  // The map is copied, because the thread that started the copy may have ended.
   emulator::later([=, memory = emulator::shared_memory(block), counted = in_block(barrier, block)] {
     if (!emulator::block_runs(block))
       throw std::logic_error("a bulk copy into a block that has ended");
@@ -151,18 +153,19 @@ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
     if (blocks >> block & 1u) bulk_load_into(block, to, map, col, row, matrix, barrier);
 }
 
-/// Bulk stores of a thread that are under way: shared memory is read as late as it may be, and
-/// whole chunks are written, as a GPU does it.
-inline int& stores_under_way() {
+/// Bulk stores of a thread that are in flight. Shared memory is read as late as possible, and whole
+/// chunks are written, as on a GPU.
+inline int& stores_in_flight() {
   static thread_local std::vector<int> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];
 }
 inline void tma_store(const TensorMap& map, int col, int row, int matrix, const void* from) {
   const uint32_t at = shared_address(from);
   emulator::require_predecessors();
-  if (at % 1024 != 0) throw std::logic_error("a bulk store from where no swizzle begins");
+  if (at % 1024 != 0)
+    throw std::logic_error("the source of a bulk store is not aligned to the swizzle");
   unfenced(cluster_rank()).require_none(at, bytes_of_box(map));
-  int& mine = stores_under_way();
+  int& mine = stores_in_flight();
   ++mine;
   emulator::later([=, &map, &mine, memory = dynamic_shared()] {
     for_box(map, at, col, row, matrix, [&](uint16_t* to, uint32_t there, size_t) {
@@ -174,21 +177,21 @@ inline void tma_store(const TensorMap& map, int col, int row, int matrix, const 
 inline void tma_store_commit() {}
 inline void tma_store_wait_read() {
   emulator::wait_until([](void* count) { return *static_cast<int*>(count) == 0; },
-                       &stores_under_way());
+                       &stores_in_flight());
 }
 inline void tma_store_wait() { tma_store_wait_read(); }
 inline void fence_proxy_async() { unfenced(cluster_rank()).fence(threadIdx.x); }
 
-/// Words of a warp into rows that its lanes give the addresses of.
+/// Stores words of a warp in rows whose addresses its lanes pass.
 inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed) {
-  struct Brought {
+  struct Contribution {
     unsigned char* row;
     uint32_t words[4];
   } mine{static_cast<unsigned char*>(row), {words[0], words[1], words[2], words[3]}};
-  const auto* all = reinterpret_cast<const Brought*>(
-      emulator::meet(threadIdx.x / 32 * 32, 32, &mine, sizeof mine));
+  const auto* all = reinterpret_cast<const Contribution*>(
+      emulator::allgather(threadIdx.x / 32 * 32, 32, &mine, sizeof mine));
   const unsigned lane = threadIdx.x % 32;
-  // This lane's values are row lane / 4, columns 2 (lane % 4) and the next of each matrix.
+  // This lane has row lane / 4, columns 2 (lane % 4) and the next, of each matrix.
   for (unsigned i = 0; i < 4; ++i)
     for (unsigned e = 0; e < 2; ++e) {
       const unsigned r = lane / 4, c = 2 * (lane % 4) + e;

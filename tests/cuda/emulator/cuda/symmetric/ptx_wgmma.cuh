@@ -12,7 +12,7 @@ namespace muonrt::cuda {
 
 constexpr int kWarpgroup = 128, kWgmmaRows = 64, kWgmmaDepth = 16, kWgmmaCols = 256;
 
-/// A thread's part of a product that is under way.
+/// A thread's part of a product in flight.
 struct PendingProduct {
   float* sums;
   uint64_t a, b;
@@ -21,7 +21,7 @@ struct PendingProduct {
   bool adds;
   void (*multiply)(const PendingProduct* const (&of)[kWarpgroup]);
 };
-/// They happen where the warpgroup waits for them, and not before.
+/// Products are computed when the warpgroup waits for them, and not before.
 struct PendingProducts {
   std::deque<std::vector<PendingProduct>> groups;
   std::vector<PendingProduct> open;
@@ -31,13 +31,13 @@ inline PendingProducts& pending_products() {
   return of_thread[emulator::thread_in_cluster()];
 }
 
-/// The 16 elements of a row of an operand, read as its descriptor says; `apart` from one to the
-/// next where they go.
+/// Reads the 16 elements of a row of an operand, as its descriptor specifies; `apart` is the
+/// distance of the elements in `to`.
 template <DType kElement>
 void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t descriptor, int row) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto group_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
-  if (descriptor >> 62 != 1) throw std::logic_error("a descriptor of another swizzle");
+  if (descriptor >> 62 != 1) throw std::logic_error("the descriptor has another swizzle");
   const uint32_t first =
       start + static_cast<uint32_t>(row / 8) * group_stride + static_cast<uint32_t>(row % 8) * 128;
   for (uint32_t chunk = 0; chunk < 2; ++chunk) {
@@ -48,8 +48,8 @@ void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t des
   }
 }
 
-/// 64 x cols of a warpgroup from shared memory, into all threads' sums; one sum after the other
-/// along the depth.
+/// Computes 64 x cols of a warpgroup from shared memory and adds them to all threads' sums, in the
+/// order of the depth.
 template <DType kElement>
 void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   const PendingProduct& p = *of[0];
@@ -59,7 +59,7 @@ void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   for (int row = 0; row < kWgmmaRows; ++row) {
     float a[kWgmmaDepth], sums[kWgmmaCols];
     read_row<kElement>(a, 1, p.memory, p.a, row);
-    // The row lies with four threads, two neighbours of every eight columns with each.
+    // Four threads have the row, with two neighbors of every eight columns each.
     const int first = row / 16 * 32 + row % 8 * 4, half = row / 8 % 2;
     const auto for_values = [&](const auto& visit) {
       for (int thread = first; thread < first + 4; ++thread)
@@ -78,7 +78,8 @@ void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   }
 }
 
-/// All groups but the last kPending of a warpgroup, whose threads brought what they have under way.
+/// Completes all groups except the last kPending of a warpgroup, whose threads contribute their
+/// products in flight.
 template <int kPending>
 void finish_groups(const unsigned char* all) {
   const auto* threads = reinterpret_cast<PendingProducts* const*>(all);
@@ -90,7 +91,7 @@ void finish_groups(const unsigned char* all) {
         of[t] = &threads[t]->groups.front().at(i);
         const bool same = of[t]->a == of[0]->a && of[t]->b == of[0]->b &&
                           of[t]->cols == of[0]->cols && of[t]->adds == of[0]->adds;
-        if (!same) throw std::logic_error("a warpgroup's threads want different products");
+        if (!same) throw std::logic_error("threads of a warpgroup have different products");
       }
       of[0]->multiply(of);
     }
@@ -109,12 +110,12 @@ inline void wgmma_commit() {
   mine.groups.push_back(std::move(mine.open));
   mine.open.clear();
 }
-/// The whole warpgroup waits together, as the instruction does.
+/// The whole warpgroup waits together, as the instruction requires.
 template <int kPending>
 void wgmma_wait() {
   PendingProducts* mine = &pending_products();
-  emulator::meet_for(threadIdx.x / kWarpgroup * kWarpgroup, kWarpgroup, &mine, sizeof mine,
-                     finish_groups<kPending>);
+  emulator::run_as_one(threadIdx.x / kWarpgroup * kWarpgroup, kWarpgroup, &mine, sizeof mine,
+                       finish_groups<kPending>);
 }
 template <int kSums>
 void wgmma_settle(float (&)[kSums]) {}

@@ -1,9 +1,10 @@
+#include "cuda/device/cached_memory.hpp"
+
 #include <catch2/catch.hpp>
 #include <memory>
 
 #include "control.hpp"
 #include "cuda/device/busy_stream.hpp"
-#include "cuda/device/cached_memory.hpp"
 #include "cuda/machine.hpp"
 
 using namespace muonrt;
@@ -12,7 +13,7 @@ using cuda::CachedMemory;
 
 namespace {
 
-constexpr int64_t kBytes = 12'340;  // of nobody else's memory in this process
+constexpr int64_t kBytes = 12'340;  // no other object of this process has this size
 
 void* address_of(int64_t bytes, bool pinned, int device = 0) {
   return CachedMemory(device, bytes, pinned).data();
@@ -20,8 +21,7 @@ void* address_of(int64_t bytes, bool pinned, int device = 0) {
 
 }  // namespace
 
-TEST_CASE("reused memory: what nobody uses is taken again, without a call that waits",
-          "[emulated]") {
+TEST_CASE("cached memory: an unused block is reused, without a call that waits", "[emulated]") {
   for (const bool pinned : {false, true}) {
     void* const first = address_of(kBytes, pinned);
     const int64_t calls = emulator::slow_calls();
@@ -32,11 +32,12 @@ TEST_CASE("reused memory: what nobody uses is taken again, without a call that w
   }
 }
 
-TEST_CASE("reused memory: it is large enough, of its kind, and of its GPU", "[emulated]") {
+TEST_CASE("cached memory: a block has the size, the kind and the GPU that were requested",
+          "[emulated]") {
   const int64_t bytes = 7 * kBytes;
   void* const first = address_of(bytes, false);
   CHECK(address_of(bytes + 1, false) != first);
-  CHECK(address_of(bytes / 2 - 1, false) != first);  // not for the sake of so little
+  CHECK(address_of(bytes / 2 - 1, false) != first);  // a block twice as large is not reused
   CHECK(address_of(bytes, true) != first);
   CHECK(address_of(bytes, false, 1) != first);
   const CachedMemory one(0, bytes, false), other(0, bytes, false);
@@ -44,7 +45,7 @@ TEST_CASE("reused memory: it is large enough, of its kind, and of its GPU", "[em
   CHECK((one.bytes() >= bytes && other.bytes() >= bytes));
 }
 
-TEST_CASE("reused memory: what a stream has not come to is not taken", "[emulated]") {
+TEST_CASE("cached memory: a block that pending work uses is not reused", "[emulated]") {
   const int64_t bytes = 51 * kBytes;
   Machine machine(make_device(true));
   BusyStream first, second;
@@ -74,7 +75,7 @@ TEST_CASE("reused memory: what a stream has not come to is not taken", "[emulate
   CHECK((one.data() == used || other.data() == used || third.data() == used));
 }
 
-TEST_CASE("reused memory: a GPU that has none left says so", "[emulated]") {
+TEST_CASE("cached memory: an exhausted GPU returns an error", "[emulated]") {
   emulator::fail_allocation(1);
   CHECK_THROWS_WITH(CachedMemory(0, 997 * kBytes, false), Catch::StartsWith("cudaMalloc"));
   CHECK(CachedMemory(0, 997 * kBytes, false).bytes() == 997 * kBytes);
