@@ -12,14 +12,6 @@ using api::require_pointer;
 
 namespace {
 
-Optimizer& unwrap(muonrt_optimizer_t* handle, const char* function) {
-  return api::unwrap(handle, function, "optimizer");
-}
-
-const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
-  return api::unwrap(handle, function, "optimizer");
-}
-
 SaveSettings read_options(const muonrt_save_options_t* given) {
   muonrt_save_options_t o;
   muonrt_save_options_init(&o);
@@ -64,7 +56,7 @@ struct FolderCall {
   template <class Prepare>
   FolderCall(muonrt_optimizer_t* handle, const char* function, const char* to,
              const Options* options, const Prepare& prepare)
-      : optimizer(unwrap(handle, function)) {
+      : optimizer(api::unwrap(handle, function)) {
     optimizer.require_usable();
     run_collectively(optimizer.comm(), [&] {
       require_pointer(to, function, "folder");
@@ -96,7 +88,7 @@ muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char*
 muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes, muonrt_optimizer_t* optimizer,
                                               const muonrt_save_options_t* options) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_save_reserve");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_save_reserve");
     require_idle(*optimizer, "muonrt_optimizer_save_reserve");
     if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
     const int64_t reserved = optimizer->saving->reserve(o, read_options(options).with_params);
@@ -119,7 +111,7 @@ muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const
 muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const char* const function = "muonrt_optimizer_save_wait";
-    const Optimizer& o = unwrap(optimizer, function);
+    const Optimizer& o = api::unwrap(optimizer, function);
     MUONRT_REQUIRE(optimizer->saving && optimizer->saving->in_progress(), Status::kInvalidState,
                    function, ": no save is in progress; call muonrt_optimizer_save_begin() first");
     o.require_usable();
@@ -140,7 +132,7 @@ muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char*
 muonrt_status_t muonrt_optimizer_get_load_notes(char* buffer, int64_t capacity, int64_t* needed,
                                                 const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
-    unwrap(optimizer, "muonrt_optimizer_get_load_notes");
+    api::unwrap(optimizer, "muonrt_optimizer_get_load_notes");
     api::write_text(optimizer->load_notes, buffer, capacity, needed);
     return Status::kOk;
   });

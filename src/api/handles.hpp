@@ -68,9 +68,9 @@ struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
 
-/// Returns the body of a handle. Errors: those of check_handle().
+/// Returns the body of a handle. Errors: those of check_handle(), which name `argument`.
 template <class T>
-auto& unwrap(T* handle, const char* function, const char* argument) {
+auto& unwrap(T* handle, const char* function, const char* argument = T::kArgument) {
   check_handle(handle ? &handle->head : nullptr, T::kKind, function, argument);
   return *handle->body;
 }
@@ -115,6 +115,7 @@ struct muonrt_thread_group {
 
 struct muonrt_optimizer {
   static constexpr auto kKind = muonrt::api::HandleKind::kOptimizer;
+  static constexpr const char* kArgument = "optimizer";
 
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::Optimizer> body;

@@ -14,10 +14,6 @@ using api::require_pointer;
 
 namespace {
 
-const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
-  return api::unwrap(handle, function, "optimizer");
-}
-
 /// Whether the format is JSON. Errors: INVALID_ARGUMENT for a value that the enum does not have.
 bool is_json(const enum muonrt_format& format, const char* function) {
   // A C program may pass any number, and loading such a number as an enum is undefined.
@@ -36,7 +32,7 @@ muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t capacity, i
                                                const muonrt_optimizer_t* optimizer,
                                                enum muonrt_format format) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_describe_plan");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_describe_plan");
     const std::string text = o.describe(is_json(format, "muonrt_optimizer_describe_plan"));
     api::write_text(text, buffer, capacity, needed);
     return Status::kOk;
@@ -47,7 +43,7 @@ muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity, int64
                                            const muonrt_optimizer_t* optimizer,
                                            enum muonrt_format format) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_trace");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_trace");
     const bool json = is_json(format, "muonrt_optimizer_get_trace");
     MUONRT_REQUIRE(
         !json || o.settings().trace, Status::kInvalidState,
@@ -63,7 +59,7 @@ muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity, int64
 muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* counters,
                                               const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_counters");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_counters");
     require_pointer(counters, "muonrt_optimizer_get_counters", "counters");
     muonrt_counters_t out;
     muonrt_counters_init(&out);
@@ -83,7 +79,7 @@ muonrt_status_t muonrt_optimizer_get_clipped_heads(int32_t* layers, int32_t* hea
                                                    int64_t capacity, int64_t* n_heads,
                                                    const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_clipped_heads");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_clipped_heads");
     require_pointer(n_heads, "muonrt_optimizer_get_clipped_heads", "n_heads");
     MUONRT_REQUIRE(
         capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,

@@ -27,14 +27,6 @@ std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
   return host::make_host_device({settings.threads, settings.portable_gemm, settings.allocator});
 }
 
-Optimizer& unwrap(muonrt_optimizer_t* handle, const char* function) {
-  return api::unwrap(handle, function, "optimizer");
-}
-
-const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
-  return api::unwrap(handle, function, "optimizer");
-}
-
 muonrt_step_report_t to_c(const StepReport& r) {
   muonrt_step_report_t out;
   muonrt_step_report_init(&out);
@@ -98,7 +90,7 @@ void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
 muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                           const void* grad) {
   return as_status([&] {
-    unwrap(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
+    api::unwrap(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
     return Status::kOk;
   });
 }
@@ -106,7 +98,7 @@ muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t
 muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const void* const* grads,
                                            int64_t n) {
   return as_status([&] {
-    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_set_grads");
+    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_set_grads");
     const auto count = static_cast<int64_t>(o.settings().params.size());
     require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
     MUONRT_REQUIRE(n == count, Status::kInvalidArgument, "muonrt_optimizer_set_grads: n is ", n,
@@ -120,7 +112,7 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
 muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                           void* data) {
   return as_status([&] {
-    unwrap(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
+    api::unwrap(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
     return Status::kOk;
   });
 }
@@ -128,7 +120,7 @@ muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t
 muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, const int64_t* params,
                                                int64_t n) {
   return as_status([&] {
-    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_reset_masters");
+    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_reset_masters");
     MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
                    "muonrt_optimizer_reset_masters: n is ", n, " with params ",
                    params ? "set" : "NULL",
@@ -144,7 +136,7 @@ muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, co
 muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                            const muonrt_group_t* group) {
   return as_status([&] {
-    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_set_group");
+    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_set_group");
     require_pointer(group, "muonrt_optimizer_set_group", "group");
     o.set_group(index, api::read_group(group, cat("group ", index), false));
     return Status::kOk;
@@ -154,7 +146,7 @@ muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_
 muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report, muonrt_optimizer_t* optimizer,
                                       const muonrt_step_args_t* args) {
   return as_status([&] {
-    Optimizer& o = unwrap(optimizer, "muonrt_optimizer_step");
+    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_step");
     StepReport done;
     const Status status = o.step(
         [&] {
@@ -177,7 +169,7 @@ muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report, muonrt_optim
 muonrt_status_t muonrt_optimizer_find_param(int64_t* index, const muonrt_optimizer_t* optimizer,
                                             const char* name) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_find_param");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_find_param");
     require_pointer(name, "muonrt_optimizer_find_param", "name");
     require_pointer(index, "muonrt_optimizer_find_param", "index");
     *index = o.find(name);
@@ -187,7 +179,7 @@ muonrt_status_t muonrt_optimizer_find_param(int64_t* index, const muonrt_optimiz
 
 muonrt_status_t muonrt_optimizer_get_step(int64_t* step, const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_step");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_step");
     require_pointer(step, "muonrt_optimizer_get_step", "step");
     *step = o.steps();
     return Status::kOk;
@@ -196,7 +188,7 @@ muonrt_status_t muonrt_optimizer_get_step(int64_t* step, const muonrt_optimizer_
 
 muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
   return as_status([&] {
-    unwrap(optimizer, "muonrt_optimizer_set_step").set_steps(step);
+    api::unwrap(optimizer, "muonrt_optimizer_set_step").set_steps(step);
     return Status::kOk;
   });
 }

@@ -13,14 +13,6 @@ using api::require_pointer;
 
 namespace {
 
-Optimizer& unwrap(muonrt_optimizer_t* handle, const char* function) {
-  return api::unwrap(handle, function, "optimizer");
-}
-
-const Optimizer& unwrap(const muonrt_optimizer_t* handle, const char* function) {
-  return api::unwrap(handle, function, "optimizer");
-}
-
 /// The state shards of the last call, and what their pointers refer to.
 class StateShardList : public api::BorrowedStorage {
  public:
@@ -72,7 +64,7 @@ muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_state_shard_t* shards, 
                                                   muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const char* const function = "muonrt_optimizer_get_state_shards";
-    const Optimizer& o = unwrap(optimizer, function);
+    const Optimizer& o = api::unwrap(optimizer, function);
     require_pointer(n_shards, function, "n_shards");
     MUONRT_REQUIRE(capacity >= 0, kInvalidArg, function, ": capacity is ", capacity,
                    ", but must be 0 or more; pass the number of elements in shards");
@@ -96,7 +88,7 @@ muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
                                                   const muonrt_optimizer_t* optimizer,
                                                   int64_t param) {
   return as_status([&] {
-    const Optimizer& o = unwrap(optimizer, "muonrt_optimizer_get_update_count");
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_update_count");
     require_pointer(count, "muonrt_optimizer_get_update_count", "count");
     *count = o.updates(param);
     return Status::kOk;
@@ -106,7 +98,7 @@ muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
 muonrt_status_t muonrt_optimizer_set_update_count(muonrt_optimizer_t* optimizer, int64_t param,
                                                   int64_t count) {
   return as_status([&] {
-    unwrap(optimizer, "muonrt_optimizer_set_update_count").set_updates(param, count);
+    api::unwrap(optimizer, "muonrt_optimizer_set_update_count").set_updates(param, count);
     return Status::kOk;
   });
 }
