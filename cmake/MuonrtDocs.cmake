@@ -22,10 +22,12 @@ endif()
 
 set(muonrt_docs ${PROJECT_BINARY_DIR}/docs)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/docs/Doxyfile.in ${muonrt_docs}/Doxyfile @ONLY)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/docs/Doxyfile.check.in ${muonrt_docs}/Doxyfile.check COPYONLY)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/docs/conf.py.in ${muonrt_docs}/source/conf.py @ONLY)
 # Everything is made again, because both tools report a warning only when they read the file.
 add_custom_target(docs
   COMMAND ${CMAKE_COMMAND} -E rm -rf xml checked html
+  COMMAND ${MUONRT_DOXYGEN} Doxyfile.check
   COMMAND ${MUONRT_DOXYGEN} Doxyfile
   COMMAND ${MUONRT_SPHINX_BUILD} -q -E -W --keep-going -b html -d doctrees source html
   COMMAND ${CMAKE_COMMAND} -E echo "Reference: ${muonrt_docs}/html/index.html"
