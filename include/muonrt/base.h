@@ -14,8 +14,9 @@
  *     init macro leaves them. Otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. In structs
  *     that the library fills, these fields remain unchanged.
  *   - Program older than the library: the library does not access memory after `struct_size` bytes.
- *     Before version 1.0, a struct that has grown is rejected with MUONRT_ERROR_INVALID_ARGUMENT;
- *     muonrt_transport_t is accepted. From version 1.0 on, the missing fields have their defaults.
+ *     Before version 1.0, a struct that is shorter than the library's is rejected with
+ *     MUONRT_ERROR_INVALID_ARGUMENT, except for muonrt_transport_t. From version 1.0 on, the
+ *     missing fields have their defaults.
  *   - In an array of structs, all elements have the `struct_size` of the first one.
  *
  * Fields named `reserved` must be 0.

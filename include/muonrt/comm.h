@@ -224,7 +224,10 @@ MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
  * @return The statuses of muonrt_comm_barrier(), or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range; reported only
  *     on this rank, while the peers wait;
- *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks.
+ *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks that are threads or connected by TCP.
+ *     Over MPI and callbacks a difference may cause another error or wrong data.
+ *
+ * If only some ranks pass 0, the others wait until their timeout.
  */
 MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void* mine,
                                                  int64_t bytes);
@@ -290,8 +293,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  *
  * @return The statuses of muonrt_comm_barrier(), or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer or a number is invalid, which is reported only on
- *     this rank, while the peers wait; or a message has an invalid peer, no data or 0 bytes, or is
- *     the second one for its pair, which makes the communicator unusable on all ranks;
+ *     this rank, while the peers wait; or a message has an invalid peer, no data, 0 bytes or a
+ *     `reserved` other than 0, or is the second one for its pair, which makes the communicator
+ *     unusable on all ranks;
  *   - MUONRT_ERROR_MISMATCH: sender and receiver pass different sizes.
  */
 MUONRT_API muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,

@@ -90,10 +90,18 @@ static inline muonrt_status_t muonrt_dlpack_check_device(const muonrt_dltensor_t
                                                          enum muonrt_device device,
                                                          int32_t device_index) {
   char text[256];
-  const int reached =
-      device == MUONRT_DEVICE_CUDA
-          ? (t->device_type == 2 && t->device_id == device_index) || t->device_type == 13
-          : t->device_type == 1 || t->device_type == 3;
+  const int given = device;
+  int reached;
+  if (device != MUONRT_DEVICE_HOST && device != MUONRT_DEVICE_CUDA) {
+    snprintf(text, sizeof text,
+             "is read for device %d, but device must be %d (host) or %d (CUDA); pass the device of "
+             "the optimizer",
+             given, MUONRT_DEVICE_HOST, MUONRT_DEVICE_CUDA);
+    return muonrt_dlpack_reject(what, text);
+  }
+  reached = device == MUONRT_DEVICE_CUDA
+                ? (t->device_type == 2 && t->device_id == device_index) || t->device_type == 13
+                : t->device_type == 1 || t->device_type == 3;
   if (reached) return MUONRT_OK;
   snprintf(text, sizeof text,
            "is on device type %" PRId32 ", number %" PRId32 ", but the optimizer is on %s%" PRId32
@@ -139,9 +147,10 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
  * @param[in]  device        Device of the optimizer: MUONRT_DEVICE_HOST or MUONRT_DEVICE_CUDA.
  * @param[in]  device_index  CUDA device index of the optimizer.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `tensor` is NULL, is on another device,
- * has elements other than f32 and bf16 scalars, more than MUONRT_MAX_DIMS dimensions, or is not
- * row-major and contiguous. The outputs then remain unchanged.
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `device` is not one of the two devices, or
+ * if `tensor` is NULL, is on another device, has elements other than f32 and bf16 scalars, more
+ * than MUONRT_MAX_DIMS dimensions, or is not row-major and contiguous. The outputs then remain
+ * unchanged.
  */
 static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype* dtype,
                                                  const void* tensor, const char* what,

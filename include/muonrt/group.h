@@ -201,7 +201,7 @@ enum muonrt_adam_form {
  *
  * Call muonrt_group_init_muon() or muonrt_group_init_adamw() before you set fields. All fields must
  * be equal on all ranks. Settings of Muon have no effect in a group of AdamW, and vice versa,
- * unless the field says otherwise.
+ * unless the field says otherwise, but they must be in range, too.
  *
  * Unless the field says otherwise, 0 means zero and not "default", and numbers are limited to 1e30.
  * NaN is rejected. Fields marked "fixed" are set at creation; muonrt_optimizer_set_group() changes
@@ -315,8 +315,9 @@ typedef struct muonrt_group {
   muonrt_row_scaling_t row_scaling;
 
   /**
-   * Muon: period P, 1 to 10^9. Steps 0, P, 2P, ... orthogonalize whole matrices, the others each
-   * block by itself; equal in all groups with P > 1. Fixed. Default: 1, which means always whole.
+   * Muon: period P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ... orthogonalize
+   * whole matrices, the others each block by itself. P > 1 cannot be combined with partial
+   * gradients or a `grad_layout` of any parameter. Fixed. Default: 1, which means always whole.
    */
   int32_t block_period;
 

@@ -63,14 +63,14 @@ MUONRT_API void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t
  *
  * @param[out] buffer     Receives at most `capacity` bytes, including a terminating zero; NULL if
  *                        `capacity` is 0.
- * @param[in]  capacity   Size of `buffer` in bytes.
+ * @param[in]  capacity   Size of `buffer` in bytes, >= 0.
  * @param[out] needed     Length of the whole text without the terminating zero; may be NULL.
  * @param[in]  optimizer  The optimizer.
  * @param[in]  format     The format of the text.
  *
  * @return MUONRT_OK, or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: `format` is unknown, or `buffer` is NULL and `capacity` is not
- *     0;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `format` is unknown, `capacity` is below 0, or `buffer` is
+ * NULL and `capacity` is not 0;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t capacity,
@@ -88,13 +88,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  *
  * @param[out] buffer     Receives at most `capacity` bytes, including a terminating zero; NULL if
  *                        `capacity` is 0.
- * @param[in]  capacity   Size of `buffer` in bytes.
+ * @param[in]  capacity   Size of `buffer` in bytes, >= 0.
  * @param[out] needed     Length of the whole text without the terminating zero; may be NULL.
  * @param[in]  optimizer  The optimizer.
  * @param[in]  format     The format of the text.
  *
- * @return The statuses of muonrt_optimizer_describe_plan(), or MUONRT_ERROR_INVALID_STATE: the
- * times were not recorded, because `trace` is 0.
+ * @return The statuses of muonrt_optimizer_describe_plan(), or MUONRT_ERROR_INVALID_STATE:
+ * `format` is MUONRT_FORMAT_JSON, but the times were not recorded, because `trace` is 0.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity,
                                                       int64_t* needed,

@@ -154,8 +154,9 @@ typedef struct muonrt_cut {
   int32_t dim;
 
   /**
-   * Number of groups, >= 1; 1 is a plain shard. The product of the split factors of one tensor
-   * dimension, each counted at most as the size of the dimension, is limited to 2^24.
+   * Number of groups, >= 1; 1 means one contiguous range of blocks. The product of the split
+   * factors of one tensor dimension, each counted at most as the size of the dimension, is limited
+   * to 2^24.
    */
   int64_t split_factor;
 

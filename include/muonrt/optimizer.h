@@ -160,7 +160,8 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *   - MUONRT_ERROR_NOT_SUPPORTED: settings cannot be combined; the communicator does not serve the
  *     device; there is no CUDA device; or master weights would be copied while a stream that the
  *     default stream waits for is being captured into a graph.
- *   - MUONRT_ERROR_MISMATCH: settings, groups or parameters differ between ranks.
+ *   - MUONRT_ERROR_MISMATCH: settings, groups, parameters, devices or versions of muonrt differ
+ *     between ranks.
  *   - MUONRT_ERROR_CALLBACK: `assign` of muonrt_distributed_config_t has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
@@ -304,9 +305,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * optimizer remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
  *     gradient; a parameter, its master weights or its state is not finite; or a parameter is not
- *     its master weight rounded. The last two are checked in the first step that commits, also
- *     after muonrt_optimizer_set_step(), and for the parameters that muonrt_optimizer_set_data()
- *     and muonrt_optimizer_reset_masters() change.
+ *     its master weight rounded. The last two are checked in the first step that commits, again
+ *     after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
+ *     muonrt_optimizer_load(), and for the parameters that muonrt_optimizer_set_data() and
+ *     muonrt_optimizer_reset_masters() change.
  *   - MUONRT_ERROR_MISMATCH: arguments, settings or replicas differ between ranks.
  *   - MUONRT_ERROR_CALLBACK: `gather` or `redistribute` has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory for its arguments.

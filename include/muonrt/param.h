@@ -223,8 +223,8 @@ typedef struct muonrt_param {
 
   /**
    * Muon: the rank that orthogonalizes the parameter. It must hold a part of every matrix of the
-   * parameter. Default: -1, which lets the plan choose, and which `assign` of
-   * muonrt_distributed_config_t requires.
+   * parameter. Default: -1, which lets the plan choose, and which AdamW and
+   * `assign` of muonrt_distributed_config_t require.
    */
   int32_t owner;
 
@@ -266,9 +266,10 @@ typedef struct muonrt_param {
   const muonrt_layout_t* grad_layout;
 
   /**
-   * How the dimensions form matrices, if one of the two is not 0 (then `view` must be
-   * MUONRT_VIEW_NONE): the first `batch_dims` dimensions are a stack of matrices, the next
-   * `row_dims` (0: 1) are the stored rows, and the others, at least one, the columns. Default: 0.
+   * How the dimensions form matrices, instead of `view`, which must then be MUONRT_VIEW_NONE. The
+   * first `batch_dims` dimensions are a stack of matrices, the next `row_dims` (0 means 1) are the
+   * stored rows, and the others, at least one, are the columns. 0 to 7. Default: 0 and 0, which
+   * means `view`.
    */
   int32_t batch_dims, row_dims;
 

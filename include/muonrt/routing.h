@@ -17,8 +17,8 @@ extern "C" {
 /**
  * Rules for muonrt_routing_resolve(). Call muonrt_routing_init() before you set fields.
  *
- * A key matches a parameter if it is a part of the parameter's normalized name; see
- * muonrt_name_normalize(). Keys must not be empty.
+ * A key matches a parameter if the parameter's normalized name contains it; for example, "norm"
+ * matches "layers.0.input_layernorm.weight". See muonrt_name_normalize(). Keys must not be empty.
  */
 typedef struct muonrt_routing {
   /** Size of the struct in bytes; set by muonrt_routing_init(). */
@@ -114,7 +114,7 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
 /**
  * Finds out whether a name is that of an attention projection for QK-clip, and of which layer.
  *
- * The function normalizes the name and compares its last part but one:
+ * The function normalizes the name and compares its second to last part:
  *   - "wq", "q_proj": MUONRT_QK_QUERY;
  *   - "wk", "k_proj": MUONRT_QK_KEY;
  *   - "wq_b", "q_b_proj": MUONRT_QK_MLA_QUERY;

@@ -67,11 +67,11 @@ typedef struct muonrt_receive {
  * Buffers are host memory of muonrt. Do not access them after the function has returned.
  *
  * @par Errors
- * A function reports an error by any status other than MUONRT_OK and MUONRT_SKIPPED; a value that
- * is not a status of muonrt counts as MUONRT_ERROR_COMM. Before it returns, it writes a text that
- * names the ranks concerned to `message`, with a terminating zero and in at most `message_capacity`
- * (> 0) bytes. `message` is "" at the time of the call. After an error muonrt calls only `abort`,
- * `get_published_error` and `destroy`.
+ * A function reports an error by any value other than MUONRT_OK. MUONRT_SKIPPED, and a value that
+ * is not a status of muonrt, count as MUONRT_ERROR_COMM. Before the function returns an error, it
+ * writes a text that names the ranks concerned to `message`, with a terminating zero and in at most
+ * `message_capacity` (> 0) bytes. `message` is "" at the time of the call. After an error muonrt
+ * calls only `abort`, `get_published_error` and `destroy`.
  *
  * The functions must not throw. If a function ends its thread (pthread_exit, cancellation), the
  * communicator ends with MUONRT_ERROR_ABORTED, and the thread ends.

@@ -71,10 +71,11 @@ enum muonrt_symmetric {
 typedef int32_t muonrt_replica_check_t;
 enum muonrt_replica_check {
   /**
-   * In steps until the first one commits, and again after muonrt_optimizer_set_step() and
-   * muonrt_optimizer_set_update_count(). After muonrt_optimizer_reset_masters() the next step
-   * compares the weights and state of the listed parameters. The gradient of an inactive parameter
-   * is compared in the first step in which the parameter is active.
+   * In steps until the first one commits, and again after muonrt_optimizer_set_step(),
+   * muonrt_optimizer_set_update_count() and muonrt_optimizer_load(). After
+   * muonrt_optimizer_reset_masters() the next step compares the weights and state of the listed
+   * parameters. The gradient of an inactive parameter is compared in the first step in which the
+   * parameter is active.
    */
   MUONRT_REPLICA_CHECK_FIRST = 0,
 

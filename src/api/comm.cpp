@@ -28,6 +28,13 @@ muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
   });
 }
 
+/// Requires that a reserved field is 0, because a later version may use it.
+template <class Message>
+void require_reserved_zero(const Message& message, const char* list, int64_t index) {
+  MUONRT_REQUIRE(message.reserved == 0, Status::kInvalidArgument, "muonrt_comm_exchange: ", list,
+                 "[", index, "].reserved is ", message.reserved, ", but must be 0; set it to 0");
+}
+
 }  // namespace
 
 extern "C" {
@@ -165,10 +172,14 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* s
     std::vector<SendTo> out;
     std::vector<ReceiveFrom> in;
     run_or_abort(c.host, [&] {
-      for (int64_t i = 0; i < n_sends; ++i)
+      for (int64_t i = 0; i < n_sends; ++i) {
+        require_reserved_zero(sends[i], "sends", i);
         out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
-      for (int64_t i = 0; i < n_receives; ++i)
+      }
+      for (int64_t i = 0; i < n_receives; ++i) {
+        require_reserved_zero(receives[i], "receives", i);
         in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
+      }
     });
     with_comm_error([&] { c.host.transport().exchange(out, in); });
     return Status::kOk;

@@ -35,7 +35,7 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
   to.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
   to.transposed = read_bool(who, "transposed", p.transposed);
   const bool given = p.batch_dims != 0 || p.row_dims != 0;
-  if (!given && (to.view != View::kMatrix || p.ndim <= 2)) return;
+  if (!given && (to.view != View::kFlatten || p.ndim <= 2)) return;
   for (const auto& [field, value] :
        {std::pair{"batch_dims", p.batch_dims}, {"row_dims", p.row_dims}})
     MUONRT_REQUIRE(value >= 0 && value < MUONRT_MAX_DIMS, kInvalidArg, who, ": ", field, " is ",
@@ -48,7 +48,7 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
   MUONRT_REQUIRE(p.batch_dims + rows < p.ndim, kInvalidArg, who, ": batch_dims is ", p.batch_dims,
                  " and row_dims ", rows, ", but shape is ", to.layout.shape(),
                  ", so no dimension is left for the columns; use smaller numbers");
-  if (given) to.view = p.batch_dims ? View::kStack : View::kMatrix;
+  if (given) to.view = p.batch_dims ? View::kStack : View::kFlatten;
   to.layout = to.layout.viewed(p.batch_dims, rows);
   if (to.grad_layout) to.grad_layout = to.grad_layout->viewed(p.batch_dims, rows);
   if (std::ssize(to.local_shape) != p.ndim) return;  // a flat range: its number of elements

@@ -21,10 +21,7 @@ muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_c
     Comm& left = api::unwrap(survivors, who, "survivors").host;
     muonrt_recovery_t out;
     muonrt_recovery_init(&out);
-    if (recovery) {
-      api::struct_size_of(recovery, "recovery", sizeof *recovery);
-      out.survivor_policy = recovery->survivor_policy;
-    }
+    if (recovery) out.survivor_policy = api::read_struct(recovery, out, "recovery").survivor_policy;
     MUONRT_REQUIRE(out.survivor_policy == MUONRT_SURVIVORS_MAJORITY ||
                        out.survivor_policy == MUONRT_SURVIVORS_ANY,
                    Status::kInvalidArgument, who, ": survivor_policy is ", out.survivor_policy,

@@ -40,17 +40,17 @@ void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* tcp, uint32_t size) {
   });
 }
 
-muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_options_t* tcp) {
+muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_options_t* options) {
   constexpr const char* kName = "muonrt_comm_create_tcp";
   return as_status([&] {
     require_pointer(comm, kName, "comm");
     *comm = nullptr;
-    require_pointer(tcp, kName, "tcp");
+    require_pointer(options, kName, "options");
     muonrt_tcp_options_t given;
     muonrt_tcp_options_init(&given);
-    given = api::read_struct(tcp, given, kName);
-    require_pointer(given.address, kName, "tcp.address");
-    require_pointer(given.secret, kName, "tcp.secret");
+    given = api::read_struct(options, given, kName);
+    require_pointer(given.address, kName, "options.address");
+    require_pointer(given.secret, kName, "options.secret");
     require_secret_bytes(given.secret_bytes, kName);
     require_timeout(given.timeout_ms, kName);
     TcpRendezvous rendezvous;
@@ -66,7 +66,7 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
       rendezvous.listening = [&](const std::string& address) {
         const int32_t code = given.listening(given.state, address.c_str());
         MUONRT_REQUIRE(
-            code == 0, Status::kCallback, kName, ": tcp.listening returned ", code, " for ",
+            code == 0, Status::kCallback, kName, ": options.listening returned ", code, " for ",
             address,
             " (0 is success), so no rank was connected; return 0 if the address was published");
       };
@@ -85,21 +85,21 @@ void muonrt_folder_options_init_sized(muonrt_folder_options_t* folder, uint32_t 
 }
 
 muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
-                                          const muonrt_folder_options_t* folder) {
+                                          const muonrt_folder_options_t* options) {
   constexpr const char* kName = "muonrt_comm_create_folder";
   return as_status([&] {
     require_pointer(comm, kName, "comm");
     *comm = nullptr;
-    require_pointer(folder, kName, "folder");
+    require_pointer(options, kName, "options");
     muonrt_folder_options_t given;
     muonrt_folder_options_init(&given);
-    given = api::read_struct(folder, given, kName);
-    require_pointer(given.path, kName, "folder.path");
-    require_pointer(given.run_id, kName, "folder.run_id");
+    given = api::read_struct(options, given, kName);
+    require_pointer(given.path, kName, "options.path");
+    require_pointer(given.run_id, kName, "options.run_id");
     require_timeout(given.timeout_ms, kName);
     // secret_bytes without a secret is an error, because NULL would mean that no secret is
     // required.
-    if (given.secret_bytes != 0) require_pointer(given.secret, kName, "folder.secret");
+    if (given.secret_bytes != 0) require_pointer(given.secret, kName, "options.secret");
     if (given.secret) require_secret_bytes(given.secret_bytes, kName);
     FolderRendezvous rendezvous;
     rendezvous.rank = given.rank;

@@ -114,7 +114,7 @@ muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,
     MUONRT_REQUIRE(expert == 0 || expert == 1, kInvalidArg, "placements: expert is ", expert,
                    " (0 or 1); correct it");
     const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
-    for (const Placement& p : placements_by_name(*m, tp_dim, expert == 1)) {
+    for (const Placement& p : placements_from_names(*m, tp_dim, expert == 1)) {
       *placements++ = in_c(p);
     }
     return Status::kOk;

@@ -55,7 +55,7 @@ Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all) {
   return Mesh(shape, names, ranks);
 }
 
-std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool expert) {
+std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   int64_t model_cuts = 1;  // product of the tp and ep dims to the right that cut tensor dim 0
   for (int d = mesh.dims() - 1; d >= 0; --d) {

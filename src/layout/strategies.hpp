@@ -25,7 +25,7 @@ Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all);
 ///   - ep: cuts dim 0 if `expert`, otherwise replicates;
 ///   - dp, ddp, dp_replicate, hsdp_replicate, cp, sp, and any dim of size 1: replicate.
 /// Errors: INVALID_ARGUMENT for pp (pass the mesh of one stage) and any other name.
-std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool expert);
+std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert);
 
 /// Parses what a DTensor prints of its placements, or the short form of parse_placements:
 /// "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2), Partial(sum)]", "S(0),R".

@@ -1,5 +1,6 @@
 /* Values that an enum does not have, which only C can pass: each call returns INVALID_ARGUMENT, and
  * its message has the value. */
+#include <muonrt/dlpack.h>
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +21,9 @@ int main(void) {
   float data[6] = {1, 2, 3, 4, 5, 6};
   char text[64] = "unchanged";
   int64_t needed = -5;
+  muonrt_dltensor_t tensor;
+  enum muonrt_dtype dtype = MUONRT_DTYPE_F16;
+  void* elements = text;
   muonrt_comm_t* comm;
   muonrt_optimizer_t* optimizer;
   muonrt_group_t group;
@@ -37,6 +41,7 @@ int main(void) {
     fprintf(stderr, "%s\n", muonrt_get_last_error());
     return 1;
   }
+  memset(&tensor, 0, sizeof tensor);
   for (i = 0; i < sizeof values / sizeof values[0]; ++i) {
     const enum muonrt_format format = (enum muonrt_format)values[i];
     char expected[64];
@@ -47,8 +52,13 @@ int main(void) {
     EXPECT(muonrt_optimizer_get_trace(text, sizeof text, &needed, optimizer, format) ==
            MUONRT_ERROR_INVALID_ARGUMENT);
     EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
+    snprintf(expected, sizeof expected, "'w' is read for device %d,", values[i]);
+    EXPECT(muonrt_dlpack_read(&elements, &dtype, &tensor, "w", (enum muonrt_device)values[i], 0) ==
+           MUONRT_ERROR_INVALID_ARGUMENT);
+    EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
   }
   EXPECT(strcmp(text, "unchanged") == 0 && needed == -5);
+  EXPECT(elements == text && dtype == MUONRT_DTYPE_F16);
   muonrt_optimizer_destroy(optimizer);
   muonrt_comm_destroy(comm);
   return failures != 0;

@@ -84,7 +84,7 @@ Layout layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
 
 Layout viewed(const Param& p, const Layout& layout) {
   if (p.row_dims > 0) return layout.viewed(p.batch_dims, p.row_dims);
-  return p.view == View::kMatrix ? layout.as_matrix() : layout;
+  return p.view == View::kFlatten ? layout.as_matrix() : layout;
 }
 
 Layout grad_layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {

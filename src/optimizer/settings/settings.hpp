@@ -98,7 +98,7 @@ struct GroupSettings {
   static GroupSettings defaults(Role role);
 };
 
-enum class View : int32_t { kNone = 0, kStack = 1, kMatrix = 2 };
+enum class View : int32_t { kNone = 0, kStack = 1, kFlatten = 2 };
 
 /// Rows and columns of each matrix that are orthogonalized as a separate matrix.
 struct PartSettings {

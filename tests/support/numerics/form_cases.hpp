@@ -146,7 +146,7 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
       {{"q", rows({{0, 4}}), whole(4), 1.0},
        {"k", rows({{4, 8}}), whole(4), 1.0},
        {"v", rows({{8, 12}}), whole(4), 1.0}});
-  add("conv", {6, 3, 2}, View::kMatrix, {});
+  add("conv", {6, 3, 2}, View::kFlatten, {});
   // Stored inputs x outputs; parts count outputs as rows.
   add("in x out", {9, 9}, View::kNone, {});
   c.params.back().transposed = true;
@@ -155,7 +155,7 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
   c.params.back().transposed = true;
   c.params.back().batch_dims = 2;
   c.params.back().row_dims = 1;
-  add("heads x head_dim x out", {3, 4, 7}, View::kMatrix, {});
+  add("heads x head_dim x out", {3, 4, 7}, View::kFlatten, {});
   c.params.back().row_dims = 2;
   add("bias", {17}, View::kNone, {}, Role::kAdamW);
   return c;

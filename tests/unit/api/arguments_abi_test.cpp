@@ -196,6 +196,23 @@ TEST_CASE("arguments: constant data can be sent without a cast", "[unit][abi]") 
   CHECK(std::equal(out, out + 3, all));
 }
 
+TEST_CASE("arguments: messages with a reserved field other than 0 are rejected", "[unit][abi]") {
+  const int32_t out = 1;
+  int32_t in = 0;
+  for (const bool send_reserved : {true, false}) {
+    muonrt_comm_t* comm = nullptr;
+    REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+    const muonrt_send_t send = {0, send_reserved ? 3 : 0, &out, sizeof out};
+    const muonrt_receive_t receive = {0, send_reserved ? 0 : 3, &in, sizeof in};
+    CHECK(muonrt_comm_exchange(comm, &send, 1, &receive, 1) == MUONRT_ERROR_INVALID_ARGUMENT);
+    const std::string message = muonrt_get_last_error();
+    CHECK(message.find(send_reserved ? "sends[0].reserved is 3" : "receives[0].reserved is 3") !=
+          std::string::npos);
+    CHECK(in == 0);
+    muonrt_comm_destroy(comm);
+  }
+}
+
 TEST_CASE("arguments: MUONRT_VERSION_AT_LEAST compares major, minor and patch", "[unit][abi]") {
   constexpr int kMajor = MUONRT_VERSION_MAJOR, kMinor = MUONRT_VERSION_MINOR,
                 kPatch = MUONRT_VERSION_PATCH;

@@ -63,9 +63,9 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
     CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  check_tcp_error("tcp.address is null");
+  check_tcp_error("options.address is null");
   tcp.address = "localhost:1234";
-  check_tcp_error("tcp.secret is null");
+  check_tcp_error("options.secret is null");
   tcp.secret = "12345678";
   tcp.secret_bytes = 8;
   check_tcp_error("rank -1 of 0");
@@ -79,12 +79,12 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
     CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  check_folder_error("folder.path is null");
+  check_folder_error("options.path is null");
   folder.path = "/tmp";
-  check_folder_error("folder.run_id is null");
+  check_folder_error("options.run_id is null");
   folder.run_id = "run";
   folder.secret_bytes = 8;
-  check_folder_error("folder.secret is null");
+  check_folder_error("options.secret is null");
   folder.secret = "1234567";
   folder.secret_bytes = 7;
   check_folder_error("secret_bytes is 7 (8 to 4096)");
@@ -132,7 +132,7 @@ TEST_CASE("rendezvous abi: port 0 is rejected if no function reports the port",
   };
   check_error(MUONRT_ERROR_INVALID_ARGUMENT, "nobody is told which port");
   tcp.listening = [](void*, const char*) { return int32_t{7}; };
-  check_error(MUONRT_ERROR_CALLBACK, "tcp.listening returned 7 for 127.0.0.1:");
+  check_error(MUONRT_ERROR_CALLBACK, "options.listening returned 7 for 127.0.0.1:");
   tcp.rank = 1;
   check_error(MUONRT_ERROR_INVALID_ARGUMENT, "'127.0.0.1:0' on rank 1");
 }

@@ -41,7 +41,7 @@ struct Made {
 List rows_by_name(const std::vector<std::string>& names, const List& sizes, const List& shape,
                   bool expert, int rank, const std::vector<int>& flat = {}) {
   const auto mesh = std::make_shared<const Mesh>(sizes, names);
-  const auto placements = placements_by_name(*mesh, expert ? -1 : 0, expert);
+  const auto placements = placements_from_names(*mesh, expert ? -1 : 0, expert);
   return naive::expand(
       Layout::from_placements(mesh, shape, placements, Reading::kOrdered, flat).runs(rank, 0));
 }
@@ -89,7 +89,7 @@ TEST_CASE("strategies: from names, the split factor counts the cuts to the right
           "[unit][strategies]") {
   const auto text = [](const std::vector<int64_t>& shape, const std::vector<std::string>& names,
                        int tp_dim, bool expert) {
-    return to_text(placements_by_name(Mesh(shape, names), tp_dim, expert));
+    return to_text(placements_from_names(Mesh(shape, names), tp_dim, expert));
   };
   CHECK(text({2, 2}, {"fsdp", "tp"}, 0, false) == "SS(0,2),S(0)");
   CHECK(text({2, 2}, {"fsdp", "tp"}, 1, false) == "S(0),S(1)");
@@ -126,7 +126,7 @@ TEST_CASE("strategies: placements from the names of a C mesh", "[unit][strategie
 
 TEST_CASE("strategies: a dimension of one rank replicates, whatever its name",
           "[unit][strategies]") {
-  CHECK(to_text(placements_by_name(Mesh({1, 1}, {"pp", "heads"}), 1, true)) == "R,R");
+  CHECK(to_text(placements_from_names(Mesh({1, 1}, {"pp", "heads"}), 1, true)) == "R,R");
 }
 
 TEST_CASE("strategies: lift a layout from each rank's submesh to all ranks", "[unit][strategies]") {

@@ -362,12 +362,26 @@ TEST_CASE("recover: the C ABI, and arguments that it rejects", "[unit][abi][reco
   recovery.survivor_policy = 2;
   rejects(trainer.optimizer, comm, "survivor_policy is 2 (0 majority, 1 any)");
   recovery.survivor_policy = MUONRT_SURVIVORS_ANY;
+  recovery.reserved = 1;
+  rejects(trainer.optimizer, comm, "recovery: reserved is 1");
+  recovery.reserved = 0;
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) == MUONRT_OK);
   CHECK(recovery.outcome == MUONRT_RECOVERY_NONE);
   CHECK(recovery.step == 1);
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, nullptr) == MUONRT_OK);
   recovery.struct_size = 3;
   rejects(trainer.optimizer, comm, "recovery: struct_size is 3");
+  struct {
+    muonrt_recovery_t known;
+    int32_t unknown[2];
+  } newer = {};
+  muonrt_recovery_init(&newer.known);
+  newer.known.struct_size = sizeof newer;
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &newer.known) == MUONRT_OK);
+  newer.unknown[1] = 1;
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &newer.known) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_get_last_error(), Catch::Contains("use a newer library"));
   CHECK(trainer.step() == MUONRT_OK);
   trainer.destroy();
   muonrt_comm_destroy(comm);
