@@ -235,8 +235,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - Other settings, such as learning rate factors, keep the values of this optimizer.
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
- * A load is also rejected, even with `partial`, if the checkpoint and the optimizer both use NorMuon
- * for a parameter, but its neurons differ, because `normuon_axis` or the parts differ.
+ * A load is also rejected, even with `partial`, if the checkpoint and the optimizer both use
+ * NorMuon for a parameter, but its neurons differ, because `normuon_axis` or the parts differ.
  *
  * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
  * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
