@@ -12,14 +12,12 @@ from sphinx.util.nodes import make_refnode
 
 import nanobind_module
 
-# A parameter of a docstring: "lr: the rate", "rows, cols: (begin, end)".
-PARAMETER = re.compile(r"((?:\*{0,2}[a-z]\w*, )*\*{0,2}[a-z]\w*): (.*)")
+# The beginning of a field of a docstring, such as ":param lr:", and all other text of the line.
+FIELD = re.compile(r"(\s*(?::(?:param|return|raises)\b[^:]*: )?)(.*)")
 # A quoted text over two lines in Doxygen's XML. Breathe would make two paragraphs of it.
 QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
 # Code and roles, which stay unchanged; everything else is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
-
-
 # A name of the C interface, or a header.
 NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+|\bmuonrt/\w+\.hp{0,2}\b)")
 
@@ -153,24 +151,10 @@ def plain(text):
 
 
 def as_restructured_text(app, what, name, obj, options, lines):
-    """Rewrites a docstring in place: plain text, in which parameters become a list."""
+    """Rewrites a docstring in place: all text except fields and code becomes plain text."""
+    if what == "module":
+        lines.clear()  # the page introduces the module
+    lines[:] = [field + plain(text) for field, text in (FIELD.match(line).groups() for line in lines)]
     bases = [base.__name__ for base in getattr(obj, "__bases__", ())]
     if what == "exception" and len(bases) > 1:
         lines += ["", f"It is derived from ``{'`` and ``'.join(bases)}``."]
-    if what == "module":
-        lines.clear()  # the page introduces the module
-    out, in_list = [], False
-    for line in lines:
-        found = PARAMETER.match(line)
-        if found:
-            if not in_list:
-                out.append("")
-            names = ", ".join(f"``{word}``" for word in found[1].split(", "))
-            out.append(f"* {names}: {plain(found[2])}")
-            in_list = True
-        elif line.strip():
-            out.append(("  " if in_list else "") + plain(line.strip()))
-        else:
-            out.append("")
-            in_list = False
-    lines[:] = out
