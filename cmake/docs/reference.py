@@ -19,7 +19,7 @@ QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
 # Code and roles, which stay unchanged; everything else is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
 # A name of the C interface, or a header.
-NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+|\bmuonrt/\w+\.hp{0,2}\b)")
+NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+(?:\(\))?|\bmuonrt/\w+\.hp{0,2}\b)")
 
 
 class PageError(Exception):
@@ -82,9 +82,9 @@ def without_duplicates(domain):
 
 
 def link_names(app, doctree, docname):
-    """Makes links of the names of types, functions, constants and headers in the text of a page."""
+    """Makes links of the names of types, functions, constants and headers in texts and signatures."""
     domain, builder = app.env.get_domain("c"), app.builder
-    unchanged = (nodes.reference, nodes.literal_block, nodes.title, addnodes.desc_signature)
+    unchanged = (nodes.reference, nodes.literal_block, nodes.title, addnodes.desc_name)
     for text in list(doctree.findall(nodes.Text)):
         parent, above = text.parent, text.parent
         while above is not None and not isinstance(above, unchanged):
@@ -97,8 +97,9 @@ def link_names(app, doctree, docname):
             if part.startswith("muonrt/") and target in app.env.all_docs:
                 link = make_refnode(builder, docname, target, None, nodes.Text(part))
             elif NAME.fullmatch(part):
-                link = domain.resolve_xref(app.env, docname, builder, "any", part,
-                                           addnodes.pending_xref(), nodes.Text(part))
+                link = domain.resolve_xref(app.env, docname, builder, "any",
+                                           part.removesuffix("()"), addnodes.pending_xref(),
+                                           nodes.Text(part))
             out.append(link or nodes.Text(part))
         if len(out) > 1:
             parent.replace(text, out)
@@ -111,10 +112,6 @@ class Absent(type):
         if name.startswith("__"):
             raise AttributeError(name)
         return Absent(name, (), {"__module__": f"{cls.__module__}.{cls.__name__}".lstrip(".")})
-
-    def __call__(cls, *args, **kwargs):
-        # As a decorator: the function that it decorates.
-        return args[0] if len(args) == 1 and callable(args[0]) else super().__call__()
 
 
 def make_absent(*names):
@@ -157,4 +154,4 @@ def as_restructured_text(app, what, name, obj, options, lines):
     lines[:] = [field + plain(text) for field, text in (FIELD.match(line).groups() for line in lines)]
     bases = [base.__name__ for base in getattr(obj, "__bases__", ())]
     if what == "exception" and len(bases) > 1:
-        lines += ["", f"It is derived from ``{'`` and ``'.join(bases)}``."]
+        lines += ["", f"It is derived from ``{bases[0]}`` and from Python's ``{bases[1]}``."]
