@@ -12,16 +12,14 @@ from sphinx.util.nodes import make_refnode
 
 import nanobind_module
 
-# A parameter of a docstring: "lr: the rate", "rows, cols: (begin, end)".
-PARAMETER = re.compile(r"((?:\*{0,2}[a-z]\w*, )*\*{0,2}[a-z]\w*): (.*)")
+# The beginning of a field of a docstring, such as ":param lr:", and all other text of the line.
+FIELD = re.compile(r"(\s*(?::(?:param|return|raises)\b[^:]*: )?)(.*)")
 # A quoted text over two lines in Doxygen's XML. Breathe would make two paragraphs of it.
 QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
 # Code and roles, which stay unchanged; everything else is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
-
-
 # A name of the C interface, or a header.
-NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+|\bmuonrt/\w+\.hp{0,2}\b)")
+NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+(?:\(\))?|\bmuonrt/\w+\.hp{0,2}\b)")
 
 
 class PageError(Exception):
@@ -84,9 +82,9 @@ def without_duplicates(domain):
 
 
 def link_names(app, doctree, docname):
-    """Makes links of the names of types, functions, constants and headers in the text of a page."""
+    """Makes links of the names of types, functions, constants and headers in texts and signatures."""
     domain, builder = app.env.get_domain("c"), app.builder
-    unchanged = (nodes.reference, nodes.literal_block, nodes.title, addnodes.desc_signature)
+    unchanged = (nodes.reference, nodes.literal_block, nodes.title, addnodes.desc_name)
     for text in list(doctree.findall(nodes.Text)):
         parent, above = text.parent, text.parent
         while above is not None and not isinstance(above, unchanged):
@@ -99,8 +97,9 @@ def link_names(app, doctree, docname):
             if part.startswith("muonrt/") and target in app.env.all_docs:
                 link = make_refnode(builder, docname, target, None, nodes.Text(part))
             elif NAME.fullmatch(part):
-                link = domain.resolve_xref(app.env, docname, builder, "any", part,
-                                           addnodes.pending_xref(), nodes.Text(part))
+                link = domain.resolve_xref(app.env, docname, builder, "any",
+                                           part.removesuffix("()"), addnodes.pending_xref(),
+                                           nodes.Text(part))
             out.append(link or nodes.Text(part))
         if len(out) > 1:
             parent.replace(text, out)
@@ -113,10 +112,6 @@ class Absent(type):
         if name.startswith("__"):
             raise AttributeError(name)
         return Absent(name, (), {"__module__": f"{cls.__module__}.{cls.__name__}".lstrip(".")})
-
-    def __call__(cls, *args, **kwargs):
-        # As a decorator: the function that it decorates.
-        return args[0] if len(args) == 1 and callable(args[0]) else super().__call__()
 
 
 def make_absent(*names):
@@ -153,24 +148,10 @@ def plain(text):
 
 
 def as_restructured_text(app, what, name, obj, options, lines):
-    """Rewrites a docstring in place: plain text, in which parameters become a list."""
-    bases = [base.__name__ for base in getattr(obj, "__bases__", ())]
-    if what == "exception" and len(bases) > 1:
-        lines += ["", f"It is derived from ``{'`` and ``'.join(bases)}``."]
+    """Rewrites a docstring in place: all text except fields and code becomes plain text."""
     if what == "module":
         lines.clear()  # the page introduces the module
-    out, in_list = [], False
-    for line in lines:
-        found = PARAMETER.match(line)
-        if found:
-            if not in_list:
-                out.append("")
-            names = ", ".join(f"``{word}``" for word in found[1].split(", "))
-            out.append(f"* {names}: {plain(found[2])}")
-            in_list = True
-        elif line.strip():
-            out.append(("  " if in_list else "") + plain(line.strip()))
-        else:
-            out.append("")
-            in_list = False
-    lines[:] = out
+    lines[:] = [field + plain(text) for field, text in (FIELD.match(line).groups() for line in lines)]
+    bases = [base.__name__ for base in getattr(obj, "__bases__", ())]
+    if what == "exception" and len(bases) > 1:
+        lines += ["", f"It is derived from ``{bases[0]}`` and from Python's ``{bases[1]}``."]

@@ -27,8 +27,8 @@ void bind_state_shard(nb::module_& module) {
       .def_prop_ro(
           "data", [](const StateShard& shard) { return shard.data; },
           nb::sig("def data(self) -> typing.Any"),
-          "The elements, in one dimension: an array over muonrt's memory as in\n"
-          ":meth:`Optimizer.state`");
+          "The elements, in one dimension: an array over muonrt's memory, as Optimizer.state()\n"
+          "returns it");
 }
 
 }  // namespace
