@@ -101,7 +101,7 @@ TEST_CASE("allocator: memory that is not aligned is rejected and released", "[un
   CHECK(fixture.create() == MUONRT_ERROR_INVALID_ARGUMENT);
   REQUIRE(given.size() == 1);
   std::ostringstream address;
-  address << "options: allocator: allocate gave 0x" << std::hex
+  address << "options: allocator: allocate returned 0x" << std::hex
           << reinterpret_cast<uintptr_t>(given[0]) << " for ";
   CHECK(fixture.message.find(address.str()) != std::string::npos);
   CHECK(fixture.message.find("not a multiple of 256") != std::string::npos);

@@ -130,7 +130,7 @@ TEST_CASE("rendezvous abi: port 0 is rejected if no function reports the port",
     CHECK(comm == nullptr);
     CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  check_error(MUONRT_ERROR_INVALID_ARGUMENT, "nobody is told which port");
+  check_error(MUONRT_ERROR_INVALID_ARGUMENT, "the other ranks cannot learn which one");
   tcp.listening = [](void*, const char*) { return int32_t{7}; };
   check_error(MUONRT_ERROR_CALLBACK, "options.listening returned 7 for 127.0.0.1:");
   tcp.rank = 1;

@@ -63,7 +63,7 @@ TEST_CASE("layout: partial gradients are numbered by mesh coordinates", "[unit][
 TEST_CASE("layout: weights of more than two dims are matrices only on request", "[unit][layout]") {
   // (out 4, in 2, 3 x 3): in is cut over tp, out over dp
   const Layout l = Layout::from_cuts(mesh({2, 2}), {4, 2, 3, 3}, {{{0}, 0}, {{1}, 1}});
-  CHECK_THROWS_WITH(blocks_of(l, 0), Contains("no matrix"));
+  CHECK_THROWS_WITH(blocks_of(l, 0), Contains("is not a matrix"));
   const Layout m = l.as_matrix();
   CHECK(m.shape() == Sizes{4, 18});
   CHECK(m.local_shape(3) == Sizes{2, 9});

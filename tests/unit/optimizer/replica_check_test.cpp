@@ -214,7 +214,7 @@ TEST_CASE("replica check: a resume, or a reset of masters, makes it due again",
       CHECK_THAT(errors[1],
                  Contains(!everywhere ? "_set_update_count on every rank) is nothing on rank 0"
                           : resume    ? "param 'other': its gradient on rank 1"
-                                      : "param 'norm': its weights on rank 1 have other bits"));
+                                      : "param 'norm': its weights on rank 1 differ from rank 0"));
     }
   }
 }
@@ -231,7 +231,7 @@ TEST_CASE("replica check: one of a thousand parameters is found with few message
     flip_gradient(kOther + 1 + 700, 2)(rank, comm.rank());
     gathered = {};
     const world::Ended end = world::attempt_only(rank, 0);
-    RANK_CHECK(end.says("param 'vector 700': its gradient on rank 2 has other bits"));
+    RANK_CHECK(end.says("param 'vector 700': its gradient on rank 2 differs from rank"));
     RANK_CHECK(gathered.most_bytes <= kExplanationBytes);
     // Ten for the bisection, then the hashes of the parameter; before them the errors of all ranks.
     RANK_CHECK(gathered.calls >= 10 && gathered.calls <= 16);
