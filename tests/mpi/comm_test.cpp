@@ -234,7 +234,7 @@ TEST_CASE("mpi nccl: an error on one rank ends the others' waits in NCCL, at any
       if (rank() == size() - 1) throw muonrt::Error(muonrt::Status::kDevice, "no way in");
       const auto deadline = muonrt::Deadline::in_ms(20'000);
       while (!deadline.passed())
-        if (const auto error = alarm.pending_error()) throw *error;
+        if (const auto pending = alarm.pending_error()) throw *pending;
       problem = "no error was received; ";
     });
   });
