@@ -62,7 +62,7 @@ TEST_CASE("direct copy: a sender keeps its memory until a slow copy has ended", 
   release.join();
   REQUIRE(errors[0]);
   CHECK(errors[0]->status() == Status::kTimeout);
-  CHECK(errors[0]->message().find("rank 1 still copied what was sent") != std::string::npos);
+  CHECK(errors[0]->message().find("rank 1 did not finish copying a message") != std::string::npos);
   CHECK(pending_copies == 0);
   CHECK_FALSE(errors[1]);
 }

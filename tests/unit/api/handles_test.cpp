@@ -347,6 +347,7 @@ TEST_CASE("handles: a thread may end inside a function of the caller", "[unit][a
         // The next call returns the error and does not block.
         const muonrt_status_t after = in_step ? trainer.step() : muonrt_comm_barrier(comm);
         CHECK(after != MUONRT_OK);
+        CAPTURE(muonrt_get_last_error());
         CHECK(error_has("thread ended inside"));
         trainer.destroy();
         muonrt_comm_destroy(comm);
