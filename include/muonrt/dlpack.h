@@ -90,9 +90,10 @@ static inline muonrt_status_t muonrt_dlpack_check_device(const muonrt_dltensor_t
                                                          enum muonrt_device device,
                                                          int32_t device_index) {
   char text[256];
-  const int given = device;
-  int reached;
+  int given, reached;
   if (device != MUONRT_DEVICE_HOST && device != MUONRT_DEVICE_CUDA) {
+    /* The signedness of an enum differs between compilers. */
+    memcpy(&given, &device, sizeof given);
     snprintf(text, sizeof text,
              "is read for device %d, but device must be %d (host) or %d (CUDA); pass the device of "
              "the optimizer",
