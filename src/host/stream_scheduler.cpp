@@ -42,9 +42,8 @@ To& cast_or_throw(From& from) {
 }
 
 Error thread_was_ended() {
-  return make_error(
-      Status::kAborted,
-      "a task's thread ended inside a callback; return from the callback instead");
+  return make_error(Status::kAborted,
+                    "a task's thread ended inside a callback; return from the callback instead");
 }
 
 /// Returns the error that a task throws. The unwinding of pthread_exit and thread cancellation is
