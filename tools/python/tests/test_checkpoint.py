@@ -74,7 +74,7 @@ def test_options_and_notes(tmp_path):
         one.load(tmp_path)
     notes = one.load(tmp_path, manifest=older, partial=True)
     assert one.steps == 2 and one.update_counts == [2, 1, 0] and len(notes) == 2
-    for word in ("'u'", "anew", "'v'", "lr_factor", "0.25", "0.1"):
+    for word in ("'u'", "is initialized", "'v'", "lr_factor", "0.25", "0.1"):
         assert word in "".join(notes), notes
 
 

@@ -217,5 +217,5 @@ def test_rendezvous_in_a_folder(tmp_path):
 
         assert on_threads(3, moves, connect) == [bytes([2] * 3), bytes([0]), bytes([1] * 2)]
         assert list(tmp_path.iterdir()) == []
-    with pytest.raises(muonrt.InvalidArgumentError, match="run id"):
+    with pytest.raises(muonrt.InvalidArgumentError, match="run_id"):
         muonrt.Comm.folder(0, 2, str(tmp_path), "run/1")
