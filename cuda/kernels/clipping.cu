@@ -118,7 +118,7 @@ class BlockSquares {
     elements_ = 0;
   }
 
-  /// Moves the window if the first element of each lane lies outside of it. Has the same result in
+  /// Moves the window if the first element of each lane is outside of it. Has the same result in
   /// all lanes of a warp.
   __device__ void place_window(const ParamView& view, int64_t first, int n) {
     const int at = static_cast<int>(threadIdx.x) * kWidth;

@@ -30,7 +30,7 @@ __device__ inline void raise(int64_t* largest, uint32_t value) {
   if (value != 0) atomicMax(reinterpret_cast<unsigned*>(largest), value);
 }
 
-/// A thread's sums of four neighboring limbs, for squares whose lowest bit lies in one of the first
+/// A thread's sums of four neighboring limbs, for squares whose lowest bit is in one of the first
 /// two. So magnitudes on both sides of a limb's boundary stay in registers.
 struct ThreadSums {
   Tally* block;

@@ -116,7 +116,7 @@ TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part fi
   CHECK(long_of("mov.u32 %r1, 3; mov.u32 %r2, 4; mov.b64 %rd1, {%r1, %r2};") == 0x400000003ull);
   CHECK(word_of("mov.u64 %rd1, 0x500000006; { .reg .b32 %temp; mov.b64 {%temp, %r1}, %rd1; }") ==
         5);
-  // The first float becomes the upper half; 3.0078125 lies between two bf16, and the even one is
+  // The first float becomes the upper half; 3.0078125 is between two bf16, and the even one is
   // chosen.
   CHECK(word_of(
             "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40408000; cvt.rn.bf16x2.f32 %r1, %f1, %f2;") ==
