@@ -4,6 +4,7 @@
  *
  * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
  * consists of safetensors files with checksums and of a manifest in JSON, manifest.json.
+ * muonrt/checkpoint_reader.h, which this header includes, reads it without an optimizer.
  *
  * @code
  * check(muonrt_optimizer_save(optimizer, "run/state", NULL));
@@ -20,6 +21,7 @@
 #define MUONRT_CHECKPOINT_H
 
 #include "muonrt/base.h"
+#include "muonrt/checkpoint_reader.h"
 #include "muonrt/optimizer.h"
 
 #ifdef __cplusplus

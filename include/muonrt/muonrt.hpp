@@ -9,11 +9,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "muonrt/checkpoint_reader.hpp"
+#include "muonrt/error.hpp"
 #include "muonrt/muonrt.h"
 
 #if !MUONRT_VERSION_AT_LEAST(0, 1, 0)
@@ -24,59 +25,12 @@ namespace muonrt {
 // The version is a part of the symbols' names, so that a program can also link a static libmuonrt.
 inline namespace v0 {
 
-/// A call returned an error. what() contains the status and the text of muonrt_get_last_error().
-class Error : public std::runtime_error {
- public:
-  /// @param status  The status of the call that failed last on this thread.
-  explicit Error(muonrt_status_t status)
-      : std::runtime_error(std::string(muonrt_status_get_name(status)) + ": " +
-                           muonrt_get_last_error()),
-        status_(status) {}
-  /// @return The status, one of MUONRT_ERROR_*.
-  muonrt_status_t status() const noexcept { return status_; }
-
- private:
-  muonrt_status_t status_;
-};
-
-/// Returns `status` if it is MUONRT_OK or MUONRT_SKIPPED, otherwise throws Error.
-inline muonrt_status_t check(muonrt_status_t status) {
-  if (status != MUONRT_OK && status != MUONRT_SKIPPED) throw Error(status);
-  return status;
-}
-
 namespace detail {
 struct Delete {
   void operator()(muonrt_comm_t* p) const noexcept { muonrt_comm_destroy(p); }
   void operator()(muonrt_optimizer_t* p) const noexcept { muonrt_optimizer_destroy(p); }
   void operator()(muonrt_thread_group_t* p) const noexcept { muonrt_thread_group_destroy(p); }
 };
-
-/// The value that `call(&value, arguments...)` writes.
-template <class T, class Call, class... Arguments>
-T value(Call call, Arguments... arguments) {
-  T out{};
-  check(call(&out, arguments...));
-  return out;
-}
-
-/// The whole text that `call(buffer, capacity, needed)` writes.
-template <class Call>
-std::string text(Call call) {
-  int64_t needed = 0;
-  check(call(nullptr, 0, &needed));
-  std::string out(static_cast<std::string::size_type>(needed), '\0');
-  check(call(&out[0], needed + 1, &needed));
-  return out;
-}
-
-/// A struct whose fields have their defaults.
-template <class T>
-T filled(void (*init)(T*, uint32_t)) {
-  T out;
-  init(&out, sizeof out);
-  return out;
-}
 }  // namespace detail
 
 /// A communicator; see muonrt/comm.h. Movable; the destructor calls muonrt_comm_destroy().

@@ -133,6 +133,14 @@ void muonrt_save_options_init_sized(muonrt_save_options_t* options, uint32_t siz
                      [](muonrt_save_options_t& out) { out.keep = muonrt::SaveSettings().keep; });
 }
 
+void muonrt_checkpoint_info_init_sized(muonrt_checkpoint_info_t* info, uint32_t size) {
+  muonrt::fill_sized(info, size);
+}
+
+void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* tensor, uint32_t size) {
+  muonrt::fill_sized(tensor, size);
+}
+
 void muonrt_load_options_init_sized(muonrt_load_options_t* options, uint32_t size) {
   muonrt::fill_sized(options, size);
 }

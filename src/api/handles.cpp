@@ -9,7 +9,7 @@ namespace muonrt::api {
 namespace {
 
 constexpr HandleKind kKinds[] = {HandleKind::kComm, HandleKind::kThreadGroup,
-                                 HandleKind::kOptimizer};
+                                 HandleKind::kOptimizer, HandleKind::kCheckpoint};
 
 const char* name_of(HandleKind kind) {
   switch (kind) {
@@ -19,6 +19,8 @@ const char* name_of(HandleKind kind) {
       return "a thread group";
     case HandleKind::kOptimizer:
       return "an optimizer";
+    case HandleKind::kCheckpoint:
+      return "a checkpoint";
   }
   return "no handle of muonrt";
 }

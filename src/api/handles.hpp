@@ -10,6 +10,7 @@
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
 #include "state/background_save.hpp"
+#include "state/checkpoint_reader.hpp"
 
 // A handle has a head and a body. The head is never freed, so the library can detect a destroyed
 // handle, or a handle of the wrong type, without reading freed memory.
@@ -20,6 +21,7 @@ enum class HandleKind : uint64_t {
   kComm = 0x6d6d6f632d72756d,
   kThreadGroup = 0x7075672d72756d67,
   kOptimizer = 0x74706f2d72756d6f,
+  kCheckpoint = 0x706b632d72756d6f,
 };
 
 struct HandleHeader {
@@ -123,4 +125,12 @@ struct muonrt_optimizer {
   // Of the last muonrt_optimizer_get_state_shards().
   std::unique_ptr<muonrt::api::BorrowedStorage> state_shards;
   std::string load_notes;  // of the last load
+};
+
+struct muonrt_checkpoint {
+  static constexpr auto kKind = muonrt::api::HandleKind::kCheckpoint;
+  static constexpr const char* kArgument = "checkpoint";
+
+  muonrt::api::HandleHeader head{kKind};
+  std::unique_ptr<muonrt::CheckpointReader> body;
 };

@@ -41,6 +41,7 @@ struct Manifest {
 constexpr int64_t kMaxSaves = 9999999999;
 constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
+constexpr int32_t kCheckpointVersion = 1;
 
 /// @param name  of a kept manifest; "": the newest.
 std::string manifest_path(const std::string& folder, const std::string& name);

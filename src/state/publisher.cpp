@@ -26,14 +26,6 @@ std::string older_name(const Manifest& manifest) {
              digits_of(static_cast<uint64_t>(manifest.step), kStepDigits, 10), kJson);
 }
 
-bool is_older(std::string_view name) {
-  const size_t save = std::string_view(kOlder).size(), step = save + kSaveDigits + 1;
-  return name.starts_with(kOlder) && name.size() == step + kStepDigits + 5 &&
-         name.ends_with(kJson) && name[step - 1] == '-' &&
-         is_number(name.substr(save, kSaveDigits), "0123456789") &&
-         is_number(name.substr(step, kStepDigits), "0123456789");
-}
-
 constexpr std::string_view kPrefix = "muonrt-";
 constexpr size_t kIdDigits = 16, kRankDigits = 5;
 
@@ -49,6 +41,14 @@ bool is_of_a_save(std::string_view name) {
 }
 
 }  // namespace
+
+bool is_older_manifest(std::string_view name) {
+  const size_t save = std::string_view(kOlder).size(), step = save + kSaveDigits + 1;
+  return name.starts_with(kOlder) && name.size() == step + kStepDigits + 5 &&
+         name.ends_with(kJson) && name[step - 1] == '-' &&
+         is_number(name.substr(save, kSaveDigits), "0123456789") &&
+         is_number(name.substr(step, kStepDigits), "0123456789");
+}
 
 std::string rank_file(const std::string& id, int rank) {
   return cat(kPrefix, id, "-", digits_of(static_cast<uint64_t>(rank), kRankDigits, 10),
@@ -87,7 +87,7 @@ void Publisher::write(std::string_view text, const std::string& name) {
 int64_t Publisher::keep_newest(int64_t keep) {
   int64_t last = 0;
   for (const std::string& name : files_.list(folder_))
-    if (is_older(name))
+    if (is_older_manifest(name))
       last = std::max<int64_t>(last, std::stoll(name.substr(std::strlen(kOlder), kSaveDigits)));
   const std::string path = folder_ + "/" + kManifestName;
   if (!files_.exists(path)) return last;
@@ -113,7 +113,7 @@ void Publisher::clean(const Manifest& newest, int64_t keep) {
     const std::vector<std::string> names = files_.list(folder_);
     for (const ManifestFile& file : newest.files) named.insert(file.name);
     for (const std::string& name : names)
-      if (is_older(name)) older.insert(name);
+      if (is_older_manifest(name)) older.insert(name);
     std::vector<std::string> unused;
     int64_t left = keep - 1;
     for (auto name = older.rbegin(); name != older.rend(); ++name) {

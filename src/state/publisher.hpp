@@ -11,6 +11,9 @@ namespace muonrt {
 /// Name of the file in the folder that a save locks.
 constexpr const char* kLockName = ".muonrt-lock";
 
+/// Returns whether `name` is manifest-SAVE-STEP.json, the manifest of an older checkpoint.
+bool is_older_manifest(std::string_view name);
+
 // Names of files of the checkpoint `id`.
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);

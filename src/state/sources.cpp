@@ -1,9 +1,6 @@
 #include "state/sources.hpp"
 
 #include <algorithm>
-#include <numeric>
-
-#include "base/checked.hpp"
 
 namespace muonrt {
 
@@ -14,7 +11,11 @@ constexpr int64_t kResident = 1 << 25;  // bytes of files that may stay in memor
 constexpr auto kNeurons = static_cast<int32_t>(StateKind::kNormuon);
 
 int64_t product(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, checked_mul);
+  int64_t out = 1;
+  for (const int64_t size : shape)
+    MUONRT_REQUIRE(!__builtin_mul_overflow(out, size, &out), Status::kCorrupt, "a tensor of shape ",
+                   shape, " has more than 2^63 - 1 elements; load another checkpoint");
+  return out;
 }
 
 }  // namespace
@@ -102,6 +103,11 @@ int64_t StateSources::numel_in_files(const std::string& param, int32_t kind,
     found += sources[i].shard->extent.numel();  // at most 2^63 bytes of files
   }
   return needed;
+}
+
+int64_t StateSources::shards(const std::string& param, int32_t kind) const {
+  const Tensor* const tensor = find(param, kind);
+  return tensor ? std::ssize(tensor->sources) : 0;
 }
 
 std::string StateSources::where(const std::string& param, int32_t kind, int64_t element) const {
