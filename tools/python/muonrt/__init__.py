@@ -4,6 +4,8 @@ import atexit as _atexit
 
 from . import _core, _errors
 from ._core import (
+    Checkpoint,
+    CheckpointTensor,
     Comm,
     Group,
     Layout,
@@ -20,8 +22,8 @@ from ._core import (
 from ._errors import *  # noqa: F403
 
 __all__ = [
-    "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param", "Part", "QkClip", "StateShard",
-    "StepReport", "ThreadGroup", "build_info", "route", "version",
+    "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param",
+    "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info", "route", "version",
 ]
 __all__ += _errors.__all__
 

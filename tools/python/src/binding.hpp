@@ -334,6 +334,7 @@ void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
+void bind_checkpoint_reader(nb::module_& module);
 /// Close all optimizers and communicators that no other thread uses, so that their peers receive
 /// the last messages of this rank before its process ends.
 void close_optimizers();

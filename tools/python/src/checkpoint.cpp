@@ -46,11 +46,7 @@ std::vector<std::string> load(Optimizer& optimizer, const Path& folder,
   options.partial = partial ? 1 : 0;
   optimizer.run(
       [&](muonrt_optimizer_t* c) { return muonrt_optimizer_load(c, folder.c_str(), &options); });
-  const std::string text = optimizer.load_notes();
-  std::vector<std::string> notes;
-  for (size_t at = 0; at < text.size(); at += notes.back().size() + 1)
-    notes.push_back(text.substr(at, text.find('\n', at) - at));
-  return notes;
+  return optimizer.load_notes();
 }
 
 }  // namespace

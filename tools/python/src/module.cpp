@@ -78,4 +78,5 @@ NB_MODULE(_core, module) {
   bind_parts(module);
   bind_param(module);
   bind_optimizer(module);
+  bind_checkpoint_reader(module);
 }

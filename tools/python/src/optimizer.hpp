@@ -81,9 +81,9 @@ class Optimizer {
       return call(buffer, capacity, needed, get(), json ? MUONRT_FORMAT_JSON : MUONRT_FORMAT_TEXT);
     });
   }
-  std::string load_notes() {
+  std::vector<std::string> load_notes() {
     Busy busy(busy_, "the optimizer");
-    return muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
+    return muonrt::detail::lines([&](char* buffer, int64_t capacity, int64_t* needed) {
       return muonrt_optimizer_get_load_notes(buffer, capacity, needed, get());
     });
   }
