@@ -10,11 +10,12 @@ constexpr int64_t kGivenOut = 1 << 18;  // elements of one call of `take`
 constexpr int64_t kResident = 1 << 25;  // bytes of files that may stay in memory
 constexpr auto kNeurons = static_cast<int32_t>(StateKind::kNormuon);
 
-int64_t product(const std::vector<int64_t>& shape) {
+int64_t product(const std::vector<int64_t>& shape, std::string_view param) {
   int64_t out = 1;
   for (const int64_t size : shape)
-    MUONRT_REQUIRE(!__builtin_mul_overflow(out, size, &out), Status::kCorrupt, "a tensor of shape ",
-                   shape, " has more than 2^63 - 1 elements; load another checkpoint");
+    MUONRT_REQUIRE(!__builtin_mul_overflow(out, size, &out), Status::kCorrupt, "param ",
+                   in_quotes(param), ": a tensor of shape ", shape,
+                   " has more than 2^63 - 1 elements; load another checkpoint");
   return out;
 }
 
@@ -59,7 +60,8 @@ void StateSources::add(std::unique_ptr<ShardFile> opened) {
                    "checkpoint");
     Tensor& tensor = at(shard.param, shard.kind);
     // The first shard gives the number of neurons.
-    if (shard.kind == kNeurons && tensor.numel == 0) tensor.numel = product(shard.extent.shape);
+    if (shard.kind == kNeurons && tensor.numel == 0)
+      tensor.numel = product(shard.extent.shape, shard.param);
     const char* const problem = problem_of(shard.extent, tensor.numel);
     MUONRT_REQUIRE(!problem, Status::kCorrupt, where(), ": ", problem, "; load another checkpoint");
     tensor.sources.push_back({&file, &shard});
@@ -77,7 +79,7 @@ StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) {
   if (found != tensors_.end()) return found->second;
   const auto saved = params_.find(param);
   const bool known = kind != kNeurons && saved != params_.end();
-  return tensors_[{param, kind}] = Tensor{known ? product(saved->second->shape) : 0};
+  return tensors_[{param, kind}] = Tensor{known ? product(saved->second->shape, param) : 0};
 }
 
 const StateSources::Tensor* StateSources::find(const std::string& param, int32_t kind) const {
