@@ -11,7 +11,9 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <functional>
@@ -62,6 +64,58 @@ inline bool is_true(nb::handle object) {
 /// Returns "(4, 3)", as Python prints a shape.
 std::string shape_text(const std::vector<int64_t>& shape);
 
+/// Calls a function that waits for the GIL, or runs Python code. While the interpreter is
+/// finalized, Python ends such a thread by unwinding its stack, and a function that is noexcept,
+/// such as a destructor, would then end the process. The thread sleeps instead until the process
+/// has ended.
+template <class Call>
+auto or_sleep(const Call& call) {
+  // The unwinding cannot be caught inside of another handler, but it calls destructors.
+  struct Sleep {
+    bool unwound = true;
+    ~Sleep() {
+      while (unwound) pause();
+    }
+  } sleep;
+  try {
+    if constexpr (std::is_void_v<decltype(call())>) {
+      call();
+      sleep.unwound = false;
+    } else {
+      auto value = call();
+      sleep.unwound = false;
+      return value;
+    }
+  } catch (const std::exception&) {
+    sleep.unwound = false;
+    throw;
+  }
+}
+/// Releases the GIL until the end of the scope.
+class GilReleased {
+ public:
+  GilReleased() : state_(PyEval_SaveThread()) {}
+  ~GilReleased() {
+    or_sleep([&] { PyEval_RestoreThread(state_); });
+  }
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+/// Holds the GIL until the end of the scope, in any thread.
+class GilAcquired {
+ public:
+  GilAcquired() : state_(or_sleep([] { return PyGILState_Ensure(); })) {}
+  ~GilAcquired() { PyGILState_Release(state_); }
+  GilAcquired(const GilAcquired&) = delete;
+  GilAcquired& operator=(const GilAcquired&) = delete;
+
+ private:
+  const PyGILState_STATE state_;
+};
+
 /// Marks a handle as in use by this thread. Throws INVALID_STATE if another thread uses it.
 class Busy {
  public:
@@ -83,6 +137,18 @@ template <class T>
 std::set<T*>& alive() {
   static std::set<T*> all;
   return all;
+}
+
+/// Adds the communicators of the objects of a class that other threads use.
+template <class T>
+void list_used_comms(std::vector<std::shared_ptr<muonrt_comm_t>>& comms) {
+  for (T* object : alive<T>())
+    if (object->in_use()) comms.push_back(object->comm());
+}
+template <class T>
+bool any_in_use() {
+  const std::set<T*>& all = alive<T>();
+  return std::any_of(all.begin(), all.end(), [](const T* object) { return object->in_use(); });
 }
 
 /// Closes the objects of a class that no other thread uses. Closing an object may release the GIL,
@@ -113,6 +179,7 @@ struct Comm {
     handle.reset();
   }
   bool in_use() const { return busy; }
+  std::shared_ptr<muonrt_comm_t> comm() const { return handle; }
   muonrt_comm_t* get() const {
     if (!handle) refuse(MUONRT_ERROR_INVALID_STATE, "the communicator is closed");
     return handle.get();
@@ -334,10 +401,10 @@ void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
-/// Close all optimizers and communicators that no other thread uses, so that their peers receive
-/// the last messages of this rank before its process ends.
-void close_optimizers();
-void close_comms();
+/// Closes all optimizers and communicators, so that their peers receive the last messages of this
+/// rank before its process ends. Those that other threads still use, such as daemon threads, are
+/// aborted first, and remain open if their calls do not end within 5 seconds.
+void close_everything();
 
 }  // namespace binding
 
