@@ -57,9 +57,8 @@ class Muon(torch.optim.Optimizer):
     :param adamw: further settings of muonrt.Group for AdamW. They are fixed.
     :param process_group: the ranks that hold the parameters. None: all ranks. With pipeline
         parallelism, create one optimizer per stage.
-    :param interface: on several machines, the name or address of the network interface at which
-        the group's first rank listens. Default: GLOO_SOCKET_IFNAME, or the first address of that rank
-        that answers.
+    :param interface: on several machines, the name or address of the interface at which the group's
+        first rank listens. Default: GLOO_SOCKET_IFNAME, or any of its addresses that answers.
     :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors it
         is one of Comm.nccl or Comm.staged.
     :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
