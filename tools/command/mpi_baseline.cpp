@@ -55,7 +55,7 @@ class AllToAll final : public MpiBaseline {
 }  // namespace
 
 std::unique_ptr<MpiBaseline> MpiBaseline::of(int rank, const ExchangeSizes& sizes, double timeout) {
-  if (!under_launcher()) return nullptr;
+  if (!under_mpi()) return nullptr;
   const auto me = static_cast<size_t>(rank);
   Side out, in;
   // Every rank looks at all, so that all come to the same answer.

@@ -33,7 +33,7 @@ struct Measured {
   int64_t wrong = 0;
 };
 
-bool reference_is_mpi(const Arguments& a) { return under_launcher() && !a.where.cuda(); }
+bool reference_is_mpi(const Arguments& a) { return under_mpi() && !a.where.cuda(); }
 
 Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes) {
   const auto workload =

@@ -15,6 +15,7 @@
 #include "command/progress.hpp"
 #include "command/validators.hpp"
 #include "command/verify/sharded.hpp"
+#include "layout/parse.hpp"
 #include "train/mesh.hpp"
 
 namespace muonrt::tool {
@@ -164,12 +165,10 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
 }
 
 LayoutWords words_of(const train::TrainMesh& mesh) {
-  std::vector<std::string> names;
-  for (int k = 0; k < mesh.c_mesh().ndim; ++k) names.emplace_back(mesh.c_mesh().names[k]);
   LayoutWords out;
   out.mesh = mesh.text();
-  out.placements = named_placements(names, {"", {1, 1}, true, {}});
-  out.stack = named_placements(names, {"", {1, 1, 1}, true, {}});
+  out.placements = to_text(named_placements(parse_mesh(out.mesh), {"", {1, 1}, true, {}}));
+  out.stack = to_text(named_placements(parse_mesh(out.mesh), {"", {1, 1, 1}, true, {}}));
   return out;
 }
 
@@ -250,8 +249,8 @@ void add_bench_step(CLI::App& bench, Work& work) {
       ->capture_default_str();
   command->add_option(
       "--mesh", a->mesh,
-      "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
-      "distributes experts, every other name replicates");
+      "name=size,...: fsdp or dp_shard cuts the rows of matrices, tp their columns, ep distributes "
+      "experts, dp or dp_replicate replicates");
   add_iterations(*command, "steps", "; the first is checked", a->warmup, a->iters);
   command->add_option("--threads", a->threads, "compute threads of a rank")
       ->check(CLI::Range(1, 256))

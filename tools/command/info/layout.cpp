@@ -13,6 +13,7 @@
 #include "command/table.hpp"
 #include "command/validators.hpp"
 #include "layout/parse.hpp"
+#include "layout/strategies.hpp"
 #include "muonrt/layout.h"
 #include "opt_json/output_file.hpp"
 
@@ -160,9 +161,21 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   }
 }
 
+/// The placements that the names of the mesh select, for a text without placements, cuts and
+/// shards.
+std::string placements_by_names(const LayoutText& text) {
+  const auto dims = std::ssize(parse_list(text.shape, "shape"));
+  const Mesh mesh = parse_mesh(text.mesh, text.rank_array);
+  const auto named = placements_from_names(mesh, dims > 1 ? 1 : -1, /*expert=*/false);
+  return to_text(dims > 0 ? named : std::vector<Placement>(named.size()));
+}
+
 int run(const Arguments& arguments) {
   LayoutText text = arguments.text;
   std::replace(text.flat_dims.begin(), text.flat_dims.end(), ',', '*');
+  if ((text.placements + text.cuts + text.partial + text.row_bounds + text.owner + text.flat)
+          .empty())
+    text.placements = placements_by_names(text);
   const Layout layout = layout_from_text(text);
   const auto at_most = [](const char* option, int dims) {
     MUONRT_REQUIRE(dims <= MUONRT_MAX_DIMS, Status::kInvalidArgument, option, " has ", dims,
@@ -196,8 +209,8 @@ void add_layout(CLI::App& app, Work& work) {
       ->check(CLI::Range(1, kMaxRanks));
   command->add_option(
       "--placements", t.placements,
-      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without placements "
-      "and cuts every rank holds everything");
+      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without placements and cuts the "
+      "names decide: fsdp or dp_shard cuts dimension 0, tp dimension 1, dp or dp_replicate none");
   command->add_option("--reading", t.reading, "of the placements: literal or ordered");
   command->add_option("--flat-dims", t.flat_dims,
                       "ordered: mesh dimensions that FSDP cuts as one, last: dp_shard*cp");

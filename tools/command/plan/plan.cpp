@@ -95,9 +95,10 @@ void add_problem(CLI::App* command, Arguments& a) {
                    fmt::format("{}, or shapes: 768x768x4,3072x768", fmt::join(model_names(), ", ")))
       ->capture_default_str();
   command
-      ->add_option("--mesh", a.mesh,
-                   "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
-                   "distributes experts, ddp holds partial gradients, every other name replicates")
+      ->add_option(
+          "--mesh", a.mesh,
+          "name=size,...: fsdp or dp_shard cuts the rows of matrices, tp their columns, ep "
+          "distributes experts, ddp holds partial gradients, dp or dp_replicate replicates")
       ->capture_default_str();
   command->add_option("--placements", a.placements.params,
                       "instead of the names: \"R,S(0)\" for each mesh dimension, for every tensor "
