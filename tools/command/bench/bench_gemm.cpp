@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/checked.hpp"
 #include "command/bench/bench_timer.hpp"
 #include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
@@ -41,7 +40,7 @@ struct Operand {
   Operand(Workbench& bench, int64_t rows, int64_t cols, int64_t count, DType dtype, int64_t sets) {
     first = {nullptr, dtype, rows, cols, bench.ops().leading_dimension(cols, dtype), count, 0};
     first.stride = rows * first.ld;
-    bytes = round_up(count * first.stride * size_of(dtype), 256);
+    bytes = (count * first.stride * size_of(dtype) + 255) / 256 * 256;
     memory = Buffer(bench.device(), sets * bytes);
     first.data = memory.data();
   }

@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "command/table.hpp"
 #include "command/validators.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

@@ -1,3 +1,4 @@
+#include "show/table.hpp"
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "command/table.hpp"
 
 namespace muonrt::tool {
 

@@ -7,15 +7,13 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.hpp"
-#include "base/text.hpp"
 #include "command/command.hpp"
 #include "command/plan/model_plan.hpp"
-#include "command/table.hpp"
 #include "command/validators.hpp"
 #include "optimizer/consistency_check.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -69,11 +67,11 @@ int run(const Arguments& a) {
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model = json_object({{"name", json_text(a.model)},
-                                           {"tensors", cat(total.tensors)},
-                                           {"parameters", cat(total.elements)},
-                                           {"muon_tensors", cat(total.muon_tensors)},
-                                           {"muon_matrices", cat(total.muon_matrices)},
-                                           {"muon_parameters", cat(total.muon_elements)}});
+                                           {"tensors", std::to_string(total.tensors)},
+                                           {"parameters", std::to_string(total.elements)},
+                                           {"muon_tensors", std::to_string(total.muon_tensors)},
+                                           {"muon_matrices", std::to_string(total.muon_matrices)},
+                                           {"muon_parameters", std::to_string(total.muon_elements)}});
     fmt::print("{}\n", json_object({{"model", model},
                                     {"mesh", json_text(a.mesh)},
                                     {"seconds", fmt::format("{}", seconds)},

@@ -10,9 +10,9 @@
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
 #include "command/progress.hpp"
-#include "command/table.hpp"
 #include "command/verify/catalogue.hpp"
 #include "command/verify/expected.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
