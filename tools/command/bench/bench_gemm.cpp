@@ -8,6 +8,7 @@
 #include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
+#include "command/validators.hpp"
 
 namespace muonrt::tool {
 
@@ -266,11 +267,9 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
   auto a = std::make_shared<Arguments>();
   a->shapes = {"256x256", "256x1024", "1024x1024"};
   add_product_options(*command, *a);
-  command
-      ->add_option("--values", a->values,
-                   "random (normal), or zeros, which show the influence of power on the speed")
-      ->check(CLI::IsMember({"random", "zeros"}))
-      ->capture_default_str();
+  with_default(*command, "--values", a->values,
+               "random (normal), or zeros, which show the influence of power on the speed",
+               CLI::IsMember({"random", "zeros"}));
   command->add_option("--plant", a->plant)->group("");
   command->add_option("--plant-nan", a->plant_nan)->group("");
   add_device_options(*command, *a);
