@@ -1,5 +1,6 @@
 """What the scripts share: folders of their own, removed when a script ends, however it does; its problems."""
 import atexit
+import os
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,19 @@ def folder(name):
     path = Path(tempfile.mkdtemp(prefix=f"muonrt-{name}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
+
+
+def processes(program, mark):
+    """{process: environment} of those that run `program` with NAME=VALUE in their environment."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "environ").read_bytes().split(b"\0")
+            if mark.encode() in words and os.readlink(process / "exe") == str(program):
+                found[int(process.name)] = words
+        except OSError:
+            continue
+    return found
 
 
 def check(condition, *what):
