@@ -48,8 +48,8 @@ class OutputFolder {
   std::string option_, work_, lock_path_;
   std::filesystem::path target_;
   bool replaces_;
-  std::string run_;         // text that names this run in the lock file
-  std::string before_;      // state of `target_`; "": it is missing or empty
+  std::string run_;     // text that names this run in the lock file
+  std::string before_;  // state of `target_`; "": it is missing or empty
   /// The open file `lock_path_`, which is locked.
   struct Lock {
     int file = -1;

@@ -102,9 +102,10 @@ void ShardWriter::write_index() {
       map.emplace_back(entry.name, json_text(shard.name));
     }
   }
-  const std::string text = json_object({{"metadata", json_object({{"total_size", std::to_string(total)}})},
-                                        {"weight_map", json_object(map)}}) +
-                           "\n";
+  const std::string text =
+      json_object({{"metadata", json_object({{"total_size", std::to_string(total)}})},
+                   {"weight_map", json_object(map)}}) +
+      "\n";
   const std::string name = name_ + ".safetensors.index.json";
   open(name);
   append(text.data(), std::ssize(text));

@@ -89,8 +89,7 @@ bool reference_is_mpi(const Arguments& a) { return under_launcher() && !a.where.
 Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes) {
   const auto workload =
       ExchangeWorkload::of(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
-  const auto mpi =
-      a.where.cuda() ? nullptr : mpi_exchange(comm.rank(), sizes, a.where.timeout);
+  const auto mpi = a.where.cuda() ? nullptr : mpi_exchange(comm.rank(), sizes, a.where.timeout);
   Measured out;
   int64_t wrong = 0;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {

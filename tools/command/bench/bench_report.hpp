@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-
 namespace muonrt::tool {
 
 /// Of at least one value.

@@ -35,11 +35,12 @@ int world_of(const Layout& layout, int asked) {
   const auto& ranks = layout.mesh().ranks();
   const int last = *std::max_element(ranks.begin(), ranks.end());
   if (last >= kMaxRanks)
-    throw std::runtime_error(fmt::format(
-        "--rank-array or --mesh: rank {} is too large for a table; stay below {}", last, kMaxRanks));
+    throw std::runtime_error(
+        fmt::format("--rank-array or --mesh: rank {} is too large for a table; stay below {}", last,
+                    kMaxRanks));
   if (asked != 0 && asked <= last)
-    throw std::runtime_error(fmt::format(
-        "--world is {}, but the mesh has rank {}; give {} or more", asked, last, last + 1));
+    throw std::runtime_error(fmt::format("--world is {}, but the mesh has rank {}; give {} or more",
+                                         asked, last, last + 1));
   return std::max(asked, last + 1);
 }
 
@@ -167,8 +168,9 @@ int run(const Arguments& arguments) {
   const Layout layout = layout_from_text(text);
   const auto at_most = [](const char* option, int dims) {
     if (dims > MUONRT_MAX_DIMS)
-      throw std::runtime_error(fmt::format("{} has {} dimensions, but an optimizer takes {} at most",
-                                           option, dims, MUONRT_MAX_DIMS));
+      throw std::runtime_error(
+          fmt::format("{} has {} dimensions, but an optimizer takes {} at most", option, dims,
+                      MUONRT_MAX_DIMS));
   };
   at_most("--shape", layout.dims());
   at_most("--mesh", layout.mesh().dims());

@@ -45,8 +45,7 @@ std::string layout_picture(const Layout& given) {
   const Layout layout = given.as_matrix();
   const auto [rows, cols] = matrix_shape(layout);
   if (rows == 0 || cols == 0)
-    throw std::runtime_error(
-        "picture: the tensor has no elements to draw; give a shape without 0");
+    throw std::runtime_error("picture: the tensor has no elements to draw; give a shape without 0");
   const std::string shape =
       given.shape().empty() ? "scalar" : fmt::format("{}", fmt::join(given.shape(), " x "));
   std::string subtitle = given.describe();
