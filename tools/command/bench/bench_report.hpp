@@ -1,4 +1,3 @@
-#include "show/table.hpp"
 #pragma once
 
 #include <cstdint>
@@ -6,6 +5,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
