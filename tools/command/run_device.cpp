@@ -45,9 +45,11 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
   command.add_flag("--portable-gemm", where.portable_gemm,
                    "portable loops instead of the library's matrix products: slow");
   command.add_flag("--graphs", where.graphs, "GPU: replay Newton-Schulz as CUDA graphs");
-  with_default(command, "--symmetric", where.symmetric,
-               "GPU: implementation of symmetric products: default, vendor, sm80 or sm90",
-               one_of(kSymmetric));
+  command
+      .add_option("--symmetric", where.symmetric,
+                  "GPU: implementation of symmetric products: default, vendor, sm80 or sm90")
+      ->check(one_of(kSymmetric))
+      ->capture_default_str();
 }
 
 void set_device(OptimizerOptions& options, const RunDevice& where, int rank) {
