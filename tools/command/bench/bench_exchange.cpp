@@ -28,19 +28,6 @@ namespace muonrt::tool {
 
 namespace {
 
-struct Arguments {
-  int ranks = 0, warmup = 2, iters = 10, factor = 4;
-  int64_t min_bytes = 1024, max_bytes = int64_t{64} << 20;
-  bool json = false;
-  RunDevice where;
-};
-
-/// Milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all ranks.
-struct Measured {
-  std::vector<double> ours, reference;
-  int64_t wrong = 0;
-};
-
 #if MUONRT_TOOL_MPI
 /// One side of an exchange: bytes by peer, and where they begin.
 struct Side {
@@ -83,6 +70,19 @@ std::function<double()> mpi_exchange([[maybe_unused]] int rank,
   return nullptr;
 #endif
 }
+
+struct Arguments {
+  int ranks = 0, warmup = 2, iters = 10, factor = 4;
+  int64_t min_bytes = 1024, max_bytes = int64_t{64} << 20;
+  bool json = false;
+  RunDevice where;
+};
+
+/// Milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all ranks.
+struct Measured {
+  std::vector<double> ours, reference;
+  int64_t wrong = 0;
+};
 
 bool reference_is_mpi(const Arguments& a) { return under_launcher() && !a.where.cuda(); }
 

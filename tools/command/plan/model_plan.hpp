@@ -19,7 +19,7 @@ struct PlacementWords {
 OptimizerSettings model_settings(DeviceKind kind = DeviceKind::kHost);
 
 /// The input of the planner for these tensors with the default settings of both groups.
-/// Throws if the mesh, a shape or placements cannot be parsed.
+/// Errors: INVALID_ARGUMENT if the mesh, a shape or placements cannot be parsed.
 /// @param mesh     "dp=16,fsdp=8,ep=8"; the names select the cuts (named_placements), and the ranks
 /// of
 ///                 ddp hold partial gradients.
