@@ -8,7 +8,7 @@
 #include <set>
 
 #include "command/progress.hpp"
-#include "command/table.hpp"
+#include "show/table.hpp"
 #include "state/conversions.hpp"
 #include "state/digits.hpp"
 

@@ -9,7 +9,7 @@
 #include "command/output_folder.hpp"
 #include "command/progress.hpp"
 #include "command/shards.hpp"
-#include "command/table.hpp"
+#include "show/table.hpp"
 #include "state/conversions.hpp"
 
 namespace muonrt::tool {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "command/table.hpp"
+#include "show/table.hpp"
 #include "state/digits.hpp"
 #include "state/files.hpp"
 

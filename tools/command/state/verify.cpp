@@ -7,7 +7,7 @@
 
 #include "base/checked.hpp"
 #include "command/progress.hpp"
-#include "command/table.hpp"
+#include "show/table.hpp"
 #include "state/digits.hpp"
 #include "state/element_hash.hpp"
 #include "state/moments.hpp"
