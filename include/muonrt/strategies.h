@@ -99,10 +99,10 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * Makes placements from the usual names of mesh dimensions.
  *
  * A dimension of one rank replicates. The names of the other dimensions mean:
- *   - fsdp, dp_shard, zero, hsdp_shard, dp_shard_cp, efsdp: shards tensor dimension 0;
+ *   - fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp: shards tensor dimension 0;
  *   - tp: shards tensor dimension `tp_dim`, or replicates if `tp_dim` is -1;
  *   - ep: shards tensor dimension 0 if `expert` is 1, otherwise replicates;
- *   - dp, ddp, dp_replicate, hsdp_replicate, cp, sp: replicates.
+ *   - dp, ddp, dp_replicate, hsdp_replicate, replicate, cp, sp: replicates.
  *
  * The characters "." and "_" are equal in these names. The ranks of "pp" hold different parameters,
  * so pass a mesh of one pipeline stage.
@@ -127,7 +127,8 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or a mesh dimension of
- *     more than one rank is called "pp" or has an unknown name; `placements` is unchanged;
+ *     more than one rank is called "pp" or has an unknown name. The message has the nearest known
+ *     name, and `placements` is unchanged;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,

@@ -9,8 +9,42 @@ namespace muonrt {
 
 namespace {
 
-bool any_of(std::string_view name, std::initializer_list<std::string_view> known) {
-  return std::find(known.begin(), known.end(), name) != known.end();
+constexpr std::pair<std::string_view, MeshUse> kUses[] = {
+    {"fsdp", MeshUse::kShard},
+    {"dp_shard", MeshUse::kShard},
+    {"zero", MeshUse::kShard},
+    {"hsdp_shard", MeshUse::kShard},
+    {"shard", MeshUse::kShard},
+    {"dp_shard_cp", MeshUse::kShard},
+    {"efsdp", MeshUse::kShard},
+    {"tp", MeshUse::kTensor},
+    {"ep", MeshUse::kExpert},
+    {"dp", MeshUse::kReplicate},
+    {"ddp", MeshUse::kReplicate},
+    {"dp_replicate", MeshUse::kReplicate},
+    {"hsdp_replicate", MeshUse::kReplicate},
+    {"replicate", MeshUse::kReplicate},
+    {"cp", MeshUse::kReplicate},
+    {"sp", MeshUse::kReplicate},
+};
+
+/// The number of characters to insert, remove, replace or swap with their neighbor to turn `a` into
+/// `b` (optimal string alignment).
+size_t edits_between(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      const size_t replaced = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
 }
 
 }  // namespace
@@ -55,35 +89,41 @@ Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all) {
   return Mesh(shape, names, ranks);
 }
 
+MeshUse mesh_use(const Mesh& mesh, int dim) {
+  const std::string& given = mesh.names()[static_cast<size_t>(dim)];
+  if (mesh.shape()[static_cast<size_t>(dim)] == 1) return MeshUse::kReplicate;
+  std::string name = given;
+  std::replace(name.begin(), name.end(), '.', '_');
+  MUONRT_REQUIRE(name != "pp", kInvalidArg,
+                 "mesh dimension 'pp': its ranks hold different parameters; pass a mesh of one "
+                 "pipeline stage");
+  std::string known;
+  for (const auto& [of, use] : kUses) {
+    if (of == name) return use;
+    known += cat(known.empty() ? "" : ", ", of);
+  }
+  const auto nearest = std::min_element(std::begin(kUses), std::end(kUses), [&](auto& a, auto& b) {
+    return edits_between(name, a.first) < edits_between(name, b.first);
+  });
+  throw Error(kInvalidArg, cat("mesh dimension '", given, "' has an unknown name, the nearest is '",
+                               nearest->first, "' (known: ", known,
+                               "); use one of these names, or write the placements"));
+}
+
 std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   int64_t model_cuts = 1;  // product of the tp and ep dims to the right that cut tensor dim 0
   for (int d = mesh.dims() - 1; d >= 0; --d) {
-    const std::string& given = mesh.names()[static_cast<size_t>(d)];
-    const int64_t size = mesh.shape()[static_cast<size_t>(d)];
-    if (size == 1) continue;  // any name is valid
-    std::string name = given;
-    std::replace(name.begin(), name.end(), '.', '_');
-    Placement p;
-    if (any_of(name, {"fsdp", "dp_shard", "zero", "hsdp_shard", "dp_shard_cp", "efsdp"})) {
+    const MeshUse use = mesh_use(mesh, d);
+    Placement& p = out[static_cast<size_t>(d)];
+    if (use == MeshUse::kShard) {
       p = {model_cuts > 1 ? PlacementKind::kStridedShard : PlacementKind::kShard, 0, model_cuts};
-    } else if (name == "tp") {
-      if (tp_dim >= 0) p = {PlacementKind::kShard, tp_dim, 1};
-    } else if (name == "ep") {
-      if (expert) p = {PlacementKind::kShard, 0, 1};
-    } else {
-      MUONRT_REQUIRE(name != "pp", kInvalidArg,
-                     "mesh dimension 'pp': its ranks hold different parameters; "
-                     "pass a mesh of one pipeline stage");
-      MUONRT_REQUIRE(any_of(name, {"dp", "ddp", "dp_replicate", "hsdp_replicate", "cp", "sp"}),
-                     kInvalidArg, "mesh dimension '", given,
-                     "' has an unknown name (known: fsdp, dp_shard, zero, hsdp_shard, dp_shard_cp, "
-                     "efsdp, tp, ep, dp, ddp, dp_replicate, hsdp_replicate, cp, sp); use one of "
-                     "these names, or write the placements");
+      continue;
     }
-    if ((name == "tp" || name == "ep") && p == Placement{PlacementKind::kShard, 0, 1})
-      model_cuts *= size;
-    out[static_cast<size_t>(d)] = p;
+    if (use == MeshUse::kTensor && tp_dim >= 0) p = {PlacementKind::kShard, tp_dim, 1};
+    if (use == MeshUse::kExpert && expert) p = {PlacementKind::kShard, 0, 1};
+    if (p == Placement{PlacementKind::kShard, 0, 1})
+      model_cuts *= mesh.shape()[static_cast<size_t>(d)];
   }
   return out;
 }

@@ -18,13 +18,25 @@ namespace muonrt {
 /// equal or disjoint, and contain their rank. If all are the same, a rank may be outside.
 Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all);
 
-/// Returns the placements that the usual names of mesh dims mean. "." and "_" are equal:
-///   - fsdp, dp_shard, zero, hsdp_shard, dp_shard_cp, efsdp: cut tensor dim 0. If tp or ep, to the
-///     right in the mesh, cuts tensor dim 0, too, the placement is strided, as FSDP2 records it;
-///   - tp: cuts `tp_dim`, or replicates if `tp_dim` is -1;
-///   - ep: cuts dim 0 if `expert`, otherwise replicates;
-///   - dp, ddp, dp_replicate, hsdp_replicate, cp, sp, and any dim of size 1: replicate.
-/// Errors: INVALID_ARGUMENT for pp (pass the mesh of one stage) and any other name.
+/// The use that the name of a mesh dim states.
+enum class MeshUse {
+  kReplicate,  // dp, ddp, dp_replicate, hsdp_replicate, replicate, cp, sp; any dim of size 1
+  kShard,      // fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp
+  kTensor,     // tp
+  kExpert,     // ep
+};
+
+/// Returns the use of a mesh dim. In its name "." and "_" are equal.
+/// Errors: INVALID_ARGUMENT for pp (pass the mesh of one stage) and any other name, with the known
+/// names and the nearest of them.
+MeshUse mesh_use(const Mesh& mesh, int dim);
+
+/// Returns the placements that the usual names of mesh dims mean:
+///   - kShard cuts tensor dim 0. If tp or ep, to the right in the mesh, cuts tensor dim 0, too, the
+///     placement is strided, as FSDP2 records it;
+///   - kTensor cuts `tp_dim`, or replicates if `tp_dim` is -1;
+///   - kExpert cuts dim 0 if `expert`, otherwise replicates.
+/// Errors: as mesh_use().
 std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert);
 
 /// Parses what a DTensor prints of its placements, or the short form of parse_placements:

@@ -51,14 +51,27 @@ TEST_CASE("train: a run resumed on another mesh continues to the same losses", "
   CHECK(rest.val_loss == whole.val_loss);
 }
 
-TEST_CASE("train: a mesh that does not fit the ranks is rejected with its size", "[train]") {
+TEST_CASE("train: a mesh that does not fit the ranks, or has an unknown name, is rejected",
+          "[train]") {
   using Catch::Contains;
   for (const auto& [text, ranks, words] :
        {std::tuple{"dp=3,fsdp=2", 4, "the product 6, but there are 4 ranks"},
         std::tuple{"dp", 1, "'dp' is no dimension"},
         std::tuple{"dp=0", 1, "'dp=0' is no dimension"},
-        std::tuple{"=4", 4, "'=4' is no dimension"}}) {
+        std::tuple{"=4", 4, "'=4' is no dimension"},
+        std::tuple{"dp=2,fdsp=2", 4,
+                   "--mesh: mesh dimension 'fdsp' has an unknown name, the nearest is 'fsdp'"},
+        std::tuple{"pp=2,fsdp=2", 4, "mesh dimension 'pp'"}}) {
     CHECK_THROWS_WITH(TrainMesh(text, ranks), Contains(words));
+  }
+  for (const char* name : {"dp_shard", "zero", "shard", "fsdp"}) {
+    const TrainMesh mesh(std::string("dp_replicate=2,") + name + "=2", 4);
+    for (const int dims : {1, 2}) {
+      INFO(name << " of " << dims << " dimensions");
+      CHECK(mesh.placements(dims)[0].kind == MUONRT_PLACEMENT_REPLICATE);
+      CHECK(mesh.placements(dims)[1].kind == MUONRT_PLACEMENT_SHARD);
+      CHECK(mesh.placements(dims)[1].dim == 0);
+    }
   }
   CHECK(TrainMesh("", 4).text() == "dp=2,fsdp=2");
   CHECK(TrainMesh("", 3).text() == "fsdp=3");

@@ -1,14 +1,17 @@
 #include "command/launch.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <future>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -26,13 +29,61 @@ namespace {
 
 const char* variable(std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    if (const char* value = std::getenv(name)) return value;
+    const char* value = std::getenv(name);
+    if (value && *value) return value;
   }
   return nullptr;
 }
 
+/// The number in an environment variable; -1 if the variable is not set or has no such number.
+int number_in(const char* name) {
+  const char* const text = variable({name});
+  int out = -1;
+  if (!text) return out;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), out);
+  return error == std::errc() && *end == 0 && out >= 0 ? out : -1;
+}
+
+/// The variables in which a launcher without MPI states the rank of a process and their number.
+struct Launcher {
+  const char *rank_name, *size_name;
+  int rank() const { return number_in(rank_name); }
+  int size() const { return number_in(size_name); }
+};
+
+/// The launcher, other than MPI's, that started this process as one of several.
+std::optional<Launcher> other_launcher() {
+  for (const Launcher& l :
+       {Launcher{"RANK", "WORLD_SIZE"}, Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+        Launcher{"SLURM_PROCID", "SLURM_NTASKS"}, Launcher{"SLURM_PROCID", "SLURM_NPROCS"}}) {
+    // SLURM_NTASKS is the number of the job, of which a step may have only a part.
+    if (l.size() == 1 && l.size_name == std::string_view("SLURM_STEP_NUM_TASKS")) break;
+    if (l.size() > 1) return l;
+  }
+  return std::nullopt;
+}
+
+/// The first host of a list of SLURM: node3 of "node[3,7-9],other".
+std::string first_host(std::string_view list) {
+  std::string out;
+  bool inside = false, skip = false;
+  for (const char c : list) {
+    if (c == '[') inside = true;
+    if (c == ',' && !inside) break;
+    if (inside && (c == ',' || c == '-')) skip = true;
+    if (c != '[' && c != ']' && !skip) out += c;
+    if (c == ']') inside = skip = false;
+  }
+  return out;
+}
+
 /// Added to the exit code of a rank that threw.
 constexpr int kFailed = 1 << 8;
+
+std::runtime_error ranks_differ(int ranks, int size) {
+  return std::runtime_error("--ranks is " + std::to_string(ranks) + ", but the launcher started " +
+                            std::to_string(size) + "; leave --ranks out");
+}
 
 /// Runs one rank. An exception is printed, and the communicator is aborted for its peers.
 /// @param join  creates the communicator of the rank.
@@ -100,6 +151,9 @@ int ranks_elsewhere(int size) {
     out = std::atoi(ranks);
     if (out == size) return 0;
   }
+  // With PMIx only the job's manager states a number.
+  const auto other = other_launcher();
+  if (out == 0 && other && other->size() != size) out = other->size();
   return out;
 }
 
@@ -156,8 +210,7 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
   }
   if (ranks != 0 && ranks != size) {
     MPI_Finalize();
-    throw std::runtime_error("--ranks is " + std::to_string(ranks) + ", but the launcher started " +
-                             std::to_string(size) + "; leave --ranks out");
+    throw ranks_differ(ranks, size);
   }
   const auto join = [&] {
     muonrt_comm_t* handle = nullptr;
@@ -172,27 +225,148 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 }
 #endif
 
-}  // namespace
-
-bool under_launcher() {
-  return variable({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) != nullptr;
+bool is_slurm(const Launcher& launcher) {
+  return launcher.rank_name == std::string_view("SLURM_PROCID");
 }
 
+/// Whether the process is only one although its environment states the number of a job's tasks: the
+/// script of a job, or a shell of its allocation. Without --ranks it is a task.
+bool is_single(const Launcher& launcher, int ranks) {
+  const bool task = launcher.rank() >= 0 && (launcher.rank() > 0 || variable({"SLURM_STEP_ID"}));
+  return ranks != 0 && !task && is_slurm(launcher);
+}
+
+/// The beginning and the end of messages about the environment.
+std::string cause(const Launcher& launcher) {
+  const std::string size = std::to_string(launcher.size());
+  return std::string(launcher.size_name) + " is " + size + ", so " + size +
+         " processes are the ranks, but ";
+}
+std::string remedy(const Launcher& launcher) {
+  return is_slurm(launcher) ? ", or pass --ranks for threads of one process"
+                            : std::string(", or unset ") + launcher.size_name + " for one process";
+}
+
+/// The address at which the processes of a launcher connect to rank 0.
+struct Address {
+  std::string host, port;
+  /// "host:port", or "[host]:port" for IPv6.
+  std::string text() const {
+    return (host.find(':') == std::string::npos ? host : '[' + host + ']') + ':' + port;
+  }
+  /// Rank 0 listens at all its addresses, because its own name may resolve to a loopback address.
+  Address listening() const {
+    if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return *this;
+    return {host.find(':') == std::string::npos ? "0.0.0.0" : "::", port};
+  }
+};
+
+Address address_of_rank_0(const Launcher& launcher) {
+  const char* const master = variable({"MASTER_ADDR"});
+  const char* const nodes =
+      variable({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  const bool slurm = is_slurm(launcher);
+  Address out;
+  if (master) out.host = master;
+  if (!master && slurm && nodes) out.host = first_host(nodes);
+  int port = number_in("MASTER_PORT");
+  const int job = number_in("SLURM_JOB_ID");
+  // The agent of torchrun listens at MASTER_PORT itself.
+  const char* const agent = variable({"TORCHELASTIC_USE_AGENT_STORE"});
+  if (port > 0 && agent && agent == std::string_view("True")) ++port;
+  if (port < 0 && slurm && job >= 0)
+    port = 10000 + (job + std::max(0, number_in("SLURM_STEP_ID"))) % 20000;
+  if (out.host.empty() || port < 1 || port > 65535) {
+    throw std::runtime_error(
+        cause(launcher) + (out.host.empty() ? "MASTER_ADDR" : "MASTER_PORT") +
+        " is not set; set MASTER_ADDR and MASTER_PORT to an address of rank 0, "
+        "start muonrt under mpirun" +
+        remedy(launcher));
+  }
+  out.port = std::to_string(port);
+  return out;
+}
+
+/// Seconds; a launcher starts all processes at nearly the same time.
+constexpr double kConnect = 60;
+
+/// Runs this process as one rank of those that a launcher without MPI has started. They connect
+/// over TCP. The processes know no common secret; its place takes what identifies the run, so that
+/// two runs do not connect to each other by mistake.
+int run_processes(const Launcher& launcher, int ranks, double timeout,
+                  const std::function<int(Comm&)>& work) {
+  const int rank = launcher.rank(), size = launcher.size();
+  if (rank < 0 || rank >= size) {
+    const char* const text = variable({launcher.rank_name});
+    throw std::runtime_error(cause(launcher) + launcher.rank_name + " is " +
+                             (text ? text : "not set") + "; set it to 0 to " +
+                             std::to_string(size - 1) + remedy(launcher));
+  }
+  if (ranks != 0 && ranks != size) throw ranks_differ(ranks, size);
+  const Address address = address_of_rank_0(launcher);
+  std::string secret = "muonrt " + address.text() + ' ' + std::to_string(size);
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"}) {
+    const char* const value = variable({name});
+    secret += std::string(" ") + (value ? value : "");
+  }
+  const std::string at = (rank == 0 ? address.listening() : address).text();
+  const auto join = [&] {
+    muonrt_tcp_options_t options = tcp_options();
+    options.rank = rank;
+    options.size = size;
+    options.address = at.c_str();
+    options.secret = secret.data();
+    options.secret_bytes = std::ssize(secret);
+    options.timeout_ms = milliseconds(std::min(timeout, kConnect));
+    try {
+      return Comm::tcp(options);
+    } catch (const Error& e) {
+      if (rank != 0) throw;
+      throw std::runtime_error(cause(launcher) + "they did not connect: " + e.what() +
+                               remedy(launcher));
+    }
+  };
+  // All ranks return the largest code, and rank 0, which forwards all messages, ends last.
+  const auto together = [&](Comm& comm) {
+    std::vector<int> codes(static_cast<size_t>(size), work(comm));
+    const int mine = codes[0];
+    comm.allgather(codes.data(), &mine, sizeof mine);
+    try {
+      comm.allgather(std::vector<int>(codes.size()).data(), &mine, sizeof mine);
+    } catch (const Error&) {  // rank 0 has ended after all ranks have the codes
+    }
+    return *std::max_element(codes.begin(), codes.end());
+  };
+  return run_rank(rank, timeout, join, together) % kFailed;
+}
+
+}  // namespace
+
+bool under_mpi() { return variable({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) != nullptr; }
+
+bool under_launcher() { return under_mpi() || other_launcher(); }
+
 int launcher_rank() {
+  if (!under_mpi()) {
+    const auto other = other_launcher();
+    return other && other->rank() < other->size() ? std::max(0, other->rank()) : 0;
+  }
   const char* rank = variable({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"});
   return rank ? std::atoi(rank) : 0;
 }
 
 int launch(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 #if MUONRT_TOOL_MPI
-  if (under_launcher()) return run_mpi(ranks, timeout, work);
+  if (under_mpi()) return run_mpi(ranks, timeout, work);
 #else
-  if (under_launcher()) {
+  if (under_mpi()) {
     throw std::runtime_error(
         "this muonrt was built without MPI; use --ranks N without a launcher, or configure with "
         "-DMUONRT_MPI=ON");
   }
 #endif
+  if (const auto other = other_launcher(); other && !is_single(*other, ranks))
+    return run_processes(*other, ranks, timeout, work);
   return run_threads(ranks == 0 ? 1 : ranks, timeout, work);
 }
 

@@ -32,10 +32,6 @@ TrainMesh::TrainMesh(const std::string& text, int ranks)
     }
     names_.push_back(item.substr(0, equals));
     shape_.push_back(size);
-    const std::string& name = names_.back();
-    kinds_.push_back(name == "fsdp" || name == "shard" ? Kind::kRows
-                     : name == "tp"                    ? Kind::kColumns
-                                                       : Kind::kReplicate);
     product *= size;
     at = end + 1;
   }
@@ -49,16 +45,13 @@ TrainMesh::TrainMesh(const std::string& text, int ranks)
   mesh_.ndim = static_cast<int32_t>(shape_.size());
   mesh_.shape = shape_.data();
   mesh_.names = name_pointers_.data();
+  placements(0);  // checks the names
 }
 
 std::vector<muonrt_placement_t> TrainMesh::placements(int dims) const {
-  std::vector<muonrt_placement_t> out;
-  for (const Kind kind : kinds_) {
-    const bool rows = kind == Kind::kRows;
-    const bool columns = kind == Kind::kColumns && dims >= 2;
-    out.push_back({rows || columns ? MUONRT_PLACEMENT_SHARD : MUONRT_PLACEMENT_REPLICATE,
-                   columns ? 1 : 0, 0});
-  }
+  std::vector<muonrt_placement_t> out(shape_.size());
+  if (muonrt_placements_from_names(out.data(), &mesh_, ranks_, dims >= 2 ? 1 : -1, 0) != MUONRT_OK)
+    throw std::runtime_error(std::string("--mesh: ") + muonrt_get_last_error());
   return out;
 }
 

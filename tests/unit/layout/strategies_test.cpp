@@ -101,6 +101,7 @@ TEST_CASE("strategies: from names, the split factor counts the cuts to the right
   CHECK(text({2, 2, 2}, {"fsdp", "zero", "tp"}, 0, false) == "SS(0,2),SS(0,2),S(0)");
   CHECK(text({2, 2, 1}, {"fsdp", "dp", "tp"}, 0, false) == "S(0),R,R");
   CHECK(text({2, 2}, {"tp", "fsdp"}, 0, false) == "S(0),S(0)");
+  CHECK(text({2, 2}, {"replicate", "shard"}, -1, false) == "R,S(0)");
 }
 
 TEST_CASE("strategies: placements from the names of a C mesh", "[unit][strategies]") {
@@ -122,6 +123,20 @@ TEST_CASE("strategies: placements from the names of a C mesh", "[unit][strategie
   CHECK_THAT(muonrt_get_last_error(), Contains("'pp'"));
   CHECK(placements_of("fsdp", "heads", out) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_get_last_error(), Contains("'heads'"));
+}
+
+TEST_CASE("strategies: an unknown name is rejected with the nearest known one",
+          "[unit][strategies]") {
+  for (const auto& [name, nearest] :
+       {std::pair{"fdsp", "fsdp"}, std::pair{"dp_replicated", "dp_replicate"},
+        std::pair{"dp-shard", "dp_shard"}, std::pair{"t", "tp"}, std::pair{"FSDP", "fsdp"},
+        std::pair{"shards", "shard"}, std::pair{"pd", "dp"},
+        std::pair{"hsdp_shrad", "hsdp_shard"}}) {
+    INFO(name);
+    CHECK_THROWS_WITH(placements_from_names(Mesh({2}, {name}), 1, false),
+                      Contains(std::string("mesh dimension '") + name +
+                               "' has an unknown name, the nearest is '" + nearest + "'"));
+  }
 }
 
 TEST_CASE("strategies: a dimension of one rank replicates, whatever its name",

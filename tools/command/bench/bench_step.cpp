@@ -15,6 +15,7 @@
 #include "command/progress.hpp"
 #include "command/validators.hpp"
 #include "command/verify/sharded.hpp"
+#include "layout/parse.hpp"
 #include "train/mesh.hpp"
 
 namespace muonrt::tool {
@@ -164,12 +165,10 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
 }
 
 LayoutWords words_of(const train::TrainMesh& mesh) {
-  std::vector<std::string> names;
-  for (int k = 0; k < mesh.c_mesh().ndim; ++k) names.emplace_back(mesh.c_mesh().names[k]);
   LayoutWords out;
   out.mesh = mesh.text();
-  out.placements = named_placements(names, {"", {1, 1}, true, {}});
-  out.stack = named_placements(names, {"", {1, 1, 1}, true, {}});
+  out.placements = to_text(named_placements(parse_mesh(out.mesh), {"", {1, 1}, true, {}}));
+  out.stack = to_text(named_placements(parse_mesh(out.mesh), {"", {1, 1, 1}, true, {}}));
   return out;
 }
 
@@ -243,30 +242,22 @@ void add_bench_step(CLI::App& bench, Work& work) {
   auto a = std::make_shared<Arguments>();
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 2)")
       ->check(CLI::Range(1, 1024));
-  command
-      ->add_option(
-          "--shapes,--model", a->shapes,
-          fmt::format("rows x columns x how many, or a model: {}", fmt::join(model_names(), ", ")))
-      ->capture_default_str();
+  with_default(
+      *command, "--shapes,--model", a->shapes,
+      fmt::format("rows x columns x how many, or a model: {}", fmt::join(model_names(), ", ")));
   command->add_option(
       "--mesh", a->mesh,
-      "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
-      "distributes experts, every other name replicates");
+      "name=size,...: fsdp or dp_shard cuts the rows of matrices, tp their columns, ep distributes "
+      "experts, dp or dp_replicate replicates");
   add_iterations(*command, "steps", "; the first is checked", a->warmup, a->iters);
-  command->add_option("--threads", a->threads, "compute threads of a rank")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)")
-      ->check(nonnegative())
-      ->capture_default_str();
-  command->add_option("--commit", a->commit, "atomic or eager")
-      ->check(CLI::IsMember({"atomic", "eager"}))
-      ->capture_default_str();
-  command
-      ->add_option("--check", a->check,
-                   "tensors that are compared with a single rank: one of each shape, all, or none")
-      ->check(CLI::IsMember({"shapes", "all", "none"}))
-      ->capture_default_str();
+  with_default(*command, "--threads", a->threads, "compute threads of a rank", CLI::Range(1, 256));
+  with_default(*command, "--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)",
+               nonnegative());
+  with_default(*command, "--commit", a->commit, "atomic or eager",
+               CLI::IsMember({"atomic", "eager"}));
+  with_default(*command, "--check", a->check,
+               "tensors that are compared with a single rank: one of each shape, all, or none",
+               CLI::IsMember({"shapes", "all", "none"}));
   add_run_device_options(*command, a->where);
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: muonrt bench step --ranks 4 --shapes 768x768x4,3072x768 --iters 20");

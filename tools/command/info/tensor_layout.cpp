@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "layout/parse.hpp"
+#include "layout/strategies.hpp"
 
 namespace muonrt::tool {
 
@@ -116,6 +117,9 @@ std::vector<int32_t> narrow(const std::vector<int>& dims) { return {dims.begin()
 }  // namespace
 
 int64_t mesh_ranks(const std::string& mesh) { return parse_mesh(mesh).size(); }
+void check_mesh_names(const std::string& mesh) {
+  placements_from_names(parse_mesh(mesh), -1, false);
+}
 
 struct TensorLayout::Inside {
   explicit Inside(const LayoutText& text);

@@ -36,6 +36,8 @@ struct Stretch {
 
 /// The number of ranks of a mesh given as text. Throws if the text cannot be parsed.
 int64_t mesh_ranks(const std::string& mesh);
+/// Throws if the mesh, given as text, has a name that muonrt/strategies.h does not have.
+void check_mesh_names(const std::string& mesh);
 
 /// The layout of one tensor: the struct of the C ABI, and the elements that every rank holds.
 class TensorLayout {

@@ -20,7 +20,7 @@ std::vector<Placement> fitting(const std::string& text, size_t dims) {
 }
 
 std::vector<Placement> by_names(const Mesh& mesh, const ModelTensor& tensor) {
-  std::vector<Placement> out = parse_placements(named_placements(mesh.names(), tensor));
+  std::vector<Placement> out = named_placements(mesh, tensor);
   for (size_t k = 0; k < out.size(); ++k) {
     if (mesh.names()[k] == "ddp") out[k] = {PlacementKind::kPartial, 0, 1};
   }

@@ -19,10 +19,10 @@ struct PlacementWords {
 OptimizerSettings model_settings(DeviceKind kind = DeviceKind::kHost);
 
 /// The input of the planner for these tensors with the default settings of both groups.
-/// Errors: INVALID_ARGUMENT if the mesh, a shape or placements cannot be parsed.
+/// Errors: INVALID_ARGUMENT if the mesh, a shape or placements cannot be parsed, or a name of the
+/// mesh that decides is unknown.
 /// @param mesh     "dp=16,fsdp=8,ep=8"; the names select the cuts (named_placements), and the ranks
-/// of
-///                 ddp hold partial gradients.
+///                 of ddp hold partial gradients.
 /// @param options  the options; `world` is replaced by the size of the mesh.
 /// @param words    placements that replace those of the names.
 Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string& mesh,

@@ -7,6 +7,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "layout/strategies.hpp"
+
 namespace muonrt::tool {
 
 namespace {
@@ -235,15 +237,16 @@ ModelTotals totals(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-std::string named_placements(const std::vector<std::string>& names, const ModelTensor& tensor) {
-  const size_t rows = tensor.stack() ? 1 : 0;
-  std::string out;
-  for (const std::string& name : names) {
-    std::string placement = "R";
-    if (name == "fsdp" || name == "shard") placement = fmt::format("S({})", rows);
-    if (name == "tp" && tensor.shape.size() > 1) placement = fmt::format("S({})", rows + 1);
-    if (name == "ep" && tensor.stack()) placement = "S(0)";
-    out += (out.empty() ? "" : ",") + placement;
+std::vector<Placement> named_placements(const Mesh& mesh, const ModelTensor& tensor) {
+  const int rows = tensor.stack() ? 1 : 0;
+  std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
+  for (int d = 0; d < mesh.dims(); ++d) {
+    const MeshUse use = mesh_use(mesh, d);
+    const int cut = use == MeshUse::kShard                               ? rows
+                    : use == MeshUse::kTensor && tensor.shape.size() > 1 ? rows + 1
+                    : use == MeshUse::kExpert && tensor.stack()          ? 0
+                                                                         : -1;
+    if (cut >= 0) out[static_cast<size_t>(d)] = {PlacementKind::kShard, cut, 1};
   }
   return out;
 }

@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "layout/mesh.hpp"
+#include "layout/placement.hpp"
+
 namespace muonrt::tool {
 
 /// Rows of each matrix of a tensor that are orthogonalized separately.
@@ -42,10 +45,9 @@ struct ModelTotals {
 };
 ModelTotals totals(const std::vector<ModelTensor>& tensors);
 
-/// The placements that the names of the mesh dimensions select for a tensor, in the form of
-/// `muonrt layout --placements`: fsdp and shard cut the rows of matrices and all of vectors, tp the
-/// columns of matrices, ep distributes the matrices of a stack; every other name replicates.
-/// @param names  the names of the mesh dimensions, in order.
-std::string named_placements(const std::vector<std::string>& names, const ModelTensor& tensor);
+/// The placements that the names of the mesh dimensions select for a tensor: dimensions that shard
+/// (MeshUse) cut the rows of matrices and all of vectors, tp the columns of matrices, ep the stack.
+/// Errors: as mesh_use().
+std::vector<Placement> named_placements(const Mesh& mesh, const ModelTensor& tensor);
 
 }  // namespace muonrt::tool

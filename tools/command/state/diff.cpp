@@ -9,8 +9,8 @@
 #include <set>
 
 #include "command/progress.hpp"
-#include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

@@ -11,8 +11,8 @@
 #include "command/output_folder.hpp"
 #include "command/progress.hpp"
 #include "command/shards.hpp"
-#include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

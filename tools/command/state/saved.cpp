@@ -1,7 +1,7 @@
 #include "command/state/saved.hpp"
 
-#include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

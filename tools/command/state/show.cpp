@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "command/table.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

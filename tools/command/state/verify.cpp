@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "command/progress.hpp"
-#include "command/table.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

@@ -7,9 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/sha256.hpp"
-#include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -47,14 +46,6 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
   for (const auto& [name, count] : counts)
     out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, count);
   return out.empty() ? "none" : out;
-}
-
-/// The SHA-256 of all files with tensors, in the form of sha256sum.
-std::string sums_text(const std::vector<ShardWriter::Written>& files) {
-  std::string out;
-  for (const auto& file : files)
-    if (!file.sha256.empty()) out += fmt::format("{}  {}\n", file.sha256, file.name);
-  return out;
 }
 
 /// Whether a tensor has a name and a shape of GPT-2's Conv1D, which stores inputs x outputs,
@@ -136,10 +127,10 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
                          steps_[i].file, steps_[i].reason);
   }
   print_notes();
-  const std::string sums = sums_text(files);
-  Sha256 sum;
-  sum.update(sums.data(), sums.size());
-  const std::string digest = hex(sum.digest());
+  std::string sums;  // in the form of sha256sum
+  for (const auto& file : files)
+    if (!file.sha256.empty()) sums += fmt::format("{}  {}\n", file.sha256, file.name);
+  const std::string digest = sha256_of(sums);
   if (arguments_.json) {
     Json sum_of = Json::object();
     for (const auto& file : files)
@@ -147,10 +138,10 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
     const auto text = [](const Json& json) {
       return json.dump(-1, ' ', false, Json::error_handler_t::replace);
     };
-    fmt::print("{}\n", json_object({{"ranks", cat(world_)},
+    fmt::print("{}\n", json_object({{"ranks", std::to_string(world_)},
                                     {"mesh", json_text(arguments_.mesh)},
                                     {"steps", text(steps)},
-                                    {"skipped", cat(skipped)},
+                                    {"skipped", std::to_string(skipped)},
                                     {"paths", text(paths)},
                                     {"sha256", json_text(digest)},
                                     {"files", text(sum_of)},

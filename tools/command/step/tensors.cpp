@@ -73,6 +73,7 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
                                                            : "world=" + std::to_string(world);
   const bool cuts = !l.cuts.empty() || !l.row_bounds.empty() || !l.owner.empty() || !l.flat.empty();
   const bool whole = l.placements.empty() && !cuts;
+  if (whole && !given.empty()) check_mesh_names(given);
   t.layout = layout_of(t,
                        {t.entry->shape, mesh, whole ? replicated(dims_of(mesh)) : l.placements,
                         cuts ? "" : l.reading, l.cuts, l.row_bounds, l.owner, l.flat},

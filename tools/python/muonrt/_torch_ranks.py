@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import muonrt
+from muonrt import _addresses
 from muonrt._errors import of_status
 
 if dist.is_available():
@@ -20,6 +21,8 @@ if dist.is_available():
 
 # Timeout in seconds for the reason, which is received over TCP after gloo has lost a peer.
 REASON_S = 5.0
+# Timeout in seconds within which a rank finds an address of rank 0 that answers.
+CONNECT_S = 60.0
 # A tag that no message has. Gloo chooses a connection by the tag, and the tags 840 and 0 share one.
 NO_TAG = 840
 
@@ -57,12 +60,14 @@ def _gpu_of(device: torch.device) -> str | None:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list[int]]:
+def comm_of(device: torch.device, process_group=None,
+            interface: str | None = None) -> tuple[muonrt.Comm, list[int]]:
     """Creates a communicator for parameters on `device` over the ranks of a process group.
 
     It uses NCCL if each rank has its own GPU. Otherwise data go through host memory: over TCP on one
-    machine, over gloo on several. Rank 0 sends its TCP address and a secret to the others in one
-    broadcast. Also returns the global ranks in the order of the communicator. Collective over the
+    machine, over gloo on several. Rank 0 sends its TCP addresses and a secret to the others in one
+    broadcast, and on several machines each rank takes the first address that answers. `interface`:
+    the only interface at which rank 0 listens, by name or address. Also returns the global ranks in the order of the communicator. Collective over the
     group.
     """
     group, ranks = None, [0]
@@ -71,11 +76,12 @@ def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list
         ranks = dist.get_process_group_ranks(group)
     places = [None] * len(ranks)
     if len(ranks) == 1:
-        places = [(socket.gethostname(), _gpu_of(device))]
+        places = [(None, _gpu_of(device))]
         host = muonrt.Comm.self()
     else:
-        dist.all_gather_object(places, (socket.gethostname(), _gpu_of(device)), group=group)
-        host = _connect(group, ranks, [name for name, _ in places])
+        mine = _addresses.machine(socket.gethostname()), _gpu_of(device)
+        dist.all_gather_object(places, mine, group=group)
+        host = _connect(group, ranks, [machine for machine, _ in places], interface)
     gpus = [place for place in places if place[1] is not None]
     if gpus and len(gpus) < len(places):
         raise muonrt.MismatchError(
@@ -83,44 +89,49 @@ def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list
             "put all parameters on CUDA, or all on the host")
     if len(set(gpus)) == len(places) > 1:
         return muonrt.Comm.nccl(host, device.index), ranks
-    if len({name for name, _ in places}) > 1:
+    if len({machine for machine, _ in places}) > 1:
         host = over_gloo(host, ranks)  # over TCP rank 0 would forward all data
     return (muonrt.Comm.staged(host, device.index) if gpus else host), ranks
 
 
-def _connect(group, ranks: list[int], hosts: list[str]) -> muonrt.Comm:
-    """Creates a communicator over TCP from the ranks of a group. `hosts`: their host names."""
+def _connect(group, ranks: list[int], machines: list, interface: str | None) -> muonrt.Comm:
+    """Creates a communicator over TCP from the ranks of a group."""
     rank = dist.get_rank(group)
     is_broadcast = False
 
-    def broadcast(address, secret):
-        """Sends rank 0's address and secret, or None and an error text, to the other ranks."""
+    def broadcast(addresses, secret):
+        """Sends rank 0's addresses and secret, or None and an error text, to the other ranks."""
         nonlocal is_broadcast
         is_broadcast = True
-        message = [address, secret]
+        message = [addresses, secret]
         dist.broadcast_object_list(message, src=ranks[0], group=group)
         return message
 
     if rank > 0:
-        address, secret = broadcast(None, None)
-        if address is None:
+        addresses, secret = broadcast(None, None)
+        if addresses is None:
             raise muonrt.CommError(secret)
-        return muonrt.Comm.tcp(rank, len(ranks), address, secret)
-    if len(set(hosts)) == 1:
-        host = "127.0.0.1"
-    elif ranks[0] == 0 and "MASTER_ADDR" in os.environ:
-        host = os.environ["MASTER_ADDR"]
-    else:
-        host = hosts[0]
-    place = f"[{host}]:0" if ":" in host else f"{host}:0"
+        hosts, port = addresses
+        host = hosts[0] if len(hosts) == 1 else _addresses.reachable(hosts, port, CONNECT_S)
+        return muonrt.Comm.tcp(rank, len(ranks), _place(host, port), secret)
     secret = secrets.token_bytes(16)
     try:
-        return muonrt.Comm.tcp(0, len(ranks), place, secret,
-                               listening=lambda address: broadcast(address, secret))
+        hosts, everywhere = ["127.0.0.1"], "127.0.0.1"
+        if len(set(machines)) > 1:
+            hosts = _addresses.listening_addresses(
+                interface, os.environ.get("MASTER_ADDR"), has_store=ranks[0] == 0)
+            everywhere = "::" if any(":" in host for host in hosts) else "0.0.0.0"
+        return muonrt.Comm.tcp(
+            0, len(ranks), _place(everywhere, 0), secret,
+            listening=lambda address: broadcast((hosts, int(address.rsplit(":", 1)[1])), secret))
     except Exception as error:
         if not is_broadcast:  # the other ranks wait for the broadcast
             broadcast(None, f"rank 0: {error}")
         raise
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:

@@ -57,6 +57,8 @@ class Muon(torch.optim.Optimizer):
     :param adamw: further settings of muonrt.Group for AdamW. They are fixed.
     :param process_group: the ranks that hold the parameters. None: all ranks. With pipeline
         parallelism, create one optimizer per stage.
+    :param interface: on several machines, the name or address of the interface at which the group's
+        first rank listens. Default: GLOO_SOCKET_IFNAME, or any of its addresses that answers.
     :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors it
         is one of Comm.nccl or Comm.staged.
     :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
@@ -80,7 +82,7 @@ class Muon(torch.optim.Optimizer):
                  eps: float | None = None, preset: str | None = None,
                  role: Role | None = None, muon: dict[str, Any] | None = None,
                  adamw: dict[str, Any] | None = None, process_group=None,
-                 comm: muonrt.Comm | None = None, **options: Any):
+                 interface: str | None = None, comm: muonrt.Comm | None = None, **options: Any):
         given = {"muon": dict(lr=lr, weight_decay=weight_decay, momentum=momentum,
                               nesterov=nesterov),
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
@@ -107,7 +109,7 @@ class Muon(torch.optim.Optimizer):
         options.setdefault("threads", min(torch.get_num_threads(), 256))
         with ranks.on_device(self._device):
             self._comm, world = (comm, list(range(comm.size))) if comm \
-                else ranks.comm_of(self._device, process_group)
+                else ranks.comm_of(self._device, process_group, interface)
             self._made_with = given, role, {r: i for i, r in enumerate(world)}, options
             self._create()
             self._state_tensors = State(self)

@@ -137,7 +137,7 @@ def test_the_communicator_of_the_ranks(monkeypatch):
     from muonrt import _torch_ranks as ranks
 
     device, host = torch.device("cuda", 1), object()
-    monkeypatch.setattr(ranks, "_connect", lambda group, ranks, hosts: host)
+    monkeypatch.setattr(ranks, "_connect", lambda group, ranks, machines, interface: host)
     monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(ranks.dist, "get_process_group_ranks", lambda group: [0, 1])
     monkeypatch.setattr(ranks, "_gpu_of", lambda device: "a")
