@@ -61,7 +61,7 @@ const Set kContainers = {"base model", "decoder",    "gpt",        "language mod
                          "lm",         "model",      "module",     "net",
                          "network",    "text model", "transformer"};
 // The same, outside of numbered layers.
-const Set kOutputLayers = {"final layer", "output layer", "qa outputs"};
+const Set kOutputLayers = {"final layer", "head dist", "output layer", "qa outputs"};
 
 bool is_in(Set set, std::string_view word) {
   return std::find(set.begin(), set.end(), word) != set.end();
@@ -202,7 +202,7 @@ bool is_norm(const Component& c) {
 /// Attention heads are no output heads, and pre_classifier and pre_logits are hidden layers.
 bool is_head(const Component& c, bool in_layer) {
   if (!c.has_last(kHead) && !c.has({"logit", "logits"})) return false;
-  if (c.has({"pre", "attn", "attention", "multi"})) return false;
+  if (c.has({"pre", "attn", "attention", "conv", "multi"})) return false;
   return !in_layer || !c.has_last({"pred", "relationship", "score", "scorer"});
 }
 
@@ -217,7 +217,7 @@ bool is_output(const Path& path) {
   if ((is_in(kOutputLayers, parent) || parent == "bbox predictor" || parent == "box predictor") &&
       is_in(kLayersOfHead, words))
     return true;
-  return is_in(kOutputs, words) &&
+  return (is_in(kOutputs, words) || c.text == "fc") &&
          std::all_of(path.parents.begin(), path.parents.end(),
                      [](const Component& p) { return is_in(kContainers, p.joined()); });
 }

@@ -107,7 +107,9 @@ class ModelRoles:
         if is_linear(module):
             return self._of_linear(name, p, path, module)
         if p.ndim == 3 and class_has(module, "Expert", "MoE", "Moe"):
-            return "muon", {"view": "stack"}, f"stack of experts ({type(module).__name__})"
+            # transformers says whether the matrices are stored as inputs x outputs.
+            dims = {"transposed": True} if getattr(module, "is_transposed", False) else {}
+            return "muon", {"view": "stack", **dims}, f"stack of experts ({type(module).__name__})"
         kind, settings, reason = of_name(name, p)
         if kind == "muon" and type(module).__name__ == "Conv1D" and p.ndim == 2:
             settings, reason = {"transposed": True}, "matrix stored as inputs x outputs (Conv1D)"
@@ -126,13 +128,16 @@ class ModelRoles:
         return None
 
     def _of_convolution(self, name: str, p: torch.Tensor, module: Any) -> tuple[str, dict, str]:
-        kind, _, reason = of_name(name, p)
+        try:
+            kind, _, reason = of_name(name, p)
+        except muonrt.InvalidArgumentError:  # a name that does not show that it is a convolution
+            kind, reason = "muon", ""
         if kind == "adamw" and not reason.startswith("depthwise"):
             return kind, {}, reason
         groups = module.groups
         if groups > 1 and (p.shape[1] == 1 or p.shape[0] == groups):
             return "adamw", {}, f"depthwise convolution ({type(module).__name__})"
-        if module.kernel_size == module.stride and module.in_channels <= 4:
+        if module.kernel_size == module.stride and max(module.stride) > 1 and module.in_channels <= 4:
             return "adamw", {}, f"patch embedding ({type(module).__name__})"
         if groups == 1:
             return "muon", {"view": "flatten"}, f"kernel ({type(module).__name__})"

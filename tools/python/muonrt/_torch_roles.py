@@ -64,9 +64,11 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
             else:
                 *chosen, reason = of(name, p)
                 chosen = tuple(chosen)
-        except muonrt.InvalidArgumentError as error:
+        except muonrt.InvalidArgumentError:
             raise muonrt.InvalidArgumentError(
-                f"{error}; return its role with role=, for example ('muon', 'stack')") from None
+                f"param '{name}': neither name nor module shows what the {p.ndim} dimensions of shape "
+                f"{tuple(p.shape)} are; return its role with role=, for example ('muon', 'stack'), or "
+                "set 'role', 'batch_dims' or 'row_dims' of its group") from None
     pair = (chosen, {}) if isinstance(chosen, str) else chosen
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise muonrt.InvalidArgumentError(
