@@ -18,14 +18,14 @@ using Words = std::vector<std::string>;
 using Set = std::initializer_list<std::string_view>;
 
 // Words that name what a component is. Digits at the end of a word do not count: fc2 is fc.
-const Set kMatrix = {"adapter", "attention", "attn",       "conv",        "dense",      "down",
-                     "fc",      "ffn",       "gate",       "k",           "key",        "kv",
-                     "linear",  "linears",   "mapping",    "mlp",         "modulation", "o",
-                     "proj",    "project",   "projection", "projections", "projector",  "projs",
-                     "q",       "qkv",       "query",      "reduction",   "router",     "transform",
-                     "up",      "v",         "value",      "w",           "wk",         "wo",
-                     "wq",      "wv"};
-const Set kMatrixFirst = {"dense", "fc", "linear", "proj", "project", "to", "w"};
+const Set kMatrix = {
+    "adapter",     "attention", "attn",       "conv", "dense", "down",           "fc",
+    "ffn",         "gate",      "k",          "key",  "kv",    "linear",         "linears",
+    "mapping",     "mlp",       "modulation", "o",    "proj",  "project",        "projection",
+    "projections", "projector", "projs",      "q",    "qkv",   "query",          "reduction",
+    "router",      "transform", "up",         "v",    "value", "transformation", "wk",
+    "wo",          "wq",        "wv"};
+const Set kMatrixFirst = {"dense", "fc", "linear", "proj", "project", "to"};
 const Set kEmbedding = {"emb", "embs", "embd", "wpe", "wte"};
 const Set kEmbeddingEnds = {"embed", "embeds", "embedding", "embeddings", "embedder"};
 const Set kTable = {"codebook",   "codebooks",  "codevectors", "latents", "pos",
@@ -49,9 +49,9 @@ const Set kWithin = {"weight",     "weights",         "kernel",           "qweig
                      "base_layer", "original_module", "parametrizations", "original",
                      "original0",  "original1",       "weight_v",         "weight_g"};
 // Layers of a head, if their parent is one; others there, such as lm_head.dense, are hidden.
-const Set kLayersOfHead = {"classifier", "decoder", "fc",         "final", "head",     "last",
-                           "layer",      "layers",  "linear",     "out",   "out proj", "output",
-                           "outputs",    "proj",    "projection", "score"};
+const Set kLayersOfHead = {"classifier", "decoder", "fc",       "final",      "head",     "last",
+                           "layer",      "layers",  "linear",   "out",        "out proj", "output",
+                           "outputs",    "proj",    "proj out", "projection", "score"};
 // Components that are the output of the model, if their parents are only containers.
 const Set kOutputs = {"conv out",         "final",         "final linear", "final proj",
                       "final projection", "last layer",    "out",          "out layer",
@@ -202,14 +202,14 @@ bool is_norm(const Component& c) {
 /// Attention heads are no output heads, and pre_classifier and pre_logits are hidden layers.
 bool is_head(const Component& c, bool in_layer) {
   if (!c.has_last(kHead) && !c.has({"logit", "logits"})) return false;
-  if (c.has({"pre", "attn", "attention", "conv", "multi"})) return false;
+  if (c.has({"pre", "attn", "attention", "conv", "multi", "q", "k", "v"})) return false;
   return !in_layer || !c.has_last({"pred", "relationship", "score", "scorer"});
 }
 
 bool is_output(const Path& path) {
   const Component& c = path.subject;
   const std::string words = c.joined(), parent = path.parent().joined();
-  if (is_head(c, path.in_layer) || c.has({"unembed", "unembedding"})) return true;
+  if (is_head(c, path.in_layer)) return !path.parent().has({"router"});
   if (words == "decoder" || (c.has({"vocab"}) && !c.has_last({"transform"}))) return true;
   if (is_in(kLayersOfHead, words) && is_head(path.parent(), path.in_layer)) return true;
   if (path.in_layer) return false;
@@ -242,9 +242,10 @@ std::string_view what_for_adamw(const Path& path, int32_t ndim) {
   if (is_patch_embedding(path, ndim)) return "patch embedding";
   if (is_norm(c)) return "norm";
   if (c.joined() == "shared expert gate") return "gate of one row";
-  const bool table = c.has(kTable) || contains(c.words, {"rel", "pos"});
-  if ((table && !is_matrix(c)) || (path.leaf && c.has_last(kTableIfLeaf) && ndim >= 3) ||
-      (path.leaf && !c.empty() && c.words.front() == "time" && !is_matrix(c)))
+  const bool relative = contains(c.words, {"rel", "pos"}) || contains(c.words, {"emb", "rel"});
+  if ((c.has(kTable) && !is_matrix(c)) || (relative && !c.has({"linear", "proj"})) ||
+      (path.leaf && c.has_last(kTableIfLeaf) && ndim >= 3) ||
+      (path.leaf && !c.empty() && c.words.front() == "time" && !c.has({"w"})))
     return "table";
   if (ndim >= 3 && (c.has(kDepthwise) || contains(c.words, {"conv", "d"})))
     return "depthwise convolution";
