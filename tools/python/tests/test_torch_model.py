@@ -116,3 +116,31 @@ def test_a_role_that_no_rule_decides_is_refused(name, shape, words):
 def test_a_parameter_without_a_name_is_refused():
     with pytest.raises(muonrt.InvalidArgumentError, match=r"shape \(12, 8, 3\) has no name.*the model"):
         muonrt.torch.Muon([Tiny().kernel.weight])
+
+
+# Tiny models of transformers: settings, and the number of matrices of a step.
+TINY = {
+    "MixtralForCausalLM": (dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, vocab_size=40,
+                                num_attention_heads=2, num_key_value_heads=1, num_local_experts=3),
+                           4 + 1 + 2 * 3),
+    "GptOssForCausalLM": (dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, vocab_size=40,
+                               num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+                               num_local_experts=3, layer_types=["full_attention"]), 4 + 1 + 2 * 3),
+    "MambaForCausalLM": (dict(hidden_size=16, state_size=4, time_step_rank=2, num_hidden_layers=1,
+                              vocab_size=40), 4),
+    "ResNetForImageClassification": (dict(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1],
+                                          layer_type="basic"), 5),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_models_of_transformers_need_no_option(name):
+    transformers = pytest.importorskip("transformers")
+    settings, matrices = TINY[name]
+    kind = getattr(transformers, name)
+    m = kind._from_config(kind.config_class(**settings))
+    one = muonrt.torch.Muon(m, lr=1e-3)
+    for p in m.parameters():
+        p.grad = torch.ones_like(p)
+    one.step()
+    assert one.last_report.orthogonalized == matrices, one.describe()
