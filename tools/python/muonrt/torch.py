@@ -13,7 +13,7 @@ import muonrt
 from muonrt import _presets, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
-from muonrt._torch_roles import CHANGING, DEFAULTS, Role, split, warn_of_conv1d
+from muonrt._torch_roles import CHANGING, DEFAULTS, Role, describe, of_model, split, warn_of_conv1d
 from muonrt._torch_state import State
 
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
@@ -29,10 +29,10 @@ class Muon(torch.optim.Optimizer):
 
     Creation, step, save and load are collective: call them on all ranks.
 
-    :param params: ``model.named_parameters()``, or groups: dicts with "params" (pairs of name and
-        parameter) and any of the settings below. A group may also have "role" ("muon" or "adamw" for
-        all of its parameters) and say how the tensors of its matrices are read: "transposed" (True:
-        stored as inputs x outputs, as in GPT-2's Conv1D), "batch_dims" and "row_dims" (see
+    :param params: the model, ``model.named_parameters()``, or groups: dicts with "params" (pairs of
+        name and parameter) and any of the settings below. A group may also have "role" ("muon" or
+        "adamw" for all of its parameters) and say how the tensors of its matrices are read:
+        "transposed" (True: stored as inputs x outputs), "batch_dims" and "row_dims" (see
         muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one CUDA
         device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
         are ignored.
@@ -50,8 +50,8 @@ class Muon(torch.optim.Optimizer):
         is read: "muon"; "adamw"; ("muon", "stack") for experts x rows x columns; ("muon", "flatten")
         for convolution kernels; or ("muon", {...}) with settings of muonrt.Param, such as
         "transposed", "parts" or "qk_clip", which replace those of the group. "layout" and "shape" are
-        for plain tensors that are shards. None: muonrt.route() decides by name and number of
-        dimensions, so that embeddings, heads, norms and vectors get AdamW.
+        for plain tensors that are shards. None: embeddings, output heads, norms and vectors get AdamW,
+        by the modules of the model if it is passed, otherwise by name; see describe().
     :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
         "keller_jordan"}. They are fixed.
     :param adamw: further settings of muonrt.Group for AdamW. They are fixed.
@@ -73,9 +73,10 @@ class Muon(torch.optim.Optimizer):
     "scale_rule": "original"}.
     """
 
+    describe = describe
     _step_supports_amp_scaling = True  # a GradScaler sets grad_scale and found_inf before a step
 
-    def __init__(self, params: Iterable, lr: float | None = None, *,
+    def __init__(self, params: "Iterable | torch.nn.Module", lr: float | None = None, *,
                  adamw_lr: float | None = None, weight_decay: float | None = None,
                  adamw_weight_decay: float | None = None, momentum: float | None = None,
                  nesterov: bool | None = None, betas: tuple[float, float] | None = None,
@@ -101,6 +102,7 @@ class Muon(torch.optim.Optimizer):
             of_preset = {k: v for k, v in found[kind].items() if k in CHANGING[kind]}
             own = {k: v for k, v in given[kind].items() if v is not None}
             given[kind] = DEFAULTS[kind] | of_preset | own
+        params, role = of_model(params, role)
         groups = self._split(params, role, given)
         warn_of_conv1d(groups, self._param_settings, self._fixed["muon"])
         super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
