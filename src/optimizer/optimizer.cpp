@@ -73,6 +73,15 @@ std::string Optimizer::describe(bool json) const {
       json);
 }
 
+PlannedMemory Optimizer::planned_memory() const {
+  return pipelines_.memory(device_->ops(), settings_.health_every > 0, rank());
+}
+
+int64_t Optimizer::check_bytes() const {
+  return consistency_check_bytes(pipelines_.full_plan(), settings_,
+                                 device_->host_reaches_memory())[static_cast<size_t>(rank())];
+}
+
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   const auto count = static_cast<int32_t>(settings_.groups.size());
   MUONRT_REQUIRE(index >= 0 && index < count, Status::kInvalidArgument, "group index is ", index,

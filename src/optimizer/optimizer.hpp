@@ -82,6 +82,10 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan, and the plan of block steps if there is one, as text or JSON.
   std::string describe(bool json) const;
+  /// The bytes of this rank that `describe` prints, except those of the checks.
+  PlannedMemory planned_memory() const;
+  /// The bytes of this rank for the consistency check that `describe` prints.
+  int64_t check_bytes() const;
   /// The pipeline of the last step.
   const Pipeline& pipeline() const { return pipelines_.pipeline(); }
   const Device& device() const { return *device_; }

@@ -143,6 +143,8 @@ void bind_optimizer(nb::module_& module) {
           "Chrome trace, for which the optimizer needs trace=True")
       .def("counters", &Optimizer::counters, nb::sig("def counters(self) -> dict[str, int]"),
            "Returns the counters of this rank since the creation; see muonrt_counters_t")
+      .def("memory", &Optimizer::memory, nb::sig("def memory(self) -> dict[str, int]"),
+           "Returns the memory of this rank in bytes, planned and allocated; see muonrt_memory_t")
       .def("health", &Optimizer::health, nb::sig("def health(self) -> dict[str, typing.Any]"),
            "Returns the statistics of the last step that collected them (health_every); see\n"
            "muonrt_health_t and muonrt_matrix_health_t")

@@ -304,6 +304,7 @@ struct StepReport {
 };
 
 nb::dict counters(const muonrt_optimizer_t* optimizer);
+nb::dict memory(const muonrt_optimizer_t* optimizer);
 nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names);
 
 /// Sets the fields that `kwargs` name. A keyword has the name of the C field, and a choice is a

@@ -91,6 +91,10 @@ class Optimizer {
     Busy busy(busy_, "the optimizer");
     return binding::counters(get());
   }
+  nb::dict memory() {
+    Busy busy(busy_, "the optimizer");
+    return binding::memory(get());
+  }
   nb::dict health() {
     Busy busy(busy_, "the optimizer");
     return binding::health(get(), names);

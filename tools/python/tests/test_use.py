@@ -136,6 +136,9 @@ def test_getters():
     json.loads(one.trace(json=True))
     assert "plan" in one.describe() and one.names == ["w1"] and one.find_param("w1") == 0
     assert one.counters()["orthogonalized"] == 1
+    memory = one.memory()
+    assert memory["allocated_bytes"] == one.counters()["allocated_bytes"]
+    assert f'"state_bytes":{memory["state_bytes"]}' in one.describe(json=True)
     assert muonrt.version().count(".") == 2 and isinstance(muonrt.build_info(), dict)
 
 
