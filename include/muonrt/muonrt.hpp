@@ -276,6 +276,11 @@ class Optimizer {
     check(muonrt_optimizer_recover(get(), survivors.get(), &recovery));
     return recovery;
   }
+  /// Copies all parameters and state of `from`; muonrt_optimizer_copy_state(). Collective.
+  /// @param from  The old optimizer; NULL on ranks that have none.
+  void copy_state_from(Optimizer* from) {
+    check(muonrt_optimizer_copy_state(get(), from ? from->get() : nullptr));
+  }
 
   /// @return The index of the parameter with this name; muonrt_optimizer_find_param().
   int64_t find_param(const std::string& name) const {

@@ -1,5 +1,6 @@
 #include "optimizer/optimizer.hpp"
 
+#include "base/log.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/pipeline_config.hpp"
 #include "optimizer/problem.hpp"
@@ -42,6 +43,13 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   self.commit_state_.agree_on_identity(*self.comm_);
   run_collectively(*self.comm_,
                    [&] { self.allocate_memory(), self.pipelines_.warm_up(*self.device_); });
+  log(LogLevel::kInfo, [&] {
+    const Plan& plan = self.plan();
+    return cat("rank ", comm.rank(), ": optimizer created (", comm.size(), " ranks, ",
+               self.settings_.params.size(), " parameters, ", plan.matrices().size(), " matrices, ",
+               plan.chunks().size(), " chunks; ", human_bytes(self.device_->allocated_bytes()),
+               " allocated on ", self.device_->describe(), "; ", self.comm_->describe(), ")");
+  });
   return out;
 }
 

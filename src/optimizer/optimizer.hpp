@@ -73,6 +73,10 @@ class Optimizer {
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
   /// Errors: INVALID_STATE if an earlier call has ended the optimizer.
   void require_usable() const { commit_state_.require_usable(); }
+  /// Errors: TORN if a step has partly changed parameters or state. @param what  for the error.
+  void require_whole(const char* what) const { commit_state_.require_whole(what); }
+  /// A random number, equal on all ranks of this optimizer.
+  uint64_t identity() const { return commit_state_.identity(); }
   /// Ends the optimizer. Later calls return INVALID_STATE with this error in their text.
   void set_fatal_error(const Error& error) { commit_state_.set_fatal_error(error); }
   const HealthReport& health() const { return pipelines_.health(); }

@@ -120,6 +120,12 @@ void bind_optimizer(nb::module_& module) {
            "see muonrt_optimizer_recover().\n\n"
            ":return: what was done (\"none\", \"rolled_forward\" or \"discarded\"), and the\n"
            "    number of committed steps.")
+      .def("copy_state_from", &Optimizer::copy_state_from, nb::arg("old").none(),
+           nb::sig("def copy_state_from(self, old: Optimizer | None) -> None"),
+           "Copies all parameters and state of another optimizer, which may have other ranks and\n"
+           "another mesh, to this one. Collective; see muonrt_optimizer_copy_state().\n\n"
+           ":param old: the old optimizer, on which a step may have failed. None: this rank has\n"
+           "    none.")
       .def("clipped_heads", &Optimizer::clipped_heads,
            nb::sig("def clipped_heads(self) -> list[tuple[int, int]]"),
            "Returns the heads that QK-clip has clipped in the last committed step, as pairs of\n"

@@ -327,6 +327,7 @@ int32_t normuon_of(const std::string& word);
 std::string state_word(muonrt_state_kind_t kind);
 
 void bind_comm(nb::module_& module);
+void bind_log(nb::module_& module);
 /// Adds the calls of a communicator to the class.
 void bind_comm_calls(nb::class_<Comm>& comm);
 void bind_layout(nb::module_& module);

@@ -72,6 +72,7 @@ NB_MODULE(_core, module) {
     close_optimizers();
     close_comms();
   });
+  bind_log(module);
   bind_comm(module);
   bind_layout(module);
   bind_settings(module);

@@ -123,6 +123,27 @@ def test_arrays_live_as_long_as_the_optimizer():
     assert w_there() is None
 
 
+def test_log():
+    code = """if True:
+        import logging, numpy, muonrt
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
+        one = muonrt.Comm.self()
+        muonrt.set_log_level("info")
+        two = muonrt.Comm.self()
+        muonrt.set_log_level(None)
+        three = muonrt.Comm.self()
+        muonrt.set_log_level(logging.ERROR)
+        four = muonrt.Comm.self()
+        muonrt.set_log_level(logging.DEBUG)
+        five = muonrt.Comm.self()
+        muonrt.set_log_level("loud")
+    """
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    lines = [line for line in run.stderr.splitlines() if line.startswith("muonrt ")]
+    assert lines == ["muonrt INFO rank 0: communicator created (self, 1 rank)"] * 2, run.stderr
+    assert "level is 'loud'" in run.stderr
+
+
 def test_getters():
     assert muonrt.route("layers.0.wq.weight", 2) == ("muon", "none")
     assert muonrt.route("layers.0.experts.w1", 3, ["experts"]) == ("muon", "stack")
