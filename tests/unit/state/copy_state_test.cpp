@@ -81,7 +81,11 @@ std::vector<Row> rows() {
            {0},
            make({2, 2}, {kColumns, kSame}),
            true},
-          {"state of owners", make({2, 2}, {kSame, kRows}, true), {}, make({3}, {kSame}, true)},
+          {"state of owners",
+           make({2, 2}, {kSame, kRows}, true),
+           {},
+           make({2, 2}, {kSame, kColumns}, true),
+           true},
           {"the same mesh", make({2, 2}, {kSame, kRows}), {}, make({2, 2}, {kSame, kRows})}};
 }
 
@@ -105,6 +109,10 @@ world::Tensors moved(const Row& row,
       comm->set_timeout_ms(60000);
       old.emplace(row.from, *comm);
       resumed::run_steps(*old, 0, kStop);
+    }
+    std::vector<char> all(static_cast<size_t>(world));
+    process.allgather("", all.data(), 1);  // all ranks have ended the steps
+    if (old) {
       if (row.dead.contains(number)) {
         comm->transport().abort_with_duplicates(Status::kAborted, "it dies");
         return;
@@ -115,6 +123,7 @@ world::Tensors moved(const Row& row,
         int place = 0;
         for (int r = 0; r < number; ++r) place += alive(r);
         HostComm left(survivors.transport(place));
+        left.set_timeout_ms(60000);
         old->optimizer().recover(left, SurvivorPolicy::kAny);
       }
     }
