@@ -144,6 +144,21 @@ def test_log():
     assert "level is 'loud'" in run.stderr
 
 
+def test_copy_state_from():
+    old_data, new_data = ones() * 2, ones()
+    old, new = optimizer(old_data), optimizer(new_data)
+    old.step(0.1)
+    new.copy_state_from(old)
+    assert new.steps == 1 and (new_data == old_data).all()
+    for one in (old, new):
+        one.step(0.1)
+    assert (new_data == old_data).all()
+    with pytest.raises(muonrt.InvalidArgumentError, match="from is NULL on all ranks"):
+        new.copy_state_from(None)
+    with pytest.raises(muonrt.InvalidArgumentError, match="from is this optimizer"):
+        new.copy_state_from(new)
+
+
 def test_getters():
     assert muonrt.route("layers.0.wq.weight", 2) == ("muon", "none")
     assert muonrt.route("layers.0.experts.w1", 3, ["experts"]) == ("muon", "stack")
