@@ -14,6 +14,7 @@ namespace {
 /// ranks.
 constexpr int64_t kRoundElements = int64_t{1} << 24;
 constexpr int64_t kLeastElements = int64_t{1} << 16;  // that a rank requests in a round
+constexpr int64_t kPartElements = 16;  // a part needs as much memory as these elements
 
 template <class T>
 std::vector<unsigned char> as_bytes(const std::vector<T>& values) {
@@ -148,9 +149,12 @@ void Copier::copy() {
     std::vector<std::vector<Request>> requests(world_);
     run_or_abort(comm, [&] {
       for (int64_t left = most; left > 0 && shard < targets_.size();) {
-        const int64_t numel = targets_[shard].extent.numel(), count = std::min(left, numel - at);
+        const int64_t numel = targets_[shard].extent.numel(),
+                      count = std::min({left, numel - at, kLeastElements});
+        const size_t before = parts.size();
         assign(shard, at, count, parts);
-        left -= count, at += count;
+        left -= std::max(count, kPartElements * static_cast<int64_t>(parts.size() - before));
+        at += count;
         if (at == numel) ++shard, at = 0;
       }
       for (const Part& p : parts) requests[static_cast<size_t>(p.rank)].push_back(p.request);
