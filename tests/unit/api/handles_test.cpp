@@ -89,7 +89,6 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_get_memory(nullptr, o));
   note(muonrt_optimizer_get_health(nullptr, nullptr, 0, o));
   note(muonrt_optimizer_recover(o, comm, nullptr));
-  note(muonrt_optimizer_copy_state(o, nullptr));
   return out;
 }
 
