@@ -39,40 +39,26 @@ class Comm {
   /// Takes ownership of a handle, for example from muonrt_comm_create_mpi().
   explicit Comm(muonrt_comm_t* handle) : handle_(handle) {}
   /// One rank; muonrt_comm_create_self().
-  static Comm self() {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_self(&handle));
-    return Comm(handle);
-  }
+  static Comm self() { return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_self)); }
   /// Rank `rank` of a group of threads; muonrt_comm_create_thread().
   static Comm thread(muonrt_thread_group_t* group, int32_t rank) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_thread(&handle, group, rank));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_thread, group, rank));
   }
   /// Ranks that connect over TCP; muonrt_comm_create_tcp().
   static Comm tcp(const muonrt_tcp_options_t& options) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_tcp(&handle, &options));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_tcp, &options));
   }
   /// Ranks that find each other in a shared folder; muonrt_comm_create_folder().
   static Comm folder(const muonrt_folder_options_t& options) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_folder(&handle, &options));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_folder, &options));
   }
   /// For GPU memory, through NCCL; muonrt_comm_create_nccl().
   static Comm nccl(const Comm& host, const muonrt_nccl_options_t& options) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_nccl(&handle, host.get(), &options));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_nccl, host.get(), &options));
   }
   /// For GPU memory, through host memory; muonrt_comm_create_staged().
   static Comm staged(const Comm& host, int32_t device_index) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_staged(&handle, host.get(), device_index));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_staged, host.get(), device_index));
   }
 
   /// @return This rank; muonrt_comm_get_rank().
@@ -117,9 +103,7 @@ class ThreadGroup {
  public:
   /// A group of `size` ranks; muonrt_thread_group_create().
   explicit ThreadGroup(int32_t size) {
-    muonrt_thread_group_t* handle = nullptr;
-    check(muonrt_thread_group_create(&handle, size));
-    handle_.reset(handle);
+    handle_.reset(detail::value<muonrt_thread_group_t*>(muonrt_thread_group_create, size));
   }
   /// @return The communicator of rank `rank`. Create it once per rank; it may outlive the group.
   Comm comm(int32_t rank) { return Comm::thread(handle_.get(), rank); }
@@ -246,6 +230,11 @@ class Optimizer {
     check(muonrt_optimizer_recover(get(), survivors.get(), &recovery));
     return recovery;
   }
+  /// Copies all parameters and state of `from`; muonrt_optimizer_copy_state(). Collective.
+  /// @param from  The old optimizer; NULL on ranks that have none.
+  void copy_state_from(Optimizer* from) {
+    check(muonrt_optimizer_copy_state(get(), from ? from->get() : nullptr));
+  }
 
   /// @return The index of the parameter with this name; muonrt_optimizer_find_param().
   int64_t find_param(const std::string& name) const {
@@ -336,6 +325,12 @@ class Optimizer {
   muonrt_counters_t counters() const {
     auto out = detail::filled(muonrt_counters_init_sized);
     check(muonrt_optimizer_get_counters(&out, get()));
+    return out;
+  }
+  /// @return The memory of this rank; muonrt_optimizer_get_memory().
+  muonrt_memory_t memory() const {
+    auto out = detail::filled(muonrt_memory_init_sized);
+    check(muonrt_optimizer_get_memory(&out, get()));
     return out;
   }
   /// @return The handle; it still belongs to this object.

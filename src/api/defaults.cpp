@@ -120,6 +120,10 @@ void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size) 
   });
 }
 
+void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size) {
+  muonrt::fill_sized(memory, size);
+}
+
 void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size) {
   muonrt::fill_sized(counters, size);
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "api/as_status.hpp"
+#include "base/log.hpp"
 
 namespace muonrt::api {
 
@@ -43,6 +44,15 @@ void require_kind(uint64_t magic, HandleKind kind, const char* function, const c
 }
 
 }  // namespace
+
+muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept {
+  const CommBody& body = *comm->body;
+  log(LogLevel::kInfo, [&] {
+    return cat("rank ", body.host.rank(), ": communicator created (",
+               body.device ? body.device->describe() : body.host.describe(), ")");
+  });
+  return release_handle(std::move(comm));
+}
 
 HandleHeader::HandleHeader(HandleKind kind) : magic(value_of(kind)), process(getpid()) {}
 

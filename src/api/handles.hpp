@@ -51,6 +51,7 @@ void check_handle(const HandleHeader* head, HandleKind kind, const char* functio
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
+/// A communicator's transport for host memory and, if it has one, the Comm for GPU memory.
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 
@@ -105,6 +106,11 @@ struct muonrt_comm {
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::api::CommBody> body;
 };
+
+namespace muonrt::api {
+/// Returns the handle to the caller, and logs the communicator.
+muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept;
+}  // namespace muonrt::api
 
 struct muonrt_thread_group {
   static constexpr auto kKind = muonrt::api::HandleKind::kThreadGroup;

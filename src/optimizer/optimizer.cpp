@@ -1,5 +1,6 @@
 #include "optimizer/optimizer.hpp"
 
+#include "base/log.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/pipeline_config.hpp"
 #include "optimizer/problem.hpp"
@@ -42,6 +43,13 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   self.commit_state_.agree_on_identity(*self.comm_);
   run_collectively(*self.comm_,
                    [&] { self.allocate_memory(), self.pipelines_.warm_up(*self.device_); });
+  log(LogLevel::kInfo, [&] {
+    const Plan& plan = self.plan();
+    return cat("rank ", comm.rank(), ": optimizer created (", comm.size(), " ranks, ",
+               self.settings_.params.size(), " parameters, ", plan.matrices().size(), " matrices, ",
+               plan.chunks().size(), " chunks; ", human_bytes(self.device_->allocated_bytes()),
+               " allocated on ", self.device_->describe(), "; ", self.comm_->describe(), ")");
+  });
   return out;
 }
 
@@ -71,6 +79,15 @@ std::string Optimizer::describe(bool json) const {
       device_->ops(), settings_.health_every > 0,
       consistency_check_bytes(pipelines_.full_plan(), settings_, device_->host_reaches_memory()),
       json);
+}
+
+PlannedMemory Optimizer::planned_memory() const {
+  return pipelines_.memory(device_->ops(), settings_.health_every > 0, rank());
+}
+
+int64_t Optimizer::check_bytes() const {
+  return consistency_check_bytes(pipelines_.full_plan(), settings_,
+                                 device_->host_reaches_memory())[static_cast<size_t>(rank())];
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {

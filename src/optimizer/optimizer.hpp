@@ -73,6 +73,10 @@ class Optimizer {
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
   /// Errors: INVALID_STATE if an earlier call has ended the optimizer.
   void require_usable() const { commit_state_.require_usable(); }
+  /// Errors: TORN if a step has partly changed parameters or state. @param what  for the error.
+  void require_whole(const char* what) const { commit_state_.require_whole(what); }
+  /// A random number, equal on all ranks of this optimizer.
+  uint64_t identity() const { return commit_state_.identity(); }
   /// Ends the optimizer. Later calls return INVALID_STATE with this error in their text.
   void set_fatal_error(const Error& error) { commit_state_.set_fatal_error(error); }
   const HealthReport& health() const { return pipelines_.health(); }
@@ -82,6 +86,10 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan, and the plan of block steps if there is one, as text or JSON.
   std::string describe(bool json) const;
+  /// The bytes of this rank that `describe` prints, except those of the checks.
+  PlannedMemory planned_memory() const;
+  /// The bytes of this rank for the consistency check that `describe` prints.
+  int64_t check_bytes() const;
   /// The pipeline of the last step.
   const Pipeline& pipeline() const { return pipelines_.pipeline(); }
   const Device& device() const { return *device_; }

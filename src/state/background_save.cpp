@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "base/log.hpp"
 #include "base/signal_mask.hpp"
 #include "optimizer/agreement.hpp"
 
@@ -62,6 +63,12 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
     if (staged) {
       stage(shards_, memory_, copy);
     } else {
+      log(LogLevel::kWarning, [&] {
+        return cat("rank ", optimizer.rank(),
+                   ": the save is not in the background, because it needs ", bytes_written(shards_),
+                   " bytes and ", memory_.size(),
+                   " are reserved; call muonrt_optimizer_save_reserve()");
+      });
       save_->write(shards_, copy);
       error_.reset();
     }
@@ -77,7 +84,10 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
     const SignalMask mask;
     thread_ = std::thread([this] { write(); });
   } catch (const std::exception&) {
-    write();  // no thread could be started
+    log(LogLevel::kWarning, [] {
+      return std::string("the save is not in the background: no thread could be started");
+    });
+    write();
   }
 }
 

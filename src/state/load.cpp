@@ -5,6 +5,8 @@
 #include <unordered_set>
 
 #include "base/crc32c.hpp"
+#include "base/deadline.hpp"
+#include "base/log.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/checkpoint.hpp"
 #include "state/conversions.hpp"
@@ -180,6 +182,13 @@ class Loader {
     }
   }
 
+  /// The bytes of the shards of this rank.
+  int64_t bytes() const {
+    int64_t out = 0;
+    for (const StateShard& shard : shards_) out += shard.extent.numel() * bytes_of(shard.tensor);
+    return out;
+  }
+
   void write() {
     sources_.forget_checks();
     for (const StateShard& shard : shards_) {
@@ -312,6 +321,7 @@ void check_params(const std::vector<uint64_t>& hashes, const Manifest& mine,
 
 std::string load_state(Optimizer& optimizer, const std::string& folder,
                        const LoadSettings& settings) {
+  const auto start = Deadline::Clock::now();
   optimizer.require_usable();
   Comm& comm = optimizer.comm();
   AgreementTable arguments;
@@ -350,6 +360,11 @@ std::string load_state(Optimizer& optimizer, const std::string& folder,
     optimizer.set_fatal_error(end);
     throw end;
   }
+  log(LogLevel::kInfo, [&] {
+    return cat("rank ", comm.rank(), ": loaded checkpoint ", in_quotes(path), " (step ",
+               optimizer.steps(), ", ", loader->bytes(), " bytes of this rank, ",
+               fixed(seconds_since(start), 3), " s)");
+  });
   return notes;
 }
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <system_error>
 
+#include "base/log.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/digits.hpp"
 #include "state/moments.hpp"
@@ -139,6 +140,11 @@ void Save::publish(const std::optional<Error>& error) {
   comm_.allgather(&outcome, rank_files_.data(), sizeof outcome);
   may_be_named_ = rank_files_[0].bytes != 0;
   throw_common_error(comm_, problem);
+  log(LogLevel::kInfo, [&] {
+    return cat("rank ", comm_.rank(), ": saved checkpoint ", in_quotes(folder_), " (step ", step_,
+               ", ", own_file_.bytes, " bytes of this rank, ", fixed(seconds_since(start_), 3),
+               " s)");
+  });
 }
 
 void save_state(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "state/checkpoint.hpp"
 #include "state/files.hpp"
 #include "state/manifest.hpp"
@@ -44,6 +45,7 @@ class Save {
   const SaveSettings settings_;
   Files& files_;
   const int64_t step_;
+  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
   const pid_t process_;
   std::string id_;     // in the names of all files of this checkpoint
   std::string name_;   // of this rank's file

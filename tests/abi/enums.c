@@ -17,7 +17,7 @@ static int failures;
 
 /* The folder of a checkpoint is the argument. */
 int main(int argc, char** argv) {
-  const int values[] = {2, 7, -1, 2147483647};
+  const int values[] = {5, 7, -1, 2147483647};
   const int64_t shape[2] = {2, 3};
   float data[6] = {1, 2, 3, 4, 5, 6};
   char text[64] = "unchanged";
@@ -51,6 +51,10 @@ int main(int argc, char** argv) {
            MUONRT_ERROR_INVALID_ARGUMENT);
     EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
     EXPECT(muonrt_optimizer_get_trace(text, sizeof text, &needed, optimizer, format) ==
+           MUONRT_ERROR_INVALID_ARGUMENT);
+    EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
+    snprintf(expected, sizeof expected, ": level is %d,", values[i]);
+    EXPECT(muonrt_set_log(NULL, NULL, (enum muonrt_log_level)values[i]) ==
            MUONRT_ERROR_INVALID_ARGUMENT);
     EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
     snprintf(expected, sizeof expected, "'w' is read for device %d,", values[i]);

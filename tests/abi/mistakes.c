@@ -90,6 +90,12 @@ muonrt_status_t calls(muonrt_comm_t* comm, muonrt_optimizer_t* optimizer, const 
   status |= muonrt_optimizer_get_trace(NULL, 0, NULL, optimizer, MUONRT_FORMAT_TEXT);
 #endif
 
+#ifdef STATUS_AS_LOG_LEVEL
+  status |= muonrt_set_log(NULL, NULL, MUONRT_SKIPPED);
+#else
+  status |= muonrt_set_log(NULL, NULL, MUONRT_LOG_OFF);
+#endif
+
 #ifdef VIEW_AS_ROLE
   status |= muonrt_routing_resolve(&view, &role, NULL, "w", 2);
 #else

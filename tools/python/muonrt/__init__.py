@@ -20,10 +20,12 @@ from ._core import (
     route,
 )
 from ._errors import *  # noqa: F403
+from ._log import set_log_level
 
 __all__ = [
     "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param",
-    "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info", "route", "version",
+    "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info", "route",
+    "set_log_level", "version",
 ]
 __all__ += _errors.__all__
 

@@ -44,13 +44,13 @@ class Checkpoint {
   void verify() {
     Busy busy(busy_, "the checkpoint");
     muonrt::Checkpoint& checkpoint = get();
-    nb::gil_scoped_release release;
+    const GilReleased release;
     checkpoint.verify();
   }
   std::vector<CheckpointTensor> tensors() {
     Busy busy(busy_, "the checkpoint");
     muonrt::Checkpoint& checkpoint = get();
-    nb::gil_scoped_release release;
+    const GilReleased release;
     std::vector<CheckpointTensor> out;
     for (int64_t i = 0; i < checkpoint.info().n_tensors; ++i) out.push_back(tensor(checkpoint, i));
     return out;
@@ -63,7 +63,7 @@ class Checkpoint {
     std::unique_ptr<std::vector<unsigned char>> data;
     CheckpointTensor t;
     {
-      nb::gil_scoped_release release;
+      const GilReleased release;
       const int64_t index = checkpoint.find_tensor(param, c_kind);
       t = tensor(checkpoint, index);
       data = std::make_unique<std::vector<unsigned char>>(checkpoint.read(index));

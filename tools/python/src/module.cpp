@@ -87,6 +87,7 @@ NB_MODULE(_core, module) {
       nb::sig("def _route_and_reason(name: str, ndim: int) -> tuple[str, str, str]"),
       "Returns also why, as muonrt_routing_explain() does");
   module.def("_close_all", &close_everything);
+  bind_log(module);
   bind_comm(module);
   bind_layout(module);
   bind_settings(module);

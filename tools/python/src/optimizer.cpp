@@ -307,6 +307,14 @@ std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
           recovery.step};
 }
 
+void Optimizer::copy_state_from(Optimizer* from) {
+  if (from == this) refuse(MUONRT_ERROR_INVALID_ARGUMENT, "from is this optimizer");
+  std::optional<Busy> both;
+  if (from) both.emplace(from->busy_, "the old optimizer");
+  muonrt_optimizer_t* const old = from ? from->get() : nullptr;
+  run([&](muonrt_optimizer_t* optimizer) { return muonrt_optimizer_copy_state(optimizer, old); });
+}
+
 void close_everything() {
   std::vector<std::shared_ptr<muonrt_comm_t>> used;
   list_used_comms<Optimizer>(used);

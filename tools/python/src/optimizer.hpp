@@ -58,6 +58,8 @@ class Optimizer {
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<StateShard> state_shards();
   std::tuple<std::string, int64_t> recover(Comm& survivors);
+  /// Collective. @param from  null: this rank has no old optimizer.
+  void copy_state_from(Optimizer* from);
   /// Makes a collective call of the C optimizer without the GIL. `call` must not throw.
   void run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& call);
   int64_t save_reserve(const muonrt_save_options_t& options);
@@ -91,6 +93,10 @@ class Optimizer {
   nb::dict counters() {
     Busy busy(busy_, "the optimizer");
     return binding::counters(get());
+  }
+  nb::dict memory() {
+    Busy busy(busy_, "the optimizer");
+    return binding::memory(get());
   }
   nb::dict health() {
     Busy busy(busy_, "the optimizer");

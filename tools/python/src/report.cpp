@@ -16,6 +16,23 @@ nb::dict counters(const muonrt_optimizer_t* optimizer) {
   return out;
 }
 
+nb::dict memory(const muonrt_optimizer_t* optimizer) {
+  auto m = muonrt::detail::filled(muonrt_memory_init_sized);
+  check(muonrt_optimizer_get_memory(&m, optimizer));
+  nb::dict out;
+  out["message_bytes"] = m.message_bytes;
+  out["staged_bytes"] = m.staged_bytes;
+  out["scratch_bytes"] = m.scratch_bytes;
+  out["block_message_bytes"] = m.block_message_bytes;
+  out["block_staged_bytes"] = m.block_staged_bytes;
+  out["block_scratch_bytes"] = m.block_scratch_bytes;
+  out["check_bytes"] = m.check_bytes;
+  out["state_bytes"] = m.state_bytes;
+  out["allocated_bytes"] = m.allocated_bytes;
+  out["save_bytes"] = m.save_bytes;
+  return out;
+}
+
 namespace {
 
 nb::dict matrix_health(const muonrt_matrix_health_t& m, const std::vector<std::string>& names) {
