@@ -1,6 +1,5 @@
 #include "train/checkpoint.hpp"
 
-#include <fcntl.h>
 #include <sys/file.h>
 
 #include <cerrno>
@@ -72,15 +71,13 @@ bool same(const std::string& option, const json& here, const json& there) {
 }
 
 /// Locks the folder for a run.
-FileLock lock_folder(const std::string& folder) {
+FolderLock lock_folder(const std::string& folder) {
   const std::string path = folder + "/.muonrt-train-lock";
-  Descriptor file(
-      [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666); });
+  FolderLock file(std::fopen(path.c_str(), "ae"), std::fclose);
   if (!file)
     throw std::runtime_error("--save: " + path + " cannot be written: " + std::strerror(errno) +
                              "; use a folder that you may write to");
-  if (flock(file.fd(), LOCK_EX | LOCK_NB) == 0) return FileLock(std::move(file));
-  if (errno != EWOULDBLOCK) return FileLock();
+  if (flock(fileno(file.get()), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return file;
   throw std::runtime_error("--save: " + folder +
                            " is in use, because another run saves into it; wait until that run has "
                            "ended, or name another folder");
@@ -88,7 +85,7 @@ FileLock lock_folder(const std::string& folder) {
 
 }  // namespace
 
-FileLock SavedRun::begin_saving() const {
+FolderLock SavedRun::begin_saving() const {
   const std::string& folder = options.save;
   std::error_code error;
   fs::create_directories(folder, error);
@@ -96,7 +93,7 @@ FileLock SavedRun::begin_saving() const {
     throw std::runtime_error("--save: " + folder + " cannot be created: " + error.message() +
                              "; use a folder that you may write to");
   }
-  FileLock lock = lock_folder(folder);
+  FolderLock lock = lock_folder(folder);
   const bool resumes = !options.resume.empty() && fs::equivalent(folder, options.resume, error);
   if (holds_checkpoint(folder) && resumes) {
     json saved = tool::parse_strict(tool::read_text(run_file(folder)), run_file(folder));

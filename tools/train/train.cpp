@@ -122,7 +122,8 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
                                        " ranks (" + outcome.mesh + "), preset " + options.preset);
     require_writable(options, *log, files);
   }
-  const FileLock lock = root && !options.save.empty() ? run.begin_saving() : FileLock();
+  FolderLock lock(nullptr, std::fclose);
+  if (root && !options.save.empty()) lock = run.begin_saving();
   if (root) std::fputs(note.c_str(), stderr);
   bool interrupted = false;
   for (const RunPlan& plan : outcome.plans) {

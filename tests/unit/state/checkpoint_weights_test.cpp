@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "muonrt/muonrt.hpp"
 #include "support/checkpoints.hpp"
 
 using namespace muonrt;
@@ -100,55 +99,6 @@ TEST_CASE("checkpoint: a parameter that the caller has rounded differently keeps
       CHECK(resumed::load(c, 0, 0, folder.path(), {}, &at_save).tensors.params == at_save.params);
     }
   }
-}
-
-TEST_CASE("checkpoint: notes and counters state what was saved and found", "[unit][state]") {
-  const Folder folder;
-  std::vector<float> f(6, 0.5F), grad(6, 1.0F);
-  std::vector<uint16_t> w(6, 0x3f00);  // 0.5
-  const int64_t shape[] = {2, 3};
-  std::vector<muonrt_param_t> params(2, muonrt::param());
-  for (auto& p : params) {
-    p.ndim = 2;
-    p.shape = shape;
-    p.grad = grad.data();
-    p.grad_dtype = MUONRT_DTYPE_F32;
-  }
-  params[0].name = "f";
-  params[0].data = f.data();
-  params[1].name = "w";
-  params[1].data = w.data();
-  params[1].dtype = MUONRT_DTYPE_BF16;
-  muonrt::Comm comm = muonrt::Comm::self();
-  const auto make = [&] {
-    return muonrt::Optimizer(comm, muonrt::options(), std::vector{muonrt::muon_group()}, params);
-  };
-  muonrt::Optimizer one = make();
-  one.step(0.1);
-  CHECK(one.counters().saved_bytes == 0);
-  one.save(folder.path());
-  // Two momenta, the master weights, and the f32 parameter.
-  CHECK(one.counters().saved_bytes == 4 * 6 * 4);
-  CHECK(one.counters().saved_param_bytes == 6 * 4);
-  const auto at_save = std::pair{f, w};
-  f.assign(6, 0.0F);
-  w.assign(6, 0);
-  muonrt::Optimizer other = make();
-  other.load(folder.path());
-  CHECK(std::pair{f, w} == at_save);
-  CHECK(other.load_notes() ==
-        "parameters: 1 loaded (24 bytes), 1 rounded from master weights, 0 unchanged because they "
-        "are not in the checkpoint\n");
-  muonrt_save_options_t options;
-  muonrt_save_options_init(&options);
-  options.without_params = 1;
-  one.save(folder.path(), &options);
-  CHECK(one.counters().saved_bytes == 3 * 6 * 4);
-  CHECK(one.counters().saved_param_bytes == 0);
-  CHECK(one.save_reserve(&options) == 3 * 6 * 4);
-  CHECK(one.save_reserve() == 4 * 6 * 4);
-  options.with_params = 1;
-  CHECK_THROWS_WITH(one.save(folder.path(), &options), Contains("with_params and without_params"));
 }
 
 TEST_CASE("checkpoint: a folder with a checkpoint of another model is rejected without overwrite",

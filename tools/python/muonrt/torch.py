@@ -353,8 +353,7 @@ class Muon(torch.optim.Optimizer):
         return notes
 
     def save_reserve(self, *, with_params: bool = True) -> int:
-        """Reserves host memory so that `save_begin` can return before the file is written. Returns the
-        number of bytes."""
+        """Reserves memory so that `save_begin` can return before the file is written; returns its bytes."""
         taken = self._core.save_reserve(with_params=with_params)
         self._reserved = with_params or bool(self._reserved)
         return taken
