@@ -229,6 +229,10 @@ class Loader {
   std::vector<StateShard> shards_;
 };
 
+int64_t elements_of(const ManifestParam& p) {
+  return std::accumulate(p.shape.begin(), p.shape.end(), int64_t{1}, std::multiplies<>());
+}
+
 /// Finds where the values of each parameter are in the checkpoint.
 /// @param hashes  of the saved master weights, rounded. If they have another hash than the
 ///     parameter, the caller had rounded them differently, and the parameter must be unchanged.
@@ -240,7 +244,7 @@ std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& compa
     const int32_t kind = with_params ? param_source(saved) : kNone;
     const bool other =
         kind != kNone && kind != StateTensor::kParam && hashes[out.size()] != saved->hash;
-    out.push_back(other ? kNone : kind);
+    out.push_back(elements_of(p) == 0 ? StateTensor::kParam : other ? kNone : kind);
   }
   return out;
 }
@@ -262,9 +266,7 @@ std::string note_of(const std::vector<int32_t>& sources, const Manifest& mine) {
   int64_t loaded = 0, bytes = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i] != StateTensor::kParam) continue;
-    const ManifestParam& p = mine.params[i];
-    bytes += std::accumulate(p.shape.begin(), p.shape.end(),
-                             int64_t{p.dtype == name_of(DType::kF32) ? 4 : 2}, std::multiplies<>());
+    bytes += elements_of(mine.params[i]) * (mine.params[i].dtype == name_of(DType::kF32) ? 4 : 2);
     ++loaded;
   }
   const int64_t unchanged = std::count(sources.begin(), sources.end(), kNone);

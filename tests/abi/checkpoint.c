@@ -43,7 +43,6 @@ int main(int argc, char** argv) {
   float whole[kCount] = {0}, first[kCount] = {0}, second[kCount] = {0};
   muonrt_comm_t* comm;
   muonrt_optimizer_t* optimizer;
-  muonrt_save_options_t save;
   int number;
 
   if (argc != 2) return 2;
@@ -54,9 +53,7 @@ int main(int argc, char** argv) {
 
   optimizer = make(comm, first);
   for (number = 0; number < 2; ++number) step(optimizer, number);
-  muonrt_save_options_init(&save);
-  save.with_params = 1;
-  check(muonrt_optimizer_save(optimizer, argv[1], &save));
+  check(muonrt_optimizer_save(optimizer, argv[1], NULL));
   muonrt_optimizer_destroy(optimizer);
 
   optimizer = make(comm, second);

@@ -39,7 +39,7 @@ int32_t source_of(const Saved& saved, const ManifestParam& p) {
   for (const auto& [word, unused] : p.state) words += (words.empty() ? "" : ", ") + word;
   MUONRT_REQUIRE(has(p, kParam), kInvalidArg, saved.path(), ": param ", in_quotes(p.name),
                  ": neither its values nor its master weights were saved, but only: ",
-                 words.empty() ? "nothing" : words, "; save with with_params = 1");
+                 words.empty() ? "nothing" : words, "; save without without_params");
   return kParam;
 }
 
