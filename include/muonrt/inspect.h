@@ -41,6 +41,15 @@ typedef struct muonrt_counters {
 
   /** Number of matrices that this rank has orthogonalized. */
   int64_t orthogonalized;
+
+  /** Bytes of state and parameters that this rank has written in its last save. */
+  int64_t saved_bytes;
+
+  /**
+   * Those of these bytes that belong to parameters. A parameter adds none if it is saved as its
+   * master weights.
+   */
+  int64_t saved_param_bytes;
 } muonrt_counters_t;
 
 /**

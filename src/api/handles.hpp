@@ -130,7 +130,8 @@ struct muonrt_optimizer {
   std::unique_ptr<muonrt::BackgroundSave> saving;  // null until a save is reserved or begun
   // Of the last muonrt_optimizer_get_state_shards().
   std::unique_ptr<muonrt::api::BorrowedStorage> state_shards;
-  std::string load_notes;  // of the last load
+  std::string load_notes;    // of the last load
+  muonrt::SavedBytes saved;  // of the last save
 };
 
 struct muonrt_checkpoint {

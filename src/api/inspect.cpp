@@ -70,6 +70,8 @@ muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* counters,
     out.exchanges = o.comm().exchanges();
     out.bytes_sent = o.comm().bytes_sent();
     out.orthogonalized = o.orthogonalized();
+    out.saved_bytes = optimizer->saved.all;
+    out.saved_param_bytes = optimizer->saved.params;
     api::write_struct(counters, out, "counters");
     return Status::kOk;
   });

@@ -26,7 +26,7 @@ class BackgroundSave {
   /// Begins a save. If the reserved memory is too small for the state that this rank writes, it
   /// writes the file before it returns. Must not be called while a save is in progress. Collective.
   /// Errors: as save_state.
-  void begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
+  SavedBytes begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
   /// Waits for the thread and publishes the save, which must be in progress. Collective.
   /// Errors: as save_state.
   void wait();

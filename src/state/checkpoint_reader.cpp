@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/checked.hpp"
+#include "state/conversions.hpp"
 #include "state/digits.hpp"
 #include "state/element_hash.hpp"
 #include "state/moments.hpp"
@@ -15,7 +16,17 @@ namespace {
 
 constexpr size_t kMaxNamedTensors = 16;  // tensors of a damaged block
 constexpr int64_t kResidentBlocks = 32;
+constexpr auto kMasterKind = static_cast<int32_t>(StateKind::kMaster);
 constexpr auto kNormuonKind = static_cast<int32_t>(StateKind::kNormuon);
+
+/// Returns the dtype of a parameter that is stored as its master weights; null: it is not.
+const std::string* dtype_in_masters(const ManifestParam& p) {
+  static const std::string kBf16 = "BF16", kF16 = "F16";
+  if (!p.state.contains(kind_name(kMasterKind))) return nullptr;
+  return p.dtype == name_of(DType::kBF16)  ? &kBf16
+         : p.dtype == name_of(DType::kF16) ? &kF16
+                                           : nullptr;
+}
 
 std::string tensor_text(const std::string& param, int32_t kind) {
   return cat(kind_name(kind), " of param ", in_quotes(param));
@@ -53,8 +64,12 @@ CheckpointReader::CheckpointReader(std::string folder, const std::string& manife
     for (int32_t kind = StateTensor::kParam; *kind_name(kind); ++kind) {
       const auto state = p.state.find(kind_name(kind));
       const bool saved = state != p.state.end();
-      if (saved || kind == StateTensor::kParam)
-        tensors_.push_back({&p, kind, saved ? &state->second : nullptr});
+      if (saved) {
+        tensors_.push_back({&p, kind, &state->second, kind});
+      } else if (kind == StateTensor::kParam) {
+        const std::string* const dtype = manifest_.with_params ? dtype_in_masters(p) : nullptr;
+        tensors_.push_back({&p, kind, dtype, dtype ? kMasterKind : kind});
+      }
     }
   }
   data_.resize(tensors_.size());
@@ -108,7 +123,7 @@ int64_t CheckpointReader::numel_of(const Tensor& tensor) {
   if (!file_errors_.empty() && tensor.kind == kNormuonKind && from.shards(param, kNormuonKind) == 0)
     throw file_errors_.front();
   try {
-    return from.numel_in_files(param, tensor.kind, cat(path_, ": ", tensor.text()));
+    return from.numel_in_files(param, tensor.stored, cat(path_, ": ", tensor.text()));
   } catch (const Error& e) {
     // If elements are missing, the reason is the file that could not be opened.
     if (!file_errors_.empty() && e.status() == Status::kCorrupt) throw file_errors_.front();
@@ -124,22 +139,30 @@ const CheckpointReader::Data& CheckpointReader::data_of(int64_t index) {
   const int64_t numel = numel_of(tensor);
   return out.emplace(Data{tensor.kind == kNormuonKind ? std::vector{numel} : tensor.param->shape,
                           numel * element_bytes(*tensor.dtype),
-                          sources().shards(tensor.param->name, tensor.kind)});
+                          sources().shards(tensor.param->name, tensor.stored)});
 }
 
 void CheckpointReader::read(int64_t index, std::span<unsigned char> to) {
   const Tensor& tensor = at(index);
   MUONRT_REQUIRE(has_data(tensor), kInvalidArg, path_, ": ", tensor.text(),
-                 " was not saved, only its hash; save with with_params = 1");
+                 " was not saved, only its hash; save without without_params");
   const int64_t bytes = data_of(index).bytes;
   MUONRT_REQUIRE(std::ssize(to) == bytes, kInvalidArg, path_, ": ", tensor.text(), " has ", bytes,
                  " bytes, but bytes is ", to.size(), "; pass a buffer of the tensor's size");
   if (bytes == 0) return;
   const int64_t size = element_bytes(*tensor.dtype);
-  sources().read(tensor.param->name, tensor.kind, whole_extent(bytes / size),
+  read_values(tensor, bytes / size, [&](int64_t element, std::span<const unsigned char> values) {
+    std::memcpy(to.data() + element * size, values.data(), values.size());
+  });
+}
+
+template <class Take>
+void CheckpointReader::read_values(const Tensor& tensor, int64_t numel, const Take& take) {
+  sources().read(tensor.param->name, tensor.stored, whole_extent(numel),
                  cat(path_, ": ", tensor.text()),
                  [&](int64_t, int64_t element, std::span<const unsigned char> values) {
-                   std::memcpy(to.data() + element * size, values.data(), values.size());
+                   if (tensor.stored == tensor.kind) return take(element, values);
+                   take(element, std::span<const unsigned char>(rounded(values, *tensor.dtype)));
                  });
 }
 
@@ -185,7 +208,7 @@ void CheckpointReader::check_files() {
   }
   if (!file_errors_.empty()) return;  // elements of a missing file would be reported as missing
   for (const Tensor& tensor : tensors_)
-    if (tensor.dtype && !damaged_.contains({tensor.param->name, tensor.kind}))
+    if (tensor.dtype && !damaged_.contains({tensor.param->name, tensor.stored}))
       attempt([&] { check_values(tensor); });
 }
 
@@ -217,10 +240,9 @@ void CheckpointReader::check_values(const Tensor& tensor) {
   const ManifestParam& p = *tensor.param;
   bool good = true;
   uint64_t hash = 0;
-  from.read(
-      p.name, tensor.kind, whole_extent(from.numel(p.name, tensor.kind)),
-      cat(path_, ": ", tensor.text()),
-      [&](int64_t, int64_t element, std::span<const unsigned char> values) {
+  read_values(
+      tensor, from.numel(p.name, tensor.stored),
+      [&](int64_t element, std::span<const unsigned char> values) {
         if (tensor.kind == StateTensor::kParam)
           hash += hash_elements(p.name, element, values, element_bytes(*tensor.dtype));
         const auto bad = bad_moment(tensor.kind, *tensor.dtype, manifest_.step, values);

@@ -26,6 +26,7 @@ class CheckpointReader {
     const ManifestParam* param;
     int32_t kind;
     const std::string* dtype;  // null: no data, for a parameter that is empty or was not saved
+    int32_t stored;  // kind of the stored data; master weights if a parameter is these, rounded
 
     std::string text() const;  // "momentum of param 'w'"
   };
@@ -68,6 +69,9 @@ class CheckpointReader {
   int64_t numel_of(const Tensor& tensor);
   void check_files();
   void check_values(const Tensor& tensor);
+  /// Calls take(first element, values) for the parts of a tensor.
+  template <class Take>
+  void read_values(const Tensor& tensor, int64_t numel, const Take& take);
   std::string tensors_in(const ShardFile& file, int64_t block);
   template <class Work>
   void attempt(const Work& work);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,9 @@ class Publisher {
   Publisher(Files& files, std::string folder, std::string id)
       : files_(files), folder_(std::move(folder)), id_(std::move(id)) {}
 
+  /// Throws INVALID_ARGUMENT if the folder's newest checkpoint has parameters with other names or
+  /// shapes. A damaged manifest has none.
+  void require_same_model(const Manifest& manifest);
   /// Sets the number of the save in the manifest and writes it. Errors: IO; NOT_SUPPORTED if the
   /// folder's newest manifest has another format.
   /// @param published  becomes true as soon as the manifest is written, also if a later step fails.
@@ -33,6 +37,7 @@ class Publisher {
 
  private:
   void write(std::string_view text, const std::string& name);
+  std::unique_ptr<SharedManifest> newest();
   int64_t keep_newest(int64_t keep);
   void clean(const Manifest& newest, int64_t keep);
 

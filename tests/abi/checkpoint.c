@@ -60,7 +60,6 @@ int main(int argc, char** argv) {
   float read[kCount];
   muonrt_comm_t* comm;
   muonrt_optimizer_t* optimizer;
-  muonrt_save_options_t save;
   int number, same;
 
   if (argc != 2) return 2;
@@ -71,9 +70,7 @@ int main(int argc, char** argv) {
 
   optimizer = make(comm, first);
   for (number = 0; number < 2; ++number) step(optimizer, number);
-  muonrt_save_options_init(&save);
-  save.with_params = 1;
-  check(muonrt_optimizer_save(optimizer, argv[1], &save));
+  check(muonrt_optimizer_save(optimizer, argv[1], NULL));
   muonrt_optimizer_destroy(optimizer);
   read_weights(read, argv[1]);
 

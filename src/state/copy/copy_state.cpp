@@ -105,7 +105,7 @@ void copy_state(Optimizer& to, Optimizer* from) {
     exchange.emplace(to);
     if (!from) return;
     from->require_whole("copy_state: from");
-    text = to_text(manifest_of(*from, true));
+    text = to_text(manifest_of(*from));
     mine = {1, from->identity(), from->steps(), std::ssize(text),
             int64_t{crc32c(text.data(), text.size())}};
   });
@@ -124,7 +124,7 @@ void copy_state(Optimizer& to, Optimizer* from) {
     old = parse_manifest(
         {reinterpret_cast<const char*>(blocks[lowest].data()), blocks[lowest].size()},
         "copy_state");
-    own = manifest_of(to, true);
+    own = manifest_of(to);
     copier.prepare(match_params(old, own));
   });
   copier.share_extents();

@@ -61,8 +61,10 @@ bool looks_transposed(const StepTensor& t) {
 
 }  // namespace
 
-void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file) {
-  steps_.push_back({report, file, report.skipped ? muonrt_get_last_error() : "", {}});
+void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file,
+                            std::vector<std::string> inactive) {
+  steps_.push_back(
+      {report, file, report.skipped ? muonrt_get_last_error() : "", {}, std::move(inactive)});
 }
 
 void StepReporter::add_clipped(const Optimizer& optimizer) {
@@ -121,6 +123,14 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
         lines += fmt::format(" {}.{}", layer, head);
       lines += "\n";
     }
+    row["inactive"] = steps_[i].inactive;
+    if (!steps_[i].inactive.empty()) {
+      lines += fmt::format(
+          "step {} of {}: {} has no gradient of {} parameters, which did not change:", i + 1,
+          steps_.size(), steps_[i].file, steps_[i].inactive.size());
+      for (const std::string& name : steps_[i].inactive) lines += " " + shown(name);
+      lines += "\n";
+    }
     if (!r.skipped) continue;
     row["reason"] = steps_[i].reason;
     lines += fmt::format("step {} of {} skipped: {}: {}; nothing changed\n", i + 1, steps_.size(),
@@ -146,6 +156,7 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
                                     {"sha256", json_text(digest)},
                                     {"files", text(sum_of)},
                                     {"params", table.json()},
+                                    {"state_notes", text(state_notes_)},
                                     {"health", health.json_list()}}));
     return;
   }

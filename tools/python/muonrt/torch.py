@@ -332,12 +332,14 @@ class Muon(torch.optim.Optimizer):
         """Copies a state of muonrt.torch.Muon, or of torch.optim.Muon and AdamW, into this optimizer."""
         self._state_tensors.load(state_dict)
 
-    def save(self, folder: str | os.PathLike, *, with_params: bool = False, keep: int = 1) -> None:
+    def save(self, folder: str | os.PathLike, *, with_params: bool = True, keep: int = 1,
+             overwrite: bool = False) -> None:
         """Saves a checkpoint that can be loaded on any mesh; see muonrt.Optimizer.save. Collective.
 
         It contains neither learning rates nor parameters that need no gradient.
         """
-        self._of_folder(self._core.save, folder, with_params=with_params, keep=keep)
+        self._of_folder(self._core.save, folder, with_params=with_params, keep=keep,
+                        overwrite=overwrite)
 
     def load(self, folder: str | os.PathLike, *, manifest: str | None = None,
              without_params: bool = False, partial: bool = False) -> list[str]:
@@ -345,7 +347,7 @@ class Muon(torch.optim.Optimizer):
 
         See muonrt.Optimizer.load. Parameters are identified by the names that were passed at
         creation. If the checkpoint contains parameters, the model's are overwritten. Learning rates
-        do not change; set those of the scheduler. Returns notes about differences.
+        do not change; set those of the scheduler. Returns notes: what was found, and differences.
         """
         notes = self._of_folder(self._core.load, folder, manifest=manifest,
                                 without_params=without_params, partial=partial)
@@ -354,17 +356,17 @@ class Muon(torch.optim.Optimizer):
         self._state_tensors.gather()
         return notes
 
-    def save_reserve(self, *, with_params: bool = False) -> int:
-        """Reserves host memory so that `save_begin` can return before the file is written. Returns the
-        number of bytes."""
+    def save_reserve(self, *, with_params: bool = True) -> int:
+        """Reserves memory so that `save_begin` can return before the file is written; returns its bytes."""
         taken = self._core.save_reserve(with_params=with_params)
         self._reserved = with_params or bool(self._reserved)
         return taken
 
-    def save_begin(self, folder: str | os.PathLike, *, with_params: bool = False,
-                   keep: int = 1) -> None:
+    def save_begin(self, folder: str | os.PathLike, *, with_params: bool = True,
+                   keep: int = 1, overwrite: bool = False) -> None:
         """Starts a save, which a thread writes while steps continue. Collective."""
-        self._of_folder(self._core.save_begin, folder, with_params=with_params, keep=keep)
+        self._of_folder(self._core.save_begin, folder, with_params=with_params, keep=keep,
+                        overwrite=overwrite)
         self._saving = True
 
     def save_wait(self) -> None:

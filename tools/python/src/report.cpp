@@ -13,6 +13,8 @@ nb::dict counters(const muonrt_optimizer_t* optimizer) {
   out["exchanges"] = c.exchanges;
   out["bytes_sent"] = c.bytes_sent;
   out["orthogonalized"] = c.orthogonalized;
+  out["saved_bytes"] = c.saved_bytes;
+  out["saved_param_bytes"] = c.saved_param_bytes;
   return out;
 }
 
