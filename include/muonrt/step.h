@@ -192,6 +192,19 @@ typedef struct muonrt_step_report {
 
   /** Reserved; 0. */
   int32_t reserved;
+
+  /**
+   * Index of the Muon parameter that the first step has moved most, if the RMS of its update is
+   * above 5% of the RMS of its weights: the learning rate is probably that of another scale rule.
+   * -1 otherwise, and in later steps. Equal on all ranks and meshes.
+   *
+   * The RMS of the update is computed from rate, factors and scale, for a gradient of full rank.
+   * Parameters whose weights or gradient are zero are left out.
+   */
+  int64_t large_update_param;
+
+  /** RMS of that update divided by the RMS of the weights before the step; 0 if there is none. */
+  double large_update_ratio;
 } muonrt_step_report_t;
 
 /**

@@ -15,7 +15,7 @@
 
 namespace muonrt {
 
-/// Bytes that each rank allocates for its ConsistencyCheck.
+/// Bytes that each rank allocates for its ConsistencyCheck and FirstUpdate.
 /// @param settings  the settings of the plan. If they have no parameters, no master weights are
 ///     assumed to be the caller's.
 std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings,
@@ -54,6 +54,8 @@ class ConsistencyCheck {
   /// the text. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);
+
+  const FiniteCheck& finite_check() const { return finite_; }
 
   /// Names what the step compares between the replicas of a parameter, for the agreement table.
   const char* described(int64_t param) const;
