@@ -34,7 +34,8 @@ typedef struct muonrt_step_args {
 
   /**
    * Learning rate of all groups: finite, >= 0. The product with all factors must be representable
-   * in f32. Default: NaN, which is rejected, because every step must set a rate.
+   * in f32. Groups of AdamW, and of Muon with MUONRT_SCALE_MATCH_RMS, take the same rate; with
+   * another scale rule set `group_lrs`. Default: NaN, which is rejected.
    */
   double lr;
 

@@ -43,7 +43,7 @@ class FirstUpdate {
   int64_t words() const;
 
   const Plan* plan_ = nullptr;
-  std::vector<int32_t> params_;       // those of Muon
+  std::vector<int32_t> params_;      // those of Muon
   Buffer own_, total_, host_words_;  // this rank's terms, their sum, and a copy of either
   bool due_ = false;
 };

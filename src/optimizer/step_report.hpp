@@ -16,8 +16,8 @@ struct NonfiniteSource {
   int64_t overflowed = 0;  // 1: the value is finite in f32, but overflows the transport dtype
 };
 
-/// A parameter of Muon that the first step has moved far, and the RMS of its update relative to that
-/// of its weights before.
+/// A parameter of Muon that the first step has moved far, and the RMS of its update relative to
+/// that of its weights before.
 struct LargeUpdate {
   int64_t param = -1;
   double ratio = 0;

@@ -146,7 +146,8 @@ double scheduled_lr(const LrSchedule& s, int64_t step) {
   const int64_t into = step - (s.total_steps - decay);
   if (into <= 0) return 1.0;
   const double part = into < decay ? ratio(into, decay) : 1.0;
-  const double left = s.kind == "cosine" ? (1.0 + std::cos(std::numbers::pi * part)) / 2 : 1.0 - part;
+  const double left =
+      s.kind == "cosine" ? (1.0 + std::cos(std::numbers::pi * part)) / 2 : 1.0 - part;
   return s.min_factor + (1.0 - s.min_factor) * left;
 }
 

@@ -45,8 +45,8 @@ class BoundRule {
 /// `from` in the cooldown.
 double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int64_t step);
 
-/// Factor of `lr` at `step`; of a list, the rate. It rises linearly in the warm-up. Then `linear` and
-/// `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
+/// Factor of `lr` at `step`; of a list, the rate. It rises linearly in the warm-up. Then `linear`
+/// and `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
 double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
 /// The options of the whole optimizer. Throws std::runtime_error if rules for Muon differ in

@@ -32,8 +32,9 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
 }
 
 /// Removes settings that a rule inherits from the defaults but that do not apply to it: a list of
-/// rates from rules with their own lr, and vice versa; those of Muon from rules for AdamW, batch_dims if the view is not a stack, and gram_restarts if the form
-/// is standard. Settings that the rule itself has are kept; they are rejected later.
+/// rates from rules with their own lr, and vice versa; those of Muon from rules for AdamW,
+/// batch_dims if the view is not a stack, and gram_restarts if the form is standard. Settings that
+/// the rule itself has are kept; they are rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.has_rates() && !own("lr_schedule") && own("lr")) config.lr_schedule.reset();
@@ -49,23 +50,22 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   config.momentum_dtype = group.momentum_dtype;
 }
 
-/// The rule `adamw` has its rate from the defaults. Rejects it if that is also the rate of a rule for
-/// Muon whose scale does not take AdamW's rates.
+/// The rule `adamw` has its rate from the defaults. Rejects it if that is also the rate of a rule
+/// for Muon whose scale does not take AdamW's rates.
 void check_inherited_rate(const StepConfig& config, const nlohmann::json& rules, size_t adamw) {
   const auto inherits = [&](size_t i) {
-    return !rules[i].contains("lr") && !(config.rules[i].config.has_rates() &&
-                                         rules[i].contains("lr_schedule"));
+    return !rules[i].contains("lr") &&
+           !(config.rules[i].config.has_rates() && rules[i].contains("lr_schedule"));
   };
   for (size_t i = 0; inherits(adamw) && i < config.rules.size(); ++i) {
     const ParamConfig& c = config.rules[i].config;
     muonrt_group_t group{};
     for (const Setting& setting : c.fields) setting.set(group);
     if (!c.is_muon() || !inherits(i) || group.scale_rule == MUONRT_SCALE_MATCH_RMS) continue;
-    throw std::runtime_error(config.rules[adamw].config.rule +
-                             ".lr: missing, but the lr of defaults is that of " + c.rule +
-                             ", whose scale_rule is " +
-                             std::string(kScaleRules[group.scale_rule].text) +
-                             ", and not a rate of AdamW; set lr in this rule, such as 3e-4");
+    throw std::runtime_error(
+        config.rules[adamw].config.rule + ".lr: missing, but the lr of defaults is that of " +
+        c.rule + ", whose scale_rule is " + std::string(kScaleRules[group.scale_rule].text) +
+        ", and not a rate of AdamW; set lr in this rule, such as 3e-4");
   }
 }
 
@@ -84,7 +84,8 @@ void check_layout(const ParamConfig& config, const Value& at) {
 }
 
 void check_rates(const Value& at) {
-  if (at.json.contains("lr") && at.json.contains("lr_schedule") && at.json["lr_schedule"].is_array())
+  if (at.json.contains("lr") && at.json.contains("lr_schedule") &&
+      at.json["lr_schedule"].is_array())
     at.refuse("lr and a list of rates as lr_schedule are not allowed together; remove one of them");
 }
 

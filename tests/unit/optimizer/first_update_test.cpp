@@ -6,8 +6,8 @@
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
 
-// The first step reports the parameter that it moves most relative to its weights, the same on every
-// rank and mesh.
+// The first step reports the parameter that it moves most relative to its weights, the same on
+// every rank and mesh.
 
 using namespace muonrt;
 
@@ -79,13 +79,17 @@ TEST_CASE("first update: each scale rule, kind of weight and mesh has the ratio 
     std::vector<int64_t> shape;
     std::vector<Placement> placements;
   };
-  const std::vector<Mesh> meshes = {
-      {{1}, {}}, {{2}, {kRows}}, {{3}, {kCopy}}, {{2, 2}, {kCopy, kCols}}, {{2, 2}, {kPartial, kRows}}};
+  const std::vector<Mesh> meshes = {{{1}, {}},
+                                    {{2}, {kRows}},
+                                    {{3}, {kCopy}},
+                                    {{2, 2}, {kCopy, kCols}},
+                                    {{2, 2}, {kPartial, kRows}}};
   struct Kind {
     DType dtype;
     MasterKind master;
   };
-  for (const Kind& kind : {Kind{DType::kF32, MasterKind::kNone}, {DType::kBF16, MasterKind::kNone},
+  for (const Kind& kind : {Kind{DType::kF32, MasterKind::kNone},
+                           {DType::kBF16, MasterKind::kNone},
                            {DType::kBF16, MasterKind::kOwned},
                            {DType::kBF16, MasterKind::kRemainder}}) {
     for (const auto& [rule, factor] : scale) {
@@ -188,8 +192,9 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   });
 }
 
-TEST_CASE("first update: the first committed step reports it, after one that was skipped or rejected",
-          "[unit][optimizer]") {
+TEST_CASE(
+    "first update: the first committed step reports it, after one that was skipped or rejected",
+    "[unit][optimizer]") {
   world::Case c = case_on({2}, {kRows}, 1);
   c.steps = 3;
   c.arguments = [](StepArgs& args, int64_t step, int rank) {

@@ -35,7 +35,8 @@ void reject_creation(muonrt_comm_t* comm) {
   });
 }
 
-/// Warns once if the first step has moved a parameter far; only on rank 0, because reports are equal.
+/// Warns once if the first step has moved a parameter far; only on rank 0, because reports are
+/// equal.
 void warn_of_large_update(const muonrt_step_report_t& report, const std::vector<std::string>& names,
                           const muonrt_comm_t* comm) {
   int32_t rank = 0;
