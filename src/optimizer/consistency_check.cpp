@@ -4,7 +4,6 @@
 
 #include "backend/health.hpp"
 #include "base/hash.hpp"
-#include "optimizer/first_update.hpp"
 
 namespace muonrt {
 
@@ -48,8 +47,7 @@ std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSe
   const int64_t count = std::ssize(params);
   const bool replicas = settings.replica_check != ReplicaCheck::kOff;
   const int64_t lists = FiniteCheck::bytes(count) + (replicas ? ReplicaHashes::bytes(count) : 0);
-  std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world),
-                           2 * lists + FirstUpdate::bytes(plan));
+  std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 2 * lists);
   for (size_t rank = 0; !host_reaches_memory && rank < out.size(); ++rank) {
     int64_t largest = 0;
     for (size_t i = 0; i < params.size(); ++i) {

@@ -15,7 +15,7 @@
 
 namespace muonrt {
 
-/// Bytes that each rank allocates for its ConsistencyCheck and FirstUpdate.
+/// Bytes that each rank allocates for its ConsistencyCheck.
 /// @param settings  the settings of the plan. If they have no parameters, no master weights are
 ///     assumed to be the caller's.
 std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings,

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "backend/health.hpp"
-#include "base/checked.hpp"
 
 namespace muonrt {
 
@@ -14,6 +12,7 @@ namespace {
 // Words of a parameter: the limbs of the weights' squares, and the number of ranks on which its
 // gradient has a value other than 0.
 constexpr int64_t kGradients = kTallyLimbs, kParamWords = kTallyLimbs + 1;
+constexpr int64_t kGathered = 64;  // parameters whose words are gathered at once
 
 /// Mean of the squares of the update of a learning rate of 1. All singular values of an
 /// orthogonalized matrix are 1, so the sum of its squares is its short side.
@@ -31,45 +30,43 @@ double mean_square_update(const ParamSpec& spec) {
 
 }  // namespace
 
-int64_t FirstUpdate::bytes(const Plan& plan) {
-  int64_t count = 0;
-  for (const ParamSpec& spec : plan.problem().params) count += spec.role == Role::kMuon;
-  return checked_mul(3 * count, kParamWords * 8);
-}
-
-FirstUpdate::FirstUpdate(Device& device, Comm& comm, const Plan& plan)
-    : plan_(&plan), due_(bytes(plan) > 0) {
+FirstUpdate::FirstUpdate(const Plan& plan, int world) : plan_(&plan) {
   const std::vector<ParamSpec>& params = plan.problem().params;
   for (size_t i = 0; i < params.size(); ++i)
     if (params[i].role == Role::kMuon) params_.push_back(static_cast<int32_t>(i));
-  own_ = Buffer(device, words() * 8);
-  total_ = Buffer(device, words() * 8);
-  host_words_ = Buffer::shared(device, words() * 8);
-  comm.prepare_reduction(words() * 8);
+  due_ = !params_.empty();
+  words_.resize(params_.size() * kParamWords);
+  by_rank_.resize(static_cast<size_t>(world) * kParamWords *
+                  std::min(params_.size(), size_t{kGathered}));
 }
 
-int64_t FirstUpdate::words() const { return std::ssize(params_) * kParamWords; }
-
-void FirstUpdate::add_weights(Pipeline& pipeline, const FiniteCheck* check, const ParamView* params,
-                              int rank) {
-  auto* const all = host_words_.as<int64_t>();
-  std::memset(all, 0, static_cast<size_t>(words()) * 8);
-  for (size_t i = 0; check && i < params_.size(); ++i) {
-    const int32_t param = params_[i];
-    int64_t* const words = all + static_cast<int64_t>(i) * kParamWords;
-    words[kGradients] = check->gradient(param).largest != 0;
-    const Layout& layout = plan_->problem().params[static_cast<size_t>(param)].layout;
-    if (layout.replica_index(rank) != 0) continue;
-    // With carries every limb is below 2^32, and the ranks' limbs cannot overflow their sum.
-    const Tally& weights = check->weights(param, params[param]);
-    uint64_t carry = 0;
-    for (int64_t l = 0; l < kTallyLimbs; ++l) {
-      const uint64_t limb = static_cast<uint64_t>(weights.limbs[l]) + carry;
-      carry = l + 1 < kTallyLimbs ? limb >> 32 : 0;
-      words[l] = static_cast<int64_t>(limb - (carry << 32));
-    }
+void FirstUpdate::fill(int64_t index, const FiniteCheck& check, const ParamView* params, int rank) {
+  const int32_t param = params_[static_cast<size_t>(index)];
+  int64_t* const words = words_.data() + index * kParamWords;
+  words[kGradients] = check.gradient(param).largest != 0;
+  const Layout& layout = plan_->problem().params[static_cast<size_t>(param)].layout;
+  if (layout.replica_index(rank) != 0) return;
+  // With carries every limb is below 2^32, and the ranks' limbs cannot overflow their sum.
+  const Tally& weights = check.weights(param, params[param]);
+  uint64_t carry = 0;
+  for (int64_t l = 0; l < kTallyLimbs; ++l) {
+    const uint64_t limb = static_cast<uint64_t>(weights.limbs[l]) + carry;
+    carry = l + 1 < kTallyLimbs ? limb >> 32 : 0;
+    words[l] = static_cast<int64_t>(limb - (carry << 32));
   }
-  pipeline.sum_between_steps(host_words_, own_, total_, words());
+}
+
+void FirstUpdate::add_weights(Comm& comm, const FiniteCheck* check, const ParamView* params) {
+  const int64_t count = std::ssize(params_);
+  std::fill(words_.begin(), words_.end(), 0);
+  for (int64_t i = 0; check && i < count; ++i) fill(i, *check, params, comm.rank());
+  for (int64_t first = 0; first < count; first += kGathered) {
+    int64_t* const own = words_.data() + first * kParamWords;
+    const int64_t n = std::min(kGathered, count - first) * kParamWords;
+    comm.allgather(own, by_rank_.data(), n * 8);
+    std::fill(own, own + n, 0);
+    for (int64_t i = 0; i < comm.size() * n; ++i) own[i % n] += by_rank_[static_cast<size_t>(i)];
+  }
 }
 
 LargeUpdate FirstUpdate::on_commit(const OptimizerSettings& settings, const StepArgs& args,
@@ -78,7 +75,7 @@ LargeUpdate FirstUpdate::on_commit(const OptimizerSettings& settings, const Step
   LargeUpdate out;
   for (size_t i = 0; i < params_.size(); ++i) {
     const int32_t param = params_[i];
-    const int64_t* const words = host_words_.as<int64_t>() + static_cast<int64_t>(i) * kParamWords;
+    const int64_t* const words = words_.data() + static_cast<int64_t>(i) * kParamWords;
     const double squares = sum_of_squares(words);
     if (!params[param].active || words[kGradients] == 0 || !(squares > 0)) continue;
     const ParamSpec& spec = plan_->problem().params[static_cast<size_t>(param)];

@@ -4,11 +4,9 @@
 #include <vector>
 
 #include "backend/comm.hpp"
-#include "backend/device.hpp"
 #include "optimizer/finite_check.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "optimizer/step_report.hpp"
-#include "pipeline/pipeline.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {
@@ -22,17 +20,15 @@ class FirstUpdate {
   static constexpr double kLimit = 0.05;
 
   FirstUpdate() = default;
-  /// Bytes that each rank allocates.
-  static int64_t bytes(const Plan& plan);
   /// Allocates the memory.
-  FirstUpdate(Device& device, Comm& comm, const Plan& plan);
+  FirstUpdate(const Plan& plan, int world);
 
   /// Whether the next step must call `add_weights`; equal on all ranks.
   bool due() const { return due_; }
   /// Adds the squares of all weights. Collective; blocks.
   /// @param check  has checked all parameters for this step; null if this rank's arguments are
   ///     invalid. The rank then adds nothing, and the step is rejected.
-  void add_weights(Pipeline& pipeline, const FiniteCheck* check, const ParamView* params, int rank);
+  void add_weights(Comm& comm, const FiniteCheck* check, const ParamView* params);
   /// Call it after the first committed step. Returns the parameter with the largest update relative
   /// to its weights if that is above kLimit. It assumes gradients of full rank; parameters without
   /// a gradient, or with weights or a gradient of zeros, are left out.
@@ -40,11 +36,12 @@ class FirstUpdate {
                         const ParamView* params);
 
  private:
-  int64_t words() const;
+  void fill(int64_t index, const FiniteCheck& check, const ParamView* params, int rank);
 
   const Plan* plan_ = nullptr;
-  std::vector<int32_t> params_;      // those of Muon
-  Buffer own_, total_, host_words_;  // this rank's terms, their sum, and a copy of either
+  std::vector<int32_t> params_;   // those of Muon
+  std::vector<int64_t> words_;    // by parameter: this rank's terms, then their sum
+  std::vector<int64_t> by_rank_;  // memory for the terms of some parameters of all ranks
   bool due_ = false;
 };
 

@@ -295,16 +295,6 @@ void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
   wait();
 }
 
-void Pipeline::sum_between_steps(const Buffer& host, const Buffer& own, const Buffer& sum,
-                                 int64_t words) {
-  Ops& ops = context_.ops();
-  ops.copy(*exchange_, own.data(), host.data(), words * 8);
-  context_.comm->reduce_sum(*exchange_, own.as<int64_t>(), sum.as<int64_t>(), words);
-  ops.copy(*exchange_, host.data(), sum.data(), words * 8);
-  muonrt::drain(*context_.device, *exchange_, *vote_received_);
-  if (const auto error = context_.comm->error()) throw *error;
-}
-
 // Work that was enqueued before the error still reads and writes the caller's buffers. If the
 // caller's stream does not end, that work does not end either, so it is not waited for.
 void Pipeline::drain_after_error() noexcept {

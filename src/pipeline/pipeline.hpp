@@ -83,11 +83,6 @@ class Pipeline {
   /// Runs `enqueue_work` between two steps, after the work on the caller's stream, and blocks until
   /// what it has enqueued is complete. Errors: as `wait`.
   void run_between_steps(FunctionRef<void(Stream&)> enqueue_work);
-  /// Sums `words` integers over the ranks between two steps. Collective; blocks.
-  /// @param host      this rank's terms, then their sum.
-  /// @param own, sum  device memory of the same size.
-  /// Errors: those of the device and of the communicator.
-  void sum_between_steps(const Buffer& host, const Buffer& own, const Buffer& sum, int64_t words);
   /// Blocks until all work of the step has ended, whether the step was committed or not.
   /// Errors: those of the streams; as caller_stream_error.
   void wait();

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 
+#include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
 
@@ -133,6 +134,7 @@ TEST_CASE("first update: parts, experts and outputs as columns count with their 
   p.transposed = true;  // 10 outputs x 4 inputs
   p.parts.resize(2);
   p.parts[0].rows = {{0, 2}};
+  for (PartSettings& part : p.parts) part.cols = {{0, 4}};
   p.parts[0].lr_factor = 3;
   p.parts[1].rows = {{2, 10}};
   const double squares = std::pow(2.0 * 3, 2) * 2 + std::pow(2 * std::sqrt(8.0 / 4), 2) * 4;
