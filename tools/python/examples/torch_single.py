@@ -9,7 +9,7 @@ import torch
 
 import muonrt.torch
 
-STEPS = 80
+STEPS = 240
 
 
 class Network(torch.nn.Module):
