@@ -117,6 +117,7 @@ void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size) 
   muonrt::fill_sized(report, size, [](muonrt_step_report_t& out) {
     out.nonfinite_rank = -1;
     out.nonfinite_param = -1;
+    out.large_update_param = -1;
   });
 }
 

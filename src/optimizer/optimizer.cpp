@@ -72,6 +72,7 @@ void Optimizer::allocate_memory() {
   written_memory_ = WrittenMemory(settings_, param_tables_.params(), state_);
   consistency_check_ = ConsistencyCheck(*device_, settings_, state_, pipelines_.full_plan(),
                                         param_tables_.params(), rank(), comm_->size());
+  first_update_ = FirstUpdate(pipelines_.full_plan(), comm_->size());
 }
 
 std::string Optimizer::describe(bool json) const {

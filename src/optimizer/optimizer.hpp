@@ -12,6 +12,7 @@
 #include "base/function_ref.hpp"
 #include "optimizer/commit_state.hpp"
 #include "optimizer/consistency_check.hpp"
+#include "optimizer/first_update.hpp"
 #include "optimizer/methods/qk_clipper.hpp"
 #include "optimizer/methods/written_memory.hpp"
 #include "optimizer/param_tables.hpp"
@@ -110,6 +111,7 @@ class Optimizer {
                          std::optional<Error>& own_error);
   void enqueue(const StepInputs& inputs);
   void wait();
+  void add_first_weights(bool valid);
   std::optional<Error> apply_vote_result(const StepArgs& args,
                                          const std::optional<Error>& own_error, StepReport& report);
   void finish_commit();
@@ -123,6 +125,7 @@ class Optimizer {
   QkClipper qk_clipper_;
   WrittenMemory written_memory_;
   ConsistencyCheck consistency_check_;
+  FirstUpdate first_update_;
   // The destructor ends the streams of the pipelines before the communicator that their tasks use,
   // and both before the memory above.
   std::unique_ptr<Comm> comm_;

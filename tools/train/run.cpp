@@ -178,6 +178,7 @@ bool Trainer::anyone_stops() { return sum(stop != 0) > 0; }
 // The factor on the rates of all parameters in a step.
 double Trainer::rate(int64_t step) const {
   const double peak = plan_.lr / settings_.lr();
+  if (settings_.has_lr_schedule()) return peak;
   const double warm = std::max(1.0, options_.warmup * static_cast<double>(options_.steps));
   const double at = static_cast<double>(step) + 1.0;
   if (at < warm) return peak * at / warm;

@@ -18,8 +18,8 @@ PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis"
 CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
             "adamw": ("lr", "weight_decay", "betas", "eps")}
 # Values of settings that neither the call nor the preset sets.
-DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True),
-            "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
+DEFAULTS = {"muon": dict(weight_decay=0.1, momentum=0.95, nesterov=True),
+            "adamw": dict(weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 
 Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | None"]
 

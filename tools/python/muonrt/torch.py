@@ -13,7 +13,7 @@ import muonrt
 from muonrt import _presets, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
-from muonrt._torch_roles import CHANGING, DEFAULTS, Role, describe, of_model, split, warn_of_conv1d
+from muonrt._torch_roles import CHANGING, DEFAULTS, Role, describe, of_model, warn_of_conv1d
 from muonrt._torch_state import State
 
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
@@ -36,8 +36,9 @@ class Muon(torch.optim.Optimizer):
         muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one CUDA
         device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
         are ignored.
-    :param lr: learning rate of Muon. Default: 0.02.
-    :param adamw_lr: learning rate of AdamW. Default: 3e-4.
+    :param lr: learning rate. With the default scale of Muon's updates, "match_rms", it holds for both
+        halves and is one of AdamW's. Default: 3e-4; with another "scale_rule" 0.02.
+    :param adamw_lr: learning rate of AdamW, if it differs. Another "scale_rule" needs it.
     :param weight_decay: weight decay of Muon. Default: 0.1.
     :param adamw_weight_decay: weight decay of AdamW. Default: 0.01.
     :param momentum: momentum of Muon. Default: 0.95.
@@ -103,6 +104,7 @@ class Muon(torch.optim.Optimizer):
             own = {k: v for k, v in given[kind].items() if v is not None}
             given[kind] = DEFAULTS[kind] | of_preset | own
         params, role = of_model(params, role)
+        _torch_groups.set_rates(given, found, lr, adamw_lr, self._fixed["muon"])
         groups = self._split(params, role, given)
         warn_of_conv1d(groups, self._param_settings, self._fixed["muon"])
         super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
@@ -121,7 +123,7 @@ class Muon(torch.optim.Optimizer):
     def _split(self, params: Iterable, role: Role | None, given: dict) -> list[dict]:
         """Returns torch's param_groups, and adds the names and settings of the parameters."""
         out = []
-        for kind, named, settings in split(params, role):
+        for kind, named, settings in _torch_groups.split(params, role, given, self._fixed["muon"]):
             self._names += [name for name, _, _ in named]
             self._param_settings += [of_param for _, of_param, _ in named]
             out.append({"params": [(name, p) for name, _, p in named], "role": kind,

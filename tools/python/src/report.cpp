@@ -105,6 +105,8 @@ void bind_report(nb::module_& module) {
   field("exposed_seconds", &muonrt_step_report_t::exposed_seconds);
   field("grad_norm", &muonrt_step_report_t::grad_norm);
   field("clipped_heads", &muonrt_step_report_t::clipped_heads);
+  field("large_update_param", &muonrt_step_report_t::large_update_param);
+  field("large_update_ratio", &muonrt_step_report_t::large_update_ratio);
   report.def("__repr__", [](const StepReport& r) {
     return cat("StepReport(step=", r.c.step, ", skipped=", r.c.skipped != 0 ? "True" : "False",
                ", seconds=", r.c.seconds, ")");
