@@ -2,9 +2,8 @@
 
 import atexit
 import contextlib
-import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,18 +12,15 @@ import muonrt
 from muonrt import _presets, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
+from muonrt._torch_folder import Folders
 from muonrt._torch_roles import CHANGING, DEFAULTS, Role, split, warn_of_conv1d
 from muonrt._torch_state import State
+from muonrt._torch_step import Steps, memory_of
 
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
 
-def _memory_of(tensor: torch.Tensor) -> tuple:
-    """Identifies the memory of a tensor and its interpretation."""
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-class Muon(torch.optim.Optimizer):
+class Muon(Folders, Steps):
     """Updates matrices with Muon and all other parameters with AdamW, sharded as the parameters are.
 
     Creation, step, save and load are collective: call them on all ranks.
@@ -70,8 +66,6 @@ class Muon(torch.optim.Optimizer):
     transport_dtype="float32" and muon={"coefficients": "keller_jordan", "normalize": "max_eps",
     "scale_rule": "original"}.
     """
-
-    _step_supports_amp_scaling = True  # a GradScaler sets grad_scale and found_inf before a step
 
     def __init__(self, params: Iterable, lr: float | None = None, *,
                  adamw_lr: float | None = None, weight_decay: float | None = None,
@@ -160,7 +154,7 @@ class Muon(torch.optim.Optimizer):
         ranks.run_collectively(self._comm, describe)
         ranks.settle(self._device)  # the creation copies parameters to master weights
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
-        self._memory = [_memory_of(ranks.local_of(p)) for p in self._params]
+        self._memory = [memory_of(ranks.local_of(p)) for p in self._params]
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
@@ -185,115 +179,6 @@ class Muon(torch.optim.Optimizer):
         if self._core is None:
             return enter(param_group)
         _torch_groups.add(self, param_group, enter)
-
-    def step(self, closure: Callable[[], Any] | None = None, *,
-             qk_logits: torch.Tensor | None = None):
-        """Runs one step, which updates every parameter or none. Collective.
-
-        `last_report` is the report of the step. A parameter that has no gradient on any rank does not
-        take part in the step. If only some ranks have a gradient, a missing one counts as zero.
-
-        :param closure: a function that computes the gradients and returns the loss.
-        :param qk_logits: float32, for "qk_clip" of a role: the largest logit of each query head on
-            this rank, as for muonrt.Optimizer.step.
-        :return: the loss of the closure, or None.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        with torch.no_grad(), ranks.on_device(self._device):
-            try:
-                self._follow()
-                self._send_settings()
-                grads = [self._gradient(p) for p in self._params]
-                self._core.set_grads(grads)
-                rates = [float(group["lr"]) for group in self.param_groups]
-                given = self._scaler() | {"stream": ranks.stream_of(self._device)}
-                if qk_logits is not None:
-                    given["qk_logits"] = torch.as_tensor(
-                        qk_logits, dtype=torch.float32, device=self._device).contiguous()
-            except Exception:
-                self._vote_to_reject()
-                raise
-            except BaseException:  # Ctrl-C
-                self._comm.abort("interrupted by a signal")
-                raise
-            self.last_report = self._step(grads, rates, given)
-            if not self.last_report.skipped:
-                torch.autograd.graph.increment_version(
-                    [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
-                self._state_tensors.read_steps()
-        return loss
-
-    def _follow(self) -> None:
-        """Binds parameters that have moved in memory (`p.data = ...`) again."""
-        rejected = []
-        for i, p in enumerate(self._params):
-            local = ranks.local_of(p)
-            if _memory_of(local) != self._memory[i]:
-                try:
-                    self._bind(i, local)
-                except muonrt.InvalidArgumentError:  # the memory may still belong to another parameter
-                    rejected.append((i, local))
-        for i, local in rejected[1:]:
-            self._bind(i, torch.empty_like(local))
-        for i, local in rejected:
-            self._bind(i, local)
-
-    def _bind(self, i: int, local: torch.Tensor) -> None:
-        self._core.set_data(i, local)
-        self._memory[i] = _memory_of(local)
-
-    def _send_settings(self) -> None:
-        for i, group in enumerate(self.param_groups):
-            settings = self._group_settings(group)
-            if settings != self._sent[i]:
-                self._core.set_group(i, **settings)
-                self._sent[i] = settings
-
-    @staticmethod
-    def _gradient(p: torch.Tensor) -> torch.Tensor | None:
-        grad = p.grad
-        if grad is None:
-            return None
-        if ranks.is_dtensor(p) and grad.placements != p.placements:
-            grad = grad.redistribute(placements=p.placements)
-        return ranks.local_of(grad).contiguous()
-
-    def _scaler(self) -> dict:
-        """Returns the arguments of the step that torch.amp.GradScaler has set."""
-        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if self._device.type == "cuda":  # they stay on the GPU, so the host does not wait for them
-            given = {"grad_scale_inv": None if scale is None else scale.double().reciprocal(),
-                     "found_inf": found}
-            return {key: torch.as_tensor(value, dtype=torch.float32, device=self._device)
-                    for key, value in given.items() if value is not None}
-        return {"grad_scale_inv": 1.0 if scale is None else 1.0 / float(scale),
-                "found_inf": found is not None and bool(float(found))}
-
-    def _step(self, grads: list, rates: list[float], given: dict) -> muonrt.StepReport:
-        missing = [i for i, g in enumerate(grads) if g is None]
-        try:
-            return self._core.step(rates, missing, **given)
-        except muonrt.MismatchError:
-            lists = ranks.gather_objects(self._comm, missing)
-            if all(other == missing for other in lists):
-                raise
-        inactive = set(lists[0]).intersection(*lists[1:])
-        for i in set(missing) - inactive:
-            grads[i] = torch.zeros_like(ranks.local_of(self._params[i]))
-        self._core.set_grads(grads)
-        return self._core.step(rates, sorted(inactive), **given)
-
-    def _vote_to_reject(self) -> None:
-        """Takes part in the peers' step without gradients, so that the step returns an error there."""
-        if self._comm.size > 1:
-            self._core.set_grads([None] * len(self._params))
-            try:
-                self._core.step(1.0, stream=ranks.stream_of(self._device))
-            except muonrt.Error:
-                pass
 
     @property
     def plan(self) -> str:
@@ -327,60 +212,6 @@ class Muon(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict) -> None:
         """Copies a state of muonrt.torch.Muon, or of torch.optim.Muon and AdamW, into this optimizer."""
         self._state_tensors.load(state_dict)
-
-    def save(self, folder: str | os.PathLike, *, with_params: bool = False, keep: int = 1) -> None:
-        """Saves a checkpoint that can be loaded on any mesh; see muonrt.Optimizer.save. Collective.
-
-        It contains neither learning rates nor parameters that need no gradient.
-        """
-        self._of_folder(self._core.save, folder, with_params=with_params, keep=keep)
-
-    def load(self, folder: str | os.PathLike, *, manifest: str | None = None,
-             without_params: bool = False, partial: bool = False) -> list[str]:
-        """Loads a checkpoint; training then continues with bitwise identical results. Collective.
-
-        See muonrt.Optimizer.load. Parameters are identified by the names that were passed at
-        creation. If the checkpoint contains parameters, the model's are overwritten. Learning rates
-        do not change; set those of the scheduler. Returns notes about differences.
-        """
-        notes = self._of_folder(self._core.load, folder, manifest=manifest,
-                                without_params=without_params, partial=partial)
-        torch.autograd.graph.increment_version([ranks.local_of(p) for p in self._params])
-        self._state_tensors.read_steps()
-        self._state_tensors.gather()
-        return notes
-
-    def save_reserve(self, *, with_params: bool = False) -> int:
-        """Reserves host memory so that `save_begin` can return before the file is written. Returns the
-        number of bytes."""
-        taken = self._core.save_reserve(with_params=with_params)
-        self._reserved = with_params or bool(self._reserved)
-        return taken
-
-    def save_begin(self, folder: str | os.PathLike, *, with_params: bool = False,
-                   keep: int = 1) -> None:
-        """Starts a save, which a thread writes while steps continue. Collective."""
-        self._of_folder(self._core.save_begin, folder, with_params=with_params, keep=keep)
-        self._saving = True
-
-    def save_wait(self) -> None:
-        """Waits until every rank has written its file, and makes the checkpoint the newest in the
-        folder. Collective."""
-        try:
-            self._core.save_wait()
-        finally:
-            self._saving = False
-
-    def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
-        """Calls `call` after a preparation. If that raises on any rank, all ranks raise its error."""
-        def prepare():
-            with ranks.on_device(self._device):
-                self._follow()
-            self._send_settings()
-
-        ranks.run_collectively(self._comm, prepare)
-        ranks.settle(self._device)
-        return call(folder, **options)
 
     def close(self) -> None:
         """Releases memory and connections. `state` is empty afterwards."""
