@@ -30,6 +30,8 @@ class Folders:
         notes = self._of_folder(self._core.load, folder, manifest=manifest,
                                 without_params=without_params, partial=partial)
         torch.autograd.graph.increment_version([ranks.local_of(p) for p in self._params])
+        with torch.no_grad():
+            self._write_back()
         self._state_tensors.read_steps()
         self._state_tensors.gather()
         return notes

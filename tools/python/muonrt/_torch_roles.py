@@ -8,6 +8,7 @@ import torch
 
 import muonrt
 from muonrt import _torch_ranks as ranks
+from muonrt._torch_arguments import reject_unknown
 
 # Settings of muonrt.Param that a group may have, and those that a role may have.
 DIMS = ("transposed", "batch_dims", "row_dims")
@@ -19,6 +20,9 @@ CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
 # Values of settings that neither the call nor the preset sets.
 DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True),
             "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
+
+GROUP_KEYS = ("params", "param_names", "role", *DIMS, "adamw_lr", "adamw_weight_decay",
+              *CHANGING["muon"], *CHANGING["adamw"])
 
 Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | None"]
 
@@ -92,11 +96,14 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
                 members[kind].append((name, settings, p))
         for kind, named in members.items():
             if named:
-                unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
-                if unknown:
-                    raise TypeError(f"a group has no setting {sorted(unknown)}; use "
-                                    f"{CHANGING['muon'] + CHANGING['adamw'] + DIMS}")
-                out.append((kind, named, {k: v for k, v in rest.items() if k in CHANGING[kind]}))
+                reject_unknown("a group", rest, GROUP_KEYS, keeps_others=True)
+                # "adamw_lr" is "lr" of a group of AdamW, and so on. Other keys are the caller's.
+                of_adamw = {k: rest[f"adamw_{k}"] for k in ("lr", "weight_decay")
+                            if kind == "adamw" and f"adamw_{k}" in rest}
+                others = set(CHANGING["muon"] + CHANGING["adamw"]) - set(CHANGING[kind])
+                skipped = others | {"adamw_lr", "adamw_weight_decay"}
+                out.append((kind, named, {k: v for k, v in rest.items() if k not in skipped}
+                            | of_adamw))
     return out
 
 

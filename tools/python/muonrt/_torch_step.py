@@ -1,5 +1,6 @@
 """The step of muonrt.torch.Muon: reads parameters, settings and gradients, and runs the core's step."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -7,17 +8,17 @@ import torch
 
 import muonrt
 from muonrt import _torch_ranks as ranks
+from muonrt._torch_params import Registered
 
 
-def memory_of(tensor: torch.Tensor) -> tuple:
-    """Identifies the memory of a tensor and its interpretation."""
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-class Steps(torch.optim.Optimizer):
+class Steps(Registered):
     """The part of muonrt.torch.Muon that runs steps."""
 
-    _step_supports_amp_scaling = True  # a GradScaler sets grad_scale and found_inf before a step
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asks torch's GradScaler to set grad_scale and found_inf before a step, so that all ranks skip
+        together. For others it is False, because Lightning then clips gradients."""
+        return sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
 
     def step(self, closure: Callable[[], Any] | None = None, *,
              qk_logits: torch.Tensor | None = None):
@@ -39,7 +40,7 @@ class Steps(torch.optim.Optimizer):
             try:
                 self._follow()
                 self._send_settings()
-                grads = [self._gradient(p) for p in self._params]
+                grads = [self._gradient_of(name, p) for name, p in zip(self._names, self._params)]
                 self._core.set_grads(grads)
                 rates = [float(group["lr"]) for group in self.param_groups]
                 given = self._scaler() | {"stream": ranks.stream_of(self._device)}
@@ -53,30 +54,20 @@ class Steps(torch.optim.Optimizer):
                 self._comm.abort("interrupted by a signal")
                 raise
             self.last_report = self._step(grads, rates, given)
+            self._write_back()
             if not self.last_report.skipped:
                 torch.autograd.graph.increment_version(
                     [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
+                self._versions = [ranks.local_of(p)._version for p in self._params]
                 self._state_tensors.read_steps()
         return loss
 
-    def _follow(self) -> None:
-        """Binds parameters that have moved in memory (`p.data = ...`) again."""
-        rejected = []
-        for i, p in enumerate(self._params):
-            local = ranks.local_of(p)
-            if memory_of(local) != self._memory[i]:
-                try:
-                    self._bind(i, local)
-                except muonrt.InvalidArgumentError:  # the memory may still belong to another parameter
-                    rejected.append((i, local))
-        for i, local in rejected[1:]:
-            self._bind(i, torch.empty_like(local))
-        for i, local in rejected:
-            self._bind(i, local)
-
-    def _bind(self, i: int, local: torch.Tensor) -> None:
-        self._core.set_data(i, local)
-        self._memory[i] = memory_of(local)
+    def _gradient_of(self, name: str, p: torch.Tensor) -> torch.Tensor | None:
+        if p.grad is not None and ranks.local_of(p.grad).layout != torch.strided:
+            raise muonrt.InvalidArgumentError(
+                f"param '{name}': the gradient has layout {ranks.local_of(p.grad).layout}; pass a dense "
+                "gradient, for example of nn.Embedding(sparse=False)")
+        return self._gradient(p)
 
     def _send_settings(self) -> None:
         for i, group in enumerate(self.param_groups):
@@ -108,7 +99,10 @@ class Steps(torch.optim.Optimizer):
     def _step(self, grads: list, rates: list[float], given: dict) -> muonrt.StepReport:
         missing = [i for i, g in enumerate(grads) if g is None]
         try:
-            return self._core.step(rates, missing, **given)
+            report = self._core.step(rates, missing, **given)
+            if len(missing) == len(grads) and not report.skipped:
+                self._refuse_empty_step()
+            return report
         except muonrt.MismatchError:
             lists = ranks.gather_objects(self._comm, missing)
             if all(other == missing for other in lists):
@@ -119,9 +113,19 @@ class Steps(torch.optim.Optimizer):
         self._core.set_grads(grads)
         return self._core.step(rates, sorted(inactive), **given)
 
+    def _refuse_empty_step(self) -> None:
+        """Raises on every rank after a step in which no rank had a gradient, and does not count it."""
+        counts = self._core.update_counts
+        self._core.steps -= 1
+        self._core.update_counts = counts
+        raise muonrt.InvalidStateError(
+            f"none of the {len(self._params)} parameters has a gradient on any rank, so the step changes "
+            "nothing; call backward() before step(), or create a new optimizer if the parameters of the "
+            "model were replaced")
+
     def _vote_to_reject(self) -> None:
         """Takes part in the peers' step without gradients, so that the step returns an error there."""
-        if self._comm.size > 1:
+        if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             try:
                 self._core.step(1.0, stream=ranks.stream_of(self._device))

@@ -2,21 +2,30 @@
 
 import atexit
 import contextlib
+import math
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 import muonrt
-from muonrt import _presets, _torch_groups
+from muonrt import _presets, _torch_arguments, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
 from muonrt._torch_folder import Folders
 from muonrt._torch_roles import CHANGING, DEFAULTS, Role, split, warn_of_conv1d
 from muonrt._torch_state import State
-from muonrt._torch_step import Steps, memory_of
+from muonrt._torch_params import memory_of
+from muonrt._torch_step import Steps
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+ARGUMENTS = ("params", "lr", "adamw_lr", "weight_decay", "adamw_weight_decay", "momentum", "nesterov",
+             "betas", "eps", "preset", "role", "muon", "adamw", "process_group", "comm",
+             *_torch_arguments.Options.__annotations__)
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
 
@@ -74,7 +83,10 @@ class Muon(Folders, Steps):
                  eps: float | None = None, preset: str | None = None,
                  role: Role | None = None, muon: dict[str, Any] | None = None,
                  adamw: dict[str, Any] | None = None, process_group=None,
-                 comm: muonrt.Comm | None = None, **options: Any):
+                 comm: muonrt.Comm | None = None, **options: "Unpack[_torch_arguments.Options]"):
+        _torch_arguments.reject_unknown("muonrt.torch.Muon", options, ARGUMENTS)
+        _torch_arguments.require_process_group(process_group, comm)
+        params, self._module = _torch_arguments.named(params)
         given = {"muon": dict(lr=lr, weight_decay=weight_decay, momentum=momentum,
                               nesterov=nesterov),
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
@@ -95,18 +107,33 @@ class Muon(Folders, Steps):
             given[kind] = DEFAULTS[kind] | of_preset | own
         groups = self._split(params, role, given)
         warn_of_conv1d(groups, self._param_settings, self._fixed["muon"])
-        super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
+        if not groups:
+            raise muonrt.InvalidArgumentError(
+                "params has no parameter that needs a gradient; pass model.named_parameters()")
+        # OneCycleLR and CyclicLR change this entry of all groups, if the defaults have it.
+        cycled = {"momentum": given["muon"]["momentum"]} if any(g["role"] == "muon" for g in groups) \
+            else {"betas": given["adamw"]["betas"]}
+        super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")} | cycled)
         self._params = [p for group in self.param_groups for p in group["params"]]
-        self._device = ranks.local_of(self._params[0]).device
+        self._given_comm, self._process_group = comm, process_group
         options.setdefault("threads", min(torch.get_num_threads(), 256))
+        self._made_with = given, role, {}, options
+        self._connect(ranks.local_of(self._params[0]).device)
         with ranks.on_device(self._device):
-            self._comm, world = (comm, list(range(comm.size))) if comm \
-                else ranks.comm_of(self._device, process_group)
-            self._made_with = given, role, {r: i for i, r in enumerate(world)}, options
             self._create()
             self._state_tensors = State(self)
         self.last_report: muonrt.StepReport | None = None
         _alive.add(self)
+
+    def _connect(self, device: torch.device) -> None:
+        """Takes the caller's communicator, or creates one for parameters on `device`."""
+        given, role, _, options = self._made_with
+        self._device = device
+        with ranks.on_device(device):
+            self._comm, world = (self._given_comm, list(range(self._given_comm.size))) \
+                if self._given_comm is not None else ranks.comm_of(device, self._process_group)
+        self._alone = self._given_comm is None and not (dist.is_available() and dist.is_initialized())
+        self._made_with = given, role, {r: i for i, r in enumerate(world)}, options
 
     def _split(self, params: Iterable, role: Role | None, given: dict) -> list[dict]:
         """Returns torch's param_groups, and adds the names and settings of the parameters."""
@@ -116,6 +143,7 @@ class Muon(Folders, Steps):
             self._param_settings += [of_param for _, of_param, _ in named]
             out.append({"params": [(name, p) for name, _, p in named], "role": kind,
                         **given[kind], **settings})
+            self._check_settings(out[-1] | {"param_names": [name for name, *_ in named]})
             if kind == "muon":  # for readers of the state
                 out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
@@ -128,8 +156,17 @@ class Muon(Folders, Steps):
         return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
                       "adamw_eps": float(group["eps"])}
 
+    def _check_settings(self, group: dict) -> None:
+        """Raises if the settings of a param_group are invalid."""
+        if not 0 <= float(group["lr"]) < math.inf:
+            raise muonrt.InvalidArgumentError(
+                f"lr of the group of '{group.get('param_names', ['?'])[0]}' ({group['role']}) is "
+                f"{group['lr']}; pass a finite number that is not negative")
+        muonrt.Group(group["role"], **self._group_settings(group), **self._fixed[group["role"]])
+
     def _create(self) -> None:
         _, _, number, options = self._made_with
+        self._copies: dict[int, torch.Tensor] = {}  # of parameters that are not row-major
         everywhere = ranks.run_collectively(self._comm, lambda: [
             self._placement(name, p, number) for name, p in zip(self._names, self._params)])
         if len({len(e) for e in everywhere}) > 1:
@@ -149,12 +186,15 @@ class Muon(Folders, Steps):
                     for e in everywhere]
                 layout = ranks.layout_of(name, p, placements, self._comm.rank)
                 settings = {"shape": tuple(p.shape), "layout": layout} | self._param_settings[i]
-                params.append(muonrt.Param(name, ranks.local_of(p), group=of_group[i], **settings))
+                params.append(muonrt.Param(name, self._data(i), group=of_group[i], **settings))
 
         ranks.run_collectively(self._comm, describe)
         ranks.settle(self._device)  # the creation copies parameters to master weights
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
-        self._memory = [memory_of(ranks.local_of(p)) for p in self._params]
+        self._sizes = [len(g["params"]) for g in self.param_groups]
+        self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]
+        self._versions = [ranks.local_of(p)._version for p in self._params]
+        self._find_places()
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
@@ -180,6 +220,10 @@ class Muon(Folders, Steps):
             return enter(param_group)
         _torch_groups.add(self, param_group, enter)
 
+    def __getstate__(self):
+        raise TypeError("muonrt.torch.Muon cannot be copied or pickled, because its state belongs to a "
+                        "communicator; create a new one and load state_dict() into it")
+
     @property
     def plan(self) -> str:
         """The plan as text: owners, chunks, bytes, memory, balance."""
@@ -198,6 +242,8 @@ class Muon(Folders, Steps):
     def reset_masters(self) -> None:
         """Resets float32 master weights to the values of the parameters. Call it on every rank after
         you have loaded parameters into the model."""
+        with torch.no_grad(), ranks.on_device(self._device):
+            self._follow()
         self._state_tensors.reset_masters()
 
     def state_dict(self) -> dict:
@@ -206,12 +252,24 @@ class Muon(Folders, Steps):
 
         With NorMuon the call is collective, because the owners of matrices hold its second moments.
         """
+        self._follow_state()
         self._state_tensors.gather()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Copies a state of muonrt.torch.Muon, or of torch.optim.Muon and AdamW, into this optimizer."""
+        """Copies a state of muonrt.torch.Muon, or of torch.optim.Muon and AdamW, into this optimizer.
+
+        If it raises, nothing has changed. States of separate torch optimizers are joined by
+        ``python -m muonrt.convert``.
+        """
+        self._follow_state()
+        state_dict = state_dict.copy()
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         self._state_tensors.load(state_dict)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
 
     def close(self) -> None:
         """Releases memory and connections. `state` is empty afterwards."""
@@ -227,3 +285,6 @@ def _close_all() -> None:
     for optimizer in list(_alive):
         with contextlib.suppress(muonrt.Error):  # another thread may use it
             optimizer.close()
+            # Hooks of parameters may keep the optimizer, but not the objects of the extension, which
+            # would be reported as leaks.
+            optimizer.__dict__.clear()
