@@ -146,13 +146,14 @@ def named(params: Any) -> tuple[list, "torch.nn.Module | None"]:
         members.append(held)
     unnamed = [p for held in members for p in held if isinstance(p, torch.Tensor)]
     names, owner = names_of(unnamed, module) if unnamed else ({}, None)
+    module = owner if module is None else module
     pairs = [[(names[id(p)], p) if isinstance(p, torch.Tensor) else (clean(str(p[0])), p[1])
               for p in held] for held in members]
     if not entries or not isinstance(entries[0], dict):
-        return [pair for held in pairs for pair in held], module or owner
+        return [pair for held in pairs for pair in held], module
     given = iter(pairs)
     return [{**{k: v for k, v in e.items() if k != "param_names"}, "params": next(given)}
-            if "params" in e else e for e in entries], module or owner
+            if "params" in e else e for e in entries], module
 
 
 def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[dict, Any]:

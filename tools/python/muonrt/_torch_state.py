@@ -248,7 +248,7 @@ class State:
                 others.append({k: v for k, v in found.items() if k not in self._views[i]})
             kept = {"params", "role", "param_names", "momentum_kind", "steps"}
             settings.append({k: v for k, v in other.items() if k not in kept and _is_ours(group, k)})
-            optimizer._check_settings(group | settings[-1])
+        optimizer._check_settings([g | changes for g, changes in zip(groups, settings)])
         counts = [n if n is None else _number(f"param '{name}': state 'step'", n)
                   for name, n in zip(optimizer._names, counts)]
         with torch.no_grad():

@@ -143,7 +143,7 @@ class Muon(Folders, Steps):
             self._param_settings += [of_param for _, of_param, _ in named]
             out.append({"params": [(name, p) for name, _, p in named], "role": kind,
                         **given[kind], **settings})
-            self._check_settings(out[-1] | {"param_names": [name for name, *_ in named]})
+            self._check_rate(out[-1] | {"param_names": [name for name, *_ in named]})
             if kind == "muon":  # for readers of the state
                 out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
@@ -156,13 +156,23 @@ class Muon(Folders, Steps):
         return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
                       "adamw_eps": float(group["eps"])}
 
-    def _check_settings(self, group: dict) -> None:
-        """Raises if the settings of a param_group are invalid."""
+    def _check_rate(self, group: dict) -> None:
         if not 0 <= float(group["lr"]) < math.inf:
             raise muonrt.InvalidArgumentError(
-                f"lr of the group of '{group.get('param_names', ['?'])[0]}' ({group['role']}) is "
-                f"{group['lr']}; pass a finite number that is not negative")
-        muonrt.Group(group["role"], **self._group_settings(group), **self._fixed[group["role"]])
+                f"lr of the group of '{group['param_names'][0]}' ({group['role']}) is {group['lr']}; "
+                "pass a finite number that is not negative")
+
+    def _check_settings(self, groups: list[dict]) -> None:
+        """Raises if a setting of these param_groups is invalid; the core keeps its settings."""
+        tried = []
+        try:
+            for i, group in enumerate(groups):
+                self._check_rate(group)
+                self._core.set_group(i, **self._group_settings(group))
+                tried.append(i)
+        finally:
+            for i in tried:
+                self._core.set_group(i, **self._sent[i])
 
     def _create(self) -> None:
         _, _, number, options = self._made_with

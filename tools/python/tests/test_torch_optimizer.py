@@ -1,0 +1,453 @@
+"""muonrt.torch.Muon is used as any torch.optim.Optimizer: parameters, state and groups that a trainer
+changes, schedulers, hooks, arguments."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from test_torch import muon  # noqa: E402
+from torch_models import Model, drawn, inject, same_bits, train, two_layers  # noqa: E402
+
+import muonrt  # noqa: E402
+import muonrt.torch  # noqa: E402
+from muonrt import _torch_arguments  # noqa: E402
+
+BAD, STATE = muonrt.InvalidArgumentError, muonrt.InvalidStateError
+HALF = torch.bfloat16
+
+
+# Parameters
+
+
+def replaced_in_groups(m, one):
+    """As accelerate does; the model and the groups get new parameters of the same values."""
+    new = {id(p): torch.nn.Parameter(p.detach().clone()) for p in m.parameters()}
+    for group in one.param_groups:
+        group["params"] = [new[id(p)] for p in group["params"]]
+    for module in m.modules():
+        for key, p in list(module._parameters.items()):
+            module._parameters[key] = new[id(p)]
+
+
+def assigned(m, one):
+    m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True)
+
+
+def moved(m, one):
+    for p in m.parameters():
+        p.data = p.data.clone()
+
+
+def compiled(m, one):
+    torch.compile(m)
+
+
+@pytest.mark.parametrize("change", [replaced_in_groups, assigned, moved, compiled])
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_replaced_parameters_are_bound(change, dtype):
+    m, still = two_layers(dtype), two_layers(dtype)
+    one, other = muon(m), muon(still)
+    for step in range(4):
+        train(m, [step], one)
+        train(still, [step], other)
+        if step in (0, 2):
+            change(m, one)
+    same_bits(m, still)
+    assert {id(p) for p in one.state} == {id(p) for p in m.parameters()}
+    assert [g["steps"] for g in one.param_groups] == [4, 4]
+
+
+def test_parameters_that_cannot_be_bound_are_rejected():
+    m = two_layers()
+    one = muon(m)
+    train(m, [0], one)
+    group, weight = one.param_groups[0], m[0].weight
+    for changed, error, words in (
+            ([torch.nn.Parameter(torch.ones(1)), m[2].weight], BAD, r"'0.weight'.*shape \(1,\)"),
+            ([torch.nn.Parameter(weight.detach().to(HALF)), m[2].weight], BAD, "'0.weight'.*bfloat16"),
+            ([weight], STATE, r"have \[1, 2\] parameters, but \[2, 2\]"),
+            ([], STATE, r"have \[0, 2\]")):
+        group["params"] = changed
+        for call in (one.step, one.state_dict, lambda: one.load_state_dict({})):
+            with pytest.raises(error, match=words):
+                call()
+    group["params"] = [weight, m[2].weight]
+    with torch.no_grad():
+        m.load_state_dict({k: v.to(HALF) for k, v in m.state_dict().items()}, assign=True)
+    one.zero_grad()
+    m(drawn(0, 4, 12).to(HALF)).sum().backward()
+    with pytest.raises(BAD, match="'0.weight' was replaced.*bfloat16"):
+        one.step()
+
+
+def test_a_step_without_any_gradient_is_an_error():
+    m = two_layers()
+    one = muonrt.torch.Muon(list(m.named_parameters()))  # the model is not known
+    train(m, [0], one)
+    m[0].bias.grad = None
+    one.step()
+    assigned(m, one)
+    one.zero_grad()
+    m(drawn(0, 4, 12)).sum().backward()
+    with pytest.raises(STATE, match="none of the 4 parameters has a gradient on any rank"):
+        one.step()
+    assert [int(one.state[p]["step"]) for g in one.param_groups for p in g["params"]] == [2, 2, 1, 2]
+    assert one._core.steps == 2 and one._core.update_counts[2:] == [1, 2]
+
+
+@pytest.mark.parametrize("where", ["created", "step", "save"])
+def test_a_world_of_one_rank_that_was_meant_to_be_larger(where, monkeypatch, tmp_path):
+    m = two_layers()
+    if where == "created":
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(STATE, match="WORLD_SIZE is 2, but.*init_process_group"):
+            muon(m)
+        return muon(m, comm=muonrt.Comm.self()).close()
+    one, alone = muon(m), muon(two_layers(), comm=muonrt.Comm.self())
+    inject(m, 0)
+    monkeypatch.setattr(_torch_arguments.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(_torch_arguments.dist, "get_world_size", lambda: 2)
+    alone.save(tmp_path / "a")
+    with pytest.raises(STATE, match="before init_process_group.*the world has 2"):
+        one.step() if where == "step" else one.save(tmp_path / "b")
+
+
+def test_channels_last_and_other_strides():
+    def convolution(changes):
+        torch.manual_seed(0)
+        m = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(32, 5))
+        if changes:
+            m.to(memory_format=torch.channels_last)
+            m[2].weight.data = m[2].weight.data.t().contiguous().t()
+        return m, muonrt.torch.Muon(m.named_parameters(), role=lambda name, p: (
+            "muon", "flatten") if p.ndim == 4 else None)
+
+    (m, one), (plain, other) = convolution(True), convolution(False)
+    strides = [p.stride() for p in m.parameters()]
+    for step in range(3):
+        train(m, [step], one)
+        train(plain, [step], other)
+        if step == 1:  # written by the caller
+            for x in (m, plain):
+                with torch.no_grad():
+                    x[0].weight.mul_(0.5)
+    same_bits(m, plain)
+    assert strides == [p.stride() for p in m.parameters()] != [p.stride() for p in plain.parameters()]
+
+
+def test_a_sparse_gradient_is_rejected_by_name():
+    m = torch.nn.Sequential(torch.nn.Embedding(5, 4, sparse=True), torch.nn.Linear(4, 3))
+    one = muon(m, role=lambda name, p: "adamw")
+    m(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(BAD, match=r"'0.weight': the gradient has layout torch.sparse_coo"):
+        one.step()
+
+
+@pytest.mark.parametrize("write", [
+    lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}),
+    lambda m: m[0].bias.copy_(m[0].bias + 1),
+    lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}, assign=True)])
+def test_weights_that_were_written_are_not_lost(write):
+    m = two_layers(HALF)
+    one = muon(m)
+    train(m, range(2), one)
+    with torch.no_grad():
+        write(m)
+    inject(m, 2)
+    written = [p.detach().clone() for p in m.parameters()]
+    for _ in range(2):
+        with pytest.raises(BAD, match="reset_masters"):
+            one.step()
+        assert all(torch.equal(p, q) for p, q in zip(m.parameters(), written))
+    one.reset_masters()
+    one.step()
+    assert one.last_report.step == 3
+
+
+# Schedulers, groups, hooks
+
+
+@pytest.mark.parametrize("preset", [None, "adamw"])
+def test_schedulers_with_their_defaults(preset):
+    cycle = torch.optim.lr_scheduler
+    for make in (lambda o: cycle.OneCycleLR(o, max_lr=0.01, total_steps=10),
+                 lambda o: cycle.CyclicLR(o, base_lr=0.001, max_lr=0.01, step_size_up=2)):
+        m = two_layers()
+        one = muon(m, preset=preset)
+        schedule, seen = make(one), set()
+        for step in range(4):
+            train(m, [step], one)
+            group = one.param_groups[0]
+            seen.add(group["betas"][0] if preset else group["momentum"])
+            schedule.step()
+        assert len(seen) > 2
+        key = "beta1" if preset else "momentum"
+        assert one._sent[0][key] in seen
+
+
+def test_entries_of_the_trainer_in_groups():
+    def made():
+        m = two_layers()
+        pairs = list(m.named_parameters())
+        return m, muonrt.torch.Muon([
+            {"params": pairs[:2], "name": "first", "lr_scale": 0.5, "lr": 0.01, "adamw_lr": 0.002},
+            {"params": pairs[2:], "name": "last", "weight_decay": 0.0, "adamw_weight_decay": 0.5}],
+            lr=0.3, adamw_lr=0.02)
+
+    m, one = made()
+    assert [(g["name"], g["role"], g["lr"], g["weight_decay"]) for g in one.param_groups] == [
+        ("first", "muon", 0.01, 0.1), ("first", "adamw", 0.002, 0.01),
+        ("last", "muon", 0.3, 0.0), ("last", "adamw", 0.02, 0.5)]
+    torch.optim.lr_scheduler.LambdaLR(one, lambda step: 1.0)
+    one.param_groups[1]["later"] = "kept"
+    one.state[m[0].weight]["mine"] = torch.arange(3)
+    _, other = made()
+    other.load_state_dict(one.state_dict())
+    assert [g.get("initial_lr") for g in other.param_groups] == [0.01, 0.002, 0.3, 0.02]
+    assert other.param_groups[1]["later"] == "kept" and other.param_groups[0]["lr_scale"] == 0.5
+    assert other.state[other.param_groups[0]["params"][0]]["mine"].tolist() == [0, 1, 2]
+
+
+def test_hooks_of_load_state_dict():
+    m = two_layers()
+    one, called = muon(m, lr=0.1), []
+    state = one.state_dict()
+    one.register_load_state_dict_pre_hook(lambda o, s: s | {"param_groups": [
+        g | {"lr": 0.25} for g in s["param_groups"]]})
+    one.register_load_state_dict_post_hook(lambda o: called.append(o.param_groups[0]["lr"]))
+    one.register_state_dict_post_hook(lambda o, s: s | {"extra": 1})
+    one.load_state_dict(state)
+    assert called == [0.25] and one.state_dict()["extra"] == 1
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_are_refused(copied):
+    with pytest.raises(TypeError, match="cannot be copied or pickled.*state_dict"):
+        copied(muon(two_layers()))
+
+
+# State
+
+
+def offloaded(one):
+    """Moves the state away and back, as trainers do between steps."""
+    for entries in one.state.values():
+        for key, value in entries.items():
+            entries[key] = value.clone()
+
+
+def whole_dicts(one):
+    for p, entries in list(one.state.items()):
+        one.state[p] = {key: value.clone() for key, value in entries.items()}
+
+
+def data_moved(one):
+    for entries in one.state.values():
+        for value in entries.values():
+            value.data = value.data.clone()
+
+
+def attribute(one):
+    one.state = {p: dict(entries) for p, entries in one.state.items()}
+
+
+@pytest.mark.parametrize("change", [offloaded, whole_dicts, data_moved, attribute])
+def test_state_that_a_trainer_has_replaced(change):
+    m, still = two_layers(HALF), two_layers(HALF)
+    one, other = muon(m), muon(still)
+    for step in range(3):
+        train(m, [step], one)
+        train(still, [step], other)
+        change(one)
+    same_bits(m, still)
+    p = m[0].weight
+    one.state[p]["momentum_buffer"] = torch.full_like(p, 2.0, dtype=torch.float32)
+    one.state[m[0].bias]["step"] = torch.tensor(7.0)
+    found = one.state_dict()["state"]
+    assert found[0]["momentum_buffer"].eq(2).all() and one._core.update_counts == [3, 3, 7, 3]
+    assert (one._core.state("0.weight", "momentum") == 2).all()
+    one.state[p]["momentum_buffer"] = torch.ones(3)
+    with pytest.raises(BAD, match=r"'0.weight': state 'momentum_buffer' has shape \(3,\)"):
+        one.step()
+
+
+def test_a_cleared_state_starts_again():
+    m, new = two_layers(HALF), two_layers(HALF)
+    one = muon(m)
+    train(m, range(3), one)
+    new.load_state_dict(m.state_dict())
+    one.state.clear()
+    other = muon(new)
+    for step in range(2):
+        train(m, [step], one)
+        train(new, [step], other)
+    same_bits(m, new)
+    assert one._core.steps == 2 and one._core.update_counts == [2] * 4
+    del one.state[m[0].bias]
+    assert one.state_dict()["state"][2]["exp_avg"].eq(0).all()
+    assert one._core.update_counts == [2, 2, 0, 2] and one._core.steps == 2
+
+
+def broken(change):
+    def apply(state):
+        state = copy.deepcopy(state)
+        change(state)
+        return state
+    return apply
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda s: s["state"][3].pop("exp_avg"), "'2.bias': the state has no 'exp_avg'"),
+    (lambda s: s["state"][3].update(exp_avg=torch.ones(2)), "'2.bias'.*shape"),
+    (lambda s: s["state"][3].update(exp_avg_sq=None), "'2.bias'.*NoneType"),
+    (lambda s: s["state"][3].update(step="x"), "'2.bias': state 'step' is 'x'"),
+    (lambda s: s["param_groups"][1].update(lr=-1.0), "lr of the group of '0.bias'.*-1"),
+    (lambda s: s["param_groups"][1].update(betas=(2.0, 0.9)), "beta1"),
+    (lambda s: s["param_groups"].pop(), "groups of")])
+def test_a_state_that_cannot_be_loaded_changes_nothing(change, words):
+    m = two_layers()
+    one = muon(m)
+    train(m, range(2), one)
+    state = copy.deepcopy(one.state_dict())
+    train(m, [2], one)
+    want = copy.deepcopy(one.state_dict())
+    with pytest.raises(BAD, match=words):
+        one.load_state_dict(broken(change)(state))
+    have = one.state_dict()
+    assert have["param_groups"] == want["param_groups"]
+    for i, entries in want["state"].items():
+        assert all(torch.equal(value, have["state"][i][key]) for key, value in entries.items())
+
+
+def test_states_of_torch():
+    m = two_layers()
+    rest = [(n, p) for n, p in m.named_parameters() if p.ndim == 1]
+    theirs = torch.optim.AdamW(rest, lr=0.5)
+    train(m, [0], theirs)
+    one = muonrt.torch.Muon(rest)
+    one.load_state_dict(theirs.state_dict())
+    assert torch.equal(one.state[m[0].bias]["exp_avg"], theirs.state[m[0].bias]["exp_avg"])
+    assert one.param_groups[0]["lr"] == 0.5 and one.param_groups[0]["betas"] == (0.9, 0.999)
+    whole = torch.optim.AdamW(m.parameters())
+    train(m, [0], whole)
+    with pytest.raises(BAD, match="python -m muonrt.convert"):
+        muon(m).load_state_dict(whole.state_dict())
+    matrices = [(n, p) for n, p in m.named_parameters() if p.ndim == 2]
+    with pytest.raises(BAD, match="no 'momentum_buffer'.*AdamW|muonrt.convert"):
+        muonrt.torch.Muon(matrices).load_state_dict(torch_adamw_state(matrices))
+
+
+def torch_adamw_state(pairs):
+    theirs = torch.optim.AdamW(pairs)
+    for _, p in pairs:
+        p.grad = torch.ones_like(p)
+    theirs.step()
+    return theirs.state_dict() | {"param_groups": [
+        g | {"momentum": 0.9} for g in theirs.state_dict()["param_groups"]]}
+
+
+# Arguments
+
+
+def matrix():
+    return [("w", torch.nn.Parameter(torch.ones(2, 3)))]
+
+
+@pytest.mark.parametrize("settings, error, words", [
+    ({"rol": 3}, TypeError, "no 'rol'; pass 'role'"),
+    ({"ns_steps": 5}, TypeError, "'ns_steps'; pass muon={'steps'"),
+    ({"adjust_lr_fn": "original"}, TypeError, "'adjust_lr_fn'; pass muon={'scale_rule'"),
+    ({"foreach": True}, TypeError, "'foreach'; omit it"),
+    ({"mu": 0.9}, TypeError, "'mu'; pass momentum"),
+    ({"adjust_lr": "rms_norm"}, TypeError, "match_rms"),
+    ({"distributed_mesh": None}, TypeError, "omit it"),
+    ({"lr": -1}, BAD, "lr of the group of 'w'.*-1"),
+    ({"lr": float("nan")}, BAD, "lr of the group of 'w'.*nan"),
+    ({"lr": float("inf")}, BAD, "lr of the group of 'w'.*inf"),
+    ({"weight_decay": -1.0}, BAD, "weight_decay"),
+    ({"momentum": 1.5}, BAD, "momentum"),
+    ({"process_group": "dp"}, BAD, "process_group"),
+    ({"process_group": object()}, BAD, "process_group"),
+    ({"comm": 3}, BAD, "comm is int"),
+    ({"comm": muonrt.Comm.self, "process_group": object()}, BAD, "both set")])
+def test_arguments_are_checked_at_the_creation(settings, error, words):
+    with pytest.raises(error, match=words):
+        if callable(settings.get("comm")):
+            settings = settings | {"comm": settings["comm"]()}
+        muonrt.torch.Muon(matrix(), **settings)
+
+
+@pytest.mark.parametrize("params, error, words", [
+    ([], BAD, "no parameter that needs a gradient"),
+    (matrix()[0][1], BAD, "params is one tensor"),
+    ([{"params": {matrix()[0]}}], BAD, "a set"),
+    ([{"params": matrix(), "ns_steps": 5}], TypeError, "a group has no 'ns_steps'"),
+    ([{"params": matrix(), "momentums": 5}], TypeError, "pass 'momentum'"),
+    ([{"params": [matrix()[0][1]], "param_names": []}], BAD, "1 params, but 0 param_names"),
+    ([matrix()[0][1]], BAD, "has no name.*param_names")])
+def test_parameters_are_checked_at_the_creation(params, error, words):
+    with pytest.raises(error, match=words):
+        muonrt.torch.Muon(params)
+
+
+def test_names_of_parameters():
+    m = Model()
+    names = [n for n, _ in m.named_parameters()]
+    torchtitan = {"params": list(m.parameters()), "param_names": names}
+    for params in (m, m.named_parameters(), m.parameters(), list(m.parameters()), [torchtitan],
+                   torch.compile(m).named_parameters(), [{"params": m.parameters()}],
+                   [{"params": [p]} for p in m.parameters()]):
+        one = muonrt.torch.Muon(params)
+        assert sorted(one._names) == sorted(names)
+        assert {n: id(p) for n, p in zip(one._names, one._params)} == {
+            n: id(p) for n, p in m.named_parameters()}
+
+
+def test_version():
+    assert muonrt.__version__ == muonrt.version()
+
+
+def test_options_are_typed(tmp_path):
+    assert {*_torch_arguments.Options.__annotations__} == {
+        part.split(":")[0].strip() for part in
+        muonrt.Optimizer.__init__.__nb_signature__[0][0].split("*,")[1].split(") ->")[0].split(",")}
+    mypy = pytest.importorskip("mypy.api")
+    (tmp_path / "use.py").write_text(
+        "import torch, muonrt, muonrt.torch\nm = torch.nn.Linear(2, 3)\n"
+        "muonrt.torch.Muon(m.named_parameters(), lr=1e-3, clip_norm=1.0, threads=2)\n"
+        "muonrt.torch.Muon(m.named_parameters(), rol=3)\n"
+        "muonrt.torch.Muon(m.named_parameters(), threads='x')\n"
+        "muonrt.Group('muon', momentun=0.9)\nmuonrt.Group('muon', momentum=0.9)\n")
+    out, err, _ = mypy.run([str(tmp_path / "use.py"), "--follow-imports=silent",
+                            f"--cache-dir={tmp_path}"])
+    found = [int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line]
+    assert sorted(set(found)) == [4, 5, 6], out + err
+
+
+BACKWARD = """
+import torch, muonrt.torch
+m = torch.nn.Linear(4, 4)
+held = {p: muonrt.torch.Muon([(n, p)]) for n, p in m.named_parameters()}
+def hook(p):
+    held[p].step()
+    held[p].zero_grad()
+for p in m.parameters():
+    p.register_post_accumulate_grad_hook(hook)
+for _ in range(2):
+    m(torch.ones(2, 4)).sum().backward()
+print([int(o.last_report.step) for o in held.values()])
+"""
+
+
+def test_an_optimizer_in_the_backward_pass_leaves_nothing():
+    ran = subprocess.run([sys.executable, "-c", BACKWARD], capture_output=True, text=True,
+                         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert ran.stdout.split() == ["[2,", "2]"] and "leak" not in ran.stderr, ran.stderr
+    assert ran.returncode == 0
