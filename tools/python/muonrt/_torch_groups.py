@@ -9,7 +9,7 @@ from muonrt._torch_state import State
 
 # The attributes that belong to the core optimizer. They are restored if a group is rejected.
 OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", "_copies", "_versions",
-           "_sizes", "_device", "_comm", "_made_with")
+           "_sizes", "_samples", "_device", "_comm", "_made_with")
 
 
 def add(optimizer, param_group: dict, enter) -> None:

@@ -7,6 +7,8 @@ import muonrt
 from muonrt import _torch_arguments, _torch_groups
 from muonrt import _torch_ranks as ranks
 
+SAMPLES = 16  # elements of a parameter that are compared with its master weights on a GPU
+
 
 def memory_of(tensor: torch.Tensor) -> tuple:
     """Identifies the memory of a tensor and its interpretation."""
@@ -119,14 +121,17 @@ class Registered(torch.optim.Optimizer):
         self._versions = [ranks.local_of(p)._version for p in self._params]
 
     def _follow_memory(self) -> None:
-        """Binds parameters that have moved in memory (`p.data = ...`) again. The next step compares
-        those that were written with their master weights."""
+        """Binds parameters that have moved in memory (`p.data = ...`) again. Parameters that were written
+        are bound again, too, because the next step then compares them with their master weights."""
         if any(ranks.local_of(p).device.type != self._device.type for p in self._params):
             _torch_groups.register_again(self, self._params)
         rejected = []
+        on_host = self._device.type == "cpu"
         for i, p in enumerate(self._params):
             local = self._data(i)
-            written = p.dtype == torch.bfloat16 and ranks.local_of(p)._version != self._versions[i]
+            written = p.dtype == torch.bfloat16 and (
+                ranks.local_of(p)._version != self._versions[i]
+                or on_host and not torch.equal(self._state_tensors.master(i).to(p.dtype), local))
             if written or memory_of(local) != self._memory[i]:
                 try:
                     self._bind(i, local)
@@ -136,7 +141,28 @@ class Registered(torch.optim.Optimizer):
             self._bind(i, torch.empty_like(local))
         for i, local in rejected:
             self._bind(i, local)
+        if not on_host:
+            self._check_samples()
+
+    def _check_samples(self) -> None:
+        """Compares a few elements of each bf16 parameter with their master weights. `p.data.copy_()`
+        changes no version, and on a GPU comparing all elements would take too long."""
+        if self._samples is None:
+            chosen = [i for i, p in enumerate(self._params)
+                      if p.dtype == torch.bfloat16 and self._memory[i][0]]
+            pairs = [(self._data(i).flatten(), self._state_tensors.master(i).flatten()) for i in chosen]
+            strided = [[t[::max(1, len(t) // SAMPLES)] for t in pair] for pair in pairs]
+            owners = [i for i, (p, _) in zip(chosen, strided) for _ in p]
+            self._samples = [p for p, _ in strided], [m for _, m in strided], owners
+        weights, masters, owners = self._samples
+        if not owners:
+            return
+        differ = torch.cat(weights) != torch.cat(masters).to(torch.bfloat16)
+        if differ.any():
+            for i in {owners[k] for k in differ.nonzero().flatten().tolist()}:
+                self._bind(i, self._data(i))
 
     def _bind(self, i: int, local: torch.Tensor) -> None:
         self._core.set_data(i, local)
         self._memory[i] = memory_of(local)
+        self._samples = None

@@ -161,6 +161,10 @@ class State:
         core.update_counts = counts
         self.read_steps()
 
+    def master(self, i: int) -> torch.Tensor:
+        """Returns this rank's master weights of a bf16 parameter."""
+        return self._memory[i]["master"]
+
     def read_steps(self) -> None:
         """Copies the step number and the update counts to `state`."""
         core = self._optimizer._core

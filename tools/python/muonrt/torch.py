@@ -201,6 +201,7 @@ class Muon(Folders, Steps):
         ranks.run_collectively(self._comm, describe)
         ranks.settle(self._device)  # the creation copies parameters to master weights
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
+        self._samples = None
         self._sizes = [len(g["params"]) for g in self.param_groups]
         self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]
         self._versions = [ranks.local_of(p)._version for p in self._params]
