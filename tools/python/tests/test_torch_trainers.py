@@ -84,9 +84,9 @@ def test_peft_adapters_of_a_frozen_model(tmp_path):
 
 def with_accelerate(rank, size, fsdp):
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
-    from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: F401
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+                   "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517",
                    "ACCELERATE_USE_CPU": "true", "ACCELERATE_USE_FSDP": str(fsdp).lower(),
                    "FSDP_VERSION": "2"}
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False,
