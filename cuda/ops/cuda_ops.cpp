@@ -57,8 +57,8 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
       packed_(device, device.streams()),
       params_(device, device.streams()) {
   if (settings.symmetric != SymmetricProvider::kVendor)
-    symmetric_ = std::make_unique<SymmetricProducts>(
-        device, settings.symmetric, device.sms() - settings.reserved_sms, settings.sm90);
+    symmetric_ = std::make_unique<SymmetricProducts>(device, device.sms() - settings.reserved_sms,
+                                                     settings.sm90);
 }
 
 std::string CudaOps::product_identity() const {
@@ -70,7 +70,6 @@ void CudaOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
   if (m == 0 || n == 0 || k == 0) return;
   const DeviceGuard guard(device_.index());
   if (vendor_) vendor_->reserve(m, n, k, dtype);
-  if (symmetric_ && m == n && dtype != DType::kF32) symmetric_->reserve(n, k);
 }
 
 void CudaOps::fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) {

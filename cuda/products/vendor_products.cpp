@@ -9,6 +9,7 @@
 #include "cuda/kernels/kernels.hpp"
 #include "cuda/products/cublas_api.hpp"
 #include "cuda/products/cublas_library.hpp"
+#include "cuda/products/panels.hpp"
 
 namespace muonrt::cuda {
 
@@ -63,12 +64,26 @@ class PinnedProducts final : public VendorProducts {
   }
 
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override {
-    for (const bool transpose_b : {false, true})
-      recipe_of({m, n, k, cuda_ld(k, dtype), cuda_ld(transpose_b ? k : n, dtype), cuda_ld(n, dtype),
-                 cuda_ld(n, dtype), dtype, transpose_b});
+    for (const bool transpose_b : {false, true}) {
+      Product p;
+      p.a = {nullptr, dtype, m, k, cuda_ld(k, dtype), 1, 0};
+      p.b = transpose_b ? MatrixBatch{nullptr, dtype, n, k, cuda_ld(k, dtype), 1, 0}
+                        : MatrixBatch{nullptr, dtype, k, n, cuda_ld(n, dtype), 1, 0};
+      p.c = {nullptr, dtype, m, n, cuda_ld(n, dtype), 1, 0};
+      p.transpose_b = transpose_b;
+      recipe_of(product_shape_of(p));
+      for (int i = 0; m == n && panel_count(n) > 1 && i < panel_count(n); ++i)
+        recipe_of(product_shape_of(panel_of(p, i)));
+    }
   }
 
   void multiply(const Product& p, cudaStream_t stream) override {
+    if (!p.symmetric || panel_count(p.c.rows) == 1) return multiply_whole(p, stream);
+    for (int i = 0; i < panel_count(p.c.rows); ++i) multiply_whole(panel_of(p, i), stream);
+  }
+
+ private:
+  void multiply_whole(const Product& p, cudaStream_t stream) {
     Recipe& recipe = recipe_of(product_shape_of(p));
     if (!recipe.algorithm) return naive_gemm(p, stream);
     set_batches(recipe.descriptors, p, p.c.count);
@@ -79,7 +94,6 @@ class PinnedProducts final : public VendorProducts {
       library_.launch(recipe.descriptors, *recipe.algorithm, p, i, stream);
   }
 
- private:
   /// Whether one launch computes `count` matrices, for which the layouts are set.
   bool takes(Recipe& recipe, int64_t count) {
     if (count == 1 || !recipe.batches) return count == 1;

@@ -17,8 +17,8 @@ class VendorProducts {
   virtual std::string identity() const = 0;
   /// Chooses the algorithms for the products of this size.
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
-  /// C = alpha A op(B) + beta D for each matrix of the batch; `symmetric` and `gamma` are ignored.
-  /// All operands have the same dtype; k > 0.
+  /// C = alpha A op(B) + beta D for each matrix of the batch; `gamma` is ignored. All operands have
+  /// the same dtype; k > 0. Of a symmetric result, elements below the diagonal may be left out.
   virtual void multiply(const Product& product, cudaStream_t stream) = 0;
 };
 

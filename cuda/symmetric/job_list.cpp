@@ -7,40 +7,11 @@
 
 namespace muonrt::cuda {
 
-namespace {
-
-// The depth is cut only if one matrix leaves most of a large GPU idle, and into slices that are
-// long compared with the cost of adding them.
-constexpr int64_t kFewCells = 36, kShortestSlice = 512, kMaxSlices = 8, kWantedJobs = 128;
-
-}  // namespace
-
-int slices_of(int64_t n, int64_t k) {
-  const int64_t side = cells_of(n), cells = side * (side + 1) / 2;
-  if (cells == 0 || cells > kFewCells) return 1;
-  return static_cast<int>(
-      std::clamp(std::min(kWantedJobs / cells, k / kShortestSlice), int64_t{1}, kMaxSlices));
-}
-
-int slices_of_sm90(int64_t n, int64_t k, int tuned) {
+int slices_of(int64_t n, int64_t k, int tuned) {
   constexpr int64_t kWidest = 3 * kCell;
   if (tuned > 0) return std::min(tuned, stages_of(k) >= 4 ? 4 : stages_of(k) >= 2 ? 2 : 1);
   if (n > kWidest) return 1;
-  return k >= 4 * kShortestSlice90 ? 4 : k >= 2 * kShortestSlice90 ? 2 : 1;
-}
-
-std::vector<TileJob> square_jobs(std::span<const SymmetricShape> shapes) {
-  std::vector<TileJob> jobs;
-  for (const int32_t s : deepest_first(shapes)) {
-    const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
-    const int slices = slices_of(shape.n, shape.k);
-    for (int64_t m = 0; m < shape.count; ++m)
-      raster(cells_of(shape.n), kRasterRows, [&](int64_t row, int64_t col) {
-        for (int slice = 0; slice < slices; ++slice)
-          jobs.push_back(tile_job(s, m, row, col, JobKind::kSquare, slice));
-      });
-  }
-  return jobs;
+  return k >= 4 * kShortestSlice ? 4 : k >= 2 * kShortestSlice ? 2 : 1;
 }
 
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes) {

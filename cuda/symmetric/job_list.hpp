@@ -25,7 +25,7 @@ MUONRT_HOST_DEVICE constexpr int64_t cells_of(int64_t n) { return (n + kCell - 1
 /// parts.
 struct SymmetricShape {
   int64_t n = 0, k = 0, count = 0;
-  int32_t slices = 1;  // used only by the lists for sm_90a
+  int32_t slices = 1;
   auto operator<=>(const SymmetricShape&) const = default;
 };
 
@@ -65,10 +65,6 @@ MUONRT_HOST_DEVICE constexpr Stored stored_as(int64_t row, int64_t col) {
   return row < col ? Stored::kBoth : row == col ? Stored::kDiagonal : Stored::kNot;
 }
 
-/// Number of slices of the depth of a small result on sm_80, so that one matrix gives work to more
-/// thread blocks; 1 for all others.
-int slices_of(int64_t n, int64_t k);
-
 /// Depth of a stage of the kernels for sm_90a. Slices end at multiples of it.
 constexpr int kStageDepth = 64;
 MUONRT_HOST_DEVICE constexpr int stages_of(int64_t k) {
@@ -80,17 +76,13 @@ MUONRT_HOST_DEVICE constexpr int slice_begin(int stages, int slice, int slices) 
   return static_cast<int>(int64_t{stages} * slice / slices);
 }
 
-constexpr int64_t kShortestSlice90 = 512;
-/// As slices_of, for sm_90a: 1, 2 or 4. Only narrow results of a large depth have more than one
-/// slice: they have too few tiles for a GPU even if the tiles are small, and a batch loses little
-/// without tiles of two cells.
+constexpr int64_t kShortestSlice = 512;
+/// Number of slices of the depth: 1, 2 or 4. Only narrow results of a large depth have more than
+/// one slice: they have too few tiles for a GPU even if the tiles are small, and a batch loses
+/// little without tiles of two cells.
 /// @param tuned  slices of Sm90Tuning: this many for results of any width, at most the number of
 ///     stages.
-int slices_of_sm90(int64_t n, int64_t k, int tuned = 0);
-
-/// One job for each cell and slice, with the slices of a cell next to each other; deepest shapes
-/// first, in the order of `raster` inside a matrix.
-std::vector<TileJob> square_jobs(std::span<const SymmetricShape> shapes);
+int slices_of(int64_t n, int64_t k, int tuned = 0);
 
 /// Jobs of a persistent grid: thread block b processes jobs [first[b], first[b + 1]), in order.
 struct JobList {

@@ -11,23 +11,6 @@
 
 namespace muonrt::cuda {
 
-/// Number of sums of one slice of a cell, which one kernel passes to the next.
-constexpr int64_t kPartialFloats = int64_t{kCell} * kCell;
-
-struct SymmetricArguments {
-  SymmetricProblem problems[kProblems];
-  const TileJob* jobs;
-  float* partials;  // kPartialFloats for each job if slices > 1
-  int32_t slices;   // equal for every problem of this launch
-};
-
-/// Call it once for each device, before the first launch.
-void symmetric_sm80_prepare();
-/// @param jobs  number of jobs of square_jobs, all of problems with args.slices slices; a multiple
-///     of args.slices.
-void symmetric_sm80(const SymmetricArguments& args, DType element, int64_t jobs,
-                    cudaStream_t stream);
-
 struct Sm90Arguments {
   // Boxes of 128 rows; of 64 rows for C, and for B if jobs are medium. Only problems with D have d.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];

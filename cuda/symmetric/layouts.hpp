@@ -4,23 +4,17 @@
 
 #include "backend/update_rules.hpp"
 
-// The position of each element in shared memory and in the registers of a warp or a warpgroup. Used
-// by the kernels, the emulated instructions and the tests. Source: PTX ISA 9.0, matrix fragments of
-// mma.m16n8k16, ldmatrix, stmatrix, wgmma.
+// The position of each element in shared memory and in the registers of a warpgroup. Used by
+// the kernels, the emulated instructions and the tests. Source: PTX ISA 9.0, matrix fragments of
+// stmatrix and wgmma.
 
 namespace muonrt::cuda {
 
 /// Elements of 16 bits in a chunk of 16 bytes, the unit of the swizzles.
 constexpr int kChunk = 8;
 
-/// Byte offset of a chunk in rows of 64 bytes (32 elements). Two rows share a row of banks, and
-/// eight rows of one column of chunks use different banks.
-MUONRT_HOST_DEVICE constexpr int swizzled64(int row, int chunk) {
-  return row * 64 + ((chunk ^ ((row >> 1) & 3)) << 4);
-}
-
-/// As above for rows of 128 bytes, in the 128-byte mode of TMA copies and wgmma. The memory begins
-/// at a multiple of 1024.
+/// Byte offset of a chunk in rows of 128 bytes, in the 128-byte mode of TMA copies and wgmma. The
+/// memory begins at a multiple of 1024. Eight rows of one column of chunks use different banks.
 MUONRT_HOST_DEVICE constexpr int swizzled128(int row, int chunk) {
   return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
@@ -28,28 +22,6 @@ MUONRT_HOST_DEVICE constexpr int swizzled128(int row, int chunk) {
 struct Offset2 {
   int row, col;
 };
-
-/// mma.m16n8k16. A word holds two neighbours: along k for A and B, along a row for C.
-/// A: word w of a lane begins at (row, k).
-MUONRT_HOST_DEVICE constexpr Offset2 mma_a(int lane, int word) {
-  return {lane / 4 + 8 * (word & 1), 2 * (lane % 4) + 8 * (word >> 1)};
-}
-/// B: word w begins at (column of C, k).
-MUONRT_HOST_DEVICE constexpr Offset2 mma_b(int lane, int word) {
-  return {lane / 4, 2 * (lane % 4) + 8 * word};
-}
-/// C: value v of a lane.
-MUONRT_HOST_DEVICE constexpr Offset2 mma_c(int lane, int value) {
-  return {lane / 4 + 8 * (value >> 1), 2 * (lane % 4) + (value & 1)};
-}
-
-/// ldmatrix.x4: the row and chunk (counted from the first of a k16 step) of the address that a lane
-/// passes, so that the four words are those of A for 16 rows,
-MUONRT_HOST_DEVICE constexpr Offset2 ldmatrix_a(int lane) { return {lane % 16, lane / 16}; }
-/// and of B for 16 columns of C: words 0 and 1 for the first eight, 2 and 3 for the others.
-MUONRT_HOST_DEVICE constexpr Offset2 ldmatrix_b(int lane) {
-  return {lane % 8 + 8 * (lane / 16), lane / 8 % 2};
-}
 
 /// wgmma.m64nNk16: value v of thread t of the warpgroup, for any N.
 MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {

@@ -23,7 +23,7 @@ void check_operand(const char* name, const MatrixBatch& m) {
 
 }  // namespace
 
-SymmetricProblem problem_of(const Product& p) {
+SymmetricProblem problem_of(const Product& p, int slices) {
   MUONRT_CHECK_INTERNAL(symmetric_takes(p), "symmetric product of another form");
   MUONRT_CHECK_INTERNAL(p.a.cols > 0, "symmetric product of no terms");
   constexpr int64_t kMaxCells = std::numeric_limits<int16_t>::max();
@@ -54,7 +54,7 @@ SymmetricProblem problem_of(const Product& p) {
   out.alpha = p.alpha;
   out.beta = reads_d ? p.beta : 0.0f;
   out.gamma = p.gamma;
-  out.slices = slices_of(p.c.rows, p.a.cols);
+  out.slices = slices;
   out.same = p.a.data == p.b.data && p.a.ld == p.b.ld && p.a.stride == p.b.stride;
   return out;
 }

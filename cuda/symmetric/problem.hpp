@@ -36,6 +36,6 @@ inline SymmetricShape shape_of(const Product& p) { return {p.c.rows, p.a.cols, p
 
 /// Errors: INTERNAL unless rows and matrices begin at multiples of 16 bytes, which the kernels'
 /// vector copies need.
-SymmetricProblem problem_of(const Product& product);
+SymmetricProblem problem_of(const Product& product, int slices);
 
 }  // namespace muonrt::cuda

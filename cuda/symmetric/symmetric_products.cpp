@@ -21,53 +21,29 @@ Buffer on_device(Device& device, const std::vector<T>& list, cudaStream_t stream
 
 }  // namespace
 
-SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider, int sms,
-                                     const Sm90Tuning& tuning, int64_t partials)
-    : device_(device),
-      provider_(provider),
-      blocks_(std::max(2, sms / 2 * 2)),
-      tuning_(tuning),
-      most_partials_(partials) {
-  if (provider_ == SymmetricProvider::kSm90) {
-    symmetric_sm90_prepare();
-    symmetric_sm90_small_prepare();
-  } else {
-    MUONRT_CHECK_INTERNAL(provider_ == SymmetricProvider::kSm80, "symmetric kernels of no kind");
-    symmetric_sm80_prepare();
-  }
+SymmetricProducts::SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning)
+    : device_(device), blocks_(std::max(2, sms / 2 * 2)), tuning_(tuning) {
+  symmetric_sm90_prepare();
+  symmetric_sm90_small_prepare();
 }
 
 std::string SymmetricProducts::identity() const {
-  if (provider_ == SymmetricProvider::kSm80) return "symmetric sm_80 kernels 1";
   const std::string kernels = "symmetric sm_90a kernels 2";
   return tuning_.slices == 0 ? kernels : cat(kernels, ", ", tuning_.slices, " slices");
 }
 
 int SymmetricProducts::slices_in(const Product& p) const {
-  return provider_ == SymmetricProvider::kSm90 ? slices_of_sm90(p.c.rows, p.a.cols, tuning_.slices)
-                                               : slices_of(p.c.rows, p.a.cols);
-}
-
-void SymmetricProducts::reserve(int64_t n, int64_t k) {
-  const bool sliced = provider_ == SymmetricProvider::kSm80 && slices_of(n, k) > 1;
-  if (!sliced || partials_.data() != nullptr) return;
-  partials_ = Buffer(device_, most_partials_ * kPartialFloats * size_of(DType::kF32));
+  return slices_of(p.c.rows, p.a.cols, tuning_.slices);
 }
 
 SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const SymmetricShape> shapes,
                                                            cudaStream_t stream) {
   const RelaxedCapture relaxed;
-  JobList list;
-  Tiles tiles = Tiles::kLarge;
-  if (provider_ == SymmetricProvider::kSm90) {
-    list = mixed_jobs(shapes, blocks_, tuning_);
-    tiles = tuning_.tiles.value_or(tiles_of(shapes, list, blocks_));
-    if (tiles == Tiles::kMedium && shapes[0].slices > 1) tiles = Tiles::kLarge;
-    if (tiles == Tiles::kMedium) list = medium_jobs(shapes, blocks_, tuning_.raster);
-    if (!persistent(tiles)) list = {small_jobs(shapes, tiles, tuning_.raster), {}};
-  } else {
-    list.jobs = square_jobs(shapes);
-  }
+  JobList list = mixed_jobs(shapes, blocks_, tuning_);
+  Tiles tiles = tuning_.tiles.value_or(tiles_of(shapes, list, blocks_));
+  if (tiles == Tiles::kMedium && shapes[0].slices > 1) tiles = Tiles::kLarge;
+  if (tiles == Tiles::kMedium) list = medium_jobs(shapes, blocks_, tuning_.raster);
+  if (!persistent(tiles)) list = {small_jobs(shapes, tiles, tuning_.raster), {}};
   const auto is_pair = [](const TileJob& job) { return job.kind == JobKind::kPair; };
   DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
                   on_device(device_, list.first, stream), tiles,
@@ -81,26 +57,12 @@ const SymmetricProducts::DeviceList& SymmetricProducts::list_of(std::span<const 
   std::vector<SymmetricShape> shapes;
   for (const Product& p : products) {
     shapes.push_back(shape_of(p));
-    if (provider_ == SymmetricProvider::kSm90) shapes.back().slices = slices_in(p);
+    shapes.back().slices = slices_in(p);
   }
   const auto found = lists_.find(shapes);
   if (found != lists_.end()) return found->second;
   DeviceList made = make_list(shapes, stream);
   return lists_.emplace(std::move(shapes), std::move(made)).first->second;
-}
-
-void SymmetricProducts::launch_sm80(std::span<const Product> products, cudaStream_t stream) {
-  SymmetricArguments args = {};
-  std::transform(products.begin(), products.end(), args.problems, problem_of);
-  args.slices = slices_in(products[0]);
-  reserve(products[0].c.rows, products[0].a.cols);
-  args.partials = partials_.as<float>();
-  const DeviceList& list = list_of(products, stream);
-  const int64_t most = args.slices > 1 ? most_partials_ / args.slices * args.slices : list.count;
-  for (int64_t first = 0; first < list.count; first += most) {
-    args.jobs = list.jobs.as<TileJob>() + first;
-    symmetric_sm80(args, products[0].a.dtype, std::min(most, list.count - first), stream);
-  }
 }
 
 void SymmetricProducts::launch_large(std::span<const Product> products, const DeviceList& list,
@@ -110,8 +72,7 @@ void SymmetricProducts::launch_large(std::span<const Product> products, const De
   Sm90Arguments args = {};
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
-    args.problems[i] = problem_of(p);
-    args.problems[i].slices = slices_in(p);
+    args.problems[i] = problem_of(p, slices_in(p));
     args.a[i] = make_tensor_map(p.a, kCell);
     args.b[i] = make_tensor_map(p.b, medium ? kCell / 2 : kCell);
     args.c[i] = make_tensor_map(p.c, kStoredRows);
@@ -130,8 +91,7 @@ void SymmetricProducts::launch_small(std::span<const Product> products, const De
   Sm90SmallArguments args = {};
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
-    args.problems[i] = problem_of(p);
-    args.problems[i].slices = slices_in(p);
+    args.problems[i] = problem_of(p, slices_in(p));
     args.a[i] = make_tensor_map(p.a, kSmallCell);
     args.b[i] = make_tensor_map(p.b, kSmallCell);
     if (args.problems[i].d) args.d[i] = make_tensor_map(p.d, kSmallCell);
@@ -141,7 +101,7 @@ void SymmetricProducts::launch_small(std::span<const Product> products, const De
                        stream);
 }
 
-void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStream_t stream) {
+void SymmetricProducts::launch(std::span<const Product> products, cudaStream_t stream) {
   const DeviceList& list = list_of(products, stream);
   if (list.count == 0) return;
   if (persistent(list.tiles)) {
@@ -162,11 +122,7 @@ void SymmetricProducts::multiply(std::span<const Product> products, cudaStream_t
     const auto alike = std::stable_partition(begin, list.end(), fits) - begin;
     const std::span<const Product> group(&*begin,
                                          std::min<size_t>(static_cast<size_t>(alike), kProblems));
-    if (provider_ == SymmetricProvider::kSm90) {
-      launch_sm90(group, stream);
-    } else {
-      launch_sm80(group, stream);
-    }
+    launch(group, stream);
     begin += std::ssize(group);
   }
 }

@@ -52,14 +52,14 @@ enum muonrt_symmetric {
    */
   MUONRT_SYMMETRIC_DEFAULT = 0,
 
-  /** cuBLASLt, which computes the whole product; muonrt then mirrors one half. */
+  /**
+   * cuBLASLt, which computes row panels of the upper triangle (62.5% of the product for 2048 rows
+   * and more, 75% for 1024 and more, otherwise all of it); muonrt then mirrors them.
+   */
   MUONRT_SYMMETRIC_VENDOR = 1,
 
-  /** muonrt's kernels for compute capability 8.0 or later. They compute half of the product. */
-  MUONRT_SYMMETRIC_SM80 = 2,
-
   /** muonrt's kernels for compute capability 9.0 only. They compute half of the product. */
-  MUONRT_SYMMETRIC_SM90 = 3
+  MUONRT_SYMMETRIC_SM90 = 2
 };
 
 /**

@@ -29,9 +29,8 @@ class VendorProducts;
 /// naive. The values are public.
 enum class SymmetricProvider : int32_t {
   kDefault = 0,  // cuda/README.md says which, and why
-  kVendor = 1,   // the dense product and a mirror
-  kSm80 = 2,     // muonrt's own, mma.sync: compute capability 8.0 and later
-  kSm90 = 3,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 only
+  kVendor = 1,   // the vendor's products of row panels, and a mirror
+  kSm90 = 2,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 only
 };
 
 constexpr const char* name_of(SymmetricProvider provider) {
@@ -40,8 +39,6 @@ constexpr const char* name_of(SymmetricProvider provider) {
       return "default";
     case SymmetricProvider::kVendor:
       return "vendor";
-    case SymmetricProvider::kSm80:
-      return "own sm_80";
     case SymmetricProvider::kSm90:
       return "own sm_90a";
   }

@@ -14,7 +14,7 @@ namespace muonrt::tool {
 namespace {
 
 /// The names of the values of MUONRT_SYMMETRIC_*, in their order.
-constexpr std::array<const char*, 4> kSymmetric = {"default", "vendor", "sm80", "sm90"};
+constexpr std::array<const char*, 3> kSymmetric = {"default", "vendor", "sm90"};
 
 template <size_t count>
 CLI::Validator one_of(const std::array<const char*, count>& words) {
@@ -53,7 +53,7 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
   command.add_flag("--graphs", where.graphs, "GPU: replay Newton-Schulz as CUDA graphs");
   command
       .add_option("--symmetric", where.symmetric,
-                  "GPU: implementation of symmetric products: default, vendor, sm80 or sm90")
+                  "GPU: implementation of symmetric products: default, vendor or sm90")
       ->check(one_of(kSymmetric))
       ->capture_default_str();
 }

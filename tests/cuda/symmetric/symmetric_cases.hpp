@@ -11,14 +11,14 @@
 // Symmetric products whose every bit is known: small integers, whose sums are exact in f32.
 namespace cuda_test {
 
-/// muonrt's own products that this device supports, except those in the environment variable
+/// The implementations that this device supports, except those in the environment variable
 /// MUONRT_TEST_LEAVE_OUT, because a kernel that hangs would stop all other tests, too. If there are
 /// none, the case is reported as skipped.
 inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   const char* const named = std::getenv("MUONRT_TEST_LEAVE_OUT");
   const std::string left_out = named ? named : "";
   std::vector<muonrt::SymmetricProvider> list;
-  for (const auto& [provider, name] : {std::pair(muonrt::SymmetricProvider::kSm80, "sm80"),
+  for (const auto& [provider, name] : {std::pair(muonrt::SymmetricProvider::kVendor, "vendor"),
                                        {muonrt::SymmetricProvider::kSm90, "sm90"}}) {
     if (left_out.find(name) != std::string::npos) continue;
     try {
@@ -31,8 +31,7 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
         throw;
     }
   }
-  if (list.empty())
-    leave_out("no kernel of muonrt's own (because of this GPU or MUONRT_TEST_LEAVE_OUT)");
+  if (list.empty()) leave_out("no implementation (because of MUONRT_TEST_LEAVE_OUT)");
   return list;
 }
 

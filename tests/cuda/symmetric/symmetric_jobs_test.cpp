@@ -14,7 +14,7 @@ namespace {
 using Shapes = std::vector<SymmetricShape>;
 constexpr int64_t kMaxN = 20000;
 
-enum class List { kSquares, kMixed, kPairs, kMedium, kSmall, kSmallWide };
+enum class List { kMixed, kPairs, kMedium, kSmall, kSmallWide };
 constexpr int64_t cell_of(List list) {
   return list == List::kSmall || list == List::kSmallWide ? kSmallCell
          : list == List::kMedium                          ? kCell / 2
@@ -118,22 +118,11 @@ bool is_dealt(const JobList& list, int blocks, bool medium) {
   return true;
 }
 
-/// Whether a list of this kind stores each cell once. The slices of a square must be consecutive.
+/// Whether a list of this kind stores each cell once.
 bool is_right(const Shapes& shapes, List list, int blocks) {
   if (list == List::kSmall || list == List::kSmallWide)
     return covers(shapes, list,
                   small_jobs(shapes, list == List::kSmall ? Tiles::kSmall : Tiles::kSmallWide));
-  if (list == List::kSquares) {
-    std::vector<TileJob> whole;
-    int expected = 0;
-    for (const TileJob& job : square_jobs(shapes)) {
-      const SymmetricShape& s = shapes[static_cast<size_t>(job.shape)];
-      if (job.slice != expected) return false;
-      if (job.slice == 0) whole.push_back(job);
-      expected = (job.slice + 1) % slices_of(s.n, s.k);
-    }
-    return expected == 0 && covers(shapes, list, whole);
-  }
   const bool medium = list == List::kMedium;
   const JobList jobs = medium ? medium_jobs(shapes, blocks)
                               : mixed_jobs(shapes, blocks, {.pairs = list == List::kPairs});
@@ -157,7 +146,6 @@ TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000", "[e
   const int grids[] = {2, 66, 124, 132};
   for (int64_t cells = 1; cells <= cells_of(kMaxN); ++cells) {
     const int64_t n = cells * kCell - cells * 37 % kCell;
-    require_right({{n, 64, 1}}, {List::kSquares}, 1);
     require_right({{n, 64, 1}}, kPersistent, grids[cells % 4]);
     require_right({{n, 2048, 2}}, kPersistent, 132);
   }
@@ -172,7 +160,7 @@ TEST_CASE("symmetric jobs: each cell is stored once, for batches to 256", "[emul
   for (const int64_t batch : {2, 3, 4, 5, 7, 8, 31, 32, 33, 100, 127, 128, 255, 256})
     for (int64_t cells = 1; cells <= 14; ++cells) {
       const int64_t n = cells * kCell - turn % kCell;
-      require_right({{n, 2048, batch}}, {List::kSquares, List::kSmall, List::kSmallWide}, 1);
+      require_right({{n, 2048, batch}}, {List::kSmall, List::kSmallWide}, 1);
       require_right({{n, 2048, batch}}, kPersistent, grids[turn++ % 3]);
     }
 }
@@ -204,10 +192,8 @@ TEST_CASE("symmetric jobs: each cell is stored once if shapes are mixed", "[emul
   const Shapes shapes = {{768, 2048, 5}, {4096, 1024, 1}, {200, 9000, 3},
                          {1, 1, 7},      {0, 5, 2},       {129, 64, 0}};
   for (const int blocks : {2, 132}) require_right(shapes, kPersistent, blocks);
-  const Shapes unsliced = {{1536, 2048, 5}, {4096, 1024, 1}, {2000, 9000, 3}};
-  require_right(unsliced, {List::kSquares}, 1);
   // The deepest shapes come first.
-  CHECK(square_jobs(unsliced).front().shape == 2);
+  CHECK(small_jobs(shapes, Tiles::kSmall).front().shape == 2);
 }
 
 TEST_CASE("symmetric jobs: the check finds cells that are missing, stored twice or moved",
@@ -227,7 +213,6 @@ TEST_CASE("symmetric jobs: the check finds cells that are missing, stored twice 
       CHECK_FALSE(covers(shapes, list, elsewhere));
     }
   };
-  check(List::kSquares, square_jobs(shapes));
   check(List::kPairs, mixed_jobs(shapes, 4, {.pairs = true}).jobs);
   check(List::kSmallWide, small_jobs(shapes, Tiles::kSmallWide));
   check(List::kMedium, medium_jobs(shapes, 4).jobs);

@@ -25,12 +25,11 @@ Sm90Tuning with_tiles(Tiles tiles, int slices = 0) {
 }
 
 /// Computes all products of a list in one call. @return  the memory of each result.
-std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
-                                           const std::vector<SymmetricCase>& cases, int64_t& wrong,
-                                           int sms = 4, const Sm90Tuning& tuning = {.pairs = true},
-                                           int64_t partials = 512) {
-  Machine machine(make_device(provider));
-  SymmetricProducts products(*machine.device, provider, sms, tuning, partials);
+std::vector<std::vector<uint16_t>> results(const std::vector<SymmetricCase>& cases, int64_t& wrong,
+                                           int sms = 4,
+                                           const Sm90Tuning& tuning = {.pairs = true}) {
+  Machine machine(make_device(kProvider));
+  SymmetricProducts products(*machine.device, sms, tuning);
   std::vector<SymmetricTrial> trials;
   std::vector<Product> list;
   for (const SymmetricCase& c : cases) {
@@ -47,10 +46,9 @@ std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
   return out;
 }
 
-int64_t wrong(const std::vector<SymmetricCase>& cases, const Sm90Tuning& tuning, int sms = 4,
-              SymmetricProvider provider = kProvider) {
+int64_t wrong(const std::vector<SymmetricCase>& cases, const Sm90Tuning& tuning, int sms = 4) {
   int64_t wrong = 0;
-  results(provider, cases, wrong, sms, tuning);
+  results(cases, wrong, sms, tuning);
   return wrong;
 }
 
@@ -108,7 +106,7 @@ class RandomBatch {
     }
     const auto* out = static_cast<uint16_t*>(product_.c.data) + (kCount - 1) * n_ * ld_;
     machine_.ops().fill(machine_.on(), product_.c.data, 0x5a, 2 * kCount * n_ * ld_);
-    SymmetricProducts products(*machine_.device, kProvider, sms, tuning);
+    SymmetricProducts products(*machine_.device, sms, tuning);
     products.multiply({&p, 1}, handle_of(machine_.on()));
     machine_.finish();
     return machine_.get(out, n_ * ld_);
@@ -146,7 +144,7 @@ TEST_CASE("symmetric tiles: exact on integers if the depth is cut", "[emulated]"
     for (const int64_t k : {130, 260, 700}) {
       const SymmetricCase c = case_of(n, k, 1 + turn % 3, turn + turn / 3);
       INFO(c.name());
-      REQUIRE(slices_of_sm90(n, k, kMaxSlices) == (k < 3 * kStageDepth ? 2 : 4));
+      REQUIRE(slices_of(n, k, kMaxSlices) == (k < 3 * kStageDepth ? 2 : 4));
       for (const Tiles tiles : {Tiles::kSmall, Tiles::kLarge})
         REQUIRE(wrong({c}, with_tiles(tiles, kMaxSlices)) == 0);
       ++turn;
@@ -165,7 +163,7 @@ TEST_CASE("symmetric tiles: exact on integers where D comes after any number of 
     CHECK(wrong({{300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}}, with_tiles(Tiles::kMedium)) == 0);
     // The same number in each of four slices.
     const SymmetricCase sliced = {130, 4 * k, 2, true, -2.0f, 3.0f, 7.0f};
-    CHECK(slices_of_sm90(sliced.n, sliced.k, kMaxSlices) == 4);
+    CHECK(slices_of(sliced.n, sliced.k, kMaxSlices) == 4);
     CHECK(wrong({sliced}, with_tiles(Tiles::kSmall, kMaxSlices)) == 0);
   }
 }
@@ -212,10 +210,9 @@ TEST_CASE("symmetric tiles: shapes, depths and batches in one launch, bf16 and f
            dtype},  // in slices, so it has its own launch
           {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
       int64_t wrong = 0;
-      const auto together = results(provider, cases, wrong);
+      const auto together = results(cases, wrong);
       CHECK(wrong == 0);
-      for (size_t i = 0; i < cases.size(); ++i)
-        CHECK(results(provider, {cases[i]}, wrong)[0] == together[i]);
+      for (size_t i = 0; i < cases.size(); ++i) CHECK(results({cases[i]}, wrong)[0] == together[i]);
     }
   }
 }
@@ -299,15 +296,7 @@ TEST_CASE("symmetric tiles: products for sm_90a may begin early, but then read n
   CHECK(wrong(cases, {.pairs = true}) == 0);
   CHECK(emulator::early_launches() == before + 1);
   CHECK(wrong(cases, {.pairs = true, .early = false}) == 0);
-  CHECK(wrong(cases, {}, 4, SymmetricProvider::kSm80) == 0);
   CHECK(emulator::early_launches() == before + 1);
-}
-
-TEST_CASE("symmetric tiles: more sums than fit into the workspace need several launches",
-          "[emulated]") {
-  int64_t wrong = 0;
-  results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 4, {}, 5);
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("symmetric tiles: SMs that are reserved for a communicator make the grid smaller",

@@ -5,9 +5,12 @@
 
 #include "command/bench/fastest_products.hpp"
 #include "cuda/machine.hpp"
+#include "cuda/products/panels.hpp"
 #include "cuda/symmetric/fake_cublas.hpp"
+#include "cuda/symmetric/symmetric_cases.hpp"
 
 using namespace muonrt;
+using namespace muonrt::cuda;
 using namespace cuda_test;
 
 namespace {
@@ -122,6 +125,57 @@ TEST_CASE("vendor: the fastest algorithm of a batch is found by timing the propo
   for (const auto& launch : seen) CHECK(launch.candidate == 2);
   product(machine, kShape, 4);
   CHECK(fake_cublas::asked().size() == 2);
+}
+
+TEST_CASE("vendor: row panels cover the upper triangle once, from the number of rows alone",
+          "[emulated]") {
+  for (int64_t n = 1; n <= 9000; n = n < 1100 ? n + 1 : n + 13) {
+    CAPTURE(n);
+    const int count = panel_count(n);
+    REQUIRE(count == (n < 1024 ? 1 : n < 2048 ? 2 : 4));
+    REQUIRE(panel_begin(n, 0) == 0);
+    REQUIRE(panel_begin(n, count) == n);
+    double executed = 0;
+    for (int i = 0; i < count; ++i) {
+      const int64_t begin = panel_begin(n, i), end = panel_begin(n, i + 1);
+      REQUIRE((begin % 128 == 0 && begin < end));
+      executed += static_cast<double>(end - begin) * static_cast<double>(n - begin);
+    }
+    const double dense = static_cast<double>(n) * static_cast<double>(n);
+    REQUIRE(executed / dense <= (count == 1 ? 1.0 : count == 2 ? 0.755 : 0.635));
+  }
+}
+
+TEST_CASE("vendor: a symmetric product executes the panels only, with exact results in batches",
+          "[emulated]") {
+  struct Expected {
+    SymmetricCase of;
+    std::vector<std::pair<int64_t, int64_t>> panels;  // rows and columns
+  };
+  const std::vector<Expected> all = {
+      {{1000, 24, 2, true, 1.0f, 3.0f}, {{1000, 1000}}},
+      {{1030, 24, 3, true, -2.0f, 1.0f}, {{512, 1030}, {518, 518}}},
+      {{1153, 9, 1, false, 1.0f, 0.0f, 0.0f, true, DType::kF16}, {{640, 1153}, {513, 513}}},
+      {{2050, 8}, {{512, 2050}, {512, 1538}, {512, 1026}, {514, 514}}}};
+  for (const Expected& e : all) {
+    CAPTURE(e.of.name());
+    Machine machine(make_device(SymmetricProvider::kVendor));
+    machine.ops().reserve(e.of.n, e.of.n, e.of.k, e.of.dtype);
+    const int64_t searches = fake_cublas::searches();
+    const SymmetricTrial trial(machine, e.of, 3);
+    trial.wipe(machine);
+    fake_cublas::launches();
+    machine.ops().multiply(machine.on(), trial.product);
+    machine.finish();
+    CHECK(trial.wrong(machine) == 0);
+    CHECK(fake_cublas::searches() == searches);
+    std::vector<std::pair<int64_t, int64_t>> panels;
+    for (const auto& launch : fake_cublas::launches()) {
+      CHECK(launch.count == e.of.count);
+      panels.emplace_back(launch.n, launch.m);  // column-major
+    }
+    CHECK(panels == e.panels);
+  }
 }
 
 TEST_CASE("vendor: without an algorithm for a batch the fastest is one for single matrices",

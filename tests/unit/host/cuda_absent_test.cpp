@@ -129,7 +129,7 @@ TEST_CASE("GPU settings: invalid values, and GPU settings on the host, are rejec
                          Bad{cuda, &Options::symmetric, 4, "symmetric is 4"},
                          Bad{cuda, &Options::symmetric, -1, "symmetric is -1"},
                          Bad{host, &Options::graphs, 1, "graphs is 1"},
-                         Bad{host, &Options::symmetric, MUONRT_SYMMETRIC_SM90, "symmetric is 3"}}) {
+                         Bad{host, &Options::symmetric, MUONRT_SYMMETRIC_SM90, "symmetric is 2"}}) {
     const auto [status, message] =
         create(bad.device, [&](auto&, auto& tuning) { tuning.*bad.field = bad.value; });
     INFO(message);

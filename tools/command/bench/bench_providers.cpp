@@ -64,7 +64,6 @@ std::vector<Provider> all_providers(const DeviceArguments& a, bool best) {
   // The library's default is one of these.
   std::vector<Provider> out = {
       {"cublaslt", with({.symmetric = SymmetricProvider::kVendor})},
-      {"sm80", with({.symmetric = SymmetricProvider::kSm80})},
       {"sm90", with({.symmetric = SymmetricProvider::kSm90, .sm90 = read_tuning(a.tune)})},
       {"naive", with({.naive_products = true}), true}};
   const CudaSettings fastest{.make_products = make_fastest_products,

@@ -12,6 +12,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <functional>
@@ -23,6 +24,7 @@
 #include <variant>
 #include <vector>
 
+#include "gil.hpp"
 #include "muonrt/muonrt.hpp"
 
 namespace nb = nanobind;
@@ -85,6 +87,18 @@ std::set<T*>& alive() {
   return all;
 }
 
+/// Adds the communicators of the objects of a class that other threads use.
+template <class T>
+void list_used_comms(std::vector<std::shared_ptr<muonrt_comm_t>>& comms) {
+  for (T* object : alive<T>())
+    if (object->in_use()) comms.push_back(object->comm());
+}
+template <class T>
+bool any_in_use() {
+  const std::set<T*>& all = alive<T>();
+  return std::any_of(all.begin(), all.end(), [](const T* object) { return object->in_use(); });
+}
+
 /// Closes the objects of a class that no other thread uses. Closing an object may release the GIL,
 /// and then another thread may create or destroy objects.
 template <class T>
@@ -113,6 +127,7 @@ struct Comm {
     handle.reset();
   }
   bool in_use() const { return busy; }
+  std::shared_ptr<muonrt_comm_t> comm() const { return handle; }
   muonrt_comm_t* get() const {
     if (!handle) refuse(MUONRT_ERROR_INVALID_STATE, "the communicator is closed");
     return handle.get();
@@ -334,10 +349,10 @@ void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
-/// Close all optimizers and communicators that no other thread uses, so that their peers receive
-/// the last messages of this rank before its process ends.
-void close_optimizers();
-void close_comms();
+/// Closes all optimizers and communicators, so that their peers receive the last messages of this
+/// rank before its process ends. Those that other threads still use, such as daemon threads, are
+/// aborted first, and remain open if their calls do not end within 5 seconds.
+void close_everything();
 
 }  // namespace binding
 

@@ -14,7 +14,7 @@ void Optimizer::run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& c
 int64_t Optimizer::save_reserve(const muonrt_save_options_t& options) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   int64_t bytes = 0;
   check(muonrt_optimizer_save_reserve(&bytes, optimizer, &options));
   return bytes;

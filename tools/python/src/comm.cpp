@@ -10,7 +10,7 @@ namespace binding {
 Comm::Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over)
     : handle(raw, [over = std::move(over)](muonrt_comm_t* comm) {
         // muonrt_comm_destroy() calls Python functions and waits for threads that need the GIL.
-        nb::gil_scoped_release release;
+        const GilReleased release;
         muonrt_comm_destroy(comm);
       }) {
   alive<Comm>().insert(this);
@@ -19,26 +19,26 @@ Comm::Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over)
 std::unique_ptr<Comm> created(const std::function<muonrt_status_t(muonrt_comm_t**)>& create) {
   muonrt_comm_t* handle = nullptr;
   {
-    nb::gil_scoped_release release;
+    const GilReleased release;
     check(create(&handle));
   }
   return std::make_unique<Comm>(handle);
 }
 
-void close_comms() { close_all<Comm>(); }
-
 namespace {
 
 bool on_main_thread() {
-  nb::object main = nb::module_::import_("threading").attr("main_thread")().attr("ident");
-  return !main.is_none() && nb::cast<unsigned long>(main) == PyThread_get_thread_ident();
+  return or_sleep([] {
+    nb::object main = nb::module_::import_("threading").attr("main_thread")().attr("ident");
+    return !main.is_none() && nb::cast<unsigned long>(main) == PyThread_get_thread_ident();
+  });
 }
 
 }  // namespace
 
 muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call) {
   if (!on_main_thread()) {
-    nb::gil_scoped_release release;
+    const GilReleased release;
     return check(call());
   }
   std::mutex mutex;
@@ -48,7 +48,7 @@ muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_statu
   std::string text;
   std::optional<nb::python_error> interrupt;
   {
-    nb::gil_scoped_release release;
+    const GilReleased release;
     std::thread worker([&] {
       status = call();
       if (status != MUONRT_OK && status != MUONRT_SKIPPED) text = muonrt_get_last_error();
@@ -60,12 +60,12 @@ muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_statu
     while (!ended.wait_for(lock, std::chrono::milliseconds(50), [&] { return done; })) {
       lock.unlock();
       {
-        nb::gil_scoped_acquire acquire;
+        const GilAcquired acquire;
         if (PyErr_CheckSignals() != 0) {
           nb::python_error raised;
           if (!interrupt) {
             interrupt.emplace(raised);
-            nb::gil_scoped_release again;
+            const GilReleased again;
             muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, "interrupted by a signal");
           }
         }
@@ -89,9 +89,9 @@ struct ListeningCallback {
 
   static int32_t call(void* state, const char* address) {
     auto* self = static_cast<ListeningCallback*>(state);
-    nb::gil_scoped_acquire acquire;
+    const GilAcquired acquire;
     try {
-      self->function(address);
+      or_sleep([&] { self->function(address); });
       return 0;
     } catch (nb::python_error& error) {
       self->raised.emplace(error);
@@ -119,7 +119,7 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
   muonrt_comm_t* handle = nullptr;
   muonrt_status_t status = MUONRT_OK;
   {
-    nb::gil_scoped_release release;
+    const GilReleased release;
     status = muonrt_comm_create_tcp(&handle, &tcp);
   }
   if (callback.raised) throw nb::python_error(*callback.raised);

@@ -106,8 +106,11 @@ void bind_comm_calls(nb::class_<Comm>& comm) {
       .def(
           "abort",
           [](Comm& self, const std::string& message, muonrt_status_t status) {
-            nb::gil_scoped_release release;
-            check(muonrt_comm_abort(self.get(), status, message.c_str()));
+            self.get();  // an error if it is closed
+            // Another thread may close the communicator during the call.
+            const std::shared_ptr<muonrt_comm_t> kept = self.handle;
+            const GilReleased release;
+            check(muonrt_comm_abort(kept.get(), status, message.c_str()));
           },
           nb::arg("message"),
           nb::arg("status") = static_cast<muonrt_status_t>(MUONRT_ERROR_ABORTED),

@@ -26,9 +26,9 @@ nb::list views_of(const Message* messages, int64_t n) {
 /// Runs `call` with the GIL. Returns the status of an exception, and writes its text to `message`.
 muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
                           const std::function<void()>& call) {
-  nb::gil_scoped_acquire acquire;
+  const GilAcquired acquire;
   try {
-    call();
+    or_sleep(call);
     return MUONRT_OK;
   } catch (nb::python_error& error) {
     muonrt_status_t status = MUONRT_ERROR_COMM;
@@ -70,9 +70,9 @@ muonrt_status_t call_allgather(void* state, const void* mine, void* all, int64_t
 
 /// Runs `call` with the GIL. No caller can receive an exception, so Python prints it.
 void call_quietly(const char* what, const std::function<void()>& call) {
-  nb::gil_scoped_acquire acquire;
+  const GilAcquired acquire;
   try {
-    call();
+    or_sleep(call);
   } catch (nb::python_error& error) {
     error.discard_as_unraisable(what);
   }

@@ -19,12 +19,14 @@ void raise(const std::exception_ptr& thrown, void*) {
     std::string text = error.what();
     const std::string name = cat(muonrt_status_get_name(error.status()), ": ");
     if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
-    nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
-    // The library may have cut the text inside a UTF-8 character.
-    const nb::object decoded =
-        nb::bytes(text.data(), text.size()).attr("decode")("utf-8", "replace");
-    nb::object raised = make(error.status(), decoded);
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    or_sleep([&] {
+      nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
+      // The library may have cut the text inside a UTF-8 character.
+      const nb::object decoded =
+          nb::bytes(text.data(), text.size()).attr("decode")("utf-8", "replace");
+      nb::object raised = make(error.status(), decoded);
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    });
   }
 }
 
@@ -49,6 +51,9 @@ std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim
 NB_MODULE(_core, module) {
   using namespace binding;
   module.doc() = "The binding of muonrt's C ABI. Use the package muonrt.";
+  // Python does not free every object when it exits: daemon threads and hooks of autograd keep
+  // some.
+  nb::set_leak_warnings(false);
   nb::register_exception_translator(raise);
   module.def(
       "version", [] { return muonrt_get_version(); }, nb::sig("def version() -> int"),
@@ -68,10 +73,7 @@ NB_MODULE(_core, module) {
              "parameter by its name and number of dimensions; see muonrt_routing_resolve().\n\n"
              ":param expert_keys: parts of the names of stacks of experts. A parameter of three\n"
              "    dimensions is a stack if its name contains one of them.");
-  module.def("_close_all", [] {
-    close_optimizers();
-    close_comms();
-  });
+  module.def("_close_all", &close_everything);
   bind_comm(module);
   bind_layout(module);
   bind_settings(module);

@@ -1,6 +1,8 @@
 #include "optimizer.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace binding {
 
@@ -305,6 +307,21 @@ std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
           recovery.step};
 }
 
-void close_optimizers() { close_all<Optimizer>(); }
+void close_everything() {
+  std::vector<std::shared_ptr<muonrt_comm_t>> used;
+  list_used_comms<Optimizer>(used);
+  list_used_comms<Comm>(used);
+  if (!used.empty()) {
+    const GilReleased released;
+    for (const auto& comm : used)
+      if (comm) muonrt_comm_abort(comm.get(), MUONRT_ERROR_ABORTED, "the Python interpreter exits");
+  }
+  for (int i = 0; i < 500 && (any_in_use<Optimizer>() || any_in_use<Comm>()); ++i) {
+    const GilReleased released;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  close_all<Optimizer>();
+  close_all<Comm>();
+}
 
 }  // namespace binding

@@ -19,7 +19,7 @@ struct Held {
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
   ~Held() {
-    nb::gil_scoped_release release;
+    const GilReleased release;
     muonrt_optimizer_destroy(handle);
   }
 };
@@ -62,6 +62,7 @@ class Optimizer {
   void run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& call);
   int64_t save_reserve(const muonrt_save_options_t& options);
   bool in_use() const { return busy_; }
+  std::shared_ptr<muonrt_comm_t> comm() const { return held_ ? held_->comm : nullptr; }
   void close() {
     Busy busy(busy_, "the optimizer");
     held_.reset();

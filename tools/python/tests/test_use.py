@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import weakref
 
@@ -167,3 +168,57 @@ def test_ctrl_c_ends_a_step_that_waits_for_a_peer():
     output, _ = child.communicate(timeout=60)
     assert output == "interrupted\n" and child.returncode == 0
     assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize("call", ["one.step(0.1)", "one.counters()", "comm.barrier()", "wait_in_callback()"])
+def test_a_daemon_thread_inside_a_call_does_not_fail_the_end_of_the_process(call):
+    program = textwrap.dedent("""
+        import threading, time, numpy as np, muonrt
+        group = muonrt.ThreadGroup(2)
+        comms = [group.comm(rank) for rank in range(2)]
+        made = [None, None]
+        def make(rank):
+            w = np.ones((300, 300), np.float32)
+            made[rank] = muonrt.Optimizer([muonrt.Param("w", w, w.copy())], [muonrt.Group("muon")],
+                                          comms[rank])
+        threads = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        one, comm = made[0], muonrt.ThreadGroup(2).comm(0)
+        def sleeps(*_):
+            time.sleep(0.05)
+        def wait_in_callback():
+            own = muonrt.Comm.functions(0, 2, sleeps, sleeps)
+            while True:
+                own.barrier()
+        def work():
+            while True:
+                try:
+                    CALL  # rank 1 never takes part
+                except muonrt.Error:
+                    pass
+        threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.2)
+    """).replace("CALL", call)
+    for _ in range(3):
+        child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert child.returncode == 0 and child.stderr == "", (child.returncode, child.stderr)
+
+
+def test_a_communicator_may_be_closed_while_another_thread_aborts_it():
+    for _ in range(200):
+        comm = muonrt.ThreadGroup(2).comm(0)
+        start = threading.Barrier(2)
+
+        def abort():
+            start.wait()
+            try:
+                comm.abort("stop")
+            except muonrt.InvalidStateError as error:
+                assert "closed" in str(error)
+
+        thread = threading.Thread(target=abort)
+        thread.start()
+        start.wait()
+        comm.close()
+        thread.join()

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "block.hpp"
-#include "cuda/symmetric/ptx_sm80.cuh"
 #include "ptx/order.hpp"
 #include "ptx/program.hpp"
 #include "ptx/shared.hpp"
@@ -155,35 +154,6 @@ void same_address(Thread& t, const Instruction& i) {
   t.set<uint64_t>(i.at[0], t.get<uint64_t>(i.at[1]));
 }
 
-void copy_async(Thread& t, const Instruction& i) {
-  if (t.get<int>(i.at[2]) != 16) throw std::logic_error("a copy of another size");
-  const int bytes = t.get<int>(i.at[3]);
-  unsigned char* const from = bytes > 0 ? Global::at(t, t.address(i.at[1]), 16)
-                                        : reinterpret_cast<unsigned char*>(t.address(i.at[1]));
-  const SharedRange to = shared_range(t.address(i.at[0]), 16);
-  order::copy_write(to.offset, 16);
-  muonrt::cuda::copy_async(to.memory, from, bytes);
-}
-void commit_copies(Thread&, const Instruction&) {
-  order::copies_commit();
-  muonrt::cuda::copies_commit();
-}
-void wait_for_copies(Thread& t, const Instruction& i) {
-  order::copies_wait(t.get<uint32_t>(i.at[0]));
-  switch (t.get<int>(i.at[0])) {
-    case 0:
-      return muonrt::cuda::copies_wait<0>();
-    case 1:
-      return muonrt::cuda::copies_wait<1>();
-    case 2:
-      return muonrt::cuda::copies_wait<2>();
-    case 3:
-      return muonrt::cuda::copies_wait<3>();
-    default:
-      throw std::logic_error("a wait that leaves more groups than is known here");
-  }
-}
-
 }  // namespace
 
 void add_memory(Table& table) {
@@ -197,9 +167,6 @@ void add_memory(Table& table) {
   add_atomics<uint64_t, Shared>(table, ".shared", "64");
   table["cvta.to.global.u64"] = table["cvta.global.u64"] = same_address;
   table["cvta.param.u64"] = table["cvta.local.u64"] = table["cvta.to.local.u64"] = same_address;
-  table["cp.async.cg.shared.global.L2::128B"] = copy_async;
-  table["cp.async.commit_group"] = commit_copies;
-  table["cp.async.wait_group"] = wait_for_copies;
 }
 
 }  // namespace emulator::ptx

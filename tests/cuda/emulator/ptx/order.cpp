@@ -61,9 +61,9 @@ struct Thread {
   Clocks knows;
   std::vector<uint32_t> fences;                   // its clocks at its fences
   std::unordered_map<unsigned, uint32_t> rounds;  // of each barrier of threads
-  size_t bulk = 0, copies = 0;                    // ids of its engines; 0: none yet
-  uint32_t bulk_number = 0, bulk_committed = 0, copy_group = 0,
-           product_group = 0;  // the last groups that are complete
+  size_t bulk = 0;                                // id of its engine; 0: none yet
+  // The last groups that are complete.
+  uint32_t bulk_number = 0, bulk_committed = 0, product_group = 0;
 };
 
 struct Cluster {
@@ -252,18 +252,6 @@ void tma_store_commit() { running().bulk_committed = running().bulk_number; }
 void tma_store_wait() {
   Thread& me = running();
   if (me.bulk != 0) me.knows.set(me.bulk, me.bulk_committed);
-}
-
-void copy_write(size_t offset, size_t bytes) {
-  Thread& me = running();
-  if (me.copies == 0) me.copies = cluster().ids++;
-  write(block_in_cluster(), offset, bytes,
-        {static_cast<uint32_t>(me.copies), me.copy_group + 1, false, false});
-}
-void copies_commit() { ++running().copy_group; }
-void copies_wait(uint32_t pending) {
-  Thread& me = running();
-  if (me.copies != 0 && me.copy_group > pending) me.knows.raise(me.copies, me.copy_group - pending);
 }
 
 void product_read(size_t offset, size_t bytes) {

@@ -35,10 +35,6 @@ void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* bar
 void bulk_read(size_t offset, size_t bytes);
 void tma_store_commit();
 void tma_store_wait();
-/// Asynchronous copies of 16 bytes write for the running thread, until it waits for their group.
-void copy_write(size_t offset, size_t bytes);
-void copies_commit();
-void copies_wait(uint32_t pending);
 /// The tensor cores read for the running thread's warpgroup, until one of it waits for their group.
 void product_read(size_t offset, size_t bytes);
 void products_commit();

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "block.hpp"
-#include "cuda/symmetric/ptx_sm80.cuh"
 #include "cuda/symmetric/ptx_wgmma.cuh"
 #include "ptx/order.hpp"
 #include "ptx/program.hpp"
@@ -196,23 +195,6 @@ void stmatrix(Thread& t, const Instruction& i) {
   muonrt::cuda::store_eights(row.memory, words, kTransposed);
 }
 
-/// The product of a warp: all lanes contribute their fragments, and it is computed once.
-template <DType kElement>
-void multiply_of_warp(Thread& t, const Instruction& i) {
-  float c[4];
-  muonrt::cuda::MmaOperands mine = {c, {}, {}};
-  for (int k = 0; k < 4; ++k) {
-    mine.a[k] = t.get<uint32_t>(i.at[4 + k]);
-    c[k] = t.get<float>(i.at[10 + k]);
-  }
-  for (int k = 0; k < 2; ++k) mine.b[k] = t.get<uint32_t>(i.at[8 + k]);
-  using Lanes = std::array<muonrt::cuda::MmaOperands, 32>;
-  run_as_one(threadIdx.x / 32 * 32, 32, &mine, sizeof mine, [](const unsigned char* all) {
-    muonrt::cuda::multiply_warp<kElement>(*reinterpret_cast<const Lanes*>(all));
-  });
-  for (int k = 0; k < 4; ++k) t.set<float>(i.at[k], c[k]);
-}
-
 // Products of a warpgroup.
 
 /// Registers that the tensor cores use. Until the product is complete, they read as NaN, and a
@@ -360,9 +342,6 @@ void add_together(Table& table) {
   table["ldmatrix.sync.aligned.m8n8.x4.shared.b16"] = ldmatrix;
   table["stmatrix.sync.aligned.m8n8.x4.shared.b16"] = stmatrix<false>;
   table["stmatrix.sync.aligned.m8n8.x4.trans.shared.b16"] = stmatrix<true>;
-  const std::string of_warp = "mma.sync.aligned.m16n8k16.row.col.f32";
-  table[of_warp + ".bf16.bf16.f32"] = multiply_of_warp<DType::kBF16>;
-  table[of_warp + ".f16.f16.f32"] = multiply_of_warp<DType::kF16>;
   add_products<64>(table), add_products<128>(table);
   add_products<192>(table), add_products<256>(table);
   table["wgmma.fence.sync.aligned"] = fence_products;

@@ -1,7 +1,7 @@
 #include <stdexcept>
 
 #include "block.hpp"
-#include "cuda/symmetric/ptx_sm80.cuh"
+#include "cuda/symmetric/ptx_sm75.cuh"
 #include "ptx/order.hpp"
 #include "ptx/program.hpp"
 

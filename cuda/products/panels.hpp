@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/ops.hpp"
+
+// The upper triangle of a symmetric n x n product as row panels: panel i has the rows [r_i, r_i+1)
+// and the columns [r_i, n). p panels of equal height execute (p + 1) / 2p of the dense FLOPs.
+
+namespace muonrt::cuda {
+
+/// Number of panels. It follows from n alone, so the bits do not depend on the batch. Small results
+/// stay whole, because a panel of few rows would leave most of a GPU idle.
+constexpr int panel_count(int64_t n) { return n >= 2048 ? 4 : n >= 1024 ? 2 : 1; }
+
+/// The first row of panel i, for i = panel_count the end. It is a multiple of 128, so that the
+/// panels' operands begin at multiples of 16 bytes and at whole tiles.
+constexpr int64_t panel_begin(int64_t n, int i) {
+  constexpr int64_t kTile = 128;
+  const int count = panel_count(n);
+  return i == count ? n : (n * i / count + kTile / 2) / kTile * kTile;
+}
+
+/// The part of a symmetric product that computes panel i.
+inline Product panel_of(const Product& p, int i) {
+  const int64_t n = p.c.rows, begin = panel_begin(n, i), rows = panel_begin(n, i + 1) - begin;
+  const auto part = [](const MatrixBatch& m, int64_t row, int64_t col, int64_t rows_,
+                       int64_t cols) {
+    MatrixBatch out = m;
+    if (m.data != nullptr)
+      out.data = static_cast<char*>(m.data) + (row * m.ld + col) * size_of(m.dtype);
+    out.rows = rows_;
+    out.cols = cols;
+    return out;
+  };
+  Product out = p;
+  out.a = part(p.a, begin, 0, rows, p.a.cols);
+  out.b = p.transpose_b ? part(p.b, begin, 0, n - begin, p.b.cols)
+                        : part(p.b, 0, begin, p.b.rows, n - begin);
+  out.c = part(p.c, begin, begin, rows, n - begin);
+  if (p.d.data != nullptr) out.d = part(p.d, begin, begin, rows, n - begin);
+  out.symmetric = false;
+  return out;
+}
+
+}  // namespace muonrt::cuda
