@@ -35,7 +35,9 @@ class Muon(Folders, Steps):
     Creation, step, save and load are collective: call them on all ranks.
 
     :param params: ``model.named_parameters()``, or groups: dicts with "params" (pairs of name and
-        parameter) and any of the settings below. A group may also have "role" ("muon" or "adamw" for
+        parameter, or parameters with "param_names") and any of the settings below; "adamw_lr" and
+        "adamw_weight_decay" are for the group's parameters of AdamW. Other keys are the trainer's.
+        Without names, muonrt looks for the module that has all of these parameters. A group may also have "role" ("muon" or "adamw" for
         all of its parameters) and say how the tensors of its matrices are read: "transposed" (True:
         stored as inputs x outputs, as in GPT-2's Conv1D), "batch_dims" and "row_dims" (see
         muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one CUDA
@@ -66,6 +68,9 @@ class Muon(Folders, Steps):
         is one of Comm.nccl or Comm.staged.
     :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
         torch.get_num_threads() by default.
+
+    Before a step the optimizer binds the parameters that ``param_groups`` and the model then have, and
+    copies what a trainer has written into ``state``. It cannot be copied or pickled.
 
     On CUDA a step waits for the current stream. When `step` returns, its work has ended, so the
     current stream need not wait.
@@ -296,6 +301,3 @@ def _close_all() -> None:
     for optimizer in list(_alive):
         with contextlib.suppress(muonrt.Error):  # another thread may use it
             optimizer.close()
-            # Hooks of parameters may keep the optimizer, but not the objects of the extension, which
-            # would be reported as leaks.
-            optimizer.__dict__.clear()
