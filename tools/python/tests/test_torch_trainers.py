@@ -83,16 +83,18 @@ def test_peft_adapters_of_a_frozen_model(tmp_path):
 
 
 def with_accelerate(rank, size, fsdp):
-    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
                    "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517",
-                   "ACCELERATE_USE_CPU": "true", "ACCELERATE_USE_FSDP": str(fsdp).lower(),
-                   "FSDP_VERSION": "2"}
+                   "ACCELERATE_USE_CPU": "true"}
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False,
                                             auto_wrap_policy="transformer_based_wrap",
                                             transformer_cls_names_to_wrap=["LlamaDecoderLayer"])
-    accelerator = Accelerator(cpu=True, **({"fsdp_plugin": plugin} if fsdp else {}))
+    accelerator = Accelerator(cpu=True)
+    if fsdp:  # accelerate chooses it only on GPUs, but its code runs on gloo, too
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = plugin
     m = language_model()
     one = muonrt.torch.Muon(m.named_parameters(), lr=1e-2, adamw_lr=1e-2)
     before = [p.detach().clone() for p in m.parameters()]
