@@ -6,6 +6,7 @@ import torch
 import muonrt
 from muonrt import _torch_arguments, _torch_groups
 from muonrt import _torch_ranks as ranks
+from muonrt._torch_state import raw_of
 
 SAMPLES = 16  # elements of a parameter that are compared with its master weights on a GPU
 
@@ -64,10 +65,12 @@ class Registered(torch.optim.Optimizer):
                 now = module._parameters.get(key)
                 if now is None or now is p:
                     continue
-                if same_layout(now, p) and (now.shape, now.dtype) == (p.shape, p.dtype):
-                    group["params"][j] = now
-                elif p.grad is None and now.grad is not None:  # not FSDP2's gathered parameter
-                    self._refuse(index, p, now)
+                # Where only `p` has a gradient, `now` is a parameter that FSDP2 has gathered.
+                if same_layout(now, p) or p.grad is None and now.grad is not None:
+                    if (now.shape, now.dtype) == (p.shape, p.dtype):
+                        group["params"][j] = now
+                    elif now.grad is not None:
+                        self._refuse(index, p, now)
 
     def _refuse(self, index: int, old: torch.Tensor, new: torch.Tensor) -> None:
         def text(p):
@@ -118,25 +121,26 @@ class Registered(torch.optim.Optimizer):
         """Copies the updated row-major copies to their parameters, and notes all versions."""
         for i, copy in self._copies.items():
             ranks.local_of(self._params[i]).copy_(copy)
-        self._versions = [ranks.local_of(p)._version for p in self._params]
+        self._versions = [raw_of(p)._version for p in self._params]
 
     def _follow_memory(self) -> None:
         """Binds parameters that have moved in memory (`p.data = ...`) again. Parameters that were written
         are bound again, too, because the next step then compares them with their master weights."""
-        if any(ranks.local_of(p).device.type != self._device.type for p in self._params):
+        if any(p.device.type != self._device.type for p in self._params):
             _torch_groups.register_again(self, self._params)
         rejected = []
         on_host = self._device.type == "cpu"
         for i, p in enumerate(self._params):
-            local = self._data(i)
+            raw = raw_of(p)
+            memory = raw if raw.is_contiguous() else self._data(i)
             written = p.dtype == torch.bfloat16 and (
-                ranks.local_of(p)._version != self._versions[i]
-                or on_host and not torch.equal(self._state_tensors.master(i).to(p.dtype), local))
-            if written or memory_of(local) != self._memory[i]:
+                raw._version != self._versions[i]
+                or on_host and not torch.equal(self._state_tensors.master(i).to(p.dtype), raw))
+            if written or memory_of(memory) != self._memory[i]:
                 try:
-                    self._bind(i, local)
+                    self._bind(i, self._data(i))
                 except muonrt.InvalidArgumentError:  # the memory may still belong to another parameter
-                    rejected.append((i, local))
+                    rejected.append((i, self._data(i)))
         for i, local in rejected[1:]:
             self._bind(i, torch.empty_like(local))
         for i, local in rejected:

@@ -101,20 +101,26 @@ class State:
             self._views[i]["normuon"] = whole
         self._memory = [{key: ranks.local_of(view) for key, view in views.items()}
                         for views in self._views]
+        # What absorb() compares: for each entry of `state` its key, tensor, local tensor and address.
+        self._watched = [self._watch(i) for i in range(len(self._views))]
         for p, views in zip(optimizer._params, self._views):
             optimizer.state[p] = dict(views)
         self.read_steps()
+
+    def _watch(self, i: int) -> list[tuple]:
+        return [(key, view, raw_of(view), self._memory[i][key].data_ptr())
+                for key, view in self._views[i].items()]
 
     def absorb(self) -> None:
         """Copies what the trainer has written into `state` to muonrt's memory: entries that it has
         replaced, as offloading does, and step numbers. Entries that it has removed are reset."""
         optimizer, state = self._optimizer, self._optimizer.state
         copies, resets, steps = [], [], self._steps.clone()
-        for i, (p, views) in enumerate(zip(optimizer._params, self._views)):
+        for i, (p, watched) in enumerate(zip(optimizer._params, self._watched)):
             found = state.get(p, {})
-            for key, view in views.items():
-                entry, memory = found.get(key), self._memory[i][key]
-                if entry is view and _address(view) == memory.data_ptr():
+            for key, view, raw, address in watched:
+                entry = found.get(key)
+                if entry is view and raw.data_ptr() == address:
                     continue
                 what = f"param '{optimizer._names[i]}': state '{key}'"
                 if entry is None:
@@ -138,9 +144,10 @@ class State:
                 self._memory[i][key].zero_()
         for i in {i for i, *_ in copies + resets}:
             p = optimizer._params[i]
-            self._views[i] = {key: view if _address(view) == self._memory[i][key].data_ptr()
+            self._views[i] = {key: view if raw_of(view).data_ptr() == self._memory[i][key].data_ptr()
                               else self._as_param(self._memory[i][key], p)
                               for key, view in self._views[i].items()}
+            self._watched[i] = self._watch(i)
             state[p] = {**state.get(p, {}), **self._views[i]}
         if any(key == "normuon" for _, key, *_ in copies + resets):
             self._moments.scatter()
@@ -312,8 +319,9 @@ def _is_ours(group: dict, key: str) -> bool:
     return key in group or key not in SETTINGS_OF_TORCH
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return (tensor._local_tensor if ranks.is_dtensor(tensor) else tensor).data_ptr()
+def raw_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns this rank's shard as it is; faster than local_of(), which detaches it."""
+    return tensor._local_tensor if ranks.is_dtensor(tensor) else tensor
 
 
 def _number(what: str, value) -> int:

@@ -54,18 +54,17 @@ class Steps(Registered):
                 self._comm.abort("interrupted by a signal")
                 raise
             self.last_report = self._step(grads, rates, given)
-            self._write_back()
             if not self.last_report.skipped:
                 torch.autograd.graph.increment_version(
                     [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
-                self._versions = [ranks.local_of(p)._version for p in self._params]
+                self._write_back()
                 self._state_tensors.read_steps()
         return loss
 
     def _gradient_of(self, name: str, p: torch.Tensor) -> torch.Tensor | None:
-        if p.grad is not None and ranks.local_of(p.grad).layout != torch.strided:
+        if p.grad is not None and p.grad.layout != torch.strided:
             raise muonrt.InvalidArgumentError(
-                f"param '{name}': the gradient has layout {ranks.local_of(p.grad).layout}; pass a dense "
+                f"param '{name}': the gradient has layout {p.grad.layout}; pass a dense "
                 "gradient, for example of nn.Embedding(sparse=False)")
         return self._gradient(p)
 

@@ -16,7 +16,7 @@ from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
 from muonrt._torch_folder import Folders
 from muonrt._torch_roles import CHANGING, DEFAULTS, Role, split, warn_of_conv1d
-from muonrt._torch_state import State
+from muonrt._torch_state import State, raw_of
 from muonrt._torch_params import memory_of
 from muonrt._torch_step import Steps
 
@@ -209,7 +209,7 @@ class Muon(Folders, Steps):
         self._samples = None
         self._sizes = [len(g["params"]) for g in self.param_groups]
         self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]
-        self._versions = [ranks.local_of(p)._version for p in self._params]
+        self._versions = [raw_of(p)._version for p in self._params]
         self._find_places()
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):

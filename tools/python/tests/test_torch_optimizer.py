@@ -12,7 +12,19 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from test_torch import muon  # noqa: E402
-from torch_models import drawn, inject, same_bits, train, two_layers  # noqa: E402
+from torch_models import (  # noqa: E402
+    Model,
+    drawn,
+    fsdp,
+    inject,
+    one_rank,
+    optimizer,
+    same_bits,
+    same_part,
+    train,
+    two_layers,
+)
+from torch_ranks import on_gloo  # noqa: E402
 
 import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
@@ -99,6 +111,24 @@ def test_a_step_without_any_gradient_is_an_error():
         one.step()
     assert [int(one.state[p]["step"]) for g in one.param_groups for p in g["params"]] == [2, 2, 1, 2]
     assert one._core.steps == 2 and one._core.update_counts[2:] == [1, 2]
+
+
+def created_before_fully_shard(rank, size, want):
+    m = Model()
+    one = optimizer(m)
+    fsdp(m)
+    for p in m.parameters():
+        p.grad = None
+    train(m, range(3), one)
+    for name, p in m.named_parameters():
+        same_part(name, p, want[name])
+    group = torch.distributed.new_group([1 - rank], use_local_synchronization=True)
+    with pytest.raises(BAD, match=f"process_group.*rank {rank}"):
+        muonrt.torch.Muon(m.named_parameters(), process_group=group)
+
+
+def test_created_before_fully_shard():
+    on_gloo(2, created_before_fully_shard, one_rank()[0])
 
 
 @pytest.mark.parametrize("where", ["created", "step", "save"])
