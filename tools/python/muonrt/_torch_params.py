@@ -133,9 +133,10 @@ class Registered(torch.optim.Optimizer):
         for i, p in enumerate(self._params):
             raw = raw_of(p)
             memory = raw if raw.is_contiguous() else self._data(i)
-            written = p.dtype == torch.bfloat16 and (
+            master = self._state_tensors.master(i)
+            written = master is not None and (
                 raw._version != self._versions[i]
-                or on_host and not torch.equal(self._state_tensors.master(i).to(p.dtype), raw))
+                or on_host and not torch.equal(master.to(p.dtype), raw))
             if written or memory_of(memory) != self._memory[i]:
                 try:
                     self._bind(i, self._data(i))
@@ -153,7 +154,7 @@ class Registered(torch.optim.Optimizer):
         changes no version, and on a GPU comparing all elements would take too long."""
         if self._samples is None:
             chosen = [i for i, p in enumerate(self._params)
-                      if p.dtype == torch.bfloat16 and self._memory[i][0]]
+                      if self._state_tensors.master(i) is not None and p.numel()]
             pairs = [(self._data(i).flatten(), self._state_tensors.master(i).flatten()) for i in chosen]
             strided = [[t[::max(1, len(t) // SAMPLES)] for t in pair] for pair in pairs]
             owners = [i for i, (p, _) in zip(chosen, strided) for _ in p]

@@ -231,7 +231,14 @@ class Muon(Folders, Steps):
         other parameters do not change; those of the new parameters start at their initial values.
         During the call both states are in memory. No save may be in progress.
         """
-        enter = super().add_param_group
+        add = super().add_param_group
+
+        def enter(group: dict) -> None:
+            add(group)
+            for key in set(cycled_keys) - set(CHANGING[group["role"]]):
+                group.pop(key, None)  # a default of torch that only the other role has
+
+        cycled_keys = ("momentum", "betas")
         if self._core is None:
             return enter(param_group)
         _torch_groups.add(self, param_group, enter)

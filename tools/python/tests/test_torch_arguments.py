@@ -83,7 +83,9 @@ def test_options_are_typed(tmp_path):
         "muonrt.torch.Muon(m.named_parameters(), rol=3)\n"
         "muonrt.torch.Muon(m.named_parameters(), threads='x')\n"
         "muonrt.Group('muon', momentun=0.9)\nmuonrt.Group('muon', momentum=0.9)\n")
-    out, err, _ = mypy.run([str(tmp_path / "use.py"), "--follow-imports=silent",
-                            f"--cache-dir={tmp_path}"])
+    (tmp_path / "mypy.ini").write_text("[mypy]\nfollow_imports = silent\n"
+                                       "[mypy-torch.*,numpy.*]\nfollow_imports = skip\n")
+    out, err, _ = mypy.run([str(tmp_path / "use.py"), f"--cache-dir={tmp_path}",
+                            f"--config-file={tmp_path}/mypy.ini"])
     found = [int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line]
     assert sorted(set(found)) == [4, 5, 6], out + err

@@ -145,12 +145,13 @@ def over_two(rank, size, loaded, wanted, momenta, saved):
             same_part(name, one.state[p]["momentum_buffer"], momenta[name])
     train(m, [3], one)
     one.save(saved, with_params=True)
+    shape = list(local_of(m.up.weight).shape)
     if rank == 1:
         p = m.up.weight  # moves to memory of another size
         p._local_tensor = p._local_tensor[:1]
     with pytest.raises(muonrt.InvalidArgumentError, match="rank 1: param 'up.weight'.*shape"):
         one.save(saved)
-    return list(local_of(m.up.weight).shape), one.state[m.up.weight]["normuon"].sum().item()
+    return shape, one.state[m.up.weight]["normuon"].sum().item()
 
 
 def test_one_rank_then_fsdp2_over_two_then_one(tmp_path):
