@@ -103,6 +103,33 @@ def test_a_state_of_torch_optim_muon(settings, factor):
         muon(m).load_state_dict(theirs.state_dict())
 
 
+def test_states_of_torch():
+    m = two_layers()
+    rest = [(n, p) for n, p in m.named_parameters() if p.ndim == 1]
+    theirs = torch.optim.AdamW(rest, lr=0.5)
+    train(m, [0], theirs)
+    one = muonrt.torch.Muon(rest)
+    one.load_state_dict(theirs.state_dict())
+    assert torch.equal(one.state[m[0].bias]["exp_avg"], theirs.state[m[0].bias]["exp_avg"])
+    assert one.param_groups[0]["lr"] == 0.5 and one.param_groups[0]["betas"] == (0.9, 0.999)
+    whole = torch.optim.AdamW(m.parameters())
+    train(m, [0], whole)
+    with pytest.raises(muonrt.InvalidArgumentError, match="python -m muonrt.convert"):
+        muon(m).load_state_dict(whole.state_dict())
+    matrices = [(n, p) for n, p in m.named_parameters() if p.ndim == 2]
+    with pytest.raises(muonrt.InvalidArgumentError, match="no 'momentum_buffer'.*AdamW|muonrt.convert"):
+        muonrt.torch.Muon(matrices).load_state_dict(torch_adamw_state(matrices))
+
+
+def torch_adamw_state(pairs):
+    theirs = torch.optim.AdamW(pairs)
+    for _, p in pairs:
+        p.grad = torch.ones_like(p)
+    theirs.step()
+    return theirs.state_dict() | {"param_groups": [
+        g | {"momentum": 0.9} for g in theirs.state_dict()["param_groups"]]}
+
+
 def test_other_settings_are_noted(tmp_path):
     m = two_layers()
     muon(m, lr=0.5).save(tmp_path)

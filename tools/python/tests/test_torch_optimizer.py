@@ -372,33 +372,6 @@ def test_a_state_that_cannot_be_loaded_changes_nothing(change, words):
         assert all(torch.equal(value, have["state"][i][key]) for key, value in entries.items())
 
 
-def test_states_of_torch():
-    m = two_layers()
-    rest = [(n, p) for n, p in m.named_parameters() if p.ndim == 1]
-    theirs = torch.optim.AdamW(rest, lr=0.5)
-    train(m, [0], theirs)
-    one = muonrt.torch.Muon(rest)
-    one.load_state_dict(theirs.state_dict())
-    assert torch.equal(one.state[m[0].bias]["exp_avg"], theirs.state[m[0].bias]["exp_avg"])
-    assert one.param_groups[0]["lr"] == 0.5 and one.param_groups[0]["betas"] == (0.9, 0.999)
-    whole = torch.optim.AdamW(m.parameters())
-    train(m, [0], whole)
-    with pytest.raises(BAD, match="python -m muonrt.convert"):
-        muon(m).load_state_dict(whole.state_dict())
-    matrices = [(n, p) for n, p in m.named_parameters() if p.ndim == 2]
-    with pytest.raises(BAD, match="no 'momentum_buffer'.*AdamW|muonrt.convert"):
-        muonrt.torch.Muon(matrices).load_state_dict(torch_adamw_state(matrices))
-
-
-def torch_adamw_state(pairs):
-    theirs = torch.optim.AdamW(pairs)
-    for _, p in pairs:
-        p.grad = torch.ones_like(p)
-    theirs.step()
-    return theirs.state_dict() | {"param_groups": [
-        g | {"momentum": 0.9} for g in theirs.state_dict()["param_groups"]]}
-
-
 BACKWARD = """
 import torch, muonrt.torch
 m = torch.nn.Linear(4, 4)
