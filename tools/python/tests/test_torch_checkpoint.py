@@ -117,7 +117,7 @@ def test_states_of_torch():
     with pytest.raises(muonrt.InvalidArgumentError, match="python -m muonrt.convert"):
         muon(m).load_state_dict(whole.state_dict())
     matrices = [(n, p) for n, p in m.named_parameters() if p.ndim == 2]
-    with pytest.raises(muonrt.InvalidArgumentError, match="no 'momentum_buffer'.*AdamW|muonrt.convert"):
+    with pytest.raises(muonrt.InvalidArgumentError, match="no 'momentum_buffer'.*muonrt.convert"):
         muonrt.torch.Muon(matrices).load_state_dict(torch_adamw_state(matrices))
 
 
