@@ -40,6 +40,9 @@ def version() -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+__version__ = version()
+
+
 def build_info() -> dict:
     """Describes the library: versions, compiler, instruction set, devices and transports."""
     import json

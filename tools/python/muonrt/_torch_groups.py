@@ -1,5 +1,5 @@
-"""The groups of muonrt.torch.Muon: their learning rates, and add_param_group, which creates a new core
-optimizer and moves the state to it."""
+"""The groups of muonrt.torch.Muon: their learning rates, and a new core optimizer for add_param_group and
+for parameters that were sharded or moved to another device after the creation."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,8 @@ from muonrt._torch_state import State
 MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
 
 # The attributes that belong to the core optimizer. They are restored if a group is rejected.
-OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors")
+OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", "_copies", "_versions",
+           "_sizes", "_samples", "_device", "_comm", "_made_with")
 
 
 def _matches_adamw(muon: dict) -> bool:
@@ -115,3 +116,35 @@ def add(optimizer, param_group: dict, enter) -> None:
             optimizer._state_tensors.read_steps()
             raise
     kept["_core"].close()
+
+
+def register_again(optimizer, params: list) -> None:
+    """Registers `params` in place of the parameters, which they equal except for placements or device.
+    Possible before the first step, because it discards the state. Collective."""
+    first = next(i for i, (p, old) in enumerate(zip(params, optimizer._params))
+                 if p is not old or ranks.local_of(p).device.type != optimizer._device.type)
+    if optimizer._core.steps > 0:
+        raise muonrt.InvalidStateError(
+            f"param '{optimizer._names[first]}' was sharded again or moved to another device after step "
+            f"{optimizer._core.steps}; create a new optimizer, and load a checkpoint into it")
+    kept = {key: getattr(optimizer, key) for key in OF_CORE}
+    states = dict(optimizer.state)
+    device = ranks.local_of(params[0]).device
+    with torch.no_grad(), ranks.on_device(device):
+        try:
+            optimizer._params = list(params)
+            if device.type != optimizer._device.type:
+                optimizer._connect(device)
+            optimizer._create()
+            optimizer.state.clear()
+            optimizer._state_tensors = State(optimizer)
+        except BaseException:
+            if optimizer._core is not kept["_core"]:
+                optimizer._core.close()
+            optimizer.__dict__.update(kept)
+            optimizer.state.clear()
+            optimizer.state.update(states)
+            raise
+    kept["_core"].close()
+    if optimizer._comm is not kept["_comm"]:
+        kept["_comm"].close()

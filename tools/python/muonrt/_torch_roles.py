@@ -8,6 +8,7 @@ import torch
 
 import muonrt
 from muonrt import _torch_ranks as ranks
+from muonrt._torch_arguments import reject_unknown
 from muonrt._torch_models import ModelRoles, of_name, unwrapped
 
 # Settings of muonrt.Param that a group may have, and those that a role may have.
@@ -20,6 +21,9 @@ CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
 # Values of settings that neither the call nor the preset sets.
 DEFAULTS = {"muon": dict(weight_decay=0.1, momentum=0.95, nesterov=True),
             "adamw": dict(weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
+
+GROUP_KEYS = ("params", "param_names", "role", *DIMS, "adamw_lr", "adamw_weight_decay",
+              *CHANGING["muon"], *CHANGING["adamw"])
 
 Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | None"]
 
@@ -40,12 +44,9 @@ class RoleOfModel:
         return self.role(name, p) if self.role else None
 
 
-def of_model(params: "Iterable | torch.nn.Module", role: Role | None) -> tuple[Iterable, Role | None]:
-    """Returns the parameters of a model with their names, and a role that knows its modules."""
-    if not isinstance(params, torch.nn.Module):
-        return params, role
-    model = unwrapped(params)
-    return model.named_parameters(), RoleOfModel(model, role)
+def of_module(module: "torch.nn.Module | None", role: Role | None) -> Role | None:
+    """Returns a role that knows the modules of the model, if there is one."""
+    return role if module is None else RoleOfModel(unwrapped(module), role)
 
 
 def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
@@ -141,11 +142,14 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
                 members[kind].append((name, settings, p))
         for kind, named in members.items():
             if named:
-                unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
-                if unknown:
-                    raise TypeError(f"a group has no setting {sorted(unknown)}; use "
-                                    f"{CHANGING['muon'] + CHANGING['adamw'] + DIMS}")
-                out.append((kind, named, {k: v for k, v in rest.items() if k in CHANGING[kind]}))
+                reject_unknown("a group", rest, GROUP_KEYS, keeps_others=True)
+                # "adamw_lr" is "lr" of a group of AdamW, and so on. Other keys are the caller's.
+                of_adamw = {k: rest[f"adamw_{k}"] for k in ("lr", "weight_decay")
+                            if kind == "adamw" and f"adamw_{k}" in rest}
+                others = set(CHANGING["muon"] + CHANGING["adamw"]) - set(CHANGING[kind])
+                skipped = others | {"adamw_lr", "adamw_weight_decay"}
+                out.append((kind, named, {k: v for k, v in rest.items() if k not in skipped}
+                            | of_adamw))
     return out
 
 
