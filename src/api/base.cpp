@@ -37,7 +37,7 @@ void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t
   MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, "capacity is ", capacity,
                  ", but must be 0 or more; pass the size of the buffer in bytes");
   MUONRT_REQUIRE(buffer || capacity == 0, Status::kInvalidArgument,
-                 "buffer is null, but its capacity is ", capacity, "; pass a buffer or capacity 0");
+                 "buffer is NULL, but its capacity is ", capacity, "; pass a buffer or capacity 0");
   if (needed) *needed = static_cast<int64_t>(text.size());
   if (capacity == 0) return;
   const size_t length = std::min(text.size(), static_cast<size_t>(capacity) - 1);

@@ -156,7 +156,7 @@ void Optimizer::set_data(int64_t param, void* data) {
   ParamSettings& p = settings_.params[static_cast<size_t>(param)];
   const ParamView& view = param_tables_.params()[param];
   MUONRT_REQUIRE(data || view.numel == 0, Status::kInvalidArgument, "param '", p.name,
-                 "': data is null (this rank holds ", view.numel,
+                 "': data is NULL (this rank holds ", view.numel,
                  " elements); pass the local shard");
   const Interval given = interval_of(data, view.numel, view.param_dtype, "data", p.name);
   require_reach(*device_, p.name, "data", data);

@@ -122,7 +122,7 @@ TEST_CASE("allocator: the allocated and the planned bytes are those of muonrt_op
   m.struct_size = 3;
   CHECK(muonrt_optimizer_get_memory(&m, optimizer) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_optimizer_get_memory(nullptr, optimizer) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Catch::Contains("memory is null"));
+  CHECK_THAT(muonrt_get_last_error(), Catch::Contains("memory is NULL"));
 }
 
 TEST_CASE("allocator: if any call returns NULL, the creation fails and releases everything",

@@ -138,9 +138,9 @@ TEST_CASE("handles: a destroyed handle is rejected and not destroyed again", "[u
 
 TEST_CASE("handles: each function rejects NULL", "[unit][abi]") {
   bool said = false;
-  check_all(calls_of(static_cast<muonrt_comm_t*>(nullptr), " is null", said), kInvalid);
+  check_all(calls_of(static_cast<muonrt_comm_t*>(nullptr), " is NULL", said), kInvalid);
   CHECK(said);
-  check_all(calls_of(static_cast<muonrt_optimizer_t*>(nullptr), nullptr, "optimizer is null", said),
+  check_all(calls_of(static_cast<muonrt_optimizer_t*>(nullptr), nullptr, "optimizer is NULL", said),
             kInvalid);
   CHECK(said);
   CHECK(muonrt_comm_create_self(nullptr) == kInvalid);

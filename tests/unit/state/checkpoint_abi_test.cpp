@@ -169,7 +169,7 @@ TEST_CASE("checkpoint: invalid options are an error on every rank", "[unit][abi]
   Trainer one(muonrt::Comm::self());
   muonrt_optimizer_t* const o = one.optimizer->get();
   CHECK(muonrt_optimizer_save(o, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("folder is null"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("folder is NULL"));
   muonrt_load_options_t load;
   muonrt_load_options_init(&load);
   load.partial = 2;

@@ -227,8 +227,8 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
   muonrt_checkpoint_t *const c = checkpoint.get(), *out = c;
   int64_t number = -5;
   char text[8] = "before";
-  check_error(muonrt_checkpoint_open(nullptr, path, nullptr), kInvalid, {"checkpoint is null"});
-  check_error(muonrt_checkpoint_open(&out, nullptr, nullptr), kInvalid, {"folder is null"});
+  check_error(muonrt_checkpoint_open(nullptr, path, nullptr), kInvalid, {"checkpoint is NULL"});
+  check_error(muonrt_checkpoint_open(&out, nullptr, nullptr), kInvalid, {"folder is NULL"});
   CHECK(out == nullptr);
   check_error(muonrt_checkpoint_open(&out, "", nullptr), kInvalid, {"folder is empty"});
   check_error(muonrt_checkpoint_open(&out, path, "../manifest.json"), kInvalid,
@@ -236,8 +236,8 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
   check_error(muonrt_checkpoint_open(&out, path, "manifest-1.json"), MUONRT_ERROR_IO,
               {"manifest-1.json", "cannot be opened"});
   check_error(muonrt_checkpoint_list(text, -1, nullptr, path), kInvalid, {"capacity is -1"});
-  check_error(muonrt_checkpoint_list(nullptr, 1, nullptr, path), kInvalid, {"buffer is null"});
-  check_error(muonrt_checkpoint_list(text, 8, nullptr, nullptr), kInvalid, {"folder is null"});
+  check_error(muonrt_checkpoint_list(nullptr, 1, nullptr, path), kInvalid, {"buffer is NULL"});
+  check_error(muonrt_checkpoint_list(text, 8, nullptr, nullptr), kInvalid, {"folder is NULL"});
   check_error(muonrt_checkpoint_list(text, 8, nullptr, ""), kInvalid, {"folder is empty"});
   check_error(muonrt_checkpoint_list(text, 8, nullptr, (folder.path() + "/no").c_str()),
               MUONRT_ERROR_IO, {"/no", "cannot be read"});
@@ -246,10 +246,10 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
   CHECK(std::string(text) == "manifes");  // cut, with the terminating zero
   CHECK(number == 13);
 
-  check_error(muonrt_checkpoint_get_info(nullptr, c), kInvalid, {"info is null"});
+  check_error(muonrt_checkpoint_get_info(nullptr, c), kInvalid, {"info is NULL"});
   muonrt_checkpoint_info_t info = {};
   check_error(muonrt_checkpoint_get_info(&info, c), kInvalid, {"struct_size is 0"});
-  check_error(muonrt_checkpoint_get_tensor(nullptr, c, 0), kInvalid, {"tensor is null"});
+  check_error(muonrt_checkpoint_get_tensor(nullptr, c, 0), kInvalid, {"tensor is NULL"});
   muonrt_checkpoint_tensor_t tensor = {};
   check_error(muonrt_checkpoint_get_tensor(&tensor, c, 0), kInvalid, {"struct_size is 0"});
   muonrt_checkpoint_tensor_init(&tensor);
@@ -262,9 +262,9 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
   CHECK(tensor.param == nullptr);
   number = -5;
   check_error(muonrt_checkpoint_find_tensor(nullptr, c, "rows", MUONRT_STATE_PARAM), kInvalid,
-              {"index is null"});
+              {"index is NULL"});
   check_error(muonrt_checkpoint_find_tensor(&number, c, nullptr, MUONRT_STATE_PARAM), kInvalid,
-              {"param is null"});
+              {"param is NULL"});
   check_error(muonrt_checkpoint_find_tensor(&number, c, "row", MUONRT_STATE_PARAM), kInvalid,
               {"no param 'row'"});
   check_error(muonrt_checkpoint_find_tensor(&number, c, "rows", MUONRT_STATE_VARIANCE), kInvalid,
@@ -276,7 +276,7 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
     check_error(muonrt_checkpoint_read(values.data(), bytes, c, number), kInvalid,
                 {"momentum of param 'rows' has 140 bytes", std::to_string(bytes)});
   check_error(muonrt_checkpoint_read(values.data(), -1, c, number), kInvalid, {"bytes is -1"});
-  check_error(muonrt_checkpoint_read(nullptr, 140, c, number), kInvalid, {"data is null"});
+  check_error(muonrt_checkpoint_read(nullptr, 140, c, number), kInvalid, {"data is NULL"});
   CHECK(values == std::vector<float>(36, 7.0f));
   CHECK(muonrt_checkpoint_read(nullptr, 0, c, checkpoint.find_tensor("none", MUONRT_STATE_PARAM)) ==
         MUONRT_OK);
@@ -335,7 +335,7 @@ TEST_CASE("checkpoint reader: an invalid handle is rejected", "[unit][abi][state
   muonrt_checkpoint_destroy(checkpoint);
   CHECK_THAT(muonrt_get_last_error(), Contains("muonrt_checkpoint_destroy: checkpoint is"));
   muonrt_checkpoint_destroy(nullptr);
-  CHECK(calls_of(nullptr, "checkpoint is null", said) == all);
+  CHECK(calls_of(nullptr, "checkpoint is NULL", said) == all);
   CHECK(said);
   const muonrt::Comm comm = muonrt::Comm::self();
   auto* const other = reinterpret_cast<muonrt_checkpoint_t*>(comm.get());

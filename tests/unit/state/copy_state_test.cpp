@@ -262,7 +262,7 @@ TEST_CASE("copy_state: the C function checks its arguments and copies", "[unit][
   REQUIRE(old.step() == MUONRT_OK);
   REQUIRE(made.create(comm) == MUONRT_OK);
   CHECK(muonrt_optimizer_copy_state(nullptr, old.optimizer) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Catch::Contains("to is null"));
+  CHECK_THAT(muonrt_get_last_error(), Catch::Contains("to is NULL"));
   CHECK(muonrt_optimizer_copy_state(made.optimizer, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_get_last_error(), Catch::Contains("from is NULL on all ranks"));
   CHECK(muonrt_optimizer_copy_state(made.optimizer, made.optimizer) ==
