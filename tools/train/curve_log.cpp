@@ -21,10 +21,6 @@ namespace {
 constexpr double kPictureSeconds = 5.0;  // between two pictures
 constexpr double kPictureShare = 0.05;   // of the time, at most
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// Reads a field of the table; an empty one is NaN.
 template <class T>
 bool read(const std::string& field, T& to) {

@@ -22,10 +22,6 @@ namespace {
 
 std::atomic<int> stop{0};  // number of a signal
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// Number of sequences in a block of the batch. The blocks are the same for any number of ranks,
 /// and their gradients are added exactly, so training is bitwise identical on any number of ranks.
 constexpr int64_t kBlock = 2;
