@@ -201,19 +201,16 @@ TEST_CASE("symmetric tiles: bits depend on the slices, but not on tiles, grid, b
 }
 
 TEST_CASE("symmetric tiles: shapes, depths and batches in one launch, bf16 and f16", "[emulated]") {
-  for (const SymmetricProvider provider : symmetric_providers()) {
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      const std::vector<SymmetricCase> cases = {
-          {130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
-          {33, 12, 5, false, 1.0f, 0.0f, 3.0f, false, dtype},
-          {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false,
-           dtype},  // in slices, so it has its own launch
-          {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
-      int64_t wrong = 0;
-      const auto together = results(cases, wrong);
-      CHECK(wrong == 0);
-      for (size_t i = 0; i < cases.size(); ++i) CHECK(results({cases[i]}, wrong)[0] == together[i]);
-    }
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const std::vector<SymmetricCase> cases = {{130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
+                                              {33, 12, 5, false, 1.0f, 0.0f, 3.0f, false, dtype},
+                                              // In slices, so it has its own launch.
+                                              {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false, dtype},
+                                              {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
+    int64_t wrong = 0;
+    const auto together = results(cases, wrong);
+    CHECK(wrong == 0);
+    for (size_t i = 0; i < cases.size(); ++i) CHECK(results({cases[i]}, wrong)[0] == together[i]);
   }
 }
 
@@ -237,15 +234,12 @@ TEST_CASE("symmetric tiles: blocks are launched in clusters only if a list has p
 
 TEST_CASE("symmetric tiles: pairs in complete and incomplete rounds, next to diagonals",
           "[emulated]") {
-  for (const SymmetricProvider provider : symmetric_providers()) {
-    // 4, 8 and 12 blocks: 6 pairs of a matrix are 3 rounds, 1.5 rounds or 1 round. The right half
-    // of the last cell is outside.
-    for (const int sms : {4, 8, 12})
-      CHECK(wrong({{1081, 70, 1, true, 1.0f, 1.0f}, {520, 200, 2}}, {.pairs = true}, sms,
-                  provider) == 0);
-    // 15 pairs on 15 clusters, 12 jobs on the diagonal for 30 blocks.
-    CHECK(wrong({{1410, 100}}, {.pairs = true}, 30, provider) == 0);
-  }
+  // 4, 8 and 12 blocks: 6 pairs of a matrix are 3 rounds, 1.5 rounds or 1 round. The right half of
+  // the last cell is outside.
+  for (const int sms : {4, 8, 12})
+    CHECK(wrong({{1081, 70, 1, true, 1.0f, 1.0f}, {520, 200, 2}}, {.pairs = true}, sms) == 0);
+  // 15 pairs on 15 clusters, 12 jobs on the diagonal for 30 blocks.
+  CHECK(wrong({{1410, 100}}, {.pairs = true}, 30) == 0);
 }
 
 TEST_CASE(
