@@ -26,7 +26,7 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
                  ", but must be a power of two from 1 to 64; set it to 8");
   MUONRT_REQUIRE((given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
                  Status::kInvalidArgument, kName, ": borrow is ", given.borrow,
-                 " and nccl_comm is ", given.nccl_comm ? "given" : "null",
+                 " and nccl_comm is ", given.nccl_comm ? "given" : "NULL",
                  " (0, or 1 with an ncclComm_t); set nccl_comm or borrow = 0");
   NcclOptions out;
   out.device_index = given.device_index;

@@ -53,7 +53,7 @@ void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::strin
   MUONRT_REQUIRE(g.n_gram_restarts >= 0 && g.n_gram_restarts < kMaxSteps &&
                      (g.gram_restarts || !g.n_gram_restarts),
                  kInvalidArg, who, ": n_gram_restarts is ", g.n_gram_restarts,
-                 " with gram_restarts ", g.gram_restarts ? "given" : "null", " (0 to ",
+                 " with gram_restarts ", g.gram_restarts ? "given" : "NULL", " (0 to ",
                  kMaxSteps - 1, " with a list, or neither); pass the number of restarts");
   if (g.gram_restarts)
     out.gram_restarts.emplace(g.gram_restarts, g.gram_restarts + g.n_gram_restarts);
@@ -182,9 +182,9 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   if (o.tuning.allocator) read_allocator(out, o.tuning.allocator);
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kInvalidArg, "n_groups is ", n_groups, " with groups ",
-                 groups ? "given" : "null", " (a parameter needs a group); pass at least one");
+                 groups ? "given" : "NULL", " (a parameter needs a group); pass at least one");
   MUONRT_REQUIRE(n_params >= 1 && n_params < INT32_MAX && params, kInvalidArg, "n_params is ",
-                 n_params, " with params ", params ? "given" : "null",
+                 n_params, " with params ", params ? "given" : "NULL",
                  " (an optimizer needs parameters); pass at least one");
   const uint32_t group_stride = struct_size_of(groups, "group 0", sizeof *groups);
   for (int32_t i = 0; i < n_groups; ++i) {

@@ -48,7 +48,7 @@ const T* element(const T* array, int64_t i, uint32_t stride, const std::string& 
 
 /// A name that is neither NULL nor empty and has no control characters.
 inline std::string read_name(const char* name, const std::string& who) {
-  MUONRT_REQUIRE(name && *name, kInvalidArg, who, ": name is ", name ? "empty" : "null",
+  MUONRT_REQUIRE(name && *name, kInvalidArg, who, ": name is ", name ? "empty" : "NULL",
                  ", but messages and the plan need one; set a name");
   for (const char* c = name; *c; ++c) {
     MUONRT_REQUIRE(!is_control(*c), kInvalidArg, who, ": name holds a control character (value ",

@@ -13,12 +13,12 @@ namespace {
 
 std::vector<std::string> read_keys(const char* const* keys, int32_t count, const char* what) {
   MUONRT_REQUIRE(count >= 0 && (keys || count == 0), Status::kInvalidArgument, "routing: n_", what,
-                 " is ", count, " with ", what, keys ? " given" : " null",
+                 " is ", count, " with ", what, keys ? " given" : " NULL",
                  " (0 or more, with a list); set both");
   std::vector<std::string> out;
   for (int32_t i = 0; i < count; ++i) {
     MUONRT_REQUIRE(keys[i] && *keys[i], Status::kInvalidArgument, "routing: ", what, "[", i,
-                   "] is ", keys[i] ? "empty" : "null", ", which matches no name; set a text");
+                   "] is ", keys[i] ? "empty" : "NULL", ", which matches no name; set a text");
     out.push_back(keys[i]);
   }
   return out;
