@@ -30,7 +30,7 @@ enum muonrt_commit {
   MUONRT_COMMIT_EAGER = 1
 };
 
-/** How often a matrix is orthogonalized if several replicas hold it; results do not change. */
+/** How often a matrix is orthogonalized; results do not change. */
 typedef int32_t muonrt_replica_mode_t;
 enum muonrt_replica_mode {
   /** Once for all replicas. The owner sends the update to each of them. */
@@ -40,7 +40,14 @@ enum muonrt_replica_mode {
   MUONRT_REPLICA_MODE_EACH = 1,
 
   /** The cheaper of the two according to a cost model. The printed plan compares them. */
-  MUONRT_REPLICA_MODE_AUTO = 2
+  MUONRT_REPLICA_MODE_AUTO = 2,
+
+  /**
+   * By every rank that holds elements of it: each gathers the whole matrix and keeps its own
+   * elements of the update. This is what optimizers without owners do. It serves for comparisons;
+   * the field `owner` of a parameter has no effect.
+   */
+  MUONRT_REPLICA_MODE_EVERY_RANK = 3
 };
 
 /** The implementation of symmetric matrix products in half precision on CUDA. */

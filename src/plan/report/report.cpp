@@ -65,6 +65,36 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
+/// Returns true if products of another chunk may run during an exchange of chunk `s`: during its
+/// gather those of the chunks before it, during its return those of the chunks after it, as far as
+/// they are in flight together.
+bool overlaps(const Plan& plan, int64_t s, bool gather) {
+  const int64_t others = plan.problem().options.window - 1;
+  const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;
+  for (int64_t k = std::max<int64_t>(first, 0); k <= last && k < std::ssize(plan.chunks()); ++k)
+    if (!plan.chunks()[static_cast<size_t>(k)].matrices.empty()) return true;
+  return false;
+}
+
+void add_overlap(const Plan& plan, PlanReport& out) {
+  for (size_t s = 0; s < plan.chunks().size(); ++s) {
+    const ChunkTraffic& bytes = out.traffic.chunks[s];
+    if (overlaps(plan, static_cast<int64_t>(s), true)) out.hidden_bytes += bytes.gather;
+    if (overlaps(plan, static_cast<int64_t>(s), false)) out.hidden_bytes += bytes.back;
+  }
+}
+
+/// Returns why no exchange overlaps with products, and what to do.
+std::string no_overlap_reason(const Plan& plan) {
+  if (plan.problem().options.window == 1) return "the window is 1; use 2 or more";
+  std::map<int32_t, int32_t> owned;
+  int32_t most = 0;
+  for (const Matrix& m : plan.matrices()) most = std::max(most, ++owned[m.owner]);
+  if (most == 1) return "each owner has only one matrix; use fewer ranks, or expect it";
+  return "the matrices of an owner are too few or too small for a second chunk; use fewer ranks, "
+         "or expect it";
+}
+
 /// The parameters with the same warning: their number, and the first one.
 struct Concern {
   int64_t count = 0;
@@ -109,6 +139,10 @@ void add_warnings(const Plan& plan, PlanReport& out) {
                                " peers in one exchange, more than max_peers ", bound,
                                "; two levels cannot have fewer here, and holders of partial "
                                "gradients are returned to in one"));
+  if (out.traffic.moved_total > 0 && !plan.matrices().empty() && out.hidden_bytes == 0)
+    out.warnings.push_back(
+        cat("overlap: no exchange can run while matrices are orthogonalized, because ",
+            no_overlap_reason(plan)));
   if (out.balance > kGoodBalance)
     out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
                                " x the proven lower bound, because the matrices are few or "
@@ -131,6 +165,7 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   out.traffic = measure_traffic(plan);
   add_params(plan, out);
   add_chunks(plan, out);
+  add_overlap(plan, out);
   if (plan.lower_bound() > 0) out.balance = plan.makespan() / plan.lower_bound();
   const auto& ranks = out.traffic.ranks;
   out.sent = spread_of(ranks, [](const RankTraffic& r) { return r.sent; });

@@ -202,6 +202,7 @@ TEST_CASE("plan: the hash covers everything that must be equal on all ranks", "[
       [](Problem& p) { p.options.transport_dtype = DType::kF32; },
       [](Problem& p) { p.options.chunk_bytes += 1; },
       [](Problem& p) { p.options.window += 1; },
+      [](Problem& p) { p.options.least_part += 1; },
       [](Problem& p) { p.options.commit = CommitMode::kEager; },
       [](Problem& p) { p.params[0].name += "r"; },
       [](Problem& p) { p.params[0].dtype = DType::kBF16; },

@@ -60,6 +60,7 @@ int run(const Arguments& a) {
   if (a.replica_mode == "auto") options.replica_mode = ReplicaMode::kAuto;
   options.max_peers = a.max_peers;
   options.rates = rates_of(a, a.device == "cuda" ? kGpuRates : MachineRates());
+  if (settings.device == DeviceKind::kCuda) options.least_part = kGpuLeastPart;
   const double start = now();
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
   const double seconds = now() - start;
