@@ -142,8 +142,9 @@ typedef struct muonrt_tuning_options {
   int32_t reserved;
 
   /**
-   * Size of a chunk: bytes of whole matrices in `transport_dtype` that one owner receives, 0 to
-   * 2^60. Default: 0, which means 64 MiB on the host and 256 MiB on CUDA.
+   * Upper limit of a chunk: bytes of whole matrices in `transport_dtype` that one owner receives,
+   * 0 to 2^60. Chunks are smaller if that lets exchanges overlap with products; the printed plan
+   * shows their number. Default: 0, which means 64 MiB on the host and 256 MiB on CUDA.
    */
   int64_t chunk_bytes;
 

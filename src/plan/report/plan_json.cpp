@@ -46,6 +46,7 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   json.field("makespan_cost", plan.makespan());
   json.field("lower_bound_cost", plan.lower_bound());
   json.field("balance", report.balance);
+  json.field("round_robin_balance", report.round_robin);
   json.field("moved_bytes", report.traffic.moved_total);
   json.field("hidden_bytes", report.hidden_bytes);
   json.field("return_peers", report.return_peers);

@@ -65,6 +65,23 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
+/// Returns the load of the busiest rank if the ranks that may own a matrix took turns, the
+/// costliest matrices first.
+double round_robin_makespan(const Plan& plan) {
+  std::vector<const Matrix*> order;
+  for (const Matrix& m : plan.matrices()) order.push_back(&m);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Matrix* a, const Matrix* b) { return a->cost > b->cost; });
+  std::vector<size_t> turn(plan.holders().candidates().size(), 0);
+  std::vector<double> load(static_cast<size_t>(plan.problem().options.world), 0);
+  for (const Matrix* m : order) {
+    const auto set = static_cast<size_t>(plan.holders().group(m->param, m->index).candidates);
+    const std::vector<int32_t>& ranks = plan.holders().candidates()[set];
+    load[static_cast<size_t>(ranks[turn[set]++ % ranks.size()])] += m->cost;
+  }
+  return *std::max_element(load.begin(), load.end());
+}
+
 /// Returns true if products of another chunk may run during an exchange of chunk `s`: during its
 /// gather those of the chunks before it, during its return those of the chunks after it, as far as
 /// they are in flight together.
@@ -87,12 +104,13 @@ void add_overlap(const Plan& plan, PlanReport& out) {
 /// Returns why no exchange overlaps with products, and what to do.
 std::string no_overlap_reason(const Plan& plan) {
   if (plan.problem().options.window == 1) return "the window is 1; use 2 or more";
-  std::map<int32_t, int32_t> owned;
-  int32_t most = 0;
-  for (const Matrix& m : plan.matrices()) most = std::max(most, ++owned[m.owner]);
-  if (most == 1) return "each owner has only one matrix; use fewer ranks, or expect it";
-  return "the matrices of an owner are too few or too small for a second chunk; use fewer ranks, "
-         "or expect it";
+  const std::vector<double>& load = plan.load();
+  const auto busiest = std::max_element(load.begin(), load.end()) - load.begin();
+  const auto owned = std::count_if(plan.matrices().begin(), plan.matrices().end(),
+                                   [&](const Matrix& m) { return m.owner == busiest; });
+  if (owned == 1) return "the busiest rank owns one matrix; use fewer ranks, or accept the wait";
+  return "the matrices of a rank are too small for several chunks; use fewer ranks, or accept the "
+         "wait";
 }
 
 /// The parameters with the same warning: their number, and the first one.
@@ -166,7 +184,10 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   add_params(plan, out);
   add_chunks(plan, out);
   add_overlap(plan, out);
-  if (plan.lower_bound() > 0) out.balance = plan.makespan() / plan.lower_bound();
+  if (plan.lower_bound() > 0) {
+    out.balance = plan.makespan() / plan.lower_bound();
+    out.round_robin = round_robin_makespan(plan) / plan.lower_bound();
+  }
   const auto& ranks = out.traffic.ranks;
   out.sent = spread_of(ranks, [](const RankTraffic& r) { return r.sent; });
   out.received = spread_of(ranks, [](const RankTraffic& r) { return r.received; });
