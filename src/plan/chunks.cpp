@@ -118,7 +118,7 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
     const int32_t left = out.chunks - chunk - 1;
     // An equal share of the remaining cost. If the next matrix of an owner is larger, the target is
     // larger for all owners, because the others would only wait.
-    const int64_t even = height + (most - height) / (left + 1);
+    const int64_t even = height + ceil_div(most - height, left + 1);
     int64_t target = even;
     for (const Queue& q : queues) {
       if (!q.done() && q.cost_to(q.at) < even) target = std::max(target, q.cost_to(q.at + 1));

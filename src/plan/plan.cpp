@@ -24,6 +24,8 @@ void check_options(const PlanOptions& o) {
                  ", but must be at least 1; pass the number of ranks");
   MUONRT_REQUIRE(o.chunk_bytes >= 1, Status::kInvalidArgument, "plan: chunk_bytes is ",
                  o.chunk_bytes, ", but must be at least 1; use a larger value");
+  MUONRT_REQUIRE(o.least_part >= 1, Status::kInvalidArgument, "plan: least_part is ", o.least_part,
+                 ", but must be at least 1; use a larger value");
   MUONRT_REQUIRE(o.max_peers >= 0, Status::kInvalidArgument, "plan: max_peers is ", o.max_peers,
                  ", but must be at least 0; use 0 (the default) or more");
   MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window is ", o.window,

@@ -55,8 +55,6 @@ std::vector<Group> groups_of(const std::vector<ModelTensor>& tensors) {
 /// By tensor: the values after the first step on a single rank.
 using Truth = std::map<std::string, WholeTensor>;
 
-/// How matrices are orthogonalized over the ranks.
-constexpr const char* kStrategies[] = {"owners", "one-chunk", "all-gather", "one-rank"};
 constexpr int64_t kOneChunk = int64_t{1} << 50;  // bytes
 
 RunSettings settings_of(const Arguments& a, const std::string& strategy = "owners") {
@@ -305,7 +303,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
                    "overlap; all-gather: every rank gathers and orthogonalizes every matrix; "
                    "one-rank: without other ranks")
       ->delimiter(',')
-      ->check(CLI::IsMember(kStrategies))
+      ->check(CLI::IsMember({"owners", "one-chunk", "all-gather", "one-rank"}))
       ->capture_default_str();
   command
       ->add_option("--link-bytes", a->link.bytes_per_second,
