@@ -116,7 +116,8 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
     if (m.param != param || !spec.parts.empty()) batch = batches.of(batch_key(m, spec.group));
-    if (m.param != param) ranks = std::max(ranks, std::ssize(holders_.group(m.param, m.index).members));
+    if (m.param != param)
+      ranks = std::max(ranks, std::ssize(holders_.group(m.param, m.index).members));
     param = m.param;
     const int64_t bytes = checked_mul(checked_mul(m.rows, m.cols), element_bytes);
     items.push_back({m.owner, batch, cost_of(m, spec), bytes});

@@ -82,18 +82,18 @@ int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
 int32_t chunks_to_overlap(const std::vector<ChunkItem>& items, int window, int64_t least) {
   int32_t out = 1;
   if (window == 1) return out;
-  struct Owned {
+  struct Total {
     int64_t matrices = 0, bytes = 0;
   };
-  std::map<int32_t, Owned> owners;
+  std::map<int32_t, Total> owners;
   for (const ChunkItem& item : items) {
-    Owned& owned = owners[item.owner];
+    Total& owned = owners[item.owner];
     ++owned.matrices;
     owned.bytes = checked_add(owned.bytes, item.bytes);
   }
   for (const auto& [owner, owned] : owners) {
     const int64_t in_flight = std::min<int64_t>(window, owned.bytes / least);
-    const int64_t more = std::min<int64_t>(kMostChunks, owned.bytes / kEfficient / least);
+    const int64_t more = std::min<int64_t>(kMaxChunks, owned.bytes / kEfficient / least);
     out = std::max(out, static_cast<int32_t>(std::min(owned.matrices, std::max(in_flight, more))));
   }
   return out;

@@ -14,8 +14,8 @@ namespace muonrt {
 
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
 /// How often a matrix is orthogonalized: once for all replicas, in each replica, whichever of these
-/// is cheaper by the cost model, or by every rank that holds it, for itself. The results are bitwise
-/// identical.
+/// is cheaper by the cost model, or by every rank that holds it, for itself. The results are
+/// bitwise identical.
 enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2, kEveryRank = 3 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 

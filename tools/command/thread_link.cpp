@@ -12,9 +12,9 @@ ThreadGroupHandle make_thread_group(int ranks, const ThreadLink& link) {
   if (link.given()) {
     faults.before_delivery = [link](const ThreadMessage& message) {
       const double seconds =
-          link.message_seconds + (link.bytes_per_second > 0 ? static_cast<double>(message.bytes) /
-                                                                  link.bytes_per_second
-                                                            : 0);
+          link.message_seconds + (link.bytes_per_second > 0
+                                      ? static_cast<double>(message.bytes) / link.bytes_per_second
+                                      : 0);
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     };
   }

@@ -20,9 +20,7 @@ void write_options(JsonWriter& json, const Plan& plan) {
   json.field("chunk_bytes", o.chunk_bytes);
   json.field("window", o.window);
   json.field("least_part", o.least_part);
-  json.field("replicas", plan.every_rank()     ? "every_rank"
-                         : plan.each_replica() ? "each"
-                                               : "once");
+  json.field("replicas", plan.every_rank() ? "every_rank" : plan.each_replica() ? "each" : "once");
   json.field("max_peers", max_peers(o));
   json.key("machine");
   json.object([&] {

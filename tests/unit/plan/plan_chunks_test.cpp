@@ -108,11 +108,11 @@ TEST_CASE("chunks: as many as overlap needs, the matrices allow and are worth th
     int64_t least;
     int32_t chunks;
   } table[] = {
-      {6, 100, 3, 100, 3},    {6, 100, 3, 200, 3}, {6, 100, 3, 250, 2}, {6, 100, 3, 601, 1},
-      {2, 100, 3, 1, 2},      {1, 100, 3, 1, 1},   {6, 100, 1, 1, 1},   {6, 100, 2, 100, 2},
-      {6, 100, 5, 100, 5},    {6, 100, 9, 100, 6},            // one matrix is the least
-      {40, 100, 3, 100, 5},   {40, 100, 3, 50, 10},           // 8 times the least
-      {400, 100, 3, 1, 16},   {400, 100, 20, 1, 20},          // at most 16, or those in flight
+      {6, 100, 3, 100, 3},  {6, 100, 3, 200, 3},   {6, 100, 3, 250, 2}, {6, 100, 3, 601, 1},
+      {2, 100, 3, 1, 2},    {1, 100, 3, 1, 1},     {6, 100, 1, 1, 1},   {6, 100, 2, 100, 2},
+      {6, 100, 5, 100, 5},  {6, 100, 9, 100, 6},    // one matrix is the least
+      {40, 100, 3, 100, 5}, {40, 100, 3, 50, 10},   // 8 times the least
+      {400, 100, 3, 1, 16}, {400, 100, 20, 1, 20},  // at most 16, or those in flight
   };
   for (const auto& row : table) {
     std::vector<ChunkItem> items = {{1, 0, 5, row.bytes}};

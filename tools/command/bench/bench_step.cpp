@@ -205,8 +205,7 @@ void add_row(BenchReport& report, const Group& group, const std::string& strateg
   for (const Part part : {kLocal, kGemm, kExposed, kExchange, kEnqueue})
     parts.push_back(cell::number(median_of(m.mean[part]), 2));
   for (const Part part : {kLocal, kGemm, kExposed})
-    parts.push_back(
-        cell::number(100 * median_of(m.mean[part]) / median_of(m.mean[kStep]), 1));
+    parts.push_back(cell::number(100 * median_of(m.mean[part]) / median_of(m.mean[kStep]), 1));
   const double gflops = m.flops / median_of(m.step) * 1e-6;
   report.add(joined<Cell>({{cell::word(group.name), cell::count(std::ssize(group.tensors)),
                             cell::word(strategy)},
@@ -268,10 +267,13 @@ int run(const Arguments& a) {
   const std::vector<Group> groups = groups_of(model_tensors(a.shapes));
   const Truth truth = make_truth(a, groups);
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
-  return launch(ranks, a.where.timeout, [&](Comm& comm) {
-    return on_device(comm, a.where,
-                     [&](Comm& between) { return bench(between, a, groups, truth); });
-  }, a.link);
+  return launch(
+      ranks, a.where.timeout,
+      [&](Comm& comm) {
+        return on_device(comm, a.where,
+                         [&](Comm& between) { return bench(between, a, groups, truth); });
+      },
+      a.link);
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ int run(const Arguments& a) {
   options.transport_dtype = a.transport_dtype == "f32" ? DType::kF32 : DType::kBF16;
   if (a.replica_mode == "each") options.replica_mode = ReplicaMode::kEach;
   if (a.replica_mode == "auto") options.replica_mode = ReplicaMode::kAuto;
+  if (a.replica_mode == "every_rank") options.replica_mode = ReplicaMode::kEveryRank;
   options.max_peers = a.max_peers;
   options.rates = rates_of(a, a.device == "cuda" ? kGpuRates : MachineRates());
   if (settings.device == DeviceKind::kCuda) options.least_part = kGpuLeastPart;
@@ -144,8 +145,10 @@ void add_settings(CLI::App* command, Arguments& a) {
       ->add_option(
           "--replica-mode", a.replica_mode,
           "once: a replicated matrix is orthogonalized once for all replicas; each: once in every "
-          "replica; auto: the cheaper of the two by a cost model, which is printed")
-      ->check(CLI::IsMember({"once", "each", "auto"}))
+          "replica; auto: the cheaper of the two by a cost model, which is printed; every_rank: "
+          "every "
+          "rank gathers and orthogonalizes every matrix")
+      ->check(CLI::IsMember({"once", "each", "auto", "every_rank"}))
       ->capture_default_str();
   command->add_option("--transport-dtype", a.transport_dtype, "bf16 or f32")
       ->check(CLI::IsMember({"bf16", "f32"}))

@@ -29,7 +29,7 @@ struct Arguments {
 /// The result of one case on one rank; `total` combines the ranks.
 struct Found {
   int64_t elements = 0, wrong = 0, bits = 0;
-  int64_t gathered = 0;  // bits, if every rank gathers every matrix
+  int64_t gathered = 0;         // bits, if every rank gathers every matrix
   double error = 0, ratio = 0;  // largest, absolute and as a share of the tolerance
   double seconds = 0;
 };
