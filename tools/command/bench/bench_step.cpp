@@ -195,12 +195,14 @@ std::vector<Table::Column> columns() {
         number("local_percent", "local %"), number("gemm_percent", "gemm %"),
         number("exposed_percent", "exposed %"), number("gflops", "GFLOP/s"),
         number("rank_gflops", "of a rank"), number("times_first", "x first"),
-        number("sent_bytes", "sent"), number("memory_bytes", "memory")}});
+        number("exposed_times_first", "x exposed"), number("sent_bytes", "sent"),
+        number("memory_bytes", "memory")}});
 }
 
-/// @param first  median time of the first strategy, in ms.
+/// @param first  of the first strategy.
 void add_row(BenchReport& report, const Group& group, const std::string& strategy, int ranks,
-             double first, const Measured& m) {
+             const Measured& first, const Measured& m) {
+  const auto exposed = [](const Measured& of) { return median_of(of.mean[kExposed]); };
   std::vector<Cell> parts;
   for (const Part part : {kLocal, kGemm, kExposed, kExchange, kEnqueue})
     parts.push_back(cell::number(median_of(m.mean[part]), 2));
@@ -212,8 +214,9 @@ void add_row(BenchReport& report, const Group& group, const std::string& strateg
                            range_cells(m.step),
                            parts,
                            {cell::number(gflops, 1), cell::number(gflops / ranks, 1),
-                            cell::number(median_of(m.step) / first, 2), cell::bytes(m.counts.sent),
-                            cell::bytes(m.counts.memory)}}),
+                            cell::number(median_of(m.step) / median_of(first.step), 2),
+                            cell::number(exposed(first) > 0 ? exposed(m) / exposed(first) : 0, 2),
+                            cell::bytes(m.counts.sent), cell::bytes(m.counts.memory)}}),
              m.counts.wrong);
 }
 
@@ -226,7 +229,7 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
   report.notes =
       "ms: of the slowest rank; local (packs, unpacks, commits) to enqueue: mean over ranks;\n"
       "exposed: the rest, waiting for exchanges; %: of the mean step; GFLOP/s: of all ranks, all\n"
-      "products in full; x first: median divided by that of the first strategy;\n"
+      "products in full; x first, x exposed: median and exposed divided by the first strategy's;\n"
       "sent, memory: of the rank with most; #wrong: elements that differ from those of one rank";
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
@@ -240,7 +243,7 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
                    {"link_message_seconds", fmt::format("{}", a.link.message_seconds)}};
   Progress progress(comm.rank() == 0);
   for (const Group& group : groups) {
-    double first = 0;
+    Measured first;
     for (const std::string& strategy : a.strategies) {
       const bool alone = strategy == "one-rank";
       Measured m;
@@ -255,7 +258,7 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
       comm.barrier();
       progress.clear();
       if (comm.rank() != 0) continue;
-      if (first == 0) first = median_of(m.step);
+      if (first.step.empty()) first = m;
       add_row(report, group, strategy, alone ? 1 : comm.size(), first, m);
     }
   }
