@@ -51,16 +51,25 @@ def write_sources(root, sources):
     for page, text in pages.items():
         (sources / page).write_text(text, encoding="utf-8")
     for name in headers:
-        (sources / "headers" / f"{name}.rst").write_text(header_page(name), encoding="utf-8")
+        text = (root / "include/muonrt" / name).read_text(encoding="utf-8")
+        (sources / "headers" / f"{name}.rst").write_text(header_page(name, text), encoding="utf-8")
 
 
-def header_page(name):
+def header_page(name, text):
     title = f"muonrt/{name}"
-    return (f"{title}\n{'=' * len(title)}\n\n.. code-block:: c\n\n   #include \"{title}\"\n\n"
-            f".. doxygenfile:: {title}\n   :project: muonrt\n"
-            "   :sections: briefdescription detaileddescription innernamespace innerclass "
-            "public-type public-func public-static-func public-attrib typedef enum func var define "
-            "user-defined\n")
+    page = (f"{title}\n{'=' * len(title)}\n\n.. code-block:: c\n\n   #include \"{title}\"\n\n"
+            f".. doxygenfile:: {title}\n   :project: muonrt\n   :sections: briefdescription "
+            "detaileddescription ")
+    if name.endswith(".hpp") and name != "muonrt.hpp":
+        # Only one page can have the namespace, so the others have its classes and functions.
+        for name_of_class, name_of_function in re.findall(
+                r"^(?:class (\w+)|inline [^(\n]*?(\w+)\()", text, re.MULTILINE):
+            page += f"\n\n.. doxygenclass:: muonrt::{name_of_class}\n   :members:\n" \
+                if name_of_class else f"\n\n.. doxygenfunction:: muonrt::{name_of_function}\n"
+            page += "   :project: muonrt\n"
+        return page + "\n"
+    return (page + "innernamespace innerclass public-type public-func public-static-func "
+            "public-attrib typedef enum func var define user-defined\n")
 
 
 def join_quoted_lines(xml):

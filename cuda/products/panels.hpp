@@ -16,9 +16,9 @@ constexpr int panel_count(int64_t n) { return n >= 2048 ? 4 : n >= 1024 ? 2 : 1;
 /// The first row of panel i, for i = panel_count the end. It is a multiple of 128, so that the
 /// panels' operands begin at multiples of 16 bytes and at whole tiles.
 constexpr int64_t panel_begin(int64_t n, int i) {
-  constexpr int64_t kTile = 128;
+  constexpr int64_t kPanelUnit = 128;
   const int count = panel_count(n);
-  return i == count ? n : (n * i / count + kTile / 2) / kTile * kTile;
+  return i == count ? n : (n * i / count + kPanelUnit / 2) / kPanelUnit * kPanelUnit;
 }
 
 /// The part of a symmetric product that computes panel i.

@@ -1,6 +1,6 @@
 /**
  * @file muonrt/base.h
- * Definitions that all muonrt headers share: version, status codes, enums, error messages.
+ * Definitions that all muonrt headers share: version, status codes, enums, error messages, the log.
  *
  * All headers are C99, except muonrt/muonrt.hpp (C++17). Only muonrt/mpi_comm.h includes a header
  * of MPI; no header includes one of CUDA or NCCL.
@@ -205,6 +205,65 @@ MUONRT_API const char* muonrt_get_last_error(void);
  * @return `status`.
  */
 MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message);
+
+/** How important a log message is. */
+typedef int32_t muonrt_log_level_t;
+enum muonrt_log_level {
+  /** No messages. */
+  MUONRT_LOG_OFF = 0,
+
+  /** A communicator or a step has failed. */
+  MUONRT_LOG_ERROR = 1,
+
+  /** A step was skipped or rejected, or muonrt uses a slower way than it was asked for. */
+  MUONRT_LOG_WARNING = 2,
+
+  /** Rare events: communicators, optimizers, recoveries, checkpoints. */
+  MUONRT_LOG_INFO = 3,
+
+  /** Every committed step. */
+  MUONRT_LOG_DEBUG = 4
+};
+
+/**
+ * Receives a log message.
+ *
+ * The function runs on the thread that logs, which may be a thread of muonrt. It is called by one
+ * thread at a time, and other threads that log wait for it, so it should return soon. It must not
+ * call muonrt, throw, or end the thread, and it must not wait for a thread that is inside a call of
+ * muonrt.
+ *
+ * @param[in] state    The pointer that was passed to muonrt_set_log().
+ * @param[in] level    The level of the message, MUONRT_LOG_ERROR to MUONRT_LOG_DEBUG.
+ * @param[in] message  UTF-8 text without a line end; valid until the function returns.
+ */
+typedef void (*muonrt_log_function_t)(void* state, enum muonrt_log_level level,
+                                      const char* message);
+
+/**
+ * Sets the function of this process that receives log messages. Without it, muonrt logs nothing;
+ * muonrt itself never prints.
+ *
+ * The call replaces the previous function. Before it returns, it waits until calls of the previous
+ * function in other threads have returned, and this function is not called any more afterwards. So
+ * its state may then be freed. A message that another thread logs during the call goes to one of
+ * the two functions or is lost.
+ *
+ * A child of `fork()` logs nothing until it calls this function.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[in] function  The function. NULL: messages are not logged.
+ * @param[in] state     The function's first argument; may be NULL.
+ * @param[in] level     The highest level of messages that are logged.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `level` is unknown;
+ *   - MUONRT_ERROR_INVALID_STATE: the call is made by the log function;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_set_log(muonrt_log_function_t function, void* state,
+                                          enum muonrt_log_level level);
 
 /**
  * Returns the version of the library at run time.

@@ -4,6 +4,7 @@
  *
  * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
  * consists of safetensors files with checksums and of a manifest in JSON, manifest.json.
+ * muonrt/checkpoint_reader.h, which this header includes, reads it without an optimizer.
  *
  * @code
  * check(muonrt_optimizer_save(optimizer, "run/state", NULL));
@@ -20,6 +21,7 @@
 #define MUONRT_CHECKPOINT_H
 
 #include "muonrt/base.h"
+#include "muonrt/checkpoint_reader.h"
 #include "muonrt/optimizer.h"
 
 #ifdef __cplusplus
@@ -32,13 +34,25 @@ typedef struct muonrt_save_options {
   uint32_t struct_size;
 
   /**
-   * 1: save the parameters, too. 0 (default): save only a hash of each parameter, which
-   * muonrt_optimizer_load() compares with the optimizer's parameters.
+   * Has no effect, because parameters are saved by default; for programs that set it to 1. 0
+   * (default) or 1.
    */
   int32_t with_params;
 
   /** Number of checkpoints to keep in the folder, including this one; >= 1. Default: 1. */
   int64_t keep;
+
+  /**
+   * 0 (default): save the parameters. 1: save only a hash of each parameter, which
+   * muonrt_optimizer_load() compares with the optimizer's parameters.
+   */
+  int32_t without_params;
+
+  /**
+   * 0 (default): reject a folder whose newest checkpoint is of another model, because a parameter
+   * has another name or shape. 1: replace that checkpoint.
+   */
+  int32_t overwrite;
 } muonrt_save_options_t;
 
 /** Options of muonrt_optimizer_load(). Call muonrt_load_options_init() before you set fields. */
@@ -47,8 +61,9 @@ typedef struct muonrt_load_options {
   uint32_t struct_size;
 
   /**
-   * 0 (default): load the parameters if the checkpoint contains them. 1: leave the parameters
-   * unchanged; they must have the values that they had when the checkpoint was saved.
+   * 0 (default): load the parameters that the checkpoint contains, and compute others from their
+   * master weights. Parameters of which it has neither must have the values that they had when the
+   * checkpoint was saved. 1: leave all parameters unchanged; this then holds for all of them.
    */
   int32_t without_params;
 
@@ -102,9 +117,11 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
 /**
  * Saves a checkpoint of the optimizer.
  *
- * The checkpoint contains all state, the step number, the update counts, and the seed and keys of
- * stochastic rounding. By default it also contains a hash of each parameter; with `with_params`, it
- * contains the parameters themselves, too.
+ * The checkpoint contains the parameters, all state, the step number, the update counts, and the
+ * seed and keys of stochastic rounding. A parameter that has f32 master weights is saved as these
+ * and adds no bytes, because a load rounds them as a step does; only if it has other values does
+ * the checkpoint contain both. `saved_param_bytes` of muonrt_counters_t is what the parameters add.
+ * With `without_params`, the checkpoint has a hash of each parameter instead.
  *
  * Each rank writes its part into one file in `folder`. Then rank 0 writes manifest.json under a
  * temporary name and renames it. Until the rename, the folder holds the previous checkpoint; after
@@ -114,8 +131,8 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * Blocking; each rank waits for the slowest, at most for `timeout_ms` of the optimizer's options.
  *
  * @par Rules
- *   - All ranks must see the same folder. It is created if it does not exist; its parent must
- *     exist.
+ *   - All ranks must see the same folder. It and its parents are created if they do not exist.
+ *   - A folder whose newest checkpoint belongs to another model is rejected; see `overwrite`.
  *   - A save locks the folder, so a second save into it, from any process, returns MUONRT_ERROR_IO.
  *     On a file system without locks a second save is not detected.
  *   - The next successful save removes the files that a failed save has left in the folder.
@@ -129,7 +146,8 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * @return MUONRT_OK, or the same error on every rank; the message names the rank and the file.
  *   - MUONRT_ERROR_IO: a file could not be written, a rank does not see the files of rank 0, or
  *     another save holds the folder.
- *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, or `folder` is NULL or empty.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, `folder` is NULL or empty, or it
+ * has a checkpoint of another model.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options or step numbers.
  *   - MUONRT_ERROR_NOT_SUPPORTED: the newest checkpoint in the folder has another format version.
  *   - MUONRT_ERROR_INVALID_STATE: a moment is not finite; a second moment is below 0; moments are
@@ -277,9 +295,11 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
 /**
  * Gets the notes of the last successful muonrt_optimizer_load().
  *
- * The text has one line for each setting that differs, each momentum or master weight that was
- * converted, and each parameter or kind of state that `partial` has initialized or ignored. It is
- * empty if there is nothing to report.
+ * The first line counts the parameters that were loaded, with their bytes, those that were computed
+ * from master weights, and those that are unchanged because the checkpoint has neither; with
+ * `without_params` there is no such line. The text then has one line for each setting that differs,
+ * each momentum or master weight that was converted, and each parameter or kind of state that
+ * `partial` has initialized or ignored.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

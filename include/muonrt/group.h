@@ -72,7 +72,7 @@ enum muonrt_coefficients {
  */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
-  /** 0.2 sqrt(max(rows, cols)). */
+  /** 0.2 sqrt(max(rows, cols)): the update has the RMS of AdamW's and takes AdamW's rates. */
   MUONRT_SCALE_MATCH_RMS = 0,
 
   /** sqrt(max(1, rows / cols)). */

@@ -1,6 +1,7 @@
 /**
  * @file muonrt/inspect.h
- * What an optimizer plans and has done: its plan, the trace of a step, counters, clipped heads.
+ * What an optimizer plans and has done: its plan, its memory, the trace of a step, counters,
+ * clipped heads.
  */
 #ifndef MUONRT_INSPECT_H
 #define MUONRT_INSPECT_H
@@ -40,6 +41,15 @@ typedef struct muonrt_counters {
 
   /** Number of matrices that this rank has orthogonalized. */
   int64_t orthogonalized;
+
+  /** Bytes of state and parameters that this rank has written in its last save. */
+  int64_t saved_bytes;
+
+  /**
+   * Those of these bytes that belong to parameters. A parameter adds none if it is saved as its
+   * master weights.
+   */
+  int64_t saved_param_bytes;
 } muonrt_counters_t;
 
 /**
@@ -55,6 +65,79 @@ typedef struct muonrt_counters {
 MUONRT_API void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size);
 #define muonrt_counters_init(counters) \
   muonrt_counters_init_sized((counters), sizeof(muonrt_counters_t))
+
+/** Memory of one rank, in bytes. */
+typedef struct muonrt_memory {
+  /** Size of the struct in bytes; set by muonrt_memory_init(). */
+  uint32_t struct_size;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+
+  /** Planned: buffers of the messages that are sent and received in a step. */
+  int64_t message_bytes;
+
+  /** Planned: returned updates and summed gradients, which a step keeps until its vote. */
+  int64_t staged_bytes;
+
+  /** Planned: gathered matrices and iterates of Newton-Schulz. */
+  int64_t scratch_bytes;
+
+  /** Planned: `message_bytes` of the steps between full steps; 0 if no group has a block period. */
+  int64_t block_message_bytes;
+
+  /** Planned: `staged_bytes` of these steps. */
+  int64_t block_staged_bytes;
+
+  /** Planned: `scratch_bytes` of these steps. */
+  int64_t block_scratch_bytes;
+
+  /** Planned: results of the consistency check. On CUDA a part of them is pinned host memory. */
+  int64_t check_bytes;
+
+  /** Planned: momentum, moments, and master weights that the caller has not provided. */
+  int64_t state_bytes;
+
+  /**
+   * Allocated now: `allocated_bytes` of muonrt_counters_t. Beyond the planned bytes it includes
+   * tables, alignment, and workspace of the device's product library.
+   */
+  int64_t allocated_bytes;
+
+  /** Host memory that muonrt_optimizer_save_reserve() has allocated; not in `allocated_bytes`. */
+  int64_t save_bytes;
+} muonrt_memory_t;
+
+/**
+ * Sets every field of `memory` to its default.
+ *
+ * Call it through the macro muonrt_memory_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] memory  The struct to fill; NULL is accepted.
+ * @param[in]  size    Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size);
+#define muonrt_memory_init(memory) muonrt_memory_init_sized((memory), sizeof(muonrt_memory_t))
+
+/**
+ * Gets the memory of this rank: the planned bytes that muonrt_optimizer_describe_plan() prints in
+ * its row of this rank, and the bytes that are allocated now.
+ *
+ * The call computes the traffic of all ranks, so do not call it in every step.
+ *
+ * Threads: one at a time per optimizer. Collective: no.
+ *
+ * @param[out] memory     The memory. Call muonrt_memory_init() on it first.
+ * @param[in]  optimizer  The optimizer.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `memory` is not initialized;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_get_memory(muonrt_memory_t* memory,
+                                                       const muonrt_optimizer_t* optimizer);
 
 /**
  * Prints the plan: owners, chunks, bytes, memory and balance.

@@ -17,6 +17,7 @@
 #include "muonrt/allocator.h"
 #include "muonrt/base.h"
 #include "muonrt/checkpoint.h"
+#include "muonrt/checkpoint_reader.h"
 #include "muonrt/comm.h"
 #include "muonrt/distributed.h"
 #include "muonrt/group.h"

@@ -9,11 +9,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "muonrt/checkpoint_reader.hpp"
+#include "muonrt/error.hpp"
 #include "muonrt/muonrt.h"
 
 #if !MUONRT_VERSION_AT_LEAST(0, 1, 0)
@@ -24,59 +25,12 @@ namespace muonrt {
 // The version is a part of the symbols' names, so that a program can also link a static libmuonrt.
 inline namespace v0 {
 
-/// A call returned an error. what() contains the status and the text of muonrt_get_last_error().
-class Error : public std::runtime_error {
- public:
-  /// @param status  The status of the call that failed last on this thread.
-  explicit Error(muonrt_status_t status)
-      : std::runtime_error(std::string(muonrt_status_get_name(status)) + ": " +
-                           muonrt_get_last_error()),
-        status_(status) {}
-  /// @return The status, one of MUONRT_ERROR_*.
-  muonrt_status_t status() const noexcept { return status_; }
-
- private:
-  muonrt_status_t status_;
-};
-
-/// Returns `status` if it is MUONRT_OK or MUONRT_SKIPPED, otherwise throws Error.
-inline muonrt_status_t check(muonrt_status_t status) {
-  if (status != MUONRT_OK && status != MUONRT_SKIPPED) throw Error(status);
-  return status;
-}
-
 namespace detail {
 struct Delete {
   void operator()(muonrt_comm_t* p) const noexcept { muonrt_comm_destroy(p); }
   void operator()(muonrt_optimizer_t* p) const noexcept { muonrt_optimizer_destroy(p); }
   void operator()(muonrt_thread_group_t* p) const noexcept { muonrt_thread_group_destroy(p); }
 };
-
-/// The value that `call(&value, arguments...)` writes.
-template <class T, class Call, class... Arguments>
-T value(Call call, Arguments... arguments) {
-  T out{};
-  check(call(&out, arguments...));
-  return out;
-}
-
-/// The whole text that `call(buffer, capacity, needed)` writes.
-template <class Call>
-std::string text(Call call) {
-  int64_t needed = 0;
-  check(call(nullptr, 0, &needed));
-  std::string out(static_cast<std::string::size_type>(needed), '\0');
-  check(call(&out[0], needed + 1, &needed));
-  return out;
-}
-
-/// A struct whose fields have their defaults.
-template <class T>
-T filled(void (*init)(T*, uint32_t)) {
-  T out;
-  init(&out, sizeof out);
-  return out;
-}
 }  // namespace detail
 
 /// A communicator; see muonrt/comm.h. Movable; the destructor calls muonrt_comm_destroy().
@@ -85,40 +39,26 @@ class Comm {
   /// Takes ownership of a handle, for example from muonrt_comm_create_mpi().
   explicit Comm(muonrt_comm_t* handle) : handle_(handle) {}
   /// One rank; muonrt_comm_create_self().
-  static Comm self() {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_self(&handle));
-    return Comm(handle);
-  }
+  static Comm self() { return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_self)); }
   /// Rank `rank` of a group of threads; muonrt_comm_create_thread().
   static Comm thread(muonrt_thread_group_t* group, int32_t rank) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_thread(&handle, group, rank));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_thread, group, rank));
   }
   /// Ranks that connect over TCP; muonrt_comm_create_tcp().
   static Comm tcp(const muonrt_tcp_options_t& options) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_tcp(&handle, &options));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_tcp, &options));
   }
   /// Ranks that find each other in a shared folder; muonrt_comm_create_folder().
   static Comm folder(const muonrt_folder_options_t& options) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_folder(&handle, &options));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_folder, &options));
   }
   /// For GPU memory, through NCCL; muonrt_comm_create_nccl().
   static Comm nccl(const Comm& host, const muonrt_nccl_options_t& options) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_nccl(&handle, host.get(), &options));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_nccl, host.get(), &options));
   }
   /// For GPU memory, through host memory; muonrt_comm_create_staged().
   static Comm staged(const Comm& host, int32_t device_index) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_staged(&handle, host.get(), device_index));
-    return Comm(handle);
+    return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_staged, host.get(), device_index));
   }
 
   /// @return This rank; muonrt_comm_get_rank().
@@ -163,9 +103,7 @@ class ThreadGroup {
  public:
   /// A group of `size` ranks; muonrt_thread_group_create().
   explicit ThreadGroup(int32_t size) {
-    muonrt_thread_group_t* handle = nullptr;
-    check(muonrt_thread_group_create(&handle, size));
-    handle_.reset(handle);
+    handle_.reset(detail::value<muonrt_thread_group_t*>(muonrt_thread_group_create, size));
   }
   /// @return The communicator of rank `rank`. Create it once per rank; it may outlive the group.
   Comm comm(int32_t rank) { return Comm::thread(handle_.get(), rank); }
@@ -292,6 +230,11 @@ class Optimizer {
     check(muonrt_optimizer_recover(get(), survivors.get(), &recovery));
     return recovery;
   }
+  /// Copies all parameters and state of `from`; muonrt_optimizer_copy_state(). Collective.
+  /// @param from  The old optimizer; NULL on ranks that have none.
+  void copy_state_from(Optimizer* from) {
+    check(muonrt_optimizer_copy_state(get(), from ? from->get() : nullptr));
+  }
 
   /// @return The index of the parameter with this name; muonrt_optimizer_find_param().
   int64_t find_param(const std::string& name) const {
@@ -382,6 +325,12 @@ class Optimizer {
   muonrt_counters_t counters() const {
     auto out = detail::filled(muonrt_counters_init_sized);
     check(muonrt_optimizer_get_counters(&out, get()));
+    return out;
+  }
+  /// @return The memory of this rank; muonrt_optimizer_get_memory().
+  muonrt_memory_t memory() const {
+    auto out = detail::filled(muonrt_memory_init_sized);
+    check(muonrt_optimizer_get_memory(&out, get()));
     return out;
   }
   /// @return The handle; it still belongs to this object.

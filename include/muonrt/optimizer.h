@@ -36,7 +36,7 @@ enum muonrt_device { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 /** A kind of state of a parameter (muonrt/state.h), or the parameter itself. */
 typedef int32_t muonrt_state_kind_t;
 enum muonrt_state_kind {
-  /** The parameter itself; used only in muonrt/health.h. */
+  /** The parameter itself; used only in muonrt/health.h and muonrt/checkpoint_reader.h. */
   MUONRT_STATE_PARAM = -1,
 
   /** The momentum of Muon, or the first moment of AdamW. */

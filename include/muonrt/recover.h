@@ -1,6 +1,7 @@
 /**
  * @file muonrt/recover.h
- * Recovery after a failed step: brings the surviving ranks to the same state.
+ * Recovery after a failed step: brings the surviving ranks to the same state, and copies it to a
+ * new optimizer.
  */
 #ifndef MUONRT_RECOVER_H
 #define MUONRT_RECOVER_H
@@ -118,6 +119,55 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
 MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer,
                                                     muonrt_comm_t* survivors,
                                                     muonrt_recovery_t* recovery);
+
+/**
+ * Copies the parameters and the whole state of one optimizer to another one, which may have other
+ * ranks, another mesh and other layouts.
+ *
+ * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks, and
+ * new ones if there are any, then call this function. It sets the parameters in the buffers of
+ * `to`, momentum and moments, master weights, remainders, the number of committed steps, the update
+ * counts, the seed and the keys of stochastic rounding. The result has the same bits as if `from`
+ * had saved a checkpoint with its parameters and `to` had loaded it. Everything else of the
+ * training, such as the data loader, remains the caller's task.
+ *
+ * The elements that a rank of `to` holds may come from any rank that passes `from`. All of them
+ * must still exist: with replicas, on a rank that survived.
+ *
+ * Both optimizers must have the same parameters with the same dtypes and kinds of state. A
+ * parameter's buffer of `to` may be that of `from` only if this rank holds the same elements in
+ * both; otherwise it must be other memory.
+ *
+ * Besides the state itself, a rank needs memory for the list of all shards of `from`, and for about
+ * 64 MiB of elements, or 256 KiB for each rank of `to` if this is more.
+ *
+ * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; the timeout
+ * of `to` limits every wait.
+ *
+ * @param[in] to    The new optimizer.
+ * @param[in] from  This rank of the old optimizer, which may be one in which a step has failed; it
+ *                  does not change. NULL: this rank has none.
+ *
+ * @return MUONRT_OK, or an error. The following error is returned only on the rank concerned, and
+ * the other ranks wait for this rank until the timeout:
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `to` is invalid.
+ *
+ * The following errors are returned on every rank, and nothing has changed:
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `from` is invalid, is `to`, or is NULL on every rank; it has
+ *     other parameters, dtypes or kinds of state; memory overlaps; or elements are lost, of which
+ *     the message names the parameter, the kind and the first index.
+ *   - MUONRT_ERROR_INVALID_STATE: `to` is unusable or saves in the background, or the state of
+ *     `from` is not finite.
+ *   - MUONRT_ERROR_MISMATCH: the ranks pass ranks of different optimizers, or the numbers of
+ *     committed steps, update counts or settings of `from` differ between ranks.
+ *   - MUONRT_ERROR_TORN: a step of `from` has partly changed the parameters.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ *
+ * After the following errors `to` is unusable, and its state may be partly written:
+ *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_copy_state(muonrt_optimizer_t* to,
+                                                       muonrt_optimizer_t* from);
 
 #ifdef __cplusplus
 }

@@ -15,26 +15,25 @@ extern "C" {
 #endif
 
 /**
- * Rules for muonrt_routing_resolve(). Call muonrt_routing_init() before you set fields.
+ * Keys for muonrt_routing_resolve(), in addition to its own rule. Call muonrt_routing_init() before
+ * you set fields.
  *
- * A key matches a parameter if the parameter's normalized name contains it; for example, "norm"
- * matches "layers.0.input_layernorm.weight". See muonrt_name_normalize(). Keys must not be empty.
+ * A key matches a parameter if the words of the key follow each other in the words of the
+ * parameter's normalized name; for example, "side_net" matches "layers.0.sideNet2.weight", but not
+ * "inside_net.weight". muonrt_routing_resolve() describes words. Keys must not be empty.
  */
 typedef struct muonrt_routing {
   /** Size of the struct in bytes; set by muonrt_routing_init(). */
   uint32_t struct_size;
 
-  /** Number of `adamw_keys`. Default: 7. */
+  /** Number of `adamw_keys`. Default: 0. */
   int32_t n_adamw_keys;
 
-  /**
-   * Keys of parameters for AdamW. Default: "embed", "lm_head", "output.weight", "norm", "wte",
-   * "wpe", "e_score_correction_bias".
-   */
+  /** Keys of parameters for AdamW. Default: NULL, which means none. */
   const char* const* adamw_keys;
 
   /**
-   * Keys of stacks of experts: parameters of three dimensions, experts x rows x columns. Default:
+   * Keys of stacks of matrices: parameters of three dimensions, stack x rows x columns. Default:
    * NULL, which means none.
    */
   const char* const* expert_keys;
@@ -63,18 +62,37 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
 /**
  * Chooses the role and the view of a parameter by its name and number of dimensions.
  *
- * The first rule that applies decides:
+ * Example: "model.layers.0.mlp.down_proj.weight" is a matrix for Muon, "lm_head.weight" is for
+ * AdamW, and "model.layers.0.mlp.experts.down_proj" with three dimensions is a stack for Muon.
+ *
+ * The function reads whole words. Words end at `.`, `/`, `_` and other characters that are neither
+ * letters nor digits, and before a capital of camelCase; digits at their end do not count. The last
+ * words of the module that the parameter belongs to matter most: "embed_tokens" is an embedding,
+ * but "embed_proj" is a projection. The adapters of peft have the role of the module that they
+ * adapt. The first rule that applies decides:
  *   1. Fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE.
- *   2. Two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE.
- *   3. Three dimensions, and an expert key matches: MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
- *   4. Otherwise the function returns an error. Add an expert key or an AdamW key, or choose the
+ *   2. The name is that of an embedding ("wte", "embed_tokens", "patch_embed.proj", "shared"), an
+ *      output head ("lm_head", "classifier", "score", "to_logits", "predictions.decoder"), a norm,
+ *      a bias, gain or other vector ("A_log", "relative_attention_bias"), learned tokens, positions
+ *      or another table, or a depthwise convolution ("dwconv", "conv1d"): the same. Some names are
+ *      heads only outside of numbered layers and attention: "output", "out", "proj_out",
+ *      "output_layer".
+ *   3. Two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. Routers of experts are matrices.
+ *   4. Three dimensions, and "expert", "experts" or "moe" is in the name or an expert key matches:
+ *      MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
+ *   5. The name is that of a convolution, or a `weight` or `kernel` has four or more dimensions:
+ *      MUONRT_ROLE_MUON, MUONRT_VIEW_FLATTEN.
+ *   6. Otherwise the function returns an error. Add an expert key or an AdamW key, or choose the
  *      role and the view of this parameter yourself.
+ *
+ * The function receives no sizes. Give AdamW what is no matrix: a tensor in which at most one
+ * dimension is greater than 1, and the kernel of a depthwise convolution, whose dimension 1 is 1.
  *
  * Threads: any. Collective: no.
  *
  * @param[out] role     The role; unchanged on error.
  * @param[out] view     The view; unchanged on error.
- * @param[in]  routing  The rules; NULL for the defaults.
+ * @param[in]  routing  The keys; NULL for none.
  * @param[in]  name     The parameter's name; the function normalizes it.
  * @param[in]  ndim     Number of dimensions of the global tensor, >= 0.
  *
@@ -84,6 +102,26 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_routing_resolve(enum muonrt_role* role, enum muonrt_view* view,
+                                                  const muonrt_routing_t* routing, const char* name,
+                                                  int32_t ndim);
+
+/**
+ * Explains the choice of muonrt_routing_resolve(), for example "output head ('lm_head')".
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] buffer    Receives at most `capacity` bytes, including a terminating zero; NULL if
+ *                       `capacity` is 0.
+ * @param[in]  capacity  Size of `buffer` in bytes, >= 0.
+ * @param[out] needed    Length of the whole text without the terminating zero; may be NULL.
+ * @param[in]  routing   The keys; NULL for none.
+ * @param[in]  name      The parameter's name; the function normalizes it.
+ * @param[in]  ndim      Number of dimensions of the global tensor, >= 0.
+ *
+ * @return As muonrt_routing_resolve(). MUONRT_ERROR_INVALID_ARGUMENT also if `capacity` is below 0,
+ *         or `buffer` is NULL and `capacity` is not 0.
+ */
+MUONRT_API muonrt_status_t muonrt_routing_explain(char* buffer, int64_t capacity, int64_t* needed,
                                                   const muonrt_routing_t* routing, const char* name,
                                                   int32_t ndim);
 

@@ -34,7 +34,8 @@ typedef struct muonrt_step_args {
 
   /**
    * Learning rate of all groups: finite, >= 0. The product with all factors must be representable
-   * in f32. Default: NaN, which is rejected, because every step must set a rate.
+   * in f32. Groups of AdamW, and of Muon with MUONRT_SCALE_MATCH_RMS, take the same rate; with
+   * another scale rule set `group_lrs`. Default: NaN, which is rejected.
    */
   double lr;
 
@@ -192,6 +193,19 @@ typedef struct muonrt_step_report {
 
   /** Reserved; 0. */
   int32_t reserved;
+
+  /**
+   * Index of the Muon parameter that the first step has moved most, if the RMS of its update is
+   * above 5% of the RMS of its weights: the learning rate is probably that of another scale rule.
+   * -1 otherwise, and in later steps. Equal on all ranks and meshes.
+   *
+   * The RMS of the update is computed from rate, factors and scale, for a gradient of full rank.
+   * Parameters whose weights or gradient are zero are left out.
+   */
+  int64_t large_update_param;
+
+  /** RMS of that update divided by the RMS of the weights before the step; 0 if there is none. */
+  double large_update_ratio;
 } muonrt_step_report_t;
 
 /**

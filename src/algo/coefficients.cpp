@@ -202,7 +202,7 @@ const char* name_of(CoefficientFamily family) {
     case CoefficientFamily::kKellerJordan:
       return "keller_jordan";
     case CoefficientFamily::kYouJiacheng:
-      return "you";
+      return "you_jiacheng";
     case CoefficientFamily::kCans:
       return "cans";
     case CoefficientFamily::kDeepSeekV4:

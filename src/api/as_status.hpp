@@ -47,7 +47,7 @@ MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
 /// Requires that `pointer` is not null. Errors: INVALID_ARGUMENT naming function and argument.
 inline void require_pointer(const void* pointer, const char* function, const char* argument) {
   MUONRT_REQUIRE(pointer, Status::kInvalidArgument, function, ": ", argument,
-                 " is null; pass a valid pointer");
+                 " is NULL; pass a valid pointer");
 }
 
 /// Writes `text` to the buffer of the caller, at most `capacity` bytes including a terminating

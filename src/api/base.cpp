@@ -1,12 +1,15 @@
 #include "muonrt/base.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "api/as_status.hpp"
 #include "backend/cuda_device.hpp"
 #include "base/json.hpp"
+#include "base/log.hpp"
 #include "build_info.hpp"
 #include "host/host_device.hpp"
 
@@ -34,7 +37,7 @@ void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t
   MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, "capacity is ", capacity,
                  ", but must be 0 or more; pass the size of the buffer in bytes");
   MUONRT_REQUIRE(buffer || capacity == 0, Status::kInvalidArgument,
-                 "buffer is null, but its capacity is ", capacity, "; pass a buffer or capacity 0");
+                 "buffer is NULL, but its capacity is ", capacity, "; pass a buffer or capacity 0");
   if (needed) *needed = static_cast<int64_t>(text.size());
   if (capacity == 0) return;
   const size_t length = std::min(text.size(), static_cast<size_t>(capacity) - 1);
@@ -58,6 +61,25 @@ muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* messag
   return api::as_status([&] {
     api::set_last_error(message ? message : "");
     return static_cast<Status>(status);
+  });
+}
+
+muonrt_status_t muonrt_set_log(muonrt_log_function_t function, void* state,
+                               enum muonrt_log_level level) {
+  return api::as_status([&] {
+    // A C program may pass any number, and loading such a number as an enum is undefined.
+    const auto value = std::bit_cast<int32_t>(level);
+    MUONRT_REQUIRE(value >= MUONRT_LOG_OFF && value <= MUONRT_LOG_DEBUG, Status::kInvalidArgument,
+                   "muonrt_set_log: level is ", value,
+                   ", but must be between 0 (off) and 4 (debug); use one of these");
+    LogFunction call;
+    if (function) {
+      call = [function, state](LogLevel of, const char* message) {
+        function(state, static_cast<enum muonrt_log_level>(of), message);
+      };
+    }
+    set_log(std::move(call), static_cast<LogLevel>(value));
+    return Status::kOk;
   });
 }
 

@@ -16,12 +16,18 @@ SaveSettings read_options(const muonrt_save_options_t* given) {
   muonrt_save_options_t o;
   muonrt_save_options_init(&o);
   if (given) o = api::read_struct(given, o, "save options");
-  MUONRT_REQUIRE(o.with_params == 0 || o.with_params == 1, kInvalidArg,
-                 "save options: with_params is ", o.with_params,
-                 ", but must be 0 or 1; set it to one of these");
+  const auto flag = [](const char* name, int32_t value) {
+    MUONRT_REQUIRE(value == 0 || value == 1, kInvalidArg, "save options: ", name, " is ", value,
+                   ", but must be 0 or 1; set it to one of these");
+    return value == 1;
+  };
+  const bool with = flag("with_params", o.with_params),
+             without = flag("without_params", o.without_params);
+  MUONRT_REQUIRE(!with || !without, kInvalidArg,
+                 "save options: with_params and without_params are 1; set one of them to 0");
   MUONRT_REQUIRE(o.keep >= 1, kInvalidArg, "save options: keep is ", o.keep,
                  ", but must be 1 or more, because it counts this checkpoint; set it to 1");
-  return {o.with_params == 1, o.keep};
+  return {!without, o.keep, flag("overwrite", o.overwrite)};
 }
 
 LoadSettings read_options(const muonrt_load_options_t* given) {
@@ -80,7 +86,7 @@ muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char*
   return as_status([&] {
     const FolderCall call(optimizer, "muonrt_optimizer_save", folder, options);
     Files files;
-    save_state(call.optimizer, call.folder, call.settings, files);
+    optimizer->saved = save_state(call.optimizer, call.folder, call.settings, files);
     return Status::kOk;
   });
 }
@@ -103,7 +109,7 @@ muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const
     const FolderCall call(optimizer, "muonrt_optimizer_save_begin", folder, options, [&] {
       if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
     });
-    optimizer->saving->begin(call.optimizer, call.folder, call.settings);
+    optimizer->saved = optimizer->saving->begin(call.optimizer, call.folder, call.settings);
     return Status::kOk;
   });
 }

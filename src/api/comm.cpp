@@ -23,7 +23,7 @@ muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
   return as_status([&] {
     require_pointer(comm, function, "comm");
     *comm = nullptr;
-    *comm = api::release_handle(std::make_unique<muonrt_comm>(make()));
+    *comm = api::release_comm(std::make_unique<muonrt_comm>(make()));
     return Status::kOk;
   });
 }

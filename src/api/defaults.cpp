@@ -117,7 +117,12 @@ void muonrt_step_report_init_sized(muonrt_step_report_t* report, uint32_t size) 
   muonrt::fill_sized(report, size, [](muonrt_step_report_t& out) {
     out.nonfinite_rank = -1;
     out.nonfinite_param = -1;
+    out.large_update_param = -1;
   });
+}
+
+void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size) {
+  muonrt::fill_sized(memory, size);
 }
 
 void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size) {
@@ -131,6 +136,14 @@ void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint32_t size) {
 void muonrt_save_options_init_sized(muonrt_save_options_t* options, uint32_t size) {
   muonrt::fill_sized(options, size,
                      [](muonrt_save_options_t& out) { out.keep = muonrt::SaveSettings().keep; });
+}
+
+void muonrt_checkpoint_info_init_sized(muonrt_checkpoint_info_t* info, uint32_t size) {
+  muonrt::fill_sized(info, size);
+}
+
+void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* tensor, uint32_t size) {
+  muonrt::fill_sized(tensor, size);
 }
 
 void muonrt_load_options_init_sized(muonrt_load_options_t* options, uint32_t size) {

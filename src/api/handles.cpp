@@ -3,13 +3,14 @@
 #include <unistd.h>
 
 #include "api/as_status.hpp"
+#include "base/log.hpp"
 
 namespace muonrt::api {
 
 namespace {
 
 constexpr HandleKind kKinds[] = {HandleKind::kComm, HandleKind::kThreadGroup,
-                                 HandleKind::kOptimizer};
+                                 HandleKind::kOptimizer, HandleKind::kCheckpoint};
 
 const char* name_of(HandleKind kind) {
   switch (kind) {
@@ -19,6 +20,8 @@ const char* name_of(HandleKind kind) {
       return "a thread group";
     case HandleKind::kOptimizer:
       return "an optimizer";
+    case HandleKind::kCheckpoint:
+      return "a checkpoint";
   }
   return "no handle of muonrt";
 }
@@ -41,6 +44,15 @@ void require_kind(uint64_t magic, HandleKind kind, const char* function, const c
 }
 
 }  // namespace
+
+muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept {
+  const CommBody& body = *comm->body;
+  log(LogLevel::kInfo, [&] {
+    return cat("rank ", body.host.rank(), ": communicator created (",
+               body.device ? body.device->describe() : body.host.describe(), ")");
+  });
+  return release_handle(std::move(comm));
+}
 
 HandleHeader::HandleHeader(HandleKind kind) : magic(value_of(kind)), process(getpid()) {}
 

@@ -10,6 +10,7 @@
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
 #include "state/background_save.hpp"
+#include "state/checkpoint_reader.hpp"
 
 // A handle has a head and a body. The head is never freed, so the library can detect a destroyed
 // handle, or a handle of the wrong type, without reading freed memory.
@@ -20,6 +21,7 @@ enum class HandleKind : uint64_t {
   kComm = 0x6d6d6f632d72756d,
   kThreadGroup = 0x7075672d72756d67,
   kOptimizer = 0x74706f2d72756d6f,
+  kCheckpoint = 0x706b632d72756d6f,
 };
 
 struct HandleHeader {
@@ -49,6 +51,7 @@ void check_handle(const HandleHeader* head, HandleKind kind, const char* functio
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
+/// A communicator's transport for host memory and, if it has one, the Comm for GPU memory.
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 
@@ -104,6 +107,11 @@ struct muonrt_comm {
   std::unique_ptr<muonrt::api::CommBody> body;
 };
 
+namespace muonrt::api {
+/// Returns the handle to the caller, and logs the communicator.
+muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept;
+}  // namespace muonrt::api
+
 struct muonrt_thread_group {
   static constexpr auto kKind = muonrt::api::HandleKind::kThreadGroup;
   explicit muonrt_thread_group(muonrt::ThreadGroup group)
@@ -122,5 +130,14 @@ struct muonrt_optimizer {
   std::unique_ptr<muonrt::BackgroundSave> saving;  // null until a save is reserved or begun
   // Of the last muonrt_optimizer_get_state_shards().
   std::unique_ptr<muonrt::api::BorrowedStorage> state_shards;
-  std::string load_notes;  // of the last load
+  std::string load_notes;    // of the last load
+  muonrt::SavedBytes saved;  // of the last save
+};
+
+struct muonrt_checkpoint {
+  static constexpr auto kKind = muonrt::api::HandleKind::kCheckpoint;
+  static constexpr const char* kArgument = "checkpoint";
+
+  muonrt::api::HandleHeader head{kKind};
+  std::unique_ptr<muonrt::CheckpointReader> body;
 };

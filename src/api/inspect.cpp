@@ -70,7 +70,32 @@ muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* counters,
     out.exchanges = o.comm().exchanges();
     out.bytes_sent = o.comm().bytes_sent();
     out.orthogonalized = o.orthogonalized();
+    out.saved_bytes = optimizer->saved.all;
+    out.saved_param_bytes = optimizer->saved.params;
     api::write_struct(counters, out, "counters");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_get_memory(muonrt_memory_t* memory,
+                                            const muonrt_optimizer_t* optimizer) {
+  return as_status([&] {
+    const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_memory");
+    require_pointer(memory, "muonrt_optimizer_get_memory", "memory");
+    const PlannedMemory planned = o.planned_memory();
+    muonrt_memory_t out;
+    muonrt_memory_init(&out);
+    out.message_bytes = planned.full.message_bytes;
+    out.staged_bytes = planned.full.staged_bytes;
+    out.scratch_bytes = planned.scratch;
+    out.block_message_bytes = planned.block.message_bytes;
+    out.block_staged_bytes = planned.block.staged_bytes;
+    out.block_scratch_bytes = planned.block_scratch;
+    out.check_bytes = o.check_bytes();
+    out.state_bytes = planned.full.state_bytes;
+    out.allocated_bytes = o.device().allocated_bytes();
+    out.save_bytes = optimizer->saving ? optimizer->saving->reserved_bytes() : 0;
+    api::write_struct(memory, out, "memory");
     return Status::kOk;
   });
 }

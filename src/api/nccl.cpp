@@ -52,7 +52,7 @@ muonrt_comm_t* over(HostComm& host, Make make) {
                      bootstrap = make_bootstrap(std::move(its));
                    });
   out->body->device = make(std::move(bootstrap));
-  return api::release_handle(std::move(out));
+  return api::release_comm(std::move(out));
 }
 
 /// If the build of a rank has no CUDA, `refuse` throws there, and all ranks return its error before

@@ -48,6 +48,8 @@ muonrt_step_report_t to_c(const StepReport& r) {
   out.has_health = r.has_health;
   out.enqueue_seconds = r.enqueue_seconds;
   out.transport_overflow = r.transport_overflow;
+  out.large_update_param = r.large_update.param;
+  out.large_update_ratio = r.large_update.ratio;
   return out;
 }
 

@@ -133,7 +133,7 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
     std::vector<std::string> names;
     for (int i = 0; m.names && i < m.ndim; ++i) {
       MUONRT_REQUIRE(m.names[i], kInvalidArg, who, ": mesh name ", i,
-                     " is null; name it or pass no names");
+                     " is NULL; name it or pass no names");
       names.emplace_back(m.names[i]);
       for (const char c : names.back()) {
         MUONRT_REQUIRE(!is_control(c), kInvalidArg, who, ": mesh name ", i,
@@ -168,7 +168,7 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
                           const std::string& who) {
   MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS, kInvalidArg, who, ": ndim is ", ndim,
                  ", but must be between 0 and ", MUONRT_MAX_DIMS, "; pass the number of sizes");
-  MUONRT_REQUIRE(shape || ndim == 0, kInvalidArg, who, ": shape is null; pass ", ndim, " sizes");
+  MUONRT_REQUIRE(shape || ndim == 0, kInvalidArg, who, ": shape is NULL; pass ", ndim, " sizes");
   const std::vector<int64_t> sizes(shape, shape + ndim);
   for (const int64_t n : sizes) {
     MUONRT_REQUIRE(n >= 0, kInvalidArg, who, ": shape is ", sizes,

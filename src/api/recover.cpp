@@ -4,6 +4,8 @@
 #include "api/handles.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
+#include "optimizer/agreement.hpp"
+#include "state/copy/copy_state.hpp"
 
 using namespace muonrt;
 
@@ -30,6 +32,24 @@ muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_c
     out.outcome = static_cast<int32_t>(done.outcome);
     out.step = done.steps;
     if (recovery) api::write_struct(recovery, out, "recovery");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_copy_state(muonrt_optimizer_t* to, muonrt_optimizer_t* from) {
+  return api::as_status([&] {
+    const char* const who = "muonrt_optimizer_copy_state";
+    Optimizer& target = api::unwrap(to, who, "to");
+    Optimizer* source = nullptr;
+    target.require_usable();
+    run_collectively(target.comm(), [&] {
+      if (from) source = &api::unwrap(from, who, "from");
+      MUONRT_REQUIRE(source != &target, kInvalidArg, who,
+                     ": from is the same optimizer as to; pass the optimizer that has failed");
+      MUONRT_REQUIRE(!to->saving || !to->saving->in_progress(), Status::kInvalidState, who,
+                     ": a save of to is in progress; call muonrt_optimizer_save_wait() first");
+    });
+    copy_state(target, source);
     return Status::kOk;
   });
 }

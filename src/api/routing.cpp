@@ -18,22 +18,22 @@ std::vector<std::string> read_keys(const char* const* keys, int32_t count, const
   std::vector<std::string> out;
   for (int32_t i = 0; i < count; ++i) {
     MUONRT_REQUIRE(keys[i] && *keys[i], Status::kInvalidArgument, "routing: ", what, "[", i,
-                   "] is ", keys[i] ? "empty" : "null",
-                   ", and an empty text would match every name; set a text");
+                   "] is ", keys[i] ? "empty" : "null", ", which matches no name; set a text");
     out.push_back(keys[i]);
   }
   return out;
 }
 
-/// The default keys as an array of C strings.
-const std::vector<const char*>& default_keys() {
-  static const std::vector<std::string> texts = RoutingRules::default_adamw_keys();
-  static const std::vector<const char*> pointers = [] {
-    std::vector<const char*> out;
-    for (const std::string& text : texts) out.push_back(text.c_str());
-    return out;
-  }();
-  return pointers;
+RoutingRules read_rules(const muonrt_routing_t* routing) {
+  RoutingRules out;
+  if (routing) {
+    muonrt_routing_t defaults;
+    muonrt_routing_init(&defaults);
+    const auto r = api::read_struct(routing, defaults, "routing");
+    out.adamw_keys = read_keys(r.adamw_keys, r.n_adamw_keys, "adamw_keys");
+    out.expert_keys = read_keys(r.expert_keys, r.n_expert_keys, "expert_keys");
+  }
+  return out;
 }
 
 }  // namespace
@@ -41,13 +41,7 @@ const std::vector<const char*>& default_keys() {
 extern "C" {
 
 void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size) {
-  muonrt::fill_sized(routing, size, [](muonrt_routing_t& out) {
-    as_status([&] {
-      out.adamw_keys = default_keys().data();
-      out.n_adamw_keys = static_cast<int32_t>(default_keys().size());
-      return Status::kOk;
-    });
-  });
+  muonrt::fill_sized(routing, size, [](muonrt_routing_t&) {});
 }
 
 muonrt_status_t muonrt_routing_resolve(enum muonrt_role* role, enum muonrt_view* view,
@@ -57,17 +51,19 @@ muonrt_status_t muonrt_routing_resolve(enum muonrt_role* role, enum muonrt_view*
     require_pointer(role, "muonrt_routing_resolve", "role");
     require_pointer(view, "muonrt_routing_resolve", "view");
     require_pointer(name, "muonrt_routing_resolve", "name");
-    RoutingRules rules;
-    if (routing) {
-      muonrt_routing_t defaults;
-      muonrt_routing_init(&defaults);
-      const auto r = api::read_struct(routing, defaults, "routing");
-      rules.adamw_keys = read_keys(r.adamw_keys, r.n_adamw_keys, "adamw_keys");
-      rules.expert_keys = read_keys(r.expert_keys, r.n_expert_keys, "expert_keys");
-    }
-    const Route found = route(rules, name, ndim);
+    const Route found = route(read_rules(routing), name, ndim);
     *role = static_cast<enum muonrt_role>(found.role);
     *view = static_cast<enum muonrt_view>(found.view);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_routing_explain(char* buffer, int64_t capacity, int64_t* needed,
+                                       const muonrt_routing_t* routing, const char* name,
+                                       int32_t ndim) {
+  return as_status([&] {
+    require_pointer(name, "muonrt_routing_explain", "name");
+    api::write_text(route(read_rules(routing), name, ndim).reason, buffer, capacity, needed);
     return Status::kOk;
   });
 }

@@ -78,7 +78,7 @@ muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
     MUONRT_REQUIRE(world >= 1, kInvalidArg, "layout: world is ", world,
                    " (a number of ranks); pass 1 or more");
     MUONRT_REQUIRE(out.kind == MUONRT_LAYOUT_CUTS || out.last_dims, kInvalidArg,
-                   "layout: last_dims is null for kind ", out.kind,
+                   "layout: last_dims is NULL for kind ", out.kind,
                    " (another mesh dimension would join them); name them");
     const auto sub = api::LayoutReader(world).mesh(out.mesh, "layout");
     std::vector<std::vector<int32_t>> all;

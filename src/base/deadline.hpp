@@ -23,4 +23,8 @@ class Deadline {
   Clock::time_point at_;
 };
 
+inline double seconds_since(Deadline::Clock::time_point start) {
+  return std::chrono::duration<double>(Deadline::Clock::now() - start).count();
+}
+
 }  // namespace muonrt

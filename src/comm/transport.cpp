@@ -11,6 +11,7 @@
 #include "base/checked.hpp"
 #include "base/deadline.hpp"
 #include "base/float_order.hpp"
+#include "base/log.hpp"
 #include "base/text.hpp"
 
 namespace muonrt {
@@ -84,9 +85,16 @@ void Transport::fail() {
 }
 
 bool Transport::keep(const Error& error) {
-  const std::lock_guard lock(error_mutex_);
-  if (error_) return false;
-  error_ = error;
+  {
+    const std::lock_guard lock(error_mutex_);
+    if (error_) return false;
+    error_ = error;
+  }
+  log(LogLevel::kError, [&] {
+    return cat("rank ", rank_, ": a communicator has failed (", name(), ", ", size_,
+               size_ == 1 ? " rank): " : " ranks): ", status_name(error.status()), ": ",
+               error.message());
+  });
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/checked.hpp"
+#include "base/log.hpp"
 #include "base/signal_mask.hpp"
 #include "host/host_ops.hpp"
 #include "host/stream_scheduler.hpp"
@@ -16,6 +17,12 @@ constexpr int32_t kHostIndex = -1;  // the device index that the caller's alloca
 
 std::unique_ptr<HostOps> make_ops(HostDevice& device, const HostDeviceOptions& options) {
   const SignalMask mask;
+  if (!options.portable_gemm && &default_kernel() == &portable_kernel())
+    log(LogLevel::kWarning, [] {
+      return std::string(
+          "products use portable loops, which are slow, because this build has no oneDNN or oneDNN "
+          "does not support this processor");
+    });
   return std::make_unique<HostOps>(device, options.threads,
                                    options.portable_gemm ? portable_kernel() : default_kernel(),
                                    best_isa());

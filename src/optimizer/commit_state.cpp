@@ -139,7 +139,12 @@ void CommitState::require_usable() const {
   throw make_error(Status::kInvalidState, front, status, ": ", fatal_error_->message(), "); ",
                    steps_,
                    " steps are committed on all surviving ranks; create a new optimizer on these "
-                   "ranks from the state of this one");
+                   "ranks and call muonrt_optimizer_copy_state()");
+}
+
+void CommitState::require_whole(const char* what) const {
+  MUONRT_REQUIRE(!torn_, Status::kTorn, what, ": a step is torn after ", steps_,
+                 " committed steps, so parameters and state are partly updated; load a checkpoint");
 }
 
 void CommitState::agree_on_steps(Comm& comm, int period) {

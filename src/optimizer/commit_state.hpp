@@ -53,6 +53,9 @@ class CommitState {
 
   /// Errors: INVALID_STATE if an earlier step has ended the optimizer.
   void require_usable() const;
+  /// Errors: TORN if a step has ended torn.
+  void require_whole(const char* what) const;
+  uint64_t identity() const { return identity_; }
   /// Compares the step numbers of all ranks. Call it before a step if there are two plans: ranks
   /// with different step numbers could take different plans, whose exchanges do not match, so the
   /// vote would be too late. Collective.

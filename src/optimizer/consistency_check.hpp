@@ -55,6 +55,8 @@ class ConsistencyCheck {
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);
 
+  const FiniteCheck& finite_check() const { return finite_; }
+
   /// Names what the step compares between the replicas of a parameter, for the agreement table.
   const char* described(int64_t param) const;
 

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "backend/health.hpp"
 #include "base/checked.hpp"
 
 namespace muonrt {
 
 namespace {
 
-constexpr int64_t kTallies = 6;                     // of a parameter: its data, its kinds of state
+// Tallies of a parameter: its data, its kinds of state, its gradient.
+constexpr int64_t kGradient = 6, kTallies = 7;
 constexpr int64_t kMaxElements = int64_t{1} << 30;  // of one tally
 
 [[noreturn]] void throw_nonfinite(const ParamSettings& p, int64_t tally, int64_t count) {
@@ -57,8 +57,12 @@ void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& se
       }
     };
     ops.fill(stream, tallies_.data(), 0, tallies_.bytes());
-    for (int64_t i = first; i < count; ++i)
-      if (is_due(i)) add(i, 0, params[i].param, params[i].param_dtype, params[i].numel, nullptr);
+    for (int64_t i = first; i < count; ++i) {
+      const ParamView& p = params[i];
+      if (!is_due(i)) continue;
+      add(i, 0, p.param, p.param_dtype, p.numel, nullptr);
+      if (p.active) add(i, kGradient, const_cast<void*>(p.grad), p.grad_dtype, p.grads(), nullptr);
+    }
     for (const StateEntry& entry : state_->entries()) {
       if (!is_due(entry.param)) continue;
       const bool low = entry.kind == StateKind::kRemainder;
@@ -70,9 +74,21 @@ void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& se
   });
   for (int64_t i = first * kTallies; i < count * kTallies; ++i) {
     const int64_t bad = host_tallies_.as<Tally>()[i].nonfinite;
-    if (bad > 0)
+    if (bad > 0 && i % kTallies != kGradient)
       throw_nonfinite(settings.params[static_cast<size_t>(i / kTallies)], i % kTallies, bad);
   }
+}
+
+const Tally& FiniteCheck::weights(int64_t param, const ParamView& view) const {
+  const auto of = [](StateKind kind) { return 1 + static_cast<int64_t>(kind); };
+  const int64_t tally = view.form == WeightForm::kMaster      ? of(StateKind::kMaster)
+                        : view.form == WeightForm::kRemainder ? of(StateKind::kRemainder)
+                                                              : 0;
+  return host_tallies_.as<Tally>()[param * kTallies + tally];
+}
+
+const Tally& FiniteCheck::gradient(int64_t param) const {
+  return host_tallies_.as<Tally>()[param * kTallies + kGradient];
 }
 
 }  // namespace muonrt

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/device.hpp"
+#include "backend/health.hpp"
 #include "backend/scalars.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "optimizer/state.hpp"
@@ -27,6 +28,11 @@ class FiniteCheck {
   /// number of elements.
   void require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
                       const ParamView* params, const std::vector<uint8_t>& due, uint8_t bit) const;
+
+  /// What the last call of require_finite has counted of this rank's f32 weights of a parameter,
+  /// or of its gradient.
+  const Tally& weights(int64_t param, const ParamView& view) const;
+  const Tally& gradient(int64_t param) const;
 
  private:
   Device* device_ = nullptr;

@@ -1,5 +1,6 @@
 #include "optimizer/optimizer.hpp"
 
+#include "base/log.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/pipeline_config.hpp"
 #include "optimizer/problem.hpp"
@@ -42,6 +43,13 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   self.commit_state_.agree_on_identity(*self.comm_);
   run_collectively(*self.comm_,
                    [&] { self.allocate_memory(), self.pipelines_.warm_up(*self.device_); });
+  log(LogLevel::kInfo, [&] {
+    const Plan& plan = self.plan();
+    return cat("rank ", comm.rank(), ": optimizer created (", comm.size(), " ranks, ",
+               self.settings_.params.size(), " parameters, ", plan.matrices().size(), " matrices, ",
+               plan.chunks().size(), " chunks; ", human_bytes(self.device_->allocated_bytes()),
+               " allocated on ", self.device_->describe(), "; ", self.comm_->describe(), ")");
+  });
   return out;
 }
 
@@ -64,6 +72,7 @@ void Optimizer::allocate_memory() {
   written_memory_ = WrittenMemory(settings_, param_tables_.params(), state_);
   consistency_check_ = ConsistencyCheck(*device_, settings_, state_, pipelines_.full_plan(),
                                         param_tables_.params(), rank(), comm_->size());
+  first_update_ = FirstUpdate(pipelines_.full_plan(), comm_->size());
 }
 
 std::string Optimizer::describe(bool json) const {
@@ -71,6 +80,15 @@ std::string Optimizer::describe(bool json) const {
       device_->ops(), settings_.health_every > 0,
       consistency_check_bytes(pipelines_.full_plan(), settings_, device_->host_reaches_memory()),
       json);
+}
+
+PlannedMemory Optimizer::planned_memory() const {
+  return pipelines_.memory(device_->ops(), settings_.health_every > 0, rank());
+}
+
+int64_t Optimizer::check_bytes() const {
+  return consistency_check_bytes(pipelines_.full_plan(), settings_,
+                                 device_->host_reaches_memory())[static_cast<size_t>(rank())];
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {
@@ -138,7 +156,7 @@ void Optimizer::set_data(int64_t param, void* data) {
   ParamSettings& p = settings_.params[static_cast<size_t>(param)];
   const ParamView& view = param_tables_.params()[param];
   MUONRT_REQUIRE(data || view.numel == 0, Status::kInvalidArgument, "param '", p.name,
-                 "': data is null (this rank holds ", view.numel,
+                 "': data is NULL (this rank holds ", view.numel,
                  " elements); pass the local shard");
   const Interval given = interval_of(data, view.numel, view.param_dtype, "data", p.name);
   require_reach(*device_, p.name, "data", data);

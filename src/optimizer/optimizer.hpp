@@ -12,6 +12,7 @@
 #include "base/function_ref.hpp"
 #include "optimizer/commit_state.hpp"
 #include "optimizer/consistency_check.hpp"
+#include "optimizer/first_update.hpp"
 #include "optimizer/methods/qk_clipper.hpp"
 #include "optimizer/methods/written_memory.hpp"
 #include "optimizer/param_tables.hpp"
@@ -73,6 +74,10 @@ class Optimizer {
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
   /// Errors: INVALID_STATE if an earlier call has ended the optimizer.
   void require_usable() const { commit_state_.require_usable(); }
+  /// Errors: TORN if a step has partly changed parameters or state. @param what  for the error.
+  void require_whole(const char* what) const { commit_state_.require_whole(what); }
+  /// A random number, equal on all ranks of this optimizer.
+  uint64_t identity() const { return commit_state_.identity(); }
   /// Ends the optimizer. Later calls return INVALID_STATE with this error in their text.
   void set_fatal_error(const Error& error) { commit_state_.set_fatal_error(error); }
   const HealthReport& health() const { return pipelines_.health(); }
@@ -82,6 +87,10 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan, and the plan of block steps if there is one, as text or JSON.
   std::string describe(bool json) const;
+  /// The bytes of this rank that `describe` prints, except those of the checks.
+  PlannedMemory planned_memory() const;
+  /// The bytes of this rank for the consistency check that `describe` prints.
+  int64_t check_bytes() const;
   /// The pipeline of the last step.
   const Pipeline& pipeline() const { return pipelines_.pipeline(); }
   const Device& device() const { return *device_; }
@@ -102,6 +111,7 @@ class Optimizer {
                          std::optional<Error>& own_error);
   void enqueue(const StepInputs& inputs);
   void wait();
+  void add_first_weights(bool valid);
   std::optional<Error> apply_vote_result(const StepArgs& args,
                                          const std::optional<Error>& own_error, StepReport& report);
   void finish_commit();
@@ -115,6 +125,7 @@ class Optimizer {
   QkClipper qk_clipper_;
   WrittenMemory written_memory_;
   ConsistencyCheck consistency_check_;
+  FirstUpdate first_update_;
   // The destructor ends the streams of the pipelines before the communicator that their tasks use,
   // and both before the memory above.
   std::unique_ptr<Comm> comm_;

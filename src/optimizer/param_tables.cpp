@@ -145,7 +145,7 @@ void ParamTables::choose_active(const OptimizerSettings& settings, const StepArg
     }
     MUONRT_REQUIRE(view.grad || view.grads() == 0 || !view.active, Status::kInvalidArgument,
                    "param '", settings.params[static_cast<size_t>(i)].name,
-                   "': grad is null (it was not announced in inactive_params, and this rank holds ",
+                   "': grad is NULL (it was not announced in inactive_params, and this rank holds ",
                    view.grads(), " elements); bind a gradient or announce it on every rank");
   }
 }

@@ -1,10 +1,7 @@
 #include "optimizer/routing.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <optional>
-
-#include "base/error.hpp"
 
 namespace muonrt {
 
@@ -42,11 +39,6 @@ QkKind kind_of(std::string_view part) {
   return QkKind::kNone;
 }
 
-bool matches(const std::vector<std::string>& keys, const std::string& name) {
-  return std::any_of(keys.begin(), keys.end(),
-                     [&](const std::string& key) { return name.find(key) != std::string::npos; });
-}
-
 }  // namespace
 
 std::string normalize_name(std::string_view name) {
@@ -75,25 +67,6 @@ QkLayer parse_qk_layer(std::string_view name) {
     }
   }
   return out;
-}
-
-std::vector<std::string> RoutingRules::default_adamw_keys() {
-  // Embeddings, the output head, learned gains of norms that are stored as matrices, and routers'
-  // correction biases.
-  return {"embed", "lm_head", "output.weight", "norm", "wte", "wpe", "e_score_correction_bias"};
-}
-
-Route route(const RoutingRules& rules, std::string_view name, int32_t ndim) {
-  MUONRT_REQUIRE(ndim >= 0, Status::kInvalidArgument, "route: '", name, "' has ", ndim,
-                 " dimensions; pass 0 or more");
-  const std::string normalized = normalize_name(name);
-  if (ndim < 2 || matches(rules.adamw_keys, normalized)) return {Role::kAdamW, View::kNone};
-  if (ndim == 2) return {Role::kMuon, View::kNone};
-  MUONRT_REQUIRE(ndim == 3 && matches(rules.expert_keys, normalized), Status::kInvalidArgument,
-                 "route: '", name, "' has ", ndim,
-                 " dimensions, and no rule says what they are (expert keys: ", rules.expert_keys,
-                 "); name a key of 3-D expert stacks, or give it to AdamW");
-  return {Role::kMuon, View::kStack};
 }
 
 }  // namespace muonrt

@@ -25,19 +25,19 @@ struct QkLayer {
 /// kv_b_proj. A component that does not fit into 64 bits is not a number.
 QkLayer parse_qk_layer(std::string_view name);
 
-/// Decides which parameters use Muon. A key matches if the normalized name contains it.
+/// Keys of the caller, next to the built-in rule. A key matches if its words follow each other in
+/// the normalized name: "q_proj" matches "layers.0.q_proj.weight" and "qProj", but not "qq_proj".
 struct RoutingRules {
-  std::vector<std::string> adamw_keys = default_adamw_keys();
+  std::vector<std::string> adamw_keys;
   std::vector<std::string> expert_keys;
-  static std::vector<std::string> default_adamw_keys();
 };
 struct Route {
   Role role = Role::kMuon;
   View view = View::kNone;
+  std::string reason;  // such as "embedding ('embed_tokens')"
 };
-/// Returns AdamW for fewer than two dimensions, or if an AdamW key matches; Muon for other
-/// matrices; Muon with a stack of matrices for three dimensions if an expert key matches. Errors:
-/// INVALID_ARGUMENT for three or more dimensions that no rule covers.
+/// Chooses role and view by the words of the name; routing.h describes the rule. Errors:
+/// INVALID_ARGUMENT if a tensor of three or more dimensions is neither a stack nor a kernel.
 Route route(const RoutingRules& rules, std::string_view name, int32_t ndim);
 
 }  // namespace muonrt

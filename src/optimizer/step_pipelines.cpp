@@ -5,6 +5,7 @@
 #include "base/json.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
+#include "plan/report/traffic.hpp"
 
 namespace muonrt {
 
@@ -82,6 +83,18 @@ std::string StepPipelines::describe(const MatrixRules& rules, bool health,
     out.object([&] { block_plan()->write(out, scratch(*block_plan())); });
   });
   return out.take();
+}
+
+PlannedMemory StepPipelines::memory(const MatrixRules& rules, bool health, int rank) const {
+  const auto number = static_cast<size_t>(rank);
+  PlannedMemory out;
+  out.full = measure_traffic(full_plan()).ranks[number].memory;
+  out.scratch = scratch_bytes(full_plan(), methods_, rules, health)[number];
+  if (!block_plan()) return out;
+  out.block = measure_traffic(*block_plan()).ranks[number].memory;
+  out.block.state_bytes = 0;
+  out.block_scratch = scratch_bytes(*block_plan(), methods_, rules, health)[number];
+  return out;
 }
 
 }  // namespace muonrt

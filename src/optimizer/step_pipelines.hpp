@@ -14,6 +14,12 @@
 
 namespace muonrt {
 
+/// The bytes that a rank allocates according to its plans. Both pipelines have their own memory.
+struct PlannedMemory {
+  MemoryPlan full, block;  // block.state_bytes: 0, because the plans share the state
+  int64_t scratch = 0, block_scratch = 0;
+};
+
 /// The plan and the pipeline of full steps, which orthogonalize whole matrices. If there is a block
 /// period, also the plan and the pipeline of block steps. One of them belongs to the current step.
 class StepPipelines {
@@ -60,6 +66,8 @@ class StepPipelines {
   /// @param checks  consistency_check_bytes().
   std::string describe(const MatrixRules& rules, bool health, std::span<const int64_t> checks,
                        bool json) const;
+  /// The bytes of `rank` that `describe` prints.
+  PlannedMemory memory(const MatrixRules& rules, bool health, int rank) const;
 
  private:
   struct PlannedPipeline {

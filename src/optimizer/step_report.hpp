@@ -16,6 +16,13 @@ struct NonfiniteSource {
   int64_t overflowed = 0;  // 1: the value is finite in f32, but overflows the transport dtype
 };
 
+/// A parameter of Muon that the first step has moved far, and the RMS of its update relative to
+/// that of its weights before.
+struct LargeUpdate {
+  int64_t param = -1;
+  double ratio = 0;
+};
+
 /// What a step did on this rank.
 struct StepReport {
   bool skipped = false;
@@ -30,6 +37,7 @@ struct StepReport {
   double grad_norm = 0;
   int64_t clipped_heads = 0;
   bool has_health = false;  // this step collected statistics
+  LargeUpdate large_update;
 };
 
 /// The statistics of the last step that collected them.

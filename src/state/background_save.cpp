@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "base/log.hpp"
 #include "base/signal_mask.hpp"
 #include "optimizer/agreement.hpp"
 
@@ -9,14 +10,8 @@ namespace muonrt {
 
 namespace {
 
-int64_t bytes_written(const StateShard& shard) {
+int64_t bytes_of(const StateShard& shard) {
   return (shard.write_end - shard.write_begin) * bytes_of(shard.tensor);
-}
-
-int64_t bytes_written(const std::vector<StateShard>& shards) {
-  int64_t out = 0;
-  for (const StateShard& shard : shards) out = checked_add(out, bytes_written(shard));
-  return out;
 }
 
 /// Copies the part of each shard that this rank writes to `memory`, and makes the shards refer to
@@ -24,8 +19,7 @@ int64_t bytes_written(const std::vector<StateShard>& shards) {
 void stage(std::vector<StateShard>& shards, std::vector<unsigned char>& memory, DeviceCopy& copy) {
   unsigned char* to = memory.data();
   for (StateShard& shard : shards) {
-    const int64_t bytes = bytes_written(shard),
-                  skipped = shard.write_begin * bytes_of(shard.tensor);
+    const int64_t bytes = bytes_of(shard), skipped = shard.write_begin * bytes_of(shard.tensor);
     if (bytes == 0) continue;
     copy.read(to, static_cast<const char*>(shard.data) + skipped, bytes);
     shard.data = to;
@@ -43,25 +37,33 @@ BackgroundSave::~BackgroundSave() {
 }
 
 int64_t BackgroundSave::reserve(const Optimizer& optimizer, bool with_params) {
-  const int64_t bytes = bytes_written(local_state_shards(optimizer, with_params));
+  const int64_t bytes = bytes_written(shards_to_save(optimizer, with_params)).all;
   if (bytes > std::ssize(memory_)) memory_ = std::vector<unsigned char>(static_cast<size_t>(bytes));
   return bytes;
 }
 
-void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
-                           const SaveSettings& settings) {
+SavedBytes BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
+                                 const SaveSettings& settings) {
   bool staged = false;
+  SavedBytes out;
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
     // The error of this save until its file is written.
     error_.emplace(Status::kOutOfMemory,
                    "save: out of memory while the file was written; save to the folder again");
-    shards_ = local_state_shards(optimizer, settings.with_params);
+    shards_ = save_->shards(optimizer);
     DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-    staged = bytes_written(shards_) <= std::ssize(memory_);
+    out = bytes_written(shards_);
+    staged = out.all <= std::ssize(memory_);
     if (staged) {
       stage(shards_, memory_, copy);
     } else {
+      log(LogLevel::kWarning, [&] {
+        return cat("rank ", optimizer.rank(),
+                   ": the save is not in the background, because it needs ",
+                   bytes_written(shards_).all, " bytes and ", memory_.size(),
+                   " are reserved; call muonrt_optimizer_save_reserve()");
+      });
       save_->write(shards_, copy);
       error_.reset();
     }
@@ -72,13 +74,17 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
   });
   if (error) save_.reset();
   if (error) throw *error;
-  if (!staged) return;
+  if (!staged) return out;
   try {
     const SignalMask mask;
     thread_ = std::thread([this] { write(); });
   } catch (const std::exception&) {
-    write();  // no thread could be started
+    log(LogLevel::kWarning, [] {
+      return std::string("the save is not in the background: no thread could be started");
+    });
+    write();
   }
+  return out;
 }
 
 void BackgroundSave::write() {

@@ -22,10 +22,11 @@ class BackgroundSave {
   /// Allocates memory for the state that this rank writes, and returns its bytes.
   /// Errors: OUT_OF_MEMORY.
   int64_t reserve(const Optimizer& optimizer, bool with_params);
+  int64_t reserved_bytes() const { return std::ssize(memory_); }
   /// Begins a save. If the reserved memory is too small for the state that this rank writes, it
   /// writes the file before it returns. Must not be called while a save is in progress. Collective.
   /// Errors: as save_state.
-  void begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
+  SavedBytes begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
   /// Waits for the thread and publishes the save, which must be in progress. Collective.
   /// Errors: as save_state.
   void wait();

@@ -45,7 +45,18 @@ std::vector<unsigned char> scaled(std::span<const unsigned char> values, const s
 int32_t other_form(int32_t kind) {
   constexpr auto kMaster = static_cast<int32_t>(StateKind::kMaster),
                  kRemainder = static_cast<int32_t>(StateKind::kRemainder);
-  return kind == kMaster ? kRemainder : kind == kRemainder ? kMaster : -2;
+  return kind == kMaster                                     ? kRemainder
+         : kind == kRemainder || kind == StateTensor::kParam ? kMaster
+                                                             : -2;
+}
+
+std::vector<unsigned char> rounded(std::span<const unsigned char> masters,
+                                   const std::string& dtype) {
+  if (dtype == "F32") return {masters.begin(), masters.end()};
+  std::vector<unsigned char> out(masters.size() / 2);
+  for (size_t i = 0; i * 2 < out.size(); ++i)
+    write_at(out, i, to_bf16(read_at<float>(masters.data(), i)));
+  return out;
 }
 
 SplitWeights split_weights(std::span<const unsigned char> masters) {

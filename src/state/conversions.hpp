@@ -16,9 +16,13 @@ float value_at(const std::string& dtype, const unsigned char* at);
 std::vector<unsigned char> scaled(std::span<const unsigned char> values, const std::string& dtype,
                                   double factor);
 
-/// Returns the kind of state from which this kind can be computed, together with a bf16 parameter:
-/// remainders for master weights and vice versa. -2: none.
+/// Returns the kind of state from which this kind can be computed: master weights for a parameter,
+/// and, together with a bf16 parameter, remainders for master weights and vice versa. -2: none.
 int32_t other_form(int32_t kind);
+
+/// Returns f32 master weights as parameters of this dtype, with the rounding of a step.
+std::vector<unsigned char> rounded(std::span<const unsigned char> masters,
+                                   const std::string& dtype);
 
 /// f32 weights as the bits of bf16 parameters and remainders.
 struct SplitWeights {

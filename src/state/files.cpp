@@ -56,11 +56,14 @@ void hide_from_readers(int file) {
 
 void Files::make_folder(const std::string& path) {
   before("make_folder", path);
-  if (mkdir(path.c_str(), kFolderMode) == 0) {
-    const auto parent = path.find_last_of('/', path.find_last_not_of('/'));
-    return sync_folder(parent == path.npos ? "." : path.substr(0, parent + 1));
+  const auto slash = path.find_last_of('/', path.find_last_not_of('/'));
+  const std::string parent = slash == path.npos ? "." : path.substr(0, slash + 1);
+  int reason = mkdir(path.c_str(), kFolderMode) == 0 ? 0 : errno;
+  if (reason == ENOENT && parent != "." && parent.find_first_not_of('/') != parent.npos) {
+    make_folder(parent);
+    reason = mkdir(path.c_str(), kFolderMode) == 0 ? 0 : errno;
   }
-  const int reason = errno;
+  if (reason == 0) return sync_folder(parent);
   struct stat info;
   if (reason == EEXIST && stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
   fail(path, "made", reason);

@@ -29,7 +29,7 @@ class Files {
  public:
   virtual ~Files() = default;
 
-  /// Creates a folder if it does not exist, and syncs its parent.
+  /// Creates a folder and its parents if they do not exist, and syncs the parent of each new one.
   void make_folder(const std::string& path);
   /// Locks the file until the returned object is destroyed, and creates it if needed. Throws IO if
   /// another process holds the lock; on a file system without locks it always succeeds. Users who

@@ -1,13 +1,15 @@
 #include <algorithm>
-#include <set>
-#include <string_view>
-#include <unordered_map>
-#include <unordered_set>
+#include <functional>
+#include <numeric>
 
 #include "base/crc32c.hpp"
+#include "base/deadline.hpp"
+#include "base/log.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/checkpoint.hpp"
+#include "state/comparison.hpp"
 #include "state/conversions.hpp"
+#include "state/element_hash.hpp"
 #include "state/moments.hpp"
 #include "state/param_hash.hpp"
 #include "state/sources.hpp"
@@ -15,115 +17,6 @@
 namespace muonrt {
 
 namespace {
-
-constexpr size_t kMaxShown = 20;  // differences in an error
-
-/// Quotes the name, because it may come from a file.
-std::string name_of(const ManifestParam& param) { return cat("param ", in_quotes(param.name)); }
-
-/// Compares a saved manifest with the optimizer's.
-class Comparison {
- public:
-  Comparison(const Manifest& saved, const Manifest& mine, const LoadSettings& settings)
-      : saved_(saved), mine_(mine), settings_(settings) {
-    by_name_.reserve(saved.params.size());
-    for (const ManifestParam& p : saved.params) by_name_[p.name] = &p;
-    std::unordered_set<std::string_view> known(2 * mine.params.size());
-    for (const ManifestParam& p : mine.params) {
-      known.insert(p.name);
-      const auto found = by_name_.find(p.name);
-      if (found == by_name_.end()) {
-        missing(cat(name_of(p), " is not in the checkpoint"), "its state is initialized");
-      } else {
-        compare(*found->second, p);
-      }
-    }
-    for (const ManifestParam& p : saved.params)
-      if (!known.contains(p.name))
-        missing(cat(name_of(p), " is not in the optimizer"), "it is ignored");
-  }
-
-  /// Errors: INVALID_ARGUMENT with a list of the differences, if there are any.
-  void require_equal(const std::string& what) const {
-    if (problems_.empty()) return;
-    std::string text;
-    for (size_t i = 0; i < std::min(kMaxShown, problems_.size()); ++i)
-      text += (i ? "; " : "") + problems_[i];
-    if (problems_.size() > kMaxShown) text += cat("; and ", problems_.size() - kMaxShown, " more");
-    throw Error(kInvalidArg, cat(what, ": the checkpoint belongs to another model: ", text));
-  }
-  /// Returns the notes of the load, one per line.
-  std::string notes() const {
-    std::string out;
-    for (const std::string& note : notes_) out += note + "\n";
-    return out;
-  }
-  /// Returns the saved parameter of this name, or null.
-  const ManifestParam* saved(const std::string& name) const {
-    const auto found = by_name_.find(name);
-    return found == by_name_.end() ? nullptr : found->second;
-  }
-
- private:
-  void missing(std::string problem, const std::string& partial) {
-    if (settings_.partial) {
-      notes_.push_back(cat(problem, ": ", partial));
-    } else {
-      problems_.push_back(std::move(problem));
-    }
-  }
-  void compare(const ManifestParam& saved, const ManifestParam& mine) {
-    const auto differ = [&](const char* what, const auto& there, const auto& here) {
-      if (there != here)
-        problems_.push_back(
-            cat(name_of(mine), ": its ", what, " is ", here, ", but was ", there, " when saved"));
-    };
-    differ("shape", saved.shape, mine.shape);
-    differ("dtype", saved.dtype, mine.dtype);
-    differ("role", saved.role, mine.role);
-    for (const auto& [kind, dtype] : mine.state) {
-      const auto found = saved.state.find(kind);
-      const std::string other = kind_name(other_form(kind_from_name(kind)));
-      if (found == saved.state.end() && saved.state.contains(other)) {
-        differ(cat("dtype of ", other).c_str(), saved.state.at(other),
-               kind_from_name(other) == static_cast<int32_t>(StateKind::kMaster) ? "F32" : "U16");
-        notes_.push_back(cat(name_of(mine), ": its ", other, " becomes ", kind));
-      } else if (found == saved.state.end()) {
-        missing(cat(name_of(mine), ": its ", kind, " is not in the checkpoint"),
-                "it is initialized");
-      } else {
-        differ(cat("dtype of ", kind).c_str(), found->second, dtype);
-      }
-    }
-    for (const auto& [kind, dtype] : saved.state)
-      if (!mine.state.contains(kind) && kind != kind_name(StateTensor::kParam) &&
-          !mine.state.contains(kind_name(other_form(kind_from_name(kind)))))
-        missing(cat(name_of(mine), ": it has no ", kind, " in the optimizer"), "it is ignored");
-    if (!saved.neurons.empty() && !mine.neurons.empty() && saved.neurons != mine.neurons)
-      problems_.push_back(
-          cat(name_of(mine), ": its NorMuon neurons differ, because normuon_axis or parts differ"));
-    if (saved.momentum != mine.momentum)
-      notes_.push_back(cat(name_of(mine), ": its momentum was ", saved.momentum, " and becomes ",
-                           mine.momentum));
-    compare_groups(saved, mine);
-  }
-  void compare_groups(const ManifestParam& saved, const ManifestParam& mine) {
-    if (!seen_.insert({saved.group, mine.group}).second) return;
-    const auto& there = saved_.groups[static_cast<size_t>(saved.group)];
-    for (const auto& [name, here] : mine_.groups[static_cast<size_t>(mine.group)]) {
-      const auto found = there.find(name);
-      if (found != there.end() && found->second != here)
-        notes_.push_back(cat("group of ", name_of(mine), ": ", name, " is ", here, ", and was ",
-                             found->second, " when it was saved"));
-    }
-  }
-
-  const Manifest &saved_, &mine_;
-  const LoadSettings& settings_;
-  std::unordered_map<std::string_view, const ManifestParam*> by_name_;
-  std::set<std::pair<int64_t, int64_t>> seen_;
-  std::vector<std::string> problems_, notes_;
-};
 
 std::shared_ptr<const SharedManifest> read_same(Comm& comm, const std::string& path) {
   std::shared_ptr<const SharedManifest> out;
@@ -146,46 +39,90 @@ double conversion(const ManifestParam& saved, const ManifestParam& mine) {
                                  : 1.0 - saved.momentum_constant;
 }
 
+/// Returns the saved kind of state from which a kind is read, or kNone if the checkpoint has none.
+constexpr int32_t kNone = -2;
+int32_t kind_in(const ManifestParam* saved, int32_t kind) {
+  for (const int32_t from : {kind, other_form(kind)})
+    if (saved && saved->state.contains(kind_name(from))) return from;
+  return kNone;
+}
+/// Where the values of a parameter are: "param", its master weights, or kNone.
+int32_t param_source(const ManifestParam* saved) {
+  const int32_t from = kind_in(saved, StateTensor::kParam);
+  return from == StateTensor::kParam || (from != kNone && saved->state.at(kind_name(from)) == "F32")
+             ? from
+             : kNone;
+}
+
 /// One rank's part of a load.
 class Loader {
  public:
   Loader(Optimizer& optimizer, const std::string& folder, const Manifest& saved,
-         const Manifest& mine, const Comparison& comparison)
+         const Manifest& mine, const Comparison& comparison, bool with_params)
       : optimizer_(optimizer),
         saved_(saved),
         mine_(mine),
         comparison_(comparison),
         copy_(optimizer.device(), optimizer.settings().timeout_ms),
         sources_(folder, saved, optimizer.rank(), optimizer.comm().size()),
-        shards_(local_state_shards(optimizer, mine.with_params)) {}
+        shards_(local_state_shards(optimizer, with_params)) {}
 
-  void verify() {
+  /// @return  by parameter, this rank's share of the hash of the saved master weights, rounded.
+  std::vector<uint64_t> verify() {
+    std::vector<uint64_t> hashes(mine_.params.size());
     for (const StateShard& shard : shards_) {
       const std::string what = what_of(shard);
-      read(shard, kind_read(shard),
-           [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
-             const StateTensor& t = shard.tensor;
-             // An invalid moment would change weights without an error.
-             const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
-             MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
-                            bad->problem, "; load another checkpoint");
-             const double factor = factor_of(shard);
-             if (factor == 1.0) return;
-             const auto large =
-                 bad_moment(t.kind, t.dtype, saved_.step, scaled(bytes, t.dtype, factor));
-             MUONRT_REQUIRE(!large, Status::kInvalidArgument, what, ": element ",
-                            element + large->index, " ", large->problem, " as ",
-                            mine_of(shard).momentum, "; use the momentum_kind of the save");
-           });
+      const int32_t kind = kind_read(shard);
+      const bool rounds = shard.tensor.kind == StateTensor::kParam && kind != shard.tensor.kind;
+      read(shard, kind, [&](int64_t first, int64_t element, std::span<const unsigned char> bytes) {
+        const StateTensor& t = shard.tensor;
+        if (rounds) {
+          // Of the elements whose hash this rank adds.
+          const int64_t skipped = std::clamp<int64_t>(shard.write_begin - first, 0,
+                                                      std::ssize(bytes) / 4),
+                        end = std::clamp<int64_t>(shard.write_end - first, skipped,
+                                                  std::ssize(bytes) / 4);
+          hashes[static_cast<size_t>(t.param)] +=
+              hash_elements(t.name, element + skipped,
+                            rounded(bytes.subspan(static_cast<size_t>(skipped * 4),
+                                                  static_cast<size_t>((end - skipped) * 4)),
+                                    t.dtype),
+                            bytes_of(t));
+          return;
+        }
+        // An invalid moment would change weights without an error.
+        const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
+        MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
+                       bad->problem, "; load another checkpoint");
+        const double factor = factor_of(shard);
+        if (factor == 1.0) return;
+        const auto large = bad_moment(t.kind, t.dtype, saved_.step, scaled(bytes, t.dtype, factor));
+        MUONRT_REQUIRE(!large, Status::kInvalidArgument, what, ": element ", element + large->index,
+                       " ", large->problem, " as ", mine_of(shard).momentum,
+                       "; use the momentum_kind of the save");
+      });
     }
+    return hashes;
   }
 
-  void write() {
+  /// The bytes of the shards of this rank.
+  int64_t bytes() const {
+    int64_t out = 0;
+    for (const StateShard& shard : shards_) out += shard.extent.numel() * bytes_of(shard.tensor);
+    return out;
+  }
+
+  /// @param sources  of the parameters, by index; kNone: they do not change.
+  void write(const std::vector<int32_t>& sources) {
     sources_.forget_checks();
     for (const StateShard& shard : shards_) {
-      const int32_t kind = kind_read(shard);
+      const bool param = shard.tensor.kind == StateTensor::kParam;
+      const int32_t kind =
+          param ? sources[static_cast<size_t>(shard.tensor.param)] : kind_read(shard);
       if (kind == shard.tensor.kind) {
         write_saved(shard);
+      } else if (kind != kNone && param) {
+        write_rounded(shard, kind);
       } else if (kind != kNone) {
         write_other_form(shard, kind);
       } else if (shard.tensor.kind != StateTensor::kParam) {
@@ -202,14 +139,11 @@ class Loader {
   const ManifestParam& saved_of(const StateShard& shard) const {
     return *comparison_.saved(mine_of(shard).name);
   }
-  /// Returns the saved kind of state from which a shard is read, or kNone if the checkpoint has
-  /// none.
-  static constexpr int32_t kNone = -2;
+  /// Returns the saved kind of state from which a shard is read, or kNone.
   int32_t kind_read(const StateShard& shard) const {
     const ManifestParam* const saved = comparison_.saved(mine_of(shard).name);
-    for (const int32_t kind : {shard.tensor.kind, other_form(shard.tensor.kind)})
-      if (saved && saved->state.contains(kind_name(kind))) return kind;
-    return kNone;
+    return shard.tensor.kind == StateTensor::kParam ? param_source(saved)
+                                                    : kind_in(saved, shard.tensor.kind);
   }
   std::string what_of(const StateShard& shard) const {
     return cat("load: ", name_of(mine_of(shard)), ": ", kind_name(shard.tensor.kind));
@@ -240,6 +174,14 @@ class Loader {
          });
   }
 
+  /// Sets the parameter to its saved master weights, rounded.
+  void write_rounded(const StateShard& shard, int32_t kind) {
+    char* const to = static_cast<char*>(shard.data);
+    read(shard, kind, [&](int64_t first, int64_t, std::span<const unsigned char> bytes) {
+      const auto values = rounded(bytes, shard.tensor.dtype);
+      copy_.write(to + first * bytes_of(shard.tensor), values.data(), std::ssize(values));
+    });
+  }
   /// Converts master weights to remainders or vice versa; the f32 weights do not change. Remainders
   /// also set the parameter, because with a remainder ties are rounded differently.
   void write_other_form(const StateShard& shard, int32_t kind) {
@@ -296,22 +238,57 @@ class Loader {
   std::vector<StateShard> shards_;
 };
 
-/// Checks that the parameters have the values of the save.
-void check_params(const std::vector<uint64_t>& hashes, const Manifest& mine,
-                  const Comparison& comparison, const std::string& path) {
+int64_t elements_of(const ManifestParam& p) {
+  return std::accumulate(p.shape.begin(), p.shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+/// Finds where the values of each parameter are in the checkpoint.
+/// @param hashes  of the saved master weights, rounded. If they have another hash than the
+///     parameter, the caller had rounded them differently, and the parameter must be unchanged.
+std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& comparison,
+                                   const std::vector<uint64_t>& hashes, bool with_params) {
+  std::vector<int32_t> out;
+  for (const ManifestParam& p : mine.params) {
+    const ManifestParam* const saved = comparison.saved(p.name);
+    const int32_t kind = with_params ? param_source(saved) : kNone;
+    const bool other =
+        kind != kNone && kind != StateTensor::kParam && hashes[out.size()] != saved->hash;
+    out.push_back(elements_of(p) == 0 ? StateTensor::kParam : other ? kNone : kind);
+  }
+  return out;
+}
+
+/// Checks that the parameters that are not read have the values of the save.
+void check_params(const std::vector<uint64_t>& hashes, const std::vector<int32_t>& sources,
+                  const Manifest& mine, const Comparison& comparison, const std::string& path) {
   for (size_t i = 0; i < hashes.size(); ++i) {
     const ManifestParam* const saved = comparison.saved(mine.params[i].name);
-    MUONRT_REQUIRE(!saved || saved->hash == hashes[i], kInvalidArg, path, ": the values of ",
-                   name_of(mine.params[i]),
+    MUONRT_REQUIRE(!saved || sources[i] != kNone || saved->hash == hashes[i], kInvalidArg, path,
+                   ": the values of ", name_of(mine.params[i]),
                    " differ from those at the time of the save; first restore the parameters that "
                    "belong to this checkpoint");
   }
+}
+
+/// Returns the note of the parameters that were found.
+std::string note_of(const std::vector<int32_t>& sources, const Manifest& mine) {
+  int64_t loaded = 0, bytes = 0;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i] != StateTensor::kParam) continue;
+    bytes += elements_of(mine.params[i]) * (mine.params[i].dtype == name_of(DType::kF32) ? 4 : 2);
+    ++loaded;
+  }
+  const int64_t unchanged = std::count(sources.begin(), sources.end(), kNone);
+  return cat("parameters: ", loaded, " loaded (", bytes, " bytes), ",
+             std::ssize(sources) - loaded - unchanged, " rounded from master weights, ", unchanged,
+             " unchanged because they are not in the checkpoint\n");
 }
 
 }  // namespace
 
 std::string load_state(Optimizer& optimizer, const std::string& folder,
                        const LoadSettings& settings) {
+  const auto start = Deadline::Clock::now();
   optimizer.require_usable();
   Comm& comm = optimizer.comm();
   AgreementTable arguments;
@@ -325,31 +302,41 @@ std::string load_state(Optimizer& optimizer, const std::string& folder,
   arguments.require_equal(comm);
   const auto shared = read_same(comm, path);
   const Manifest& saved = shared->manifest;
-  const bool with_params = saved.with_params && settings.with_params;
   Manifest mine;
   std::optional<Comparison> comparison;
   std::optional<Loader> loader;
   std::string notes, partly;
+  std::vector<uint64_t> hashes;
+  std::vector<int32_t> sources;
   run_collectively(comm, [&] {
-    mine = manifest_of(optimizer, with_params);
+    mine = manifest_of(optimizer);
     comparison.emplace(saved, mine, settings);
     comparison->require_equal(path);
-    notes = comparison->notes();
     partly = "load: state is partly written: ";
-    loader.emplace(optimizer, folder, saved, mine, *comparison);
-    loader->verify();
+    loader.emplace(optimizer, folder, saved, mine, *comparison, settings.with_params);
+    hashes = loader->verify();
   });
-  if (!with_params) {
-    const std::vector<uint64_t> hashes = param_hashes(optimizer);
-    run_collectively(comm, [&] { check_params(hashes, mine, *comparison, path); });
+  hashes = sum_over_ranks(comm, hashes);
+  run_collectively(comm, [&] {
+    sources = param_sources(mine, *comparison, hashes, settings.with_params);
+    notes = (settings.with_params ? note_of(sources, mine) : "") + comparison->notes();
+  });
+  if (std::find(sources.begin(), sources.end(), kNone) != sources.end()) {
+    hashes = param_hashes(optimizer);
+    run_collectively(comm, [&] { check_params(hashes, sources, mine, *comparison, path); });
   }
   try {
-    run_collectively(comm, [&] { loader->write(); });
+    run_collectively(comm, [&] { loader->write(sources); });
   } catch (const Error& e) {
     const Error end = e.with_context(partly);
     optimizer.set_fatal_error(end);
     throw end;
   }
+  log(LogLevel::kInfo, [&] {
+    return cat("rank ", comm.rank(), ": loaded checkpoint ", in_quotes(path), " (step ",
+               optimizer.steps(), ", ", loader->bytes(), " bytes of this rank, ",
+               fixed(seconds_since(start), 3), " s)");
+  });
   return notes;
 }
 

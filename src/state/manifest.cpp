@@ -166,11 +166,10 @@ std::string manifest_path(const std::string& folder, const std::string& name) {
   return cat(folder, "/", name.empty() ? kManifestName : name);
 }
 
-Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
+Manifest manifest_of(const Optimizer& optimizer) {
   const OptimizerSettings& settings = optimizer.settings();
   Manifest out;
   out.step = optimizer.steps();
-  out.with_params = with_params;
   for (const GroupSettings& group : settings.groups) out.groups.push_back(listed_settings(group));
   const RandomKeys keys = optimizer.random_keys();
   out.seed = keys.seed;
@@ -189,7 +188,7 @@ Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
     to.key = keys.keys[static_cast<size_t>(i)];
     to.group = p.group;
   }
-  for (const StateTensor& t : state_tensors(settings, with_params)) {
+  for (const StateTensor& t : state_tensors(settings)) {
     ManifestParam& to = out.params[static_cast<size_t>(t.param)];
     to.state[kind_name(t.kind)] = t.dtype;
     if (t.location == StateLocation::kOwnedNeurons)

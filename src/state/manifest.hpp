@@ -41,12 +41,13 @@ struct Manifest {
 constexpr int64_t kMaxSaves = 9999999999;
 constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
+constexpr int32_t kCheckpointVersion = 1;
 
 /// @param name  of a kept manifest; "": the newest.
 std::string manifest_path(const std::string& folder, const std::string& name);
 
-/// Returns the manifest of the optimizer, without hashes and files.
-Manifest manifest_of(const Optimizer& optimizer, bool with_params);
+/// Returns the manifest of the optimizer, without parameters, hashes and files.
+Manifest manifest_of(const Optimizer& optimizer);
 
 std::string to_text(const Manifest& manifest);
 /// @param what  the name of the manifest for errors. Errors: CORRUPT.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "optimizer/agreement.hpp"
+#include "state/conversions.hpp"
 #include "state/element_hash.hpp"
 
 namespace muonrt {
@@ -12,18 +13,22 @@ namespace {
 constexpr int64_t kElements = 1 << 18;  // copied at a time
 constexpr int64_t kParams = 4096;       // exchanged at a time
 
+/// @param data     the whole shard, or its master weights if they are `of_masters`.
 /// @param values  room for kElements of four bytes.
-uint64_t share_of_hash(const StateShard& shard, DeviceCopy& copy,
+uint64_t share_of_hash(const StateShard& shard, const void* data, bool of_masters, DeviceCopy& copy,
                        std::vector<unsigned char>& values) {
-  const int64_t size = bytes_of(shard.tensor);
+  const int64_t size = of_masters ? 4 : bytes_of(shard.tensor);
   uint64_t out = 0;
   for (const Stretch& s : shard.extent.part(shard.write_begin, shard.write_end).stretches()) {
     for (int64_t done = 0; done < s.count; done += kElements) {
       const int64_t count = std::min(kElements, s.count - done);
       const int64_t at = shard.write_begin + s.local + done;
-      copy.read(values.data(), static_cast<const char*>(shard.data) + at * size, count * size);
+      copy.read(values.data(), static_cast<const char*>(data) + at * size, count * size);
       const auto part = std::span(values).first(static_cast<size_t>(count * size));
-      out += hash_elements(shard.tensor.name, s.element + done, part, size);
+      const auto add = [&](std::span<const unsigned char> elements) {
+        out += hash_elements(shard.tensor.name, s.element + done, elements, bytes_of(shard.tensor));
+      };
+      of_masters ? add(rounded(part, shard.tensor.dtype)) : add(part);
     }
   }
   return out;
@@ -31,30 +36,42 @@ uint64_t share_of_hash(const StateShard& shard, DeviceCopy& copy,
 
 }  // namespace
 
-std::vector<uint64_t> param_hashes(Optimizer& optimizer) {
-  const auto& params = optimizer.settings().params;
-  const auto world = static_cast<size_t>(optimizer.comm().size());
-  std::vector<uint64_t> mine, out, all;
-  run_collectively(optimizer.comm(), [&] {
-    mine.resize(params.size());
-    out.resize(params.size());
-    all.resize(std::min(params.size(), static_cast<size_t>(kParams)) * world);
-    DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-    std::vector<unsigned char> values(kElements * 4);
-    for (const StateShard& shard : local_state_shards(optimizer, true)) {
-      if (shard.tensor.kind != StateTensor::kParam) continue;
-      const auto p = static_cast<size_t>(shard.tensor.param);
-      mine[p] += share_of_hash(shard, copy, values);
-    }
+std::vector<uint64_t> sum_over_ranks(Comm& comm, const std::vector<uint64_t>& mine) {
+  const auto world = static_cast<size_t>(comm.size());
+  std::vector<uint64_t> out, all;
+  run_collectively(comm, [&] {
+    out.resize(mine.size());
+    all.resize(std::min(mine.size(), static_cast<size_t>(kParams)) * world);
   });
   for (int64_t begin = 0; begin < std::ssize(mine); begin += kParams) {
     const auto count = static_cast<size_t>(std::min(kParams, std::ssize(mine) - begin));
-    optimizer.comm().allgather(&mine[static_cast<size_t>(begin)], all.data(),
-                               static_cast<int64_t>(count * sizeof(uint64_t)));
+    comm.allgather(&mine[static_cast<size_t>(begin)], all.data(),
+                   static_cast<int64_t>(count * sizeof(uint64_t)));
     for (size_t i = 0; i < count * world; ++i)
       out[static_cast<size_t>(begin) + i % count] += all[i];
   }
   return out;
+}
+
+std::vector<uint64_t> param_hashes(Optimizer& optimizer, bool of_masters) {
+  std::vector<uint64_t> mine;
+  run_collectively(optimizer.comm(), [&] {
+    mine.resize(optimizer.settings().params.size());
+    std::vector<const void*> masters(mine.size());
+    DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
+    std::vector<unsigned char> values(kElements * 4);
+    const std::vector<StateShard> shards = local_state_shards(optimizer, true);
+    for (const StateShard& shard : shards)
+      if (shard.tensor.kind == static_cast<int32_t>(StateKind::kMaster))
+        masters[static_cast<size_t>(shard.tensor.param)] = shard.data;
+    for (const StateShard& shard : shards) {
+      if (shard.tensor.kind != StateTensor::kParam) continue;
+      const auto p = static_cast<size_t>(shard.tensor.param);
+      const void* const data = of_masters ? masters[p] : shard.data;
+      if (data) mine[p] += share_of_hash(shard, data, of_masters, copy, values);
+    }
+  });
+  return sum_over_ranks(optimizer.comm(), mine);
 }
 
 }  // namespace muonrt

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string_view>
 
@@ -26,14 +27,6 @@ std::string older_name(const Manifest& manifest) {
              digits_of(static_cast<uint64_t>(manifest.step), kStepDigits, 10), kJson);
 }
 
-bool is_older(std::string_view name) {
-  const size_t save = std::string_view(kOlder).size(), step = save + kSaveDigits + 1;
-  return name.starts_with(kOlder) && name.size() == step + kStepDigits + 5 &&
-         name.ends_with(kJson) && name[step - 1] == '-' &&
-         is_number(name.substr(save, kSaveDigits), "0123456789") &&
-         is_number(name.substr(step, kStepDigits), "0123456789");
-}
-
 constexpr std::string_view kPrefix = "muonrt-";
 constexpr size_t kIdDigits = 16, kRankDigits = 5;
 
@@ -49,6 +42,14 @@ bool is_of_a_save(std::string_view name) {
 }
 
 }  // namespace
+
+bool is_older_manifest(std::string_view name) {
+  const size_t save = std::string_view(kOlder).size(), step = save + kSaveDigits + 1;
+  return name.starts_with(kOlder) && name.size() == step + kStepDigits + 5 &&
+         name.ends_with(kJson) && name[step - 1] == '-' &&
+         is_number(name.substr(save, kSaveDigits), "0123456789") &&
+         is_number(name.substr(step, kStepDigits), "0123456789");
+}
 
 std::string rank_file(const std::string& id, int rank) {
   return cat(kPrefix, id, "-", digits_of(static_cast<uint64_t>(rank), kRankDigits, 10),
@@ -82,27 +83,49 @@ void Publisher::write(std::string_view text, const std::string& name) {
   file.publish(folder_ + "/" + name);
 }
 
+/// Returns the folder's newest manifest; null if there is none, or if it is damaged, because no
+/// rank can load it. A manifest of another format is an error, because it must stay.
+std::unique_ptr<SharedManifest> Publisher::newest() {
+  const std::string path = folder_ + "/" + kManifestName;
+  if (!files_.exists(path)) return nullptr;
+  auto out = std::make_unique<SharedManifest>(path);
+  const auto problem =
+      capture_error([&] { out->manifest = parse_manifest(out->file.text(), path); });
+  if (problem && problem->status() == Status::kCorrupt) return nullptr;
+  if (problem) throw *problem;
+  return out;
+}
+
+void Publisher::require_same_model(const Manifest& manifest) {
+  const auto there = newest();
+  if (!there) return;
+  std::map<std::string_view, const std::vector<int64_t>*> left;  // shapes that are not yet found
+  for (const ManifestParam& p : there->manifest.params) left[p.name] = &p.shape;
+  const auto refuse = [&](const std::string& name, const char* problem) {
+    throw Error(kInvalidArg,
+                cat("save: ", folder_, " has a checkpoint of another model: param ",
+                    in_quotes(name), problem, "; save into another folder, or set overwrite"));
+  };
+  for (const ManifestParam& p : manifest.params) {
+    const auto found = left.find(p.name);
+    if (found == left.end()) refuse(p.name, " is not in it");
+    if (*found->second != p.shape) refuse(p.name, " has another shape there");
+    left.erase(found);
+  }
+  if (!left.empty()) refuse(std::string(left.begin()->first), " is only there");
+}
+
 /// Writes the newest manifest so far under its permanent name if `keep` > 1. Returns the number of
 /// the last save.
 int64_t Publisher::keep_newest(int64_t keep) {
   int64_t last = 0;
   for (const std::string& name : files_.list(folder_))
-    if (is_older(name))
+    if (is_older_manifest(name))
       last = std::max<int64_t>(last, std::stoll(name.substr(std::strlen(kOlder), kSaveDigits)));
-  const std::string path = folder_ + "/" + kManifestName;
-  if (!files_.exists(path)) return last;
-  const MappedFile file(path);
-  Manifest old;
-  try {
-    old = parse_manifest(file.text(), path);
-  } catch (const Error& e) {
-    // A damaged manifest may be replaced, because no rank can load it. A manifest of another format
-    // must stay.
-    if (e.status() == Status::kCorrupt) return last;
-    throw;
-  }
-  if (keep > 1) write(file.text(), older_name(old));
-  return std::max(last, old.save);
+  const auto old = newest();
+  if (!old) return last;
+  if (keep > 1) write(old->file.text(), older_name(old->manifest));
+  return std::max(last, old->manifest.save);
 }
 
 /// Removes the files of saves that none of the last `keep` checkpoints names, including those of
@@ -113,7 +136,7 @@ void Publisher::clean(const Manifest& newest, int64_t keep) {
     const std::vector<std::string> names = files_.list(folder_);
     for (const ManifestFile& file : newest.files) named.insert(file.name);
     for (const std::string& name : names)
-      if (is_older(name)) older.insert(name);
+      if (is_older_manifest(name)) older.insert(name);
     std::vector<std::string> unused;
     int64_t left = keep - 1;
     for (auto name = older.rbegin(); name != older.rend(); ++name) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,9 @@ namespace muonrt {
 
 /// Name of the file in the folder that a save locks.
 constexpr const char* kLockName = ".muonrt-lock";
+
+/// Returns whether `name` is manifest-SAVE-STEP.json, the manifest of an older checkpoint.
+bool is_older_manifest(std::string_view name);
 
 // Names of files of the checkpoint `id`.
 std::string rank_file(const std::string& id, int rank);
@@ -23,6 +27,9 @@ class Publisher {
   Publisher(Files& files, std::string folder, std::string id)
       : files_(files), folder_(std::move(folder)), id_(std::move(id)) {}
 
+  /// Throws INVALID_ARGUMENT if the folder's newest checkpoint has parameters with other names or
+  /// shapes. A damaged manifest has none.
+  void require_same_model(const Manifest& manifest);
   /// Sets the number of the save in the manifest and writes it. Errors: IO; NOT_SUPPORTED if the
   /// folder's newest manifest has another format.
   /// @param published  becomes true as soon as the manifest is written, also if a later step fails.
@@ -30,6 +37,7 @@ class Publisher {
 
  private:
   void write(std::string_view text, const std::string& name);
+  std::unique_ptr<SharedManifest> newest();
   int64_t keep_newest(int64_t keep);
   void clean(const Manifest& newest, int64_t keep);
 

@@ -9,6 +9,8 @@
 #include <random>
 #include <system_error>
 
+#include "base/checked.hpp"
+#include "base/log.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/digits.hpp"
 #include "state/moments.hpp"
@@ -43,6 +45,28 @@ std::string absolute(const std::string& folder) {
 
 }  // namespace
 
+std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
+                                       const std::vector<bool>* in_masters) {
+  std::vector<StateShard> out = local_state_shards(optimizer, with_params);
+  std::erase_if(out, [&](const StateShard& shard) {
+    const int64_t param = shard.tensor.param;
+    return shard.tensor.kind == StateTensor::kParam &&
+           (in_masters ? (*in_masters)[static_cast<size_t>(param)]
+                       : has_masters(optimizer.settings(), param));
+  });
+  return out;
+}
+
+SavedBytes bytes_written(const std::vector<StateShard>& shards) {
+  SavedBytes out;
+  for (const StateShard& shard : shards) {
+    const int64_t bytes = (shard.write_end - shard.write_begin) * bytes_of(shard.tensor);
+    out.all = checked_add(out.all, bytes);
+    if (shard.tensor.kind == StateTensor::kParam) out.params += bytes;
+  }
+  return out;
+}
+
 Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,
            Files& files)
     : comm_(optimizer.comm()),
@@ -56,14 +80,28 @@ Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& 
     arguments.add("save: step", cat(step_));
     arguments.add("save: with_params", cat(settings.with_params));
     arguments.add("save: keep", cat(settings.keep));
-    if (comm_.rank() == 0) manifest_ = manifest_of(optimizer, settings.with_params);
+    arguments.add("save: overwrite", cat(settings.overwrite));
+    if (comm_.rank() == 0) manifest_ = manifest_of(optimizer);
     rank_files_.resize(static_cast<size_t>(comm_.size()));
   });
   arguments.require_equal(comm_);
   draw_id();
   make_shared_folder();
-  const std::vector<uint64_t> hashes = param_hashes(optimizer);
-  for (size_t i = 0; i < manifest_.params.size(); ++i) manifest_.params[i].hash = hashes[i];
+  const std::vector<uint64_t> hashes = param_hashes(optimizer),
+                              of_masters = param_hashes(optimizer, true);
+  run_collectively(comm_, [&] {
+    const OptimizerSettings& all = optimizer.settings();
+    manifest_.with_params = settings.with_params;
+    for (size_t i = 0; i < hashes.size(); ++i) {
+      const auto param = static_cast<int64_t>(i);
+      in_masters_.push_back(has_masters(all, param) && hashes[i] == of_masters[i]);
+      if (comm_.rank() != 0) continue;
+      manifest_.params[i].hash = hashes[i];
+      if (settings.with_params && !in_masters_[i] && all.params[i].layout.numel() > 0)
+        manifest_.params[i].state[kind_name(StateTensor::kParam)] =
+            tensor_of_param(all, param).dtype;
+    }
+  });
 }
 
 // The only place that deletes this rank's file; the class comment states the rule.
@@ -99,6 +137,7 @@ void Save::make_shared_folder() {
     if (comm_.rank() != 0) return;
     files_.make_folder(folder_);
     lock_ = files_.lock(folder_ + "/" + kLockName);
+    if (!settings_.overwrite) Publisher(files_, folder_, id_).require_same_model(manifest_);
     probe.emplace(files_, path);
     probe->finish();
   });
@@ -107,6 +146,10 @@ void Save::make_shared_folder() {
                    ": this rank cannot see the file that rank 0 wrote there, so the folder is not "
                    "shared; use a folder on a file system that all ranks mount");
   });
+}
+
+std::vector<StateShard> Save::shards(const Optimizer& optimizer) const {
+  return shards_to_save(optimizer, settings_.with_params, &in_masters_);
 }
 
 void Save::write(const std::vector<StateShard>& shards, DeviceCopy& copy) {
@@ -139,16 +182,25 @@ void Save::publish(const std::optional<Error>& error) {
   comm_.allgather(&outcome, rank_files_.data(), sizeof outcome);
   may_be_named_ = rank_files_[0].bytes != 0;
   throw_common_error(comm_, problem);
+  log(LogLevel::kInfo, [&] {
+    return cat("rank ", comm_.rank(), ": saved checkpoint ", in_quotes(folder_), " (step ", step_,
+               ", ", own_file_.bytes, " bytes of this rank, ", fixed(seconds_since(start_), 3),
+               " s)");
+  });
 }
 
-void save_state(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,
-                Files& files) {
+SavedBytes save_state(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,
+                      Files& files) {
   optimizer.require_usable();
   Save save(optimizer, folder, settings, files);
+  SavedBytes out;
   save.publish(capture_error([&] {
     DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-    save.write(local_state_shards(optimizer, settings.with_params), copy);
+    const auto shards = save.shards(optimizer);
+    save.write(shards, copy);
+    out = bytes_written(shards);
   }));
+  return out;
 }
 
 }  // namespace muonrt

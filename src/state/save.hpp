@@ -6,11 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "state/checkpoint.hpp"
 #include "state/files.hpp"
 #include "state/manifest.hpp"
 
 namespace muonrt {
+
+/// Returns the shards that this rank writes. A parameter that is its master weights, rounded, is
+/// not written, because a load computes it.
+/// @param in_masters  which parameters are; null: all that have master weights.
+std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
+                                       const std::vector<bool>* in_masters = nullptr);
+
+SavedBytes bytes_written(const std::vector<StateShard>& shards);
 
 /// One save into a folder. The destructor deletes this rank's file unless a manifest may name it. A
 /// manifest may name it from the moment at which `publish` sends the size of the file to rank 0,
@@ -25,6 +34,8 @@ class Save {
   Save(const Save&) = delete;
   Save& operator=(const Save&) = delete;
 
+  /// Returns the shards that this rank writes.
+  std::vector<StateShard> shards(const Optimizer& optimizer) const;
   /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
   /// Makes this save the newest checkpoint, unless a rank passes an error of its `write`.
@@ -44,11 +55,13 @@ class Save {
   const SaveSettings settings_;
   Files& files_;
   const int64_t step_;
+  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
   const pid_t process_;
-  std::string id_;     // in the names of all files of this checkpoint
-  std::string name_;   // of this rank's file
-  std::string path_;   // of this rank's file
-  Manifest manifest_;  // rank 0: the manifest that `publish` writes
+  std::string id_;                // in the names of all files of this checkpoint
+  std::string name_;              // of this rank's file
+  std::string path_;              // of this rank's file
+  std::vector<bool> in_masters_;  // by parameter: it is its master weights, rounded
+  Manifest manifest_;             // rank 0: the manifest that `publish` writes
   ManifestFile own_file_;
   bool may_be_named_ = false;         // a manifest may name own_file_
   std::vector<RankFile> rank_files_;  // by rank

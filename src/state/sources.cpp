@@ -1,9 +1,6 @@
 #include "state/sources.hpp"
 
 #include <algorithm>
-#include <numeric>
-
-#include "base/checked.hpp"
 
 namespace muonrt {
 
@@ -13,8 +10,13 @@ constexpr int64_t kGivenOut = 1 << 18;  // elements of one call of `take`
 constexpr int64_t kResident = 1 << 25;  // bytes of files that may stay in memory
 constexpr auto kNeurons = static_cast<int32_t>(StateKind::kNormuon);
 
-int64_t product(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, checked_mul);
+int64_t product(const std::vector<int64_t>& shape, std::string_view param) {
+  int64_t out = 1;
+  for (const int64_t size : shape)
+    MUONRT_REQUIRE(!__builtin_mul_overflow(out, size, &out), Status::kCorrupt, "param ",
+                   in_quotes(param), ": a tensor of shape ", shape,
+                   " has more than 2^63 - 1 elements; load another checkpoint");
+  return out;
 }
 
 }  // namespace
@@ -58,7 +60,8 @@ void StateSources::add(std::unique_ptr<ShardFile> opened) {
                    "checkpoint");
     Tensor& tensor = at(shard.param, shard.kind);
     // The first shard gives the number of neurons.
-    if (shard.kind == kNeurons && tensor.numel == 0) tensor.numel = product(shard.extent.shape);
+    if (shard.kind == kNeurons && tensor.numel == 0)
+      tensor.numel = product(shard.extent.shape, shard.param);
     const char* const problem = problem_of(shard.extent, tensor.numel);
     MUONRT_REQUIRE(!problem, Status::kCorrupt, where(), ": ", problem, "; load another checkpoint");
     tensor.sources.push_back({&file, &shard});
@@ -76,7 +79,7 @@ StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) {
   if (found != tensors_.end()) return found->second;
   const auto saved = params_.find(param);
   const bool known = kind != kNeurons && saved != params_.end();
-  return tensors_[{param, kind}] = Tensor{known ? product(saved->second->shape) : 0};
+  return tensors_[{param, kind}] = Tensor{known ? product(saved->second->shape, param) : 0};
 }
 
 const StateSources::Tensor* StateSources::find(const std::string& param, int32_t kind) const {
@@ -102,6 +105,11 @@ int64_t StateSources::numel_in_files(const std::string& param, int32_t kind,
     found += sources[i].shard->extent.numel();  // at most 2^63 bytes of files
   }
   return needed;
+}
+
+int64_t StateSources::shards(const std::string& param, int32_t kind) const {
+  const Tensor* const tensor = find(param, kind);
+  return tensor ? std::ssize(tensor->sources) : 0;
 }
 
 std::string StateSources::where(const std::string& param, int32_t kind, int64_t element) const {

@@ -32,6 +32,8 @@ class StateSources {
   /// As numel, but checks that the files have at least this many elements, so that a buffer for all
   /// of them is not larger than the files. Errors: CORRUPT. @param what  the tensor, for errors.
   int64_t numel_in_files(const std::string& param, int32_t kind, const std::string& what);
+  /// Returns the number of shards of the tensor in the open files.
+  int64_t shards(const std::string& param, int32_t kind) const;
   /// Returns where an element is stored: "FILE: byte 17", several joined with " and ", or "no file"
   /// if no open file has it.
   std::string where(const std::string& param, int32_t kind, int64_t element) const;

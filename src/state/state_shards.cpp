@@ -34,11 +34,6 @@ StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry
           entry.location};
 }
 
-StateTensor tensor_of_param(const OptimizerSettings& settings, int64_t param) {
-  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
-  return {param, p.name, StateTensor::kParam, safetensors_name(p.dtype), p.layout.numel()};
-}
-
 /// Sets the part of a shard that rank number `index` of the `count` ranks that hold it writes. A
 /// short shard is written by one rank. Different tensors begin with different ranks.
 void share(StateShard& shard, int64_t index, int64_t count) {
@@ -96,6 +91,17 @@ int32_t kind_from_name(std::string_view word) {
   return -2;
 }
 
+bool has_masters(const OptimizerSettings& settings, int64_t param) {
+  const auto state = state_of(settings, static_cast<int32_t>(param));
+  return std::any_of(state.begin(), state.end(),
+                     [](const StateEntry& entry) { return entry.kind == StateKind::kMaster; });
+}
+
+StateTensor tensor_of_param(const OptimizerSettings& settings, int64_t param) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  return {param, p.name, StateTensor::kParam, safetensors_name(p.dtype), p.layout.numel()};
+}
+
 int64_t bytes_of(const StateTensor& tensor) { return tensor.dtype == "F32" ? 4 : 2; }
 
 bool is_moment(int32_t kind) {
@@ -104,11 +110,10 @@ bool is_moment(int32_t kind) {
          kind == static_cast<int32_t>(StateKind::kNormuon);
 }
 
-std::vector<StateTensor> state_tensors(const OptimizerSettings& settings, bool with_params) {
+std::vector<StateTensor> state_tensors(const OptimizerSettings& settings) {
   std::vector<StateTensor> out;
   for (int32_t p = 0; p < std::ssize(settings.params); ++p) {
     if (settings.params[static_cast<size_t>(p)].layout.numel() == 0) continue;
-    if (with_params) out.push_back(tensor_of_param(settings, p));
     for (const StateEntry& entry : state_of(settings, p)) out.push_back(tensor_of(settings, entry));
   }
   return out;

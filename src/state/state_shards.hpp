@@ -39,11 +39,17 @@ struct StateShard {
   int64_t write_begin = 0, write_end = 0;
 };
 
-/// Returns the state tensors of all parameters, on whichever rank they are, parameter by parameter.
-std::vector<StateTensor> state_tensors(const OptimizerSettings& settings, bool with_params);
+/// Returns the state tensors of all parameters without the parameters themselves, on whichever rank
+/// they are, parameter by parameter.
+std::vector<StateTensor> state_tensors(const OptimizerSettings& settings);
+/// Returns a parameter itself.
+StateTensor tensor_of_param(const OptimizerSettings& settings, int64_t param);
 
 /// Returns the shards that this rank holds, without empty ones. Ranks that hold the same elements
 /// divide the work of writing them.
 std::vector<StateShard> local_state_shards(const Optimizer& optimizer, bool with_params);
+
+/// Returns whether the state of a parameter has its f32 master weights.
+bool has_masters(const OptimizerSettings& settings, int64_t param);
 
 }  // namespace muonrt

@@ -15,8 +15,9 @@ static int failures;
     }                                                                                          \
   } while (0)
 
-int main(void) {
-  const int values[] = {2, 7, -1, 2147483647};
+/* The folder of a checkpoint is the argument. */
+int main(int argc, char** argv) {
+  const int values[] = {5, 7, -1, 2147483647};
   const int64_t shape[2] = {2, 3};
   float data[6] = {1, 2, 3, 4, 5, 6};
   char text[64] = "unchanged";
@@ -52,10 +53,29 @@ int main(void) {
     EXPECT(muonrt_optimizer_get_trace(text, sizeof text, &needed, optimizer, format) ==
            MUONRT_ERROR_INVALID_ARGUMENT);
     EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
+    snprintf(expected, sizeof expected, ": level is %d,", values[i]);
+    EXPECT(muonrt_set_log(NULL, NULL, (enum muonrt_log_level)values[i]) ==
+           MUONRT_ERROR_INVALID_ARGUMENT);
+    EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
     snprintf(expected, sizeof expected, "'w' is read for device %d,", values[i]);
     EXPECT(muonrt_dlpack_read(&elements, &dtype, &tensor, "w", (enum muonrt_device)values[i], 0) ==
            MUONRT_ERROR_INVALID_ARGUMENT);
     EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
+  }
+  {
+    const int kinds[] = {-2, 5, 2147483647};
+    muonrt_checkpoint_t* checkpoint = NULL;
+    EXPECT(argc == 2 && muonrt_optimizer_save(optimizer, argv[1], NULL) == MUONRT_OK);
+    EXPECT(muonrt_checkpoint_open(&checkpoint, argv[1], NULL) == MUONRT_OK);
+    for (i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
+      char expected[64];
+      snprintf(expected, sizeof expected, ": kind is %d,", kinds[i]);
+      EXPECT(muonrt_checkpoint_find_tensor(&needed, checkpoint, "w",
+                                           (enum muonrt_state_kind)kinds[i]) ==
+             MUONRT_ERROR_INVALID_ARGUMENT);
+      EXPECT(strstr(muonrt_get_last_error(), expected) != NULL);
+    }
+    muonrt_checkpoint_destroy(checkpoint);
   }
   EXPECT(strcmp(text, "unchanged") == 0 && needed == -5);
   EXPECT(elements == text && dtype == MUONRT_DTYPE_F16);

@@ -32,6 +32,8 @@ muonrt_status_t calls(muonrt_comm_t* comm, muonrt_optimizer_t* optimizer, const 
   muonrt_step_report_t report;
   muonrt_send_t send;
   muonrt_receive_t receive;
+  muonrt_checkpoint_t* checkpoint = NULL;
+  int64_t index = 0;
 
   /* Constant memory can be sent without a cast. */
   send.peer = receive.peer = 0;
@@ -70,10 +72,28 @@ muonrt_status_t calls(muonrt_comm_t* comm, muonrt_optimizer_t* optimizer, const 
   status |= muonrt_optimizer_describe_plan(NULL, 0, NULL, optimizer, MUONRT_FORMAT_JSON);
 #endif
 
+#ifdef FORMAT_AS_STATE_KIND
+  status |= muonrt_checkpoint_find_tensor(&index, checkpoint, "w", MUONRT_FORMAT_JSON);
+#else
+  status |= muonrt_checkpoint_find_tensor(&index, checkpoint, "w", MUONRT_STATE_MOMENTUM);
+#endif
+
+#ifdef CHECKPOINT_AS_DATA
+  status |= muonrt_checkpoint_read(variable, checkpoint, 4, index);
+#else
+  status |= muonrt_checkpoint_read(variable, 4, checkpoint, index);
+#endif
+
 #ifdef ROLE_AS_FORMAT
   status |= muonrt_optimizer_get_trace(NULL, 0, NULL, optimizer, role);
 #else
   status |= muonrt_optimizer_get_trace(NULL, 0, NULL, optimizer, MUONRT_FORMAT_TEXT);
+#endif
+
+#ifdef STATUS_AS_LOG_LEVEL
+  status |= muonrt_set_log(NULL, NULL, MUONRT_SKIPPED);
+#else
+  status |= muonrt_set_log(NULL, NULL, MUONRT_LOG_OFF);
 #endif
 
 #ifdef VIEW_AS_ROLE

@@ -134,7 +134,7 @@ void run_rank(muonrt::Comm comm, const Arguments& a) {
   muonrt::Optimizer optimizer(comm, options, groups(), params);
   muonrt_save_options_t save;
   muonrt_save_options_init(&save);
-  save.with_params = a.with_params;
+  save.without_params = !a.with_params;
   save.keep = a.keep;
   if (a.from) {
     muonrt_load_options_t load;

@@ -71,6 +71,13 @@ void take_list(const Json& words, reference::Muon& how) {
   }
 }
 
+/// The rate of a step; `lr` is one for all steps, or a list.
+double rate_of(const Json& words, int64_t step) {
+  const Json& lr = words.at("lr");
+  return (lr.is_array() ? lr.at(static_cast<size_t>(step)) : lr).get<double>() *
+         words.value("lr_factor", 1.0);
+}
+
 /// A parameter with the settings of its rule, and its state between steps.
 class Param {
  public:
@@ -82,9 +89,8 @@ class Param {
 class AdamW : public Param {
  public:
   AdamW(const Json& words, size_t size)
-      : every_(words.value("update_every", int64_t{1})), m_(size), v_(size) {
+      : words_(words), every_(words.value("update_every", int64_t{1})), m_(size), v_(size) {
     const auto betas = words.value("betas", Values{0.9, 0.95});
-    how_.lr = words.at("lr").get<double>() * words.value("lr_factor", 1.0);
     how_.weight_decay = words.value("weight_decay", 0.01);
     how_.decay = decay_of(words);
     how_.beta1 = betas.at(0);
@@ -95,11 +101,13 @@ class AdamW : public Param {
   }
 
   void step(int64_t step, Values& weights, const Values& gradient) override {
+    how_.lr = rate_of(words_, step);
     if ((step + 1) % every_ == 0)
       reference::adamw_step(how_, (step + 1) / every_, weights, m_, v_, gradient);
   }
 
  private:
+  const Json words_;
   reference::AdamW how_;
   int64_t every_;
   Values m_, v_;
@@ -107,8 +115,7 @@ class AdamW : public Param {
 
 class Muon : public Param {
  public:
-  Muon(const Json& words, const std::vector<int64_t>& shape, size_t size) {
-    how_.lr = words.at("lr").get<double>() * words.value("lr_factor", 1.0);
+  Muon(const Json& words, const std::vector<int64_t>& shape, size_t size) : words_(words) {
     how_.weight_decay = words.value("weight_decay", 0.1);
     how_.decay = decay_of(words);
     how_.heavy_ball = words.value("momentum_kind", "ema") == "heavy_ball";
@@ -146,6 +153,7 @@ class Muon : public Param {
   void step(int64_t step, Values& weights, const Values& gradient) override {
     const auto n = static_cast<size_t>(step);
     reference::Muon how = how_;
+    how.lr = rate_of(words_, step);
     how.momentum = momenta_.size() > 1 ? momenta_.at(n) : momenta_.at(0);
     if (corrected_) how.corrected_at = step + 1;
     std::vector<reference::Part> parts = parts_;
@@ -201,6 +209,7 @@ class Muon : public Param {
     return transposed_ ? reference::transpose(out) : out;
   }
 
+  const Json words_;
   reference::Muon how_;
   Values momenta_;  // one, or one for each step
   std::vector<Values> row_factors_;

@@ -1,8 +1,12 @@
-"""Folders of a test's own, removed when it ends, however it does."""
+"""What the scripts share: folders of their own, removed when a script ends, however it does; its problems."""
 import atexit
+import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
+
+problems = []
 
 
 def folder(name):
@@ -10,3 +14,27 @@ def folder(name):
     path = Path(tempfile.mkdtemp(prefix=f"muonrt-{name}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
+
+
+def processes(program, mark):
+    """{process: environment} of those that run `program` with NAME=VALUE in their environment."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "environ").read_bytes().split(b"\0")
+            if mark.encode() in words and os.readlink(process / "exe") == str(program):
+                found[int(process.name)] = words
+        except OSError:
+            continue
+    return found
+
+
+def check(condition, *what):
+    if not condition:
+        problems.append(" ".join(map(str, what)))
+
+
+def end(what=""):
+    """Prints the problems, or `what` if there are none, and ends the script."""
+    print("\n".join(problems) or what)
+    sys.exit(bool(problems))

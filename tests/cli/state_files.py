@@ -127,6 +127,17 @@ class Checkpoint:
             out[key] = b"".join(elements[i] for i in range(len(elements)))
         return out
 
+    def model(self):
+        """{param: (dtype, shape, bytes)}; bf16 ones may be saved only as master weights, to be rounded to even."""
+        out, tensors = {}, self.whole()
+        for p in self.manifest["params"]:
+            data, dtype = tensors.get((p["name"], "param"), b""), {"f32": "F32", "bf16": "BF16"}[p["dtype"]]
+            if "master" in p["state"] and "param" not in p["state"]:
+                bits = [b for b, in struct.iter_unpack("<I", tensors[p["name"], "master"])]
+                data = struct.pack(f"<{len(bits)}H", *(b + 0x7FFF + (b >> 16 & 1) >> 16 for b in bits))
+            out[p["name"]] = dtype, p["shape"], data
+        return out
+
     def write(self):
         """Manifest and files, with checksums that fit."""
         for record in self.manifest["files"]:

@@ -5,16 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import scratch
+from scratch import check, end, folder
 
 MUONRT, MAKER = (Path(word).resolve() for word in sys.argv[1:3])
-FOLDER = scratch.folder("state")
-problems = []
-
-
-def check(good, what):
-    if not good:
-        problems.append(what)
+FOLDER = folder("state")
 
 
 def make(name, *arguments):
@@ -36,8 +30,3 @@ def state(*words, code=0, seconds=600, bytes_of_memory=None):
 
 def state_json(*words, code=0):
     return json.loads(state(*words, "--json", code=code))
-
-
-def end(what):
-    print("\n".join(problems) or what)
-    sys.exit(bool(problems))

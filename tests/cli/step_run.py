@@ -12,24 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import scratch
 import step_files as files
+from scratch import check, end, folder
 
 MUONRT = Path(sys.argv[1]).resolve()
 REFERENCE = Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else None
 LAUNCHER = sys.argv[3:]
 EXACT = {"transport_dtype": "f32", "iteration_dtype": "f32"}
-problems = []
-
-
-def check(condition, what):
-    if not condition:
-        problems.append(what)
-
-
-def end(what):
-    print("\n".join(problems) or what)
-    sys.exit(1 if problems else 0)
 
 
 def values(seed, count, rounding=files.f32):
@@ -52,7 +41,7 @@ class Case:
     def __init__(self, shapes, steps, dtype="F32", more=None):
         """more: further tensors, which have no gradient."""
         self.shapes, self.steps, self.dtype = shapes, steps, dtype
-        self.folder = scratch.folder("step")
+        self.folder = folder("step")
         rounding = files.bf16 if dtype == "BF16" else files.f32
 
         def tensors(suffix):

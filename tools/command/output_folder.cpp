@@ -13,9 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
+#include <utility>
 
 #include "opt_json/output_file.hpp"
-#include "state/tensor_file.hpp"
+#include "opt_json/strict_json.hpp"
 
 namespace muonrt::tool {
 
@@ -65,8 +66,7 @@ std::string state_of(const fs::path& folder) {
 /// The marker of a folder; null if it is missing or invalid.
 Json marker_of(const fs::path& folder) {
   try {
-    const MappedFile file((folder / kMarker).string());
-    const Json out = Json::parse(file.text(), nullptr, false);
+    const Json out = Json::parse(read_text(folder / kMarker), nullptr, false);
     return out.is_object() && out.value("format", "") == kFormat ? out : Json();
   } catch (const std::exception&) {
     return Json();
@@ -74,13 +74,8 @@ Json marker_of(const fs::path& folder) {
 }
 
 void write_marker(const fs::path& folder) {
-  Files files;
-  const std::string path = (folder / kMarker).string();
-  const std::string text = Json({{"format", kFormat}, {"files", files_of(folder)}}).dump(1) + "\n";
-  OutFile file(files, path + ".tmp");
-  file.write(text.data(), std::ssize(text), 0);
-  file.finish();
-  file.publish(path);
+  const Json marker = {{"format", kFormat}, {"files", files_of(folder)}};
+  write_text_file(folder / kMarker, marker.dump(1) + "\n");
 }
 
 /// The run that has locked a file.
@@ -117,7 +112,20 @@ bool swap_folders(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
 
+/// Writes the names in a folder to disk.
+void sync_folder(const fs::path& folder) {
+  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = file >= 0 && fsync(file) == 0;
+  const std::string why = reason();
+  if (file >= 0) close(file);
+  if (!synced) throw std::runtime_error(folder.string() + ": cannot be written: " + why);
+}
+
 }  // namespace
+
+void OutputFolder::Lock::release() {
+  if (file >= 0) close(std::exchange(file, -1));
+}
 
 std::string OutputFolder::work_path(const std::string& path) {
   std::string name = path;
@@ -164,15 +172,12 @@ void OutputFolder::fail(const std::string& problem) const {
 /// @return  whether a run that was killed has left the lock file, and perhaps the work folder.
 bool OutputFolder::lock() {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-  const auto open_with = [&](int flags) {
-    return Descriptor([&] { return open(lock_path_.c_str(), flags, kFileMode); });
-  };
-  Descriptor opened = open_with(kFlags | O_EXCL);
-  const bool was_there = !opened && errno == EEXIST;
-  if (was_there) opened = open_with(kFlags);
-  if (!opened) fail(lock_path_ + " cannot be written: " + reason());
-  const int file = opened.fd();
-  lock_ = FileLock(std::move(opened));
+  const auto open_with = [&](int flags) { return open(lock_path_.c_str(), flags, kFileMode); };
+  lock_.file = open_with(kFlags | O_EXCL);
+  const bool was_there = lock_.file < 0 && errno == EEXIST;
+  if (was_there) lock_.file = open_with(kFlags);
+  if (lock_.file < 0) fail(lock_path_ + " cannot be written: " + reason());
+  const int file = lock_.file;
   const bool locked = flock(file, LOCK_EX | LOCK_NB) == 0;
   if ((!locked && errno == EWOULDBLOCK) || !has_name(file, lock_path_))
     fail(target_.string() + " is being written by another run (" + run_of(lock_path_) +
@@ -236,7 +241,7 @@ void OutputFolder::discard() noexcept {
   std::error_code error;
   if (owns_work_) fs::remove_all(work_, error);
   if (!error) unlink(lock_path_.c_str());
-  lock_ = FileLock();
+  lock_.release();
   owns_work_ = false;
 }
 
@@ -280,12 +285,11 @@ void OutputFolder::exchange() {
 }
 
 void OutputFolder::commit() {
-  Files files;
   if (const std::string run = run_of(lock_path_); run != run_)
     fail(work_ + " was taken by another run (" + run +
          ") while this run wrote it; use another folder for every run");
   if (replaces_) write_marker(work_);
-  files.sync_folder(work_);
+  sync_folder(work_);
   if (state_of(target_) != before_) fail_changed();
   if (!before_.empty()) {
     exchange();
@@ -293,7 +297,7 @@ void OutputFolder::commit() {
     // For example if a file or a folder with files was created there in the meantime.
     keep(target_.string() + " cannot be written: " + reason());
   }
-  files.sync_folder(target_.parent_path().string());
+  sync_folder(target_.parent_path());
   owns_work_ = !before_.empty();  // the old folder
   discard();
 }

@@ -2,9 +2,6 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
-
-#include "state/files.hpp"
 
 namespace muonrt::tool {
 
@@ -20,8 +17,7 @@ class OutputFolder {
   /// it; the message names that run.
   /// @param option    the option of the command line, for messages.
   /// @param replaces  whether to replace a folder that an earlier OutputFolder wrote, if it holds
-  /// no
-  ///                  other files and no file has changed. An empty folder is always replaced.
+  ///                  no other files and no file has changed. An empty folder is always replaced.
   OutputFolder(std::string option, const std::string& path, bool replaces);
   /// Removes what was not committed.
   ~OutputFolder();
@@ -52,9 +48,14 @@ class OutputFolder {
   std::string option_, work_, lock_path_;
   std::filesystem::path target_;
   bool replaces_;
-  std::string run_;         // text that names this run in the lock file
-  std::string before_;      // state of `target_`; "": it is missing or empty
-  FileLock lock_;           // of `lock_path_`
+  std::string run_;     // text that names this run in the lock file
+  std::string before_;  // state of `target_`; "": it is missing or empty
+  /// The open file `lock_path_`, which is locked.
+  struct Lock {
+    int file = -1;
+    ~Lock() { release(); }
+    void release();
+  } lock_;
   bool owns_work_ = false;  // whether this object removes the work folder
 };
 

@@ -28,22 +28,16 @@ int32_t index_of(const std::array<const char*, count>& words, const std::string&
 }  // namespace
 
 void add_gpu_comm_options(CLI::App& command, RunDevice& where) {
-  command
-      .add_option("--device", where.device,
-                  "host or cuda; rank r uses GPU r modulo the number of GPUs")
-      ->check(CLI::IsMember({"host", "cuda"}))
-      ->capture_default_str();
-  command
-      .add_option("--gpu-comm", where.gpu_comm,
-                  "communication between GPUs: staged (copies, under mpirun through host memory; "
-                  "several ranks may share a GPU) or nccl")
-      ->check(CLI::IsMember({"staged", "nccl"}))
-      ->capture_default_str();
-  command
-      .add_option("--timeout", where.timeout,
-                  "seconds that ranks wait for each other; then all exit with an error")
-      ->check(number_between(1e-3, 1e6))
-      ->capture_default_str();
+  with_default(command, "--device", where.device,
+               "host or cuda; rank r uses GPU r modulo the number of GPUs",
+               CLI::IsMember({"host", "cuda"}));
+  with_default(command, "--gpu-comm", where.gpu_comm,
+               "communication between GPUs: staged (copies, under mpirun through host memory; "
+               "several ranks may share a GPU) or nccl",
+               CLI::IsMember({"staged", "nccl"}));
+  with_default(command, "--timeout", where.timeout,
+               "seconds that ranks wait for each other; then all exit with an error",
+               number_between(1e-3, 1e6));
 }
 
 void add_run_device_options(CLI::App& command, RunDevice& where) {

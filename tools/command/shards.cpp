@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "base/error.hpp"
+#include <stdexcept>
+
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -25,6 +26,12 @@ std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<Te
     out[i].metadata = metadata;
   }
   return out;
+}
+
+std::string sha256_of(const std::string& text) {
+  Sha256 sum;
+  sum.update(text.data(), text.size());
+  return hex(sum.digest());
 }
 
 ShardWriter::ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums)
@@ -52,14 +59,14 @@ void ShardWriter::close(const std::string& name, int64_t tensors, bool sums) {
 
 void ShardWriter::finish_last() {
   if (!file_) return;
-  MUONRT_CHECK_INTERNAL(left_ == 0, "a tensor was left out");
+  if (left_ != 0) throw std::logic_error(folder_ + ": a tensor was left out");
   const Shard& shard = shards_[written_.size()];
   close(shard.name, std::ssize(shard.entries), sums_);
 }
 
 void ShardWriter::next() {
   finish_last();
-  MUONRT_CHECK_INTERNAL(written_.size() < shards_.size(), "all tensors are written");
+  if (written_.size() == shards_.size()) throw std::logic_error(folder_ + ": a tensor too many");
   Shard& shard = shards_[written_.size()];
   left_ = shard.entries.size();
   const std::string header =
@@ -71,8 +78,8 @@ void ShardWriter::next() {
 void ShardWriter::add(const void* data, int64_t bytes) {
   while (left_ == 0) next();
   const Shard& shard = shards_[written_.size()];
-  MUONRT_CHECK_INTERNAL(shard.entries[shard.entries.size() - left_].bytes() == bytes,
-                        "the tensor has another size than the next entry");
+  if (shard.entries[shard.entries.size() - left_].bytes() != bytes)
+    throw std::logic_error(shard.name + ": the tensor has another size than the next entry");
   append(data, bytes);
   --left_;
 }
@@ -95,9 +102,10 @@ void ShardWriter::write_index() {
       map.emplace_back(entry.name, json_text(shard.name));
     }
   }
-  const std::string text = json_object({{"metadata", json_object({{"total_size", cat(total)}})},
-                                        {"weight_map", json_object(map)}}) +
-                           "\n";
+  const std::string text =
+      json_object({{"metadata", json_object({{"total_size", std::to_string(total)}})},
+                   {"weight_map", json_object(map)}}) +
+      "\n";
   const std::string name = name_ + ".safetensors.index.json";
   open(name);
   append(text.data(), std::ssize(text));

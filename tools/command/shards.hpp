@@ -26,6 +26,9 @@ std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<Te
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most);
 
+/// The SHA-256 of a text, in hexadecimal digits.
+std::string sha256_of(const std::string& text);
+
 /// Writes files and their index, NAME.safetensors.index.json, into a folder, one tensor after the
 /// other. It holds no tensor in memory.
 class ShardWriter {

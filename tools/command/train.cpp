@@ -102,10 +102,14 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--save-every", o->save_every, "steps between checkpoints")
       ->needs(save)
       ->capture_default_str();
+  command->add_flag("--overwrite", o->overwrite, "--save replaces the checkpoint of another run")
+      ->needs(save);
   command
-      ->add_option("--resume", o->resume,
-                   "folder of --save to continue from, with the arguments of its run; results are "
-                   "bitwise identical. Ranks, --mesh, device and validations may differ")
+      ->add_option(
+          "--resume", o->resume,
+          "folder of --save to continue from, with the arguments of its run; results are "
+          "bitwise identical. Ranks, --mesh, device and validations may differ, and --steps "
+          "may be larger")
       ->check(file_name());
   command->add_flag("--trace", o->trace,
                     "also trace.json: the stages of the last step on all ranks");

@@ -69,6 +69,14 @@ inline CLI::Validator file_name() {
           "FILE"};
 }
 
+/// Adds an option whose help shows its default. @param checks  of CLI11
+template <class T, class... Checks>
+void with_default(CLI::App& command, const std::string& name, T& value, const std::string& help,
+                  Checks... checks) {
+  CLI::Option* const option = command.add_option(name, value, help)->capture_default_str();
+  (option->check(checks), ...);
+}
+
 /// Adds --max-shard-bytes.
 /// @param before  the beginning of the help text.
 inline CLI::Option* shard_bytes_option(CLI::App& command, int64_t& most,

@@ -1,6 +1,8 @@
 #include "opt_json/bind.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <stdexcept>
 
 #include "opt_json/value.hpp"
@@ -71,7 +73,8 @@ void BoundRule::take_qk_clip(const ParamConfig& c) {
 
 void BoundRule::take_rates(const ParamConfig& c) {
   // The step has rate 1, so the factor of the group is the rate of the rule.
-  group_.lr_factor = c.lr.value() * c.lr_factor.value_or(1.0);
+  group_.lr_factor = (c.has_rates() ? 1.0 : c.lr.value()) * c.lr_factor.value_or(1.0);
+  lr_schedule_ = c.lr_schedule;
   if (c.role != "adamw") schedule_ = c.momentum_schedule;
 }
 
@@ -116,6 +119,7 @@ muonrt_group_t BoundRule::group(int64_t step) const {
     out.gram_restarts = gram_restarts_.empty() ? &kNone : gram_restarts_.data();
     out.n_gram_restarts = static_cast<int32_t>(gram_restarts_.size());
   }
+  if (lr_schedule_) out.lr_factor *= scheduled_lr(*lr_schedule_, step);
   if (schedule_) out.momentum = scheduled_momentum(*schedule_, group_.momentum, step);
   return out;
 }
@@ -130,6 +134,21 @@ double scheduled_momentum(const MomentumSchedule& s, double momentum, int64_t st
   const double part =
       std::min(1.0, static_cast<double>(into) / static_cast<double>(s.cooldown_steps));
   return momentum - part * (momentum - s.from);
+}
+
+double scheduled_lr(const LrSchedule& s, int64_t step) {
+  if (s.kind.empty()) return s.rates[std::min(static_cast<size_t>(step), s.rates.size() - 1)];
+  const auto ratio = [](int64_t a, int64_t b) {
+    return static_cast<double>(a) / static_cast<double>(b);
+  };
+  if (step < s.warmup_steps) return ratio(step + 1, s.warmup_steps);
+  const int64_t decay = s.kind == "wsd" ? s.cooldown_steps : s.total_steps - s.warmup_steps;
+  const int64_t into = step - (s.total_steps - decay);
+  if (into <= 0) return 1.0;
+  const double part = into < decay ? ratio(into, decay) : 1.0;
+  const double left =
+      s.kind == "cosine" ? (1.0 + std::cos(std::numbers::pi * part)) / 2 : 1.0 - part;
+  return s.min_factor + (1.0 - s.min_factor) * left;
 }
 
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used) {

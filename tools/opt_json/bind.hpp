@@ -23,7 +23,7 @@ class BoundRule {
   /// Null if the rule has no qk_clip. The pointer stays valid if this object is moved.
   const muonrt_qk_clip_t* qk_clip() const { return qk_clip_.get(); }
   /// Whether `group` returns the same settings for every step.
-  bool constant() const { return !schedule_; }
+  bool constant() const { return !schedule_ && !lr_schedule_; }
 
  private:
   void take_rates(const ParamConfig& config);
@@ -38,11 +38,16 @@ class BoundRule {
   std::unique_ptr<muonrt_qk_clip_t> qk_clip_;
   bool has_gram_restarts_ = false;
   std::optional<MomentumSchedule> schedule_;
+  std::optional<LrSchedule> lr_schedule_;
 };
 
 /// Momentum at `step`. It rises linearly from `from` to `momentum` in the warm-up and falls back to
 /// `from` in the cooldown.
 double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int64_t step);
+
+/// Factor of `lr` at `step`; of a list, the rate. It rises linearly in the warm-up. Then `linear`
+/// and `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
+double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
 /// The options of the whole optimizer. Throws std::runtime_error if rules for Muon differ in
 /// transport_dtype.

@@ -31,11 +31,13 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   }
 }
 
-/// Removes settings that a rule inherits from the defaults but that do not apply to it: those of
-/// Muon from rules for AdamW, batch_dims if the view is not a stack, and gram_restarts if the form
-/// is standard. Settings that the rule itself has are kept; they are rejected later.
+/// Removes settings that a rule inherits from the defaults but that do not apply to it: a list of
+/// rates from rules with their own lr, and vice versa; those of Muon from rules for AdamW,
+/// batch_dims if the view is not a stack, and gram_restarts if the form is standard. Settings that
+/// the rule itself has are kept; they are rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
+  if (config.has_rates() && !own("lr_schedule") && own("lr")) config.lr_schedule.reset();
   if (config.role == "adamw") {
     if (!own("parts")) config.parts = {};
     if (!own("qk_clip")) config.qk_clip.reset();
@@ -46,6 +48,25 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   if (group.form == MUONRT_FORM_STANDARD && !own("gram_restarts")) config.gram_restarts.reset();
   config.momentum_kind = group.momentum_kind;
   config.momentum_dtype = group.momentum_dtype;
+}
+
+/// The rule `adamw` has its rate from the defaults. Rejects it if that is also the rate of a rule
+/// for Muon whose scale does not take AdamW's rates.
+void check_inherited_rate(const StepConfig& config, const nlohmann::json& rules, size_t adamw) {
+  const auto inherits = [&](size_t i) {
+    return !rules[i].contains("lr") &&
+           !(config.rules[i].config.has_rates() && rules[i].contains("lr_schedule"));
+  };
+  for (size_t i = 0; inherits(adamw) && i < config.rules.size(); ++i) {
+    const ParamConfig& c = config.rules[i].config;
+    muonrt_group_t group{};
+    for (const Setting& setting : c.fields) setting.set(group);
+    if (!c.is_muon() || !inherits(i) || group.scale_rule == MUONRT_SCALE_MATCH_RMS) continue;
+    throw std::runtime_error(
+        config.rules[adamw].config.rule + ".lr: missing, but the lr of defaults is that of " +
+        c.rule + ", whose scale_rule is " + std::string(kScaleRules[group.scale_rule].text) +
+        ", and not a rate of AdamW; set lr in this rule, such as 3e-4");
+  }
 }
 
 void check_layout(const ParamConfig& config, const Value& at) {
@@ -60,6 +81,12 @@ void check_layout(const ParamConfig& config, const Value& at) {
   if (l.placements.empty() && !l.reading.empty() && (last > 0 || !l.cuts.empty())) {
     at.refuse("reading is set without placements, and cuts have only one reading; remove it");
   }
+}
+
+void check_rates(const Value& at) {
+  if (at.json.contains("lr") && at.json.contains("lr_schedule") &&
+      at.json["lr_schedule"].is_array())
+    at.refuse("lr and a list of rates as lr_schedule are not allowed together; remove one of them");
 }
 
 void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults) {
@@ -81,10 +108,13 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
     const std::string role = made.config.role.value_or("");
     if (role.empty())
       rule.refuse("role is missing here and in defaults; set it to muon, adamw or frozen");
-    if (role != "frozen" && !made.config.lr) {
+    if (role != "frozen" && !made.config.lr && !made.config.has_rates()) {
       rule.refuse("lr is missing here and in defaults; set the learning rate");
     }
+    check_rates(rule);
   }
+  for (size_t i = 0; i < out.rules.size(); ++i)
+    if (out.rules[i].config.role == "adamw") check_inherited_rate(out, list.json, i);
 }
 
 const std::vector<Key<StepConfig>>& top_keys() {
@@ -156,6 +186,7 @@ StepConfig parse_config(std::string_view text, const std::string& file) {
     if (json.contains("defaults")) {
       read_object(defaults, top.at("defaults"), param_keys());
       check_layout(defaults, top.at("defaults"));
+      check_rates(top.at("defaults"));
     }
     if (!json.contains("rules")) top.refuse("rules are missing");
     read_rules(out, top.at("rules"), defaults);

@@ -36,6 +36,14 @@ struct MomentumSchedule {
   int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
 };
 
+/// The learning rate of each step: factors of `lr`, or the rates.
+struct LrSchedule {
+  std::string kind;  // linear, cosine, wsd; empty: `rates`
+  int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
+  double min_factor = 0.0;
+  std::vector<double> rates;  // the last one holds for all later steps
+};
+
 struct BlocksConfig {
   int64_t rows = 1, cols = 1;  // of the grid
   int64_t period = 1;
@@ -82,6 +90,7 @@ struct ParamConfig {
   std::optional<int64_t> batch_dims, row_dims;
   std::optional<double> lr, lr_factor;
   std::optional<MomentumSchedule> momentum_schedule;
+  std::optional<LrSchedule> lr_schedule;
   std::optional<int32_t> coefficients;
   std::vector<Triple> custom;  // MUONRT_COEFFICIENTS_CUSTOM
   std::optional<int64_t> steps;
@@ -92,6 +101,7 @@ struct ParamConfig {
   std::optional<int32_t> transport_dtype, master_kind;  // values of the C ABI
   int32_t momentum_kind = MUONRT_MOMENTUM_EMA, momentum_dtype = MUONRT_DTYPE_F32;  // in `fields`
 
+  bool has_rates() const { return lr_schedule && lr_schedule->kind.empty(); }
   bool is_muon() const { return role == "muon"; }
   bool is_stack() const { return is_muon() && view == "stack"; }
 };

@@ -142,6 +142,12 @@ void read_betas(P& out, const Value& v) {
                         }});
 }
 
+void require_keys(const Value& v, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (!v.json.contains(key)) v.refuse(std::string(key) + " is missing");
+  }
+}
+
 MomentumSchedule read_schedule(const Value& v) {
   using M = MomentumSchedule;
   static const std::vector<Key<M>> keys = {
@@ -150,12 +156,45 @@ MomentumSchedule read_schedule(const Value& v) {
       integer("total_steps", &M::total_steps, 0, kMaxSize)};
   M out;
   read_object(out, v, keys);
-  if (!v.json.contains("from")) v.refuse("from is missing");
+  require_keys(v, {"from"});
   const int64_t ramps = out.warmup_steps + out.cooldown_steps;
   if (out.cooldown_steps > 0 && out.total_steps < ramps) {
     v.refuse("total_steps is " + std::to_string(out.total_steps) +
              ", but warmup_steps and cooldown_steps together need a number from " +
              std::to_string(ramps));
+  }
+  return out;
+}
+
+/// An object, or a list of rates. `total_steps` is an end, so that no step divides by 0.
+LrSchedule read_lr_schedule(const Value& v) {
+  using L = LrSchedule;
+  L out;
+  if (v.json.is_array()) {
+    v.require_list(1);
+    for (size_t i = 0; i < v.json.size(); ++i) out.rates.push_back(v.at(i).number(0, kHuge));
+    return out;
+  }
+  static const std::vector<Key<L>> keys = {
+      choice("kind", &L::kind, {"linear", "cosine", "wsd"}),
+      integer("warmup_steps", &L::warmup_steps, 0, kMaxSize / 2),
+      integer("cooldown_steps", &L::cooldown_steps, 1, kMaxSize / 2),
+      integer("total_steps", &L::total_steps, 1, kMaxSize),
+      number("min_factor", &L::min_factor, 0, 1)};
+  read_object(out, v, keys);
+  require_keys(v, {"kind", "total_steps"});
+  const bool wsd = out.kind == "wsd";
+  if (wsd) require_keys(v, {"cooldown_steps"});
+  if (!wsd && out.cooldown_steps > 0) {
+    v.refuse("cooldown_steps is " + std::to_string(out.cooldown_steps) + ", but kind is " +
+             out.kind + ", which falls from the end of the warm-up; remove it, or use wsd");
+  }
+  const int64_t least = out.warmup_steps + (wsd ? out.cooldown_steps : 1);
+  if (out.total_steps < least) {
+    v.refuse("total_steps is " + std::to_string(out.total_steps) + ", but warmup_steps " +
+             std::to_string(out.warmup_steps) +
+             (wsd ? " and cooldown_steps " + std::to_string(out.cooldown_steps) : "") +
+             " need a number from " + std::to_string(least));
   }
   return out;
 }
@@ -175,8 +214,7 @@ BlocksConfig read_blocks(const Value& v) {
       number("lr_factor", &B::lr_factor, 0, kHuge)};
   B out;
   read_object(out, v, keys);
-  if (!v.json.contains("grid")) v.refuse("grid is missing");
-  if (!v.json.contains("period")) v.refuse("period is missing");
+  require_keys(v, {"grid", "period"});
   return out;
 }
 
@@ -187,12 +225,6 @@ NorMuonConfig read_normuon(const Value& v) {
   N out;
   read_object(out, v, keys);
   return out;
-}
-
-void require_keys(const Value& v, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    if (!v.json.contains(key)) v.refuse(std::string(key) + " is missing");
-  }
 }
 
 QkClipConfig read_qk_clip(const Value& v) {
@@ -260,6 +292,7 @@ const std::vector<Key<ParamConfig>>& param_keys() {
         {"parts", [](P& o, const Value& v) { o.parts = v.null() ? PartsConfig{} : read_parts(v); }},
         number("lr", &P::lr, 0, kHuge),
         number("lr_factor", &P::lr_factor, 0, kHuge),
+        object("lr_schedule", &P::lr_schedule, read_lr_schedule),
         object("momentum_schedule", &P::momentum_schedule, read_schedule),
         {"coefficients", read_coefficients},
         integer("steps", &P::steps, 0, kMaxSteps),

@@ -62,6 +62,8 @@ Cell grouped(int64_t value) {
   return {text, fmt::format("{}", value)};
 }
 
+Cell bytes(int64_t value) { return {human_bytes(value), fmt::format("{}", value)}; }
+
 Cell list(const std::vector<int64_t>& values) {
   return {fmt::format("{}", fmt::join(values, " ")), fmt::format("[{}]", fmt::join(values, ","))};
 }
@@ -107,6 +109,15 @@ std::string Table::json() const {
   std::string out = "[";
   for (size_t i = 0; i < rows_.size(); ++i) out += (i > 0 ? ",\n " : "") + json(i);
   return out + "]";
+}
+
+std::string human_bytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, kUnits[unit]);
 }
 
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& fields) {

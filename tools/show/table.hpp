@@ -21,6 +21,8 @@ Cell number(double value, int decimals);
 Cell scientific(double value);
 /// 12,345,678 in the text.
 Cell grouped(int64_t value);
+/// 1.50 MiB in the text.
+Cell bytes(int64_t value);
 /// A list of numbers, separated by blanks in the text.
 Cell list(const std::vector<int64_t>& values);
 /// "-" and null.
@@ -58,6 +60,9 @@ class Table {
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
 };
+
+/// 1536 -> "1.50 KiB".
+std::string human_bytes(int64_t bytes);
 
 /// {"name":json,...} of pairs of a name and JSON text.
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& fields);

@@ -1,6 +1,10 @@
 #include "train/checkpoint.hpp"
 
+#include <sys/file.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -58,29 +62,57 @@ json facts_of(const SavedRun& run) {
           {"warmup", o.warmup},    {"final-lr", o.final_lr}};
 }
 
-bool same(const json& here, const json& there) {
+/// Whether a run with this value of an option continues one with that value. It may have more
+/// steps.
+bool same(const std::string& option, const json& here, const json& there) {
+  if (option == "steps") return there.is_number_integer() && there <= here;
   if (!here.is_object()) return here == there;
   return there.is_object() && there.contains("hash") && here["hash"] == there["hash"];
 }
 
+/// Locks the folder for a run.
+FolderLock lock_folder(const std::string& folder) {
+  const std::string path = folder + "/.muonrt-train-lock";
+  FolderLock file(std::fopen(path.c_str(), "ae"), std::fclose);
+  if (!file)
+    throw std::runtime_error("--save: " + path + " cannot be written: " + std::strerror(errno) +
+                             "; use a folder that you may write to");
+  if (flock(fileno(file.get()), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return file;
+  throw std::runtime_error("--save: " + folder +
+                           " is in use, because another run saves into it; wait until that run has "
+                           "ended, or name another folder");
+}
+
 }  // namespace
 
-void SavedRun::begin_saving() const {
+FolderLock SavedRun::begin_saving() const {
   const std::string& folder = options.save;
   std::error_code error;
-  if (holds_checkpoint(folder)) {
-    if (!options.resume.empty() && fs::equivalent(folder, options.resume, error)) return;
-    throw std::runtime_error("--save: " + folder + " holds a checkpoint; continue it with " +
-                             "--resume " + folder + ", or name another folder");
-  }
   fs::create_directories(folder, error);
   if (error) {
     throw std::runtime_error("--save: " + folder + " cannot be created: " + error.message() +
                              "; use a folder that you may write to");
   }
+  FolderLock lock = lock_folder(folder);
+  const bool resumes = !options.resume.empty() && fs::equivalent(folder, options.resume, error);
+  if (holds_checkpoint(folder) && resumes) {
+    json saved = tool::parse_strict(tool::read_text(run_file(folder)), run_file(folder));
+    json& steps = saved["options"]["steps"];
+    if (steps == json(options.steps)) return lock;
+    steps = options.steps;
+    tool::write_text_file(run_file(folder), text_of(saved, 1) + "\n");
+    return lock;
+  }
+  if (holds_checkpoint(folder) && !options.overwrite) {
+    throw std::runtime_error("--save: " + folder + " holds a checkpoint; continue it with " +
+                             "--resume " + folder + ", name another folder, or pass --overwrite");
+  }
+  // Without a manifest the folder has no checkpoint, so none has the settings of another run.
+  fs::remove(folder + "/manifest.json", error);
   // The save of the optimizer syncs the folder before it publishes the checkpoint.
   const json all = {{"format", kFormat}, {"options", facts_of(*this)}, {"products", products}};
   tool::write_text_file(run_file(folder), text_of(all, 1) + "\n");
+  return lock;
 }
 
 std::string SavedRun::require_resumable() const {
@@ -105,7 +137,7 @@ std::string SavedRun::require_resumable() const {
   std::string problems;
   for (const auto& [option, here] : mine.items()) {
     const json other = there.is_object() ? there.value(option, json()) : json();
-    if (same(here, other)) continue;
+    if (same(option, here, other)) continue;
     problems += (problems.empty() ? "--" : "; --") + option + " is " + text_of(here) +
                 ", but was " + text_of(other);
   }
@@ -113,10 +145,16 @@ std::string SavedRun::require_resumable() const {
     throw std::runtime_error("--resume: " + folder + " belongs to another run: " + problems +
                              "; pass the arguments of that run, or start without --resume");
   }
+  std::string notes;
+  if (there["steps"] != mine["steps"])
+    notes = "--resume: the run had " + text_of(there["steps"]) + " steps and is extended to " +
+            text_of(mine["steps"]) + ", so the learning rates from here on are those of " +
+            text_of(mine["steps"]) + " steps\n";
   const json before = saved.value("products", json());
-  if (before == json(products)) return "";
-  return "--resume: the run began with products of " + text_of(before) + " and continues with " +
-         text_of(products) + ", so results may differ in their last bits\n";
+  if (before == json(products)) return notes;
+  return notes + "--resume: the run began with products of " + text_of(before) +
+         " and continues with " + text_of(products) +
+         ", so results may differ in their last bits\n";
 }
 
 }  // namespace muonrt::train

@@ -1,11 +1,17 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
 namespace muonrt::train {
+
+/// Seconds of a steady clock.
+inline double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 /// The values after a step; NaN: not measured in this step.
 struct CurvePoint {

@@ -11,6 +11,11 @@ namespace muonrt::train {
 
 namespace {
 
+double peak_rate(const tool::ParamConfig& c) {
+  if (!c.has_rates()) return *c.lr;
+  return *std::max_element(c.lr_schedule->rates.begin(), c.lr_schedule->rates.end());
+}
+
 /// Rejects settings that `muonrt train` does not support.
 void check_rule(const std::string& file, const tool::ParamConfig& c) {
   const auto reject = [&](const char* key, const char* why) {
@@ -27,7 +32,7 @@ void check_rule(const std::string& file, const tool::ParamConfig& c) {
   if (!c.parts.kind.empty()) reject("parts", "no matrix is fused");
   if (c.transposed.value_or(false)) reject("transposed", "weights are outputs x inputs");
   if (c.batch_dims || c.row_dims) reject("batch_dims, row_dims", "weights have two dimensions");
-  if (!(*c.lr > 0)) reject("lr: 0", "the schedule multiplies it");
+  if (!(peak_rate(c) > 0)) reject("lr: 0", "the schedule multiplies it");
 }
 
 }  // namespace
@@ -62,11 +67,11 @@ void TrainOptimizer::take_rules(const Config& model) {
   const std::set<size_t> used(rule_of.begin(), rule_of.end());
   used_.assign(used.begin(), used.end());
   for (const size_t rule : used_) rules_.emplace_back(config_.file, config_.rules[rule].config);
-  lr_ = *config_.rules[rule_of.front()].config.lr;
+  lr_ = peak_rate(config_.rules[rule_of.front()].config);
   bool matrices = false;
   for (const size_t rule : rule_of) {
     const tool::ParamConfig& c = config_.rules[rule].config;
-    if (c.is_muon() && !matrices) lr_ = *c.lr;
+    if (c.is_muon() && !matrices) lr_ = peak_rate(c);
     matrices = matrices || c.is_muon();
     Param& p = params_.emplace_back();
     p.group =
@@ -113,6 +118,12 @@ std::vector<muonrt_group_t> TrainOptimizer::groups(int64_t step) const {
 bool TrainOptimizer::constant() const {
   return std::all_of(rules_.begin(), rules_.end(),
                      [](const tool::BoundRule& rule) { return rule.constant(); });
+}
+
+bool TrainOptimizer::has_lr_schedule() const {
+  return std::any_of(used_.begin(), used_.end(), [&](size_t rule) {
+    return config_.rules[rule].config.lr_schedule.has_value();
+  });
 }
 
 void TrainOptimizer::fill(muonrt_param_t& param, int64_t index) const {

@@ -24,8 +24,10 @@ class TrainOptimizer {
   TrainOptimizer(const std::string& name, const Config& model, double qk_clip);
 
   /// The default peak rate of a run: the rate of the first parameter of Muon, or of the first
-  /// parameter if Muon has none.
+  /// parameter if Muon has none. Of a list of rates the largest.
   double lr() const { return lr_; }
+  /// Whether a rule has lr_schedule. The run's own schedule then does not apply.
+  bool has_lr_schedule() const;
   /// Layers with QK-clip, ascending.
   const std::vector<int32_t>& clipped_layers() const { return clipped_layers_; }
 

@@ -20,7 +20,8 @@ struct Options {
   std::string out;   // folder; empty: no files are written
   std::string save;  // folder for checkpoints; empty: none
   int64_t save_every = 100;
-  std::string resume;  // folder of the checkpoint to continue from; empty: start a new run
+  bool overwrite = false;  // replace a checkpoint in `save`
+  std::string resume;      // folder of the checkpoint to continue from; empty: start a new run
   bool trace = false;
   bool json = false;
   std::vector<double>

@@ -62,7 +62,8 @@ std::string checkpoints(const Options& o, const RunResult& r) {
     out += o.resume + "\n";
   }
   if (!o.save.empty())
-    out += "checkpoint after step " + std::to_string(r.steps) + ": " + o.save + "\n";
+    out += "checkpoint after step " + std::to_string(r.steps) + ": " + o.save + " (" +
+           tool::cell::grouped(r.saved_param_bytes).text + " bytes of weights)\n";
   return out;
 }
 

@@ -22,10 +22,6 @@ namespace {
 
 std::atomic<int> stop{0};  // number of a signal
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// Number of sequences in a block of the batch. The blocks are the same for any number of ranks,
 /// and their gradients are added exactly, so training is bitwise identical on any number of ranks.
 constexpr int64_t kBlock = 2;
@@ -49,9 +45,10 @@ struct Tensors {
 class Trainer {
  public:
   Trainer(Comm& comm, const TrainMesh& mesh, const Options& options, const RunPlan& plan,
-          const Corpus& corpus, const Place& place)
+          const Corpus& corpus, const Place& place, CurveLog* log)
       : comm_(comm),
         place_(place),
+        log_(log),
         options_(options),
         plan_(plan),
         corpus_(corpus),
@@ -106,6 +103,7 @@ class Trainer {
 
   Comm& comm_;
   const Place& place_;
+  CurveLog* log_;
   const Options& options_;
   const RunPlan& plan_;
   const Corpus& corpus_;
@@ -122,6 +120,7 @@ class Trainer {
   float *far_ = nullptr, *far_grad_ = nullptr, *far_logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
   int64_t first_step_ = 0;
+  int64_t saved_param_bytes_ = 0;
 };
 
 std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
@@ -173,6 +172,7 @@ bool Trainer::anyone_stops() { return sum(stop != 0) > 0; }
 // The factor on the rates of all parameters in a step.
 double Trainer::rate(int64_t step) const {
   const double peak = plan_.lr / settings_.lr();
+  if (settings_.has_lr_schedule()) return peak;
   const double warm = std::max(1.0, options_.warmup * static_cast<double>(options_.steps));
   const double at = static_cast<double>(step) + 1.0;
   if (at < warm) return peak * at / warm;
@@ -249,8 +249,9 @@ void Trainer::save(int64_t steps) {
   }
   muonrt_save_options_t how;
   muonrt_save_options_init(&how);
-  how.with_params = 1;
+  how.overwrite = options_.overwrite;
   optimizer_->save(options_.save, &how);
+  saved_param_bytes_ = sum(optimizer_->counters().saved_param_bytes);
 }
 
 double Trainer::train_step(int64_t step, muonrt_step_report_t& report) {
@@ -304,13 +305,17 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
   result.steps = step + 1;
   result.interrupted = anyone_stops();
   const bool last = result.steps == options_.steps || result.interrupted;
+  CurvePoint point{result.steps, result.train_loss, std::nan(""),
+                   result.steps * options_.batch * config_.context, now() - times.start};
+  // Before the save, so that a run that continues from it has this step in its curve.
+  if (log_) log_->add(point);
   if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {
     save(result.steps);
   }
-  CurvePoint point{result.steps, result.train_loss, std::nan(""),
-                   result.steps * options_.batch * config_.context, now() - times.start};
-  if (last || result.steps % options_.eval_every == 0)
+  if (last || result.steps % options_.eval_every == 0) {
     result.val_loss = point.val_loss = validate();
+    if (log_) log_->add(point);
+  }
   return point;
 }
 
@@ -329,12 +334,17 @@ RunResult Trainer::run(std::FILE* out) {
   result.val_loss = validate();
   result.curve.points.push_back(
       {first_step_, std::nan(""), result.val_loss, first_step_ * tokens, 0.0});
+  if (log_) {
+    log_->begin(plan_.optimizer, first_step_);
+    log_->add(result.curve.points.back());
+  }
   if (!options_.save.empty() && first_step_ == options_.steps) save(first_step_);
   for (int64_t step = first_step_; step < options_.steps && !result.interrupted; ++step) {
     result.curve.points.push_back(advance(step, result, times, health));
     if (shown) shown->update(result.curve.points.back());
   }
   shown.reset();
+  result.saved_param_bytes = saved_param_bytes_;
   if (const auto done = static_cast<double>(result.steps - first_step_); done > 0) {
     result.tokens_per_second = done * static_cast<double>(tokens) / times.busy;
     result.optimizer_ms = times.optimizer / done * 1e3;
@@ -363,8 +373,8 @@ int stop_requested() { return stop; }
 
 RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,
                        const RunPlan& plan, const Corpus& corpus, std::FILE* out,
-                       const Place& place) {
-  return Trainer(comm, mesh, options, plan, corpus, place).run(out);
+                       const Place& place, CurveLog* log) {
+  return Trainer(comm, mesh, options, plan, corpus, place, log).run(out);
 }
 
 }  // namespace muonrt::train

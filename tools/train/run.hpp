@@ -7,6 +7,7 @@
 
 #include "muonrt/muonrt.hpp"
 #include "train/curve.hpp"
+#include "train/curve_log.hpp"
 #include "train/mesh.hpp"
 #include "train/options.hpp"
 #include "train/place.hpp"
@@ -35,7 +36,8 @@ struct RunResult {
   /// For each step of this run, the largest input of an attention softmax over the whole batch,
   /// with the weights before the step.
   std::vector<float> max_logits;
-  int64_t clipped_heads = 0;  // by QK-clip, summed over these steps
+  int64_t clipped_heads = 0;      // by QK-clip, summed over these steps
+  int64_t saved_param_bytes = 0;  // of the parameters in the last checkpoint
   bool interrupted = false;
   std::string health;       // rank 0: a line for each step with statistics
   std::string health_json;  // rank 0: the statistics as a JSON list
@@ -52,8 +54,9 @@ int stop_requested();
 
 /// Trains on all ranks of `comm`. Collective.
 /// @param out  where rank 0 shows progress; null: nowhere.
+/// @param log  of rank 0: writes the curve while the run trains; null: no files.
 RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,
                        const RunPlan& plan, const Corpus& corpus, std::FILE* out,
-                       const Place& place = {});
+                       const Place& place = {}, CurveLog* log = nullptr);
 
 }  // namespace muonrt::train

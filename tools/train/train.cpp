@@ -4,12 +4,13 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
 
 #include "opt_json/output_file.hpp"
 #include "train/checkpoint.hpp"
-#include "train/curve.hpp"
+#include "train/curve_log.hpp"
 #include "train/mesh.hpp"
 #include "train/optimizer.hpp"
 #include "train/report.hpp"
@@ -74,19 +75,7 @@ struct RunFile {
 
 std::vector<RunFile> run_files(const Options& o, const Text& text, const Outcome& outcome,
                                const std::string& trace) {
-  const auto curves = [&] {
-    std::vector<Curve> out;
-    for (const RunResult& r : outcome.results) out.push_back(r.curve);
-    return out;
-  };
-  const auto picture = [=, &o, &text, &outcome] {
-    return curves_svg(curves(), "Loss in nats per byte",
-                      describe(text) + ", " + std::to_string(outcome.ranks) + " ranks (" +
-                          outcome.mesh + "), preset " + o.preset);
-  };
   std::vector<RunFile> files = {
-      {o.out + "/loss.csv", [=] { return curves_csv(curves()); }},
-      {o.out + "/loss.svg", picture},
       {o.out + "/plan.txt", [&] { return outcome.results.front().plan; }},
       {o.out + "/result.txt", [&] { return result_text(o, text, outcome); }},
       {o.out + "/result.json", [&] { return result_json(o, text, outcome); }}};
@@ -94,8 +83,9 @@ std::vector<RunFile> run_files(const Options& o, const Text& text, const Outcome
   return files;
 }
 
-void require_writable(const Options& o, const std::vector<RunFile>& files) {
-  std::vector<tool::NamedFile> outputs, inputs;
+void require_writable(const Options& o, const CurveLog& log, const std::vector<RunFile>& files) {
+  std::vector<tool::NamedFile> outputs = {{"--out", log.csv_path()}, {"--out", log.svg_path()}},
+                               inputs;
   for (const RunFile& file : files) outputs.push_back({"--out", file.path});
   if (!o.data.empty()) inputs.push_back({"--data", o.data});
   for (const std::string& name : o.optimizers()) inputs.push_back({"--optimizer", name});
@@ -118,6 +108,7 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   if (!options.resume.empty()) note = run.require_resumable();
   std::string trace;
   std::vector<RunFile> files;
+  std::unique_ptr<CurveLog> log;
   if (root && !options.out.empty()) {
     std::error_code failed;
     std::filesystem::create_directories(options.out, failed);
@@ -125,18 +116,25 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
       throw std::runtime_error("--out: " + options.out + " cannot be created: " + failed.message() +
                                "; use a folder that you may write to");
     files = run_files(options, corpus.text(), outcome, trace);
-    require_writable(options, files);
+    log =
+        std::make_unique<CurveLog>(options.out, "Loss in nats per byte",
+                                   describe(corpus.text()) + ", " + std::to_string(outcome.ranks) +
+                                       " ranks (" + outcome.mesh + "), preset " + options.preset);
+    require_writable(options, *log, files);
   }
-  if (root && !options.save.empty()) run.begin_saving();
+  FolderLock lock(nullptr, std::fclose);
+  if (root && !options.save.empty()) lock = run.begin_saving();
   if (root) std::fputs(note.c_str(), stderr);
   bool interrupted = false;
   for (const RunPlan& plan : outcome.plans) {
-    outcome.results.push_back(run_training(comm, mesh, options, plan, corpus, screen, place));
+    outcome.results.push_back(
+        run_training(comm, mesh, options, plan, corpus, screen, place, log.get()));
     if (options.trace && trace.empty()) trace = merge_traces(comm, outcome.results.back().trace);
     interrupted = outcome.results.back().interrupted;
     if (interrupted) break;
   }
   if (root) {
+    if (log) log->finish();
     for (const RunFile& file : files) tool::write_text_file(file.path, file.text());
     const std::string text = options.json ? result_json(options, corpus.text(), outcome)
                                           : result_text(options, corpus.text(), outcome);

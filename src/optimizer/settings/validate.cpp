@@ -155,7 +155,7 @@ void check_master(const ParamSettings& p, const std::string& who, int64_t numel)
                  name_of(p.master_kind), ", but dtype is ", name_of(p.dtype),
                  " (only a bf16 weight has bits to add or to round away); use MUONRT_MASTER_NONE");
   MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kInvalidArg, who,
-                 ": master is null (master_kind says that the caller owns it); pass the f32 shard");
+                 ": master is NULL (master_kind says that the caller owns it); pass the f32 shard");
   MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kInvalidArg, who,
                  ": master is given, but master_kind is ", static_cast<int32_t>(p.master_kind),
                  "; set it to MUONRT_MASTER_CALLER");
@@ -171,7 +171,7 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   check_dtype(who, "grad_dtype", p.grad_dtype, "convert the buffer");
   check_layouts(p, who, rank, world);
   const int64_t numel = p.layout.local_numel(rank);
-  MUONRT_REQUIRE(p.data || numel == 0, kInvalidArg, who, ": data is null (rank ", rank, " holds ",
+  MUONRT_REQUIRE(p.data || numel == 0, kInvalidArg, who, ": data is NULL (rank ", rank, " holds ",
                  numel, " elements); pass the local shard");
   check_gradients(s, p, who);
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kInvalidArg, who, ": owner is ", p.owner,

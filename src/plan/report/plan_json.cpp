@@ -16,11 +16,13 @@ void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
 void write_options(JsonWriter& json, const Plan& plan) {
   const PlanOptions& o = plan.problem().options;
   json.field("world", o.world);
-  json.field("transport", name_of(o.transport_dtype));
+  json.field("transport_dtype", name_of(o.transport_dtype));
   json.field("chunk_bytes", o.chunk_bytes);
   json.field("window", o.window);
   json.field("least_part", o.least_part);
-  json.field("replicas", plan.every_rank() ? "every_rank" : plan.each_replica() ? "each" : "once");
+  json.field("replica_mode", plan.every_rank()     ? "every_rank"
+                             : plan.each_replica() ? "each"
+                                                   : "once");
   json.field("max_peers", max_peers(o));
   json.key("machine");
   json.object([&] {

@@ -34,7 +34,10 @@ world::Case make(size_t mesh, int scheme, MasterKind masters) {
 void save(world::Rank& rank, const std::string& folder, bool in_background) {
   const SaveSettings how = {.with_params = true};
   Files files;
-  if (!in_background) return save_state(rank.optimizer(), folder, how, files);
+  if (!in_background) {
+    save_state(rank.optimizer(), folder, how, files);
+    return;
+  }
   BackgroundSave saving;
   saving.reserve(rank.optimizer(), true);
   saving.begin(rank.optimizer(), folder, how);

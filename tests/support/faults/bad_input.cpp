@@ -5,17 +5,17 @@ namespace bad_input {
 std::vector<BadCase> create_cases() {
   using A = Arguments;
   return {
-      {{"optimizer is null"}, [](A& a) { a.out_given = false; }},
+      {{"optimizer is NULL"}, [](A& a) { a.out_given = false; }},
       {{"n_groups is 2", "null"}, [](A& a) { a.groups_given = nullptr; }},
       {{"n_params is 3", "null"}, [](A& a) { a.params_given = nullptr; }},
       {{"n_groups is 0"}, [](A& a) { a.n_groups = 0; }},
       {{"n_params is -1"}, [](A& a) { a.n_params = -1; }},
-      {{"param 1", "name is null"}, [](A& a) { a.params[1].name = nullptr; }},
+      {{"param 1", "name is NULL"}, [](A& a) { a.params[1].name = nullptr; }},
       {{"param 1", "name is empty"}, [](A& a) { a.params[1].name = ""; }},
       {{"param 0", "control"}, [](A& a) { a.params[0].name = "w\n"; }},
       {{"param 'wq'", "twice"}, [](A& a) { a.params[1].name = "wq"; }},
-      {{"param 'wk'", "shape is null"}, [](A& a) { a.params[1].shape = nullptr; }},
-      {{"param 'wk'", "data is null"}, [](A& a) { a.params[1].data = nullptr; }},
+      {{"param 'wk'", "shape is NULL"}, [](A& a) { a.params[1].shape = nullptr; }},
+      {{"param 'wk'", "data is NULL"}, [](A& a) { a.params[1].data = nullptr; }},
       {{"options", "struct_size is 0"}, [](A& a) { a.options.struct_size = 0; }},
       {{"group 0", "struct_size is 12"}, [](A& a) { a.groups[0].struct_size = 12; }},
       {{"param 0", "struct_size is 28"},
@@ -110,7 +110,7 @@ std::vector<BadCase> create_cases() {
       {{"param 'wq'", "misaligned"},
        [](A& a) { a.params[0].data = reinterpret_cast<char*>(a.params[0].data) + 1; }},
       {{"param 'wq'", "master"}, [](A& a) { a.params[0].master = a.grad[0].data(); }},
-      {{"param 'wq'", "master is null"},
+      {{"param 'wq'", "master is NULL"},
        [](A& a) { a.params[0].master_kind = MUONRT_MASTER_CALLER; }},
       // Values that are valid, but differ between ranks.
       {{"name of param 0", "'wq'", "'wk'"},

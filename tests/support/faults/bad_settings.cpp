@@ -20,7 +20,7 @@ muonrt_qk_clip_t clip_of(int32_t kind) {
 std::vector<BadCase> setting_cases() {
   using A = Arguments;
   return {
-      {{"group 0", "6 steps", "you"},
+      {{"group 0", "6 steps", "you_jiacheng"},
        [](A& a) {
          a.groups[0].coefficients = MUONRT_COEFFICIENTS_YOU_JIACHENG;
          a.groups[0].steps = 6;

@@ -46,7 +46,7 @@ std::vector<BadCase> step_cases() {
          a.args.inactive_params = a.inactive;
          a.args.n_inactive_params = 1;
        }},
-      {{"param 'wk'", "grad is null"},
+      {{"param 'wk'", "grad is NULL"},
        [](A& a) {
          a.rebind = true;
          a.grad_of_1 = nullptr;

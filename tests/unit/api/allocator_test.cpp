@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "muonrt/checkpoint.h"
 #include "muonrt/inspect.h"
 #include "support/faults/allocator_ledger.hpp"
 #include "support/one_matrix.hpp"
@@ -74,6 +75,54 @@ TEST_CASE("allocator: an optimizer allocates and releases all memory with the ca
   CHECK(ledger.wrong.empty());
   CHECK(std::all_of(ledger.devices.begin(), ledger.devices.end(), [](int d) { return d == -1; }));
   CHECK(ledger.without_stream == std::ssize(ledger.devices));
+}
+
+TEST_CASE("allocator: the allocated and the planned bytes are those of muonrt_optimizer_get_memory",
+          "[unit][api]") {
+  AllocatorLedger ledger = host_ledger();
+  const muonrt_allocator_t table = ledger.table();
+  Fixture fixture;
+  fixture.tuning.allocator = &table;
+  REQUIRE(fixture.create() == MUONRT_OK);
+  muonrt_optimizer_t* const optimizer = fixture.trainer.optimizer;
+  muonrt_memory_t m;
+  muonrt_memory_init(&m);
+  REQUIRE(muonrt_optimizer_get_memory(&m, optimizer) == MUONRT_OK);
+  // In front of each block the host device stores its size, in 256 bytes.
+  int64_t bytes = 0;
+  for (const auto& [memory, size] : ledger.out) bytes += size - 256;
+  CHECK(m.allocated_bytes == bytes);
+  CHECK(m.state_bytes == 6 * 4);
+  CHECK(m.scratch_bytes > 0);
+  CHECK(m.check_bytes > 0);
+  CHECK(m.block_scratch_bytes + m.block_message_bytes + m.block_staged_bytes == 0);
+  CHECK(m.message_bytes + m.staged_bytes + m.scratch_bytes + m.check_bytes + m.state_bytes <=
+        m.allocated_bytes);
+  CHECK(m.save_bytes == 0);
+  int64_t reserved = 0;
+  REQUIRE(muonrt_optimizer_save_reserve(&reserved, optimizer, nullptr) == MUONRT_OK);
+  REQUIRE(muonrt_optimizer_get_memory(&m, optimizer) == MUONRT_OK);
+  CHECK(m.save_bytes == reserved);
+  CHECK(reserved == 6 * 4);
+  CHECK(m.allocated_bytes == bytes);
+
+  char text[8192];
+  int64_t needed = 0;
+  REQUIRE(muonrt_optimizer_describe_plan(text, sizeof text, &needed, optimizer,
+                                         MUONRT_FORMAT_JSON) == MUONRT_OK);
+  const std::string json = text, row = json.substr(json.find("{\"rank\":0,"));
+  const std::pair<const char*, int64_t> printed[] = {{"message_bytes", m.message_bytes},
+                                                     {"staged_bytes", m.staged_bytes},
+                                                     {"scratch_bytes", m.scratch_bytes},
+                                                     {"check_bytes", m.check_bytes},
+                                                     {"state_bytes", m.state_bytes}};
+  for (const auto& [key, value] : printed)
+    CHECK_THAT(row, Catch::Contains(std::string("\"") + key + "\":" + std::to_string(value)));
+
+  m.struct_size = 3;
+  CHECK(muonrt_optimizer_get_memory(&m, optimizer) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_memory(nullptr, optimizer) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_get_last_error(), Catch::Contains("memory is NULL"));
 }
 
 TEST_CASE("allocator: if any call returns NULL, the creation fails and releases everything",

@@ -86,6 +86,7 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_describe_plan(nullptr, 0, &number, o, MUONRT_FORMAT_TEXT));
   note(muonrt_optimizer_get_trace(nullptr, 0, &number, o, MUONRT_FORMAT_TEXT));
   note(muonrt_optimizer_get_counters(nullptr, o));
+  note(muonrt_optimizer_get_memory(nullptr, o));
   note(muonrt_optimizer_get_health(nullptr, nullptr, 0, o));
   note(muonrt_optimizer_recover(o, comm, nullptr));
   return out;
@@ -137,9 +138,9 @@ TEST_CASE("handles: a destroyed handle is rejected and not destroyed again", "[u
 
 TEST_CASE("handles: each function rejects NULL", "[unit][abi]") {
   bool said = false;
-  check_all(calls_of(static_cast<muonrt_comm_t*>(nullptr), " is null", said), kInvalid);
+  check_all(calls_of(static_cast<muonrt_comm_t*>(nullptr), " is NULL", said), kInvalid);
   CHECK(said);
-  check_all(calls_of(static_cast<muonrt_optimizer_t*>(nullptr), nullptr, "optimizer is null", said),
+  check_all(calls_of(static_cast<muonrt_optimizer_t*>(nullptr), nullptr, "optimizer is NULL", said),
             kInvalid);
   CHECK(said);
   CHECK(muonrt_comm_create_self(nullptr) == kInvalid);

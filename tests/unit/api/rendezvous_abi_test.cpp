@@ -63,9 +63,9 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
     CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  check_tcp_error("options.address is null");
+  check_tcp_error("options.address is NULL");
   tcp.address = "localhost:1234";
-  check_tcp_error("options.secret is null");
+  check_tcp_error("options.secret is NULL");
   tcp.secret = "12345678";
   tcp.secret_bytes = 8;
   check_tcp_error("rank -1 of 0");
@@ -79,12 +79,12 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
     CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  check_folder_error("options.path is null");
+  check_folder_error("options.path is NULL");
   folder.path = "/tmp";
-  check_folder_error("options.run_id is null");
+  check_folder_error("options.run_id is NULL");
   folder.run_id = "run";
   folder.secret_bytes = 8;
-  check_folder_error("options.secret is null");
+  check_folder_error("options.secret is NULL");
   folder.secret = "1234567";
   folder.secret_bytes = 7;
   check_folder_error("secret_bytes is 7 (8 to 4096)");

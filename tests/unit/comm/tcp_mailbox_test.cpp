@@ -44,10 +44,6 @@ void connect_three(std::shared_ptr<Mailbox>& zero, std::shared_ptr<Mailbox>& one
           })) == "");
 }
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 /// Reads frames from a raw connection, up to a header that `last` accepts. Returns the problem, or
 /// "" if all frames are valid.
 template <class Last>

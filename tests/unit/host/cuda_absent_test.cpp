@@ -86,9 +86,9 @@ TEST_CASE("no GPU: an invalid argument of one rank is an error on every rank", "
   };
   for (const Bad& bad : {Bad{"max_ctas is 12", [](auto& o) { o.max_ctas = 12; }},
                          Bad{"max_ctas is 0", [](auto& o) { o.max_ctas = 0; }},
-                         Bad{"nccl_comm is null", [](auto& o) { o.borrow = 1; }},
+                         Bad{"nccl_comm is NULL", [](auto& o) { o.borrow = 1; }},
                          Bad{"struct_size is 8", [](auto& o) { o.struct_size = 8; }},
-                         Bad{"comm is null", nullptr}}) {
+                         Bad{"comm is NULL", nullptr}}) {
     muonrt_thread_group_t* group = nullptr;
     REQUIRE(muonrt_thread_group_create(&group, 3) == MUONRT_OK);
     const auto errors = transport_test::on_ranks(3, [&](int rank) {

@@ -194,7 +194,7 @@ TEST_CASE("strategies: lift a layout from each rank's submesh to all ranks", "[u
     CHECK(whole.names() == "dp=3 ");
     layout.kind = MUONRT_LAYOUT_OWNER;
     CHECK(lifted(same[0].data()) == MUONRT_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(muonrt_get_last_error(), Contains("last_dims is null for kind 2"));
+    CHECK_THAT(muonrt_get_last_error(), Contains("last_dims is NULL for kind 2"));
   }
 }
 

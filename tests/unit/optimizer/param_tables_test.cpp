@@ -142,7 +142,7 @@ TEST_CASE("tables: which parameters are active", "[unit][optimizer]") {
   const auto error = capture_error([&] { rig.fill(0); });
   REQUIRE(error);
   CHECK(error->status() == Status::kInvalidArgument);
-  CHECK(error->message().find("param 'vector': grad is null") == 0);
+  CHECK(error->message().find("param 'vector': grad is NULL") == 0);
   rig.tables.deactivate_all();
   CHECK(rig.active() == std::vector<int32_t>{0, 0, 0, 0, 0});
 }

@@ -357,8 +357,8 @@ TEST_CASE("recover: the C ABI, and arguments that it rejects", "[unit][abi][reco
           MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Catch::Contains(text));
   };
-  rejects(nullptr, comm, "muonrt_optimizer_recover: optimizer is null");
-  rejects(trainer.optimizer, nullptr, "survivors is null");
+  rejects(nullptr, comm, "muonrt_optimizer_recover: optimizer is NULL");
+  rejects(trainer.optimizer, nullptr, "survivors is NULL");
   recovery.survivor_policy = 2;
   rejects(trainer.optimizer, comm, "survivor_policy is 2 (0 majority, 1 any)");
   recovery.survivor_policy = MUONRT_SURVIVORS_ANY;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "backend/health.hpp"
@@ -104,6 +105,32 @@ struct Allocations {
   }
 };
 
+/// Whether the numbers of Optimizer::planned_memory() and check_bytes() are those that the plan
+/// prints.
+std::string unstated(const Optimizer& o) {
+  const std::string json = o.describe(true);
+  const size_t block = json.find("\"block_plan\":");
+  const std::string full = json.substr(0, block),
+                    blocks = block == json.npos ? "" : json.substr(block);
+  const PlannedMemory m = o.planned_memory();
+  const auto block_value = [&](const char* key) {
+    return blocks.empty() ? 0 : stated(blocks, o.rank(), key);
+  };
+  const std::tuple<const char*, int64_t, int64_t> rows[] = {
+      {"message", m.full.message_bytes, stated(full, o.rank(), "message_bytes")},
+      {"staged", m.full.staged_bytes, stated(full, o.rank(), "staged_bytes")},
+      {"scratch", m.scratch, stated(full, o.rank(), "scratch_bytes")},
+      {"state", m.full.state_bytes, stated(full, o.rank(), "state_bytes")},
+      {"checks", o.check_bytes(), stated(full, o.rank(), "check_bytes")},
+      {"block message", m.block.message_bytes, block_value("message_bytes")},
+      {"block staged", m.block.staged_bytes, block_value("staged_bytes")},
+      {"block scratch", m.block_scratch, block_value("scratch_bytes")}};
+  std::string out;
+  for (const auto& [name, number, text] : rows)
+    if (number != text) out += cat(name, ": ", number, " and ", text, "; ");
+  return out;
+}
+
 constexpr int64_t kSlack = 40 * 256;
 
 world::Case memory_case(CommitMode commit, int window) {
@@ -188,5 +215,41 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
     RANK_CHECK(count(hashes) == (replicas ? 2 : 0));
     const std::string json = rank.optimizer().describe(true);
     RANK_CHECK(stated(json, comm.rank(), "check_bytes") == 2 * (tallies + replicas * hashes));
+  });
+}
+
+TEST_CASE("memory: the numbers of a rank are those that its plan prints", "[unit][optimizer]") {
+  struct Variant {
+    const char* what;
+    void (*change)(world::Case&);
+  };
+  const auto variant =
+      GENERATE(Variant{"atomic", [](world::Case&) {}},
+               Variant{"eager", [](world::Case& c) { c.settings.commit = CommitMode::kEager; }},
+               Variant{"no checks of replicas",
+                       [](world::Case& c) { c.settings.replica_check = ReplicaCheck::kOff; }},
+               Variant{"blocks",
+                       [](world::Case& c) {
+                         c.settings.health_every = 0;
+                         c.settings.groups[0].normuon_axis = NormuonAxis::kOff;
+                         c.settings.groups[0].blocks = {3, 1, 3};
+                       }},
+               Variant{"a rank without parameters", [](world::Case& c) { c.world = 4; }},
+               Variant{"partial gradients", [](world::Case& c) {
+                         for (world::Param& p : c.params) {
+                           p.placements = {{PlacementKind::kReplicate, 0, 1}};
+                           p.grad_placements = {{PlacementKind::kPartial, 0, 1}};
+                           p.partial_grads = 3;
+                         }
+                       }});
+  INFO(variant.what);
+  world::Case c = memory_case(CommitMode::kAtomic, 2);
+  variant.change(c);
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    const std::string problem = unstated(rank.optimizer());
+    RANK_CHECK(problem == "");
+    if (c.settings.groups[0].blocks.period > 1)
+      RANK_CHECK(rank.optimizer().planned_memory().block_scratch > 0);
   });
 }

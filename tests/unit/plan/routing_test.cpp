@@ -1,6 +1,7 @@
 #include "optimizer/routing.hpp"
 
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "muonrt/muonrt.h"
 
@@ -41,37 +42,159 @@ TEST_CASE("routing: QK kind and layer from the name", "[unit][routing]") {
         std::pair(QkKind::kQuery, int64_t{-1}));
 }
 
-TEST_CASE("routing: role and view from the name and the number of dimensions", "[unit][routing]") {
-  const char* const experts[] = {"experts"};
-  muonrt_routing_t rules;
-  muonrt_routing_init(&rules);
-  rules.expert_keys = experts;
-  rules.n_expert_keys = 1;
+namespace {
+
+struct Row {
+  const char* name;
+  int32_t ndim;
+  const char* expected;  // role and view, or the reason for AdamW
+};
+
+/// Role, view and reason as in Row, or the message of the error.
+std::string found(const muonrt_routing_t* rules, const Row& row) {
   enum muonrt_role role = MUONRT_ROLE_MUON;
   enum muonrt_view view = MUONRT_VIEW_NONE;
-  const auto is = [&](const char* name, int32_t ndim, enum muonrt_role r, enum muonrt_view v) {
-    INFO(name);
-    REQUIRE(muonrt_routing_resolve(&role, &view, &rules, name, ndim) == MUONRT_OK);
-    CHECK(role == r);
-    CHECK(view == v);
+  if (muonrt_routing_resolve(&role, &view, rules, row.name, row.ndim) != MUONRT_OK)
+    return muonrt_get_last_error();
+  if (role == MUONRT_ROLE_MUON) {
+    const char* const views[] = {"muon", "muon stack", "muon flatten"};
+    return views[view];
+  }
+  CHECK(view == MUONRT_VIEW_NONE);
+  char reason[256];
+  int64_t needed = 0;
+  REQUIRE(muonrt_routing_explain(reason, sizeof reason, &needed, rules, row.name, row.ndim) ==
+          MUONRT_OK);
+  const std::string text = reason;
+  CHECK(needed == std::ssize(text));
+  return text.substr(0, text.find(" ('"));
+}
+
+}  // namespace
+
+TEST_CASE("routing: whole words of the name decide about role and view", "[unit][routing]") {
+  const Row rows[] = {
+      {"layers.0.attention.wq.weight", 2, "muon"},
+      {"layers.0.attention.wq.bias", 1, "fewer than two dimensions"},
+      {"scale", 0, "fewer than two dimensions"},
+      {"0.weight", 2, "muon"},
+      {"w", 2, "muon"},
+      // A word inside another word, or in front of the word that says what it is.
+      {"embed_proj.weight", 2, "muon"},
+      {"norm_proj.weight", 2, "muon"},
+      {"normalizer.linear.weight", 2, "muon"},
+      {"layers.0.attn.head_proj.weight", 2, "muon"},
+      {"encoder.embedding_hidden_mapping_in.weight", 2, "muon"},
+      {"headless.weight", 2, "muon"},
+      {"layers.0.overhead.weight", 2, "muon"},
+      {"layers.0.norm1.linear.weight", 2, "muon"},
+      {"pre_classifier.weight", 2, "muon"},
+      {"layers.0.multi_head.weight", 2, "muon"},
+      // Embeddings and tables.
+      {"tok_embeddings.weight", 2, "embedding"},
+      {"tokEmbeddings/embedding", 2, "embedding"},
+      {"_orig_mod.module.transformer.wte.weight", 2, "embedding"},
+      {"model.embed_tokens.weight", 2, "embedding"},
+      {"gpt_neox.embed_in.weight", 2, "embedding"},
+      {"shared.weight", 2, "embedding"},
+      {"layers.0.shared.weight", 2, "muon"},
+      {"patch_embed.proj.weight", 4, "patch embedding"},
+      {"x_embedder.proj.weight", 4, "patch embedding"},
+      {"t_embedder.mlp.0.weight", 2, "muon"},
+      {"pos_embed", 3, "embedding"},
+      {"query_tokens", 3, "table"},
+      {"encoder.relative_position_table", 2, "table"},
+      {"block.0.SelfAttention.relative_attention_bias.weight", 2, "vector"},
+      {"experts.gate_up_proj_bias", 2, "vector"},
+      {"mixer.A_log", 2, "vector"},
+      {"layers.0.q_norm.weight", 2, "norm"},
+      {"input_layernorm.weight", 2, "norm"},
+      {"attn.rel_pos_w", 2, "table"},
+      {"attention.emb_rel_k", 3, "table"},
+      {"w_position_embeddings.weight", 2, "embedding"},
+      // Heads.
+      {"lm_head.weight", 2, "output head"},
+      {"score.weight", 2, "output head"},
+      {"classifier.6.weight", 2, "output head"},
+      {"classifier.dense.weight", 2, "muon"},
+      {"classifier.out_proj.weight", 2, "output head"},
+      {"head.fc.weight", 2, "output head"},
+      {"fc.weight", 2, "output head"},
+      {"fc1.weight", 2, "muon"},
+      {"attention.q_head.weight", 2, "muon"},
+      {"mlp.router.classifier.weight", 2, "muon"},
+      {"iou_prediction_head.proj_out.weight", 2, "output head"},
+      {"to_logits.weight", 2, "output head"},
+      {"model.output_layer.weight", 2, "output head"},
+      {"output.weight", 2, "output head"},
+      {"layers.0.attention.output.weight", 2, "muon"},
+      {"proj_out.weight", 2, "output head"},
+      {"transformer_blocks.0.proj_out.weight", 2, "muon"},
+      {"layers_0/proj_out/kernel", 2, "muon"},
+      {"cls.predictions.decoder.weight", 2, "output head"},
+      {"decoder.layers.0.fc1.weight", 2, "muon"},
+      {"final_layer.linear.weight", 2, "output head"},
+      {"final_layer.adaLN_modulation.1.weight", 2, "muon"},
+      {"model.layers.61.shared_head.head.weight", 2, "output head"},
+      // Adapters have the role of what they adapt.
+      {"model.layers.0.q_proj.lora_A.default.weight", 2, "muon"},
+      {"lm_head.lora_B.default.weight", 2, "output head"},
+      {"embed_tokens.lora_embedding_A.default", 2, "embedding"},
+      {"score.modules_to_save.default.weight", 2, "output head"},
+      // Stacks and kernels.
+      {"layers.4.moe.experts.w1", 3, "muon stack"},
+      {"layers.4.moe.experts.7.w1.weight", 2, "muon"},
+      {"layers.0.block_sparse_moe.input_linear.weight", 3, "muon stack"},
+      {"layers.0.mlp.gate.weight", 2, "muon"},
+      {"model.encoder.conv1.weight", 3, "muon flatten"},
+      {"layer1.0.conv1.weight", 4, "muon flatten"},
+      {"layer1.0.downsample.0.weight", 4, "muon flatten"},
+      {"features.0.weight", 4, "muon flatten"},
+      {"mixer.conv1d.weight", 3, "depthwise convolution"},
+      {"stages.0.blocks.0.conv_dw.weight", 4, "depthwise convolution"},
   };
-  is("layers.0.attention.wq.weight", 2, MUONRT_ROLE_MUON, MUONRT_VIEW_NONE);
-  is("layers.0.attention.wq.bias", 1, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
-  is("tok_embeddings.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
-  is("model.embed_tokens.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
-  is("lm_head.weight", 2, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
-  is("layers.4.moe.experts.w1", 3, MUONRT_ROLE_MUON, MUONRT_VIEW_STACK);
-  is("layers.4.moe.experts.7.w1.weight", 2, MUONRT_ROLE_MUON, MUONRT_VIEW_NONE);
-  is("scale", 0, MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE);
-  // If no rule applies, the call returns an error.
-  CHECK(muonrt_routing_resolve(&role, &view, &rules, "conv.weight", 4) ==
-        MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("'conv.weight'") && Contains("4 dimensions"));
-  CHECK(muonrt_routing_resolve(&role, &view, nullptr, "layers.4.moe.experts.w1", 3) ==
-        MUONRT_ERROR_INVALID_ARGUMENT);
+  for (const Row& row : rows) {
+    INFO(row.name);
+    CHECK(found(nullptr, row) == row.expected);
+  }
+}
+
+TEST_CASE("routing: without a rule the error names the keys, and the results do not change",
+          "[unit][routing]") {
+  enum muonrt_role role = MUONRT_ROLE_ADAMW;
+  enum muonrt_view view = MUONRT_VIEW_STACK;
+  for (const Row& row : {Row{"attn.q", 3, ""}, Row{"experts.w1", 4, ""}, Row{"bad", 5, ""}}) {
+    INFO(row.name);
+    CHECK(muonrt_routing_resolve(&role, &view, nullptr, row.name, row.ndim) ==
+          MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_get_last_error(), Contains(row.name) &&
+                                            Contains(std::to_string(row.ndim) + " dimensions") &&
+                                            Contains("expert_keys or adamw_keys"));
+  }
+  CHECK(role == MUONRT_ROLE_ADAMW);
+  CHECK(view == MUONRT_VIEW_STACK);
+}
+
+TEST_CASE("routing: keys of the caller match whole words", "[unit][routing]") {
+  muonrt_routing_t rules;
+  muonrt_routing_init(&rules);
+  CHECK(rules.n_adamw_keys == 0);
+  const char* const experts[] = {"bank"};
+  const char* const adamw[] = {"side_net", "up.weight"};
+  rules.expert_keys = experts;
+  rules.n_expert_keys = 1;
+  rules.adamw_keys = adamw;
+  rules.n_adamw_keys = 2;
+  for (const Row& row : {Row{"layers.0.bank.w", 3, "muon stack"},
+                         Row{"layers.0.sideNet2.weight", 2, "key of the caller"},
+                         Row{"mlp.up.weight", 2, "key of the caller"},
+                         Row{"inside_net.weight", 2, "muon"}, Row{"lm_head", 2, "output head"}}) {
+    INFO(row.name);
+    CHECK(found(&rules, row) == row.expected);
+  }
+  CHECK_THAT(found(&rules, {"layers.0.embankment", 3, ""}), Contains("3 dimensions"));
   const char* const all[] = {""};
   rules.adamw_keys = all;
   rules.n_adamw_keys = 1;
-  CHECK(muonrt_routing_resolve(&role, &view, &rules, "w", 2) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("adamw_keys[0] is empty"));
+  CHECK_THAT(found(&rules, {"w", 2, ""}), Contains("adamw_keys[0] is empty"));
 }

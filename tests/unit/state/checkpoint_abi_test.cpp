@@ -95,7 +95,6 @@ TEST_CASE("checkpoint: a caller saves on two ranks, during a step, and continues
   muonrt_save_options_t save;
   muonrt_save_options_init(&save);
   CHECK(save.keep == 1);
-  save.with_params = 1;
   on_two([&](int, Trainer& trainer) {
     trainer.step(0);
     trainer.step(1);
@@ -106,7 +105,9 @@ TEST_CASE("checkpoint: a caller saves on two ranks, during a step, and continues
   });
   Trainer later(muonrt::Comm::self());
   later.optimizer->load(folder.path());
-  CHECK(later.optimizer->load_notes() == "");
+  CHECK(later.optimizer->load_notes() ==
+        "parameters: 2 loaded (168 bytes), 0 rounded from master weights, 0 unchanged because they "
+        "are not in the checkpoint\n");
   CHECK(later.optimizer->steps() == 2);
   later.step(2);
   later.step(3);
@@ -168,7 +169,7 @@ TEST_CASE("checkpoint: invalid options are an error on every rank", "[unit][abi]
   Trainer one(muonrt::Comm::self());
   muonrt_optimizer_t* const o = one.optimizer->get();
   CHECK(muonrt_optimizer_save(o, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("folder is null"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("folder is NULL"));
   muonrt_load_options_t load;
   muonrt_load_options_init(&load);
   load.partial = 2;
@@ -196,7 +197,7 @@ TEST_CASE("checkpoint: only one save may be in progress, and it ends with the op
     CHECK_THAT(muonrt_get_last_error(), Contains("no save is in progress"));
     int64_t bytes = 0;
     REQUIRE(muonrt_optimizer_save_reserve(&bytes, o, nullptr) == MUONRT_OK);
-    CHECK(bytes == 4 * (kRows * kCols + 2 * kRows));
+    CHECK(bytes == 4 * (2 * kRows * kCols + 3 * kRows));
     REQUIRE(muonrt_optimizer_save_begin(o, path, nullptr) == MUONRT_OK);
     for (const muonrt_status_t status :
          {muonrt_optimizer_save_begin(o, path, nullptr), muonrt_optimizer_save(o, path, nullptr),
@@ -208,4 +209,54 @@ TEST_CASE("checkpoint: only one save may be in progress, and it ends with the op
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
     CHECK(entry.path().filename() == ".muonrt-lock");
+}
+
+TEST_CASE("checkpoint: notes and counters state what was saved and found", "[unit][abi][state]") {
+  const test_support::Folder folder;
+  std::vector<float> f(6, 0.5F), grads(12, 1.0F);
+  std::vector<uint16_t> w(6, 0x3f00);  // 0.5
+  const int64_t shape[] = {2, 3};
+  std::vector<muonrt_param_t> params(2, muonrt::param());
+  for (auto& p : params) {
+    p.ndim = 2;
+    p.shape = shape;
+    p.grad = grads.data();
+    p.grad_dtype = MUONRT_DTYPE_F32;
+  }
+  params[1].grad = grads.data() + 6;
+  params[0].name = "f";
+  params[0].data = f.data();
+  params[1].name = "w";
+  params[1].data = w.data();
+  params[1].dtype = MUONRT_DTYPE_BF16;
+  muonrt::Comm comm = muonrt::Comm::self();
+  const auto make = [&] {
+    return muonrt::Optimizer(comm, muonrt::options(), std::vector{muonrt::muon_group()}, params);
+  };
+  muonrt::Optimizer one = make();
+  one.step(0.1);
+  CHECK(one.counters().saved_bytes == 0);
+  one.save(folder.path());
+  // Two momenta, the master weights, and the f32 parameter.
+  CHECK(one.counters().saved_bytes == 4 * 6 * 4);
+  CHECK(one.counters().saved_param_bytes == 6 * 4);
+  const auto at_save = std::pair{f, w};
+  f.assign(6, 0.0F);
+  w.assign(6, 0);
+  muonrt::Optimizer other = make();
+  other.load(folder.path());
+  CHECK(std::pair{f, w} == at_save);
+  CHECK(other.load_notes() ==
+        "parameters: 1 loaded (24 bytes), 1 rounded from master weights, 0 unchanged because they "
+        "are not in the checkpoint\n");
+  muonrt_save_options_t options;
+  muonrt_save_options_init(&options);
+  options.without_params = 1;
+  one.save(folder.path(), &options);
+  CHECK(one.counters().saved_bytes == 3 * 6 * 4);
+  CHECK(one.counters().saved_param_bytes == 0);
+  CHECK(one.save_reserve(&options) == 3 * 6 * 4);
+  CHECK(one.save_reserve() == 4 * 6 * 4);
+  options.with_params = 1;
+  CHECK_THROWS_WITH(one.save(folder.path(), &options), Contains("with_params and without_params"));
 }

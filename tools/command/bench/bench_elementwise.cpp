@@ -7,6 +7,7 @@
 #include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
+#include "command/validators.hpp"
 #include "host/host_device.hpp"
 
 namespace muonrt::tool {
@@ -252,9 +253,8 @@ void add_bench_elementwise(CLI::App& bench, Work& work) {
   auto* command = bench.add_subcommand(
       "elementwise", "packs, scans, commits and the normalization, compared with a copy");
   auto a = std::make_shared<Arguments>();
-  command->add_option("--elements", a->elements, "of the parameter")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32))
-      ->capture_default_str();
+  with_default(*command, "--elements", a->elements, "of the parameter",
+               CLI::Range(int64_t{1}, int64_t{1} << 32));
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench elementwise --device cuda --elements 268435456");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

@@ -3,9 +3,18 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
+
+#if MUONRT_TOOL_MPI
+#include <mpi.h>
+
+#include "command/mpi_alarm.hpp"
+#endif
 
 #include "command/bench/bench_options.hpp"
 #include "command/bench/bench_report.hpp"
@@ -13,12 +22,54 @@
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
-#include "command/mpi_baseline.hpp"
 #include "command/run_device.hpp"
 
 namespace muonrt::tool {
 
 namespace {
+
+#if MUONRT_TOOL_MPI
+/// One side of an exchange: bytes by peer, and where they begin.
+struct Side {
+  std::vector<int> counts, begins = {0};
+  std::vector<unsigned char> memory;
+
+  explicit Side(const std::vector<int64_t>& bytes) : counts(bytes.begin(), bytes.end()) {
+    for (const int count : counts) begins.push_back(begins.back() + count);
+    memory.resize(static_cast<size_t>(begins.back()));
+  }
+};
+#endif
+
+/// Milliseconds of an MPI_Alltoallv over the ranks of mpirun, with which ours is compared; empty if
+/// this process is no rank of mpirun, or if a rank sends more than MPI can count (2 GiB).
+std::function<double()> mpi_exchange([[maybe_unused]] int rank,
+                                     [[maybe_unused]] const ExchangeSizes& sizes,
+                                     [[maybe_unused]] double timeout) {
+#if MUONRT_TOOL_MPI
+  if (!under_mpi()) return nullptr;
+  ExchangeSizes received(sizes.size());
+  for (const auto& row : sizes)
+    for (size_t to = 0; to < row.size(); ++to) received[to].push_back(row[to]);
+  // Every rank checks all, so that all come to the same answer.
+  for (const ExchangeSizes* side : {&sizes, &std::as_const(received)})
+    for (const auto& row : *side)
+      if (std::accumulate(row.begin(), row.end(), int64_t{0}) > std::numeric_limits<int>::max())
+        return nullptr;
+  const auto me = static_cast<size_t>(rank);
+  return [out = Side(sizes[me]), in = Side(received[me]), timeout]() mutable {
+    const MpiAlarm alarm(timeout);
+    const double start = MPI_Wtime();
+    const int code = MPI_Alltoallv(out.memory.data(), out.counts.data(), out.begins.data(),
+                                   MPI_BYTE, in.memory.data(), in.counts.data(), in.begins.data(),
+                                   MPI_BYTE, MPI_COMM_WORLD);
+    if (code != MPI_SUCCESS) throw std::runtime_error("MPI_Alltoallv failed");
+    return (MPI_Wtime() - start) * 1e3;
+  };
+#else
+  return nullptr;
+#endif
+}
 
 struct Arguments {
   int ranks = 0, warmup = 2, iters = 10, factor = 4;
@@ -38,7 +89,7 @@ bool reference_is_mpi(const Arguments& a) { return under_mpi() && !a.where.cuda(
 Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes) {
   const auto workload =
       ExchangeWorkload::of(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
-  const auto mpi = a.where.cuda() ? nullptr : MpiBaseline::of(comm.rank(), sizes, a.where.timeout);
+  const auto mpi = a.where.cuda() ? nullptr : mpi_exchange(comm.rank(), sizes, a.where.timeout);
   Measured out;
   int64_t wrong = 0;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
@@ -49,7 +100,7 @@ Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSi
     if (first || last) wrong += workload->wrong();
     comm.barrier();
     // NaN if MPI cannot count the bytes.
-    const double other = mpi ? mpi->run() : reference_is_mpi(a) ? NAN : workload->copy();
+    const double other = mpi ? mpi() : reference_is_mpi(a) ? NAN : workload->copy();
     const auto slowest = [&](double of_rank) {
       std::vector<double> all(sizes.size());
       comm.allgather(all.data(), &of_rank, sizeof of_rank);

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/checked.hpp"
 #include "command/bench/bench_timer.hpp"
 #include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
+#include "command/validators.hpp"
 
 namespace muonrt::tool {
 
@@ -41,7 +41,7 @@ struct Operand {
   Operand(Workbench& bench, int64_t rows, int64_t cols, int64_t count, DType dtype, int64_t sets) {
     first = {nullptr, dtype, rows, cols, bench.ops().leading_dimension(cols, dtype), count, 0};
     first.stride = rows * first.ld;
-    bytes = round_up(count * first.stride * size_of(dtype), 256);
+    bytes = (count * first.stride * size_of(dtype) + 255) / 256 * 256;
     memory = Buffer(bench.device(), sets * bytes);
     first.data = memory.data();
   }
@@ -267,11 +267,9 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
   auto a = std::make_shared<Arguments>();
   a->shapes = {"256x256", "256x1024", "1024x1024"};
   add_product_options(*command, *a);
-  command
-      ->add_option("--values", a->values,
-                   "random (normal), or zeros, which show the influence of power on the speed")
-      ->check(CLI::IsMember({"random", "zeros"}))
-      ->capture_default_str();
+  with_default(*command, "--values", a->values,
+               "random (normal), or zeros, which show the influence of power on the speed",
+               CLI::IsMember({"random", "zeros"}));
   command->add_option("--plant", a->plant)->group("");
   command->add_option("--plant-nan", a->plant_nan)->group("");
   add_device_options(*command, *a);

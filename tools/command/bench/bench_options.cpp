@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "command/table.hpp"
 #include "command/validators.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -27,28 +27,18 @@ BenchShape parse(const std::string& text) {
 
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters) {
-  command.add_option("--warmup", warmup, of + " that are not measured" + more)
-      ->check(nonnegative())
-      ->capture_default_str();
-  command.add_option("--iters", iters, of + " that are measured")
-      ->check(positive())
-      ->capture_default_str();
+  with_default(command, "--warmup", warmup, of + " that are not measured" + more, nonnegative());
+  with_default(command, "--iters", iters, of + " that are measured", positive());
 }
 
 void add_device_options(CLI::App& command, DeviceArguments& a) {
-  command.add_option("--device", a.device, "host or cuda")
-      ->check(CLI::IsMember({"host", "cuda"}))
-      ->capture_default_str();
-  command.add_option("--threads", a.threads, "compute threads of the host")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+  with_default(command, "--device", a.device, "host or cuda", CLI::IsMember({"host", "cuda"}));
+  with_default(command, "--threads", a.threads, "compute threads of the host", CLI::Range(1, 256));
   add_iterations(command, "rounds", ", at least", a.warmup, a.iters);
-  command
-      .add_option("--deadline", a.deadline,
-                  "seconds that the device may take for one run; after that the command "
-                  "prints what it has measured and exits with status 1")
-      ->check(number_between(1e-3, 1e6))
-      ->capture_default_str();
+  with_default(command, "--deadline", a.deadline,
+               "seconds that the device may take for one run; after that the command "
+               "prints what it has measured and exits with status 1",
+               number_between(1e-3, 1e6));
   auto* const json = command.add_flag("--json", a.json, "print JSON, on one line");
   command
       .add_flag("--stream", a.stream,
@@ -60,26 +50,20 @@ void add_product_options(CLI::App& command, DeviceArguments& a) {
   command.add_option("--shapes", a.shapes, "rows x columns [x how many], short side first")
       ->delimiter(',')
       ->capture_default_str();
-  command
-      .add_option("--dtype", a.dtype,
-                  "of the products: bf16, f16 or f32 (the input of ns in f16 is bf16)")
-      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
-      ->capture_default_str();
+  with_default(command, "--dtype", a.dtype,
+               "of the products: bf16, f16 or f32 (the input of ns in f16 is bf16)",
+               CLI::IsMember({"bf16", "f16", "f32"}));
   command
       .add_option("--providers", a.providers,
                   "those to measure, such as cublaslt,sm90; a wrong name lists all")
       ->delimiter(',');
-  command
-      .add_option("--steady", a.steady,
-                  "seconds of warm-up for each group of rows whose providers alternate, and 20 ms "
-                  "of the same work before each time; 2 or 3 for a GPU's steady clocks")
-      ->check(number_between(0, 600))
-      ->capture_default_str();
-  command
-      .add_option("--reserved-sms", a.reserved_sms,
-                  "SMs that persistent grids leave free, as for a communicator (8 over NCCL)")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  with_default(command, "--steady", a.steady,
+               "seconds of warm-up for each group of rows whose providers alternate, and 20 ms "
+               "of the same work before each time; 2 or 3 for a GPU's steady clocks",
+               number_between(0, 600));
+  with_default(command, "--reserved-sms", a.reserved_sms,
+               "SMs that persistent grids leave free, as for a communicator (8 over NCCL)",
+               CLI::Range(0, 1024));
   command.add_option("--tune", a.tune, std::string("how sm90 is launched: ") + kTuneHelp)
       ->delimiter(',');
 }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "command/table.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

@@ -286,22 +286,17 @@ void add_bench_step(CLI::App& bench, Work& work) {
   auto a = std::make_shared<Arguments>();
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 2)")
       ->check(CLI::Range(1, 1024));
-  command
-      ->add_option(
-          "--shapes,--model", a->shapes,
-          fmt::format("rows x columns x how many, or a model: {}", fmt::join(model_names(), ", ")))
-      ->capture_default_str();
+  with_default(
+      *command, "--shapes,--model", a->shapes,
+      fmt::format("rows x columns x how many, or a model: {}", fmt::join(model_names(), ", ")));
   command->add_option(
       "--mesh", a->mesh,
       "name=size,...: fsdp or dp_shard cuts the rows of matrices, tp their columns, ep distributes "
       "experts, dp or dp_replicate replicates");
   add_iterations(*command, "steps", "; the first is checked", a->warmup, a->iters);
-  command->add_option("--threads", a->threads, "compute threads of a rank")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)")
-      ->check(nonnegative())
-      ->capture_default_str();
+  with_default(*command, "--threads", a->threads, "compute threads of a rank", CLI::Range(1, 256));
+  with_default(*command, "--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)",
+               nonnegative());
   command
       ->add_option("--strategy", a->strategies,
                    "measured one after the other; owners: muonrt's default; one-chunk: without "
@@ -318,14 +313,11 @@ void add_bench_step(CLI::App& bench, Work& work) {
       ->add_option("--link-message-seconds", a->link.message_seconds,
                    "seconds of a message between threads in addition to its bytes")
       ->check(nonnegative());
-  command->add_option("--commit", a->commit, "atomic or eager")
-      ->check(CLI::IsMember({"atomic", "eager"}))
-      ->capture_default_str();
-  command
-      ->add_option("--check", a->check,
-                   "tensors that are compared with a single rank: one of each shape, all, or none")
-      ->check(CLI::IsMember({"shapes", "all", "none"}))
-      ->capture_default_str();
+  with_default(*command, "--commit", a->commit, "atomic or eager",
+               CLI::IsMember({"atomic", "eager"}));
+  with_default(*command, "--check", a->check,
+               "tensors that are compared with a single rank: one of each shape, all, or none",
+               CLI::IsMember({"shapes", "all", "none"}));
   add_run_device_options(*command, a->where);
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: muonrt bench step --ranks 4 --shapes 768x768x4,3072x768 --iters 20");

@@ -5,7 +5,7 @@
 
 #include "algo/coefficients.hpp"
 #include "command/command.hpp"
-#include "command/table.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

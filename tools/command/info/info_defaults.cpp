@@ -8,10 +8,10 @@
 #include "algo/coefficients.hpp"
 #include "algo/newton_schulz.hpp"
 #include "command/command.hpp"
-#include "command/table.hpp"
 #include "opt_json/optimizer_options.hpp"
 #include "optimizer/settings/fields.hpp"
 #include "plan/problem.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "command/command.hpp"
-#include "command/table.hpp"
 #include "opt_json/optimizers.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 

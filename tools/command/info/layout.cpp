@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
-#include "base/error.hpp"
 #include "command/command.hpp"
 #include "command/info/layout_picture.hpp"
-#include "command/table.hpp"
 #include "command/validators.hpp"
 #include "layout/parse.hpp"
 #include "layout/strategies.hpp"
 #include "muonrt/layout.h"
 #include "opt_json/output_file.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -35,12 +35,14 @@ constexpr int kMaxRanks = 1 << 20;
 int world_of(const Layout& layout, int asked) {
   const auto& ranks = layout.mesh().ranks();
   const int last = *std::max_element(ranks.begin(), ranks.end());
-  MUONRT_REQUIRE(last < kMaxRanks, Status::kInvalidArgument, "--rank-array or --mesh: rank ", last,
-                 " is too large for a table; stay below ", kMaxRanks);
-  const int least = last + 1;
-  MUONRT_REQUIRE(asked == 0 || asked >= least, Status::kInvalidArgument, "--world is ", asked,
-                 ", but the mesh has rank ", least - 1, "; give ", least, " or more");
-  return std::max(asked, least);
+  if (last >= kMaxRanks)
+    throw std::runtime_error(
+        fmt::format("--rank-array or --mesh: rank {} is too large for a table; stay below {}", last,
+                    kMaxRanks));
+  if (asked != 0 && asked <= last)
+    throw std::runtime_error(fmt::format("--world is {}, but the mesh has rank {}; give {} or more",
+                                         asked, last, last + 1));
+  return std::max(asked, last + 1);
 }
 
 Json json_runs(const Runs& runs) {
@@ -155,7 +157,7 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
         "distribute_tensor uses the literal reading; FSDP2 leaves the ordered one in a buffer that "
         "was cut before.\n",
         other.reading, ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     return literal ? "Only the literal reading exists: the split factors encode no order of cuts.\n"
                    : "";
   }
@@ -178,8 +180,10 @@ int run(const Arguments& arguments) {
     text.placements = placements_by_names(text);
   const Layout layout = layout_from_text(text);
   const auto at_most = [](const char* option, int dims) {
-    MUONRT_REQUIRE(dims <= MUONRT_MAX_DIMS, Status::kInvalidArgument, option, " has ", dims,
-                   " dimensions, but an optimizer takes ", MUONRT_MAX_DIMS, " at most");
+    if (dims > MUONRT_MAX_DIMS)
+      throw std::runtime_error(
+          fmt::format("{} has {} dimensions, but an optimizer takes {} at most", option, dims,
+                      MUONRT_MAX_DIMS));
   };
   at_most("--shape", layout.dims());
   at_most("--mesh", layout.mesh().dims());

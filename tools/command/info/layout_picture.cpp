@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 
-#include "base/error.hpp"
-#include "command/table.hpp"
 #include "layout/blocks.hpp"
 #include "show/chart.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -44,8 +44,8 @@ Axis axis_of(const char* name, double low, double high, const std::set<double>& 
 std::string layout_picture(const Layout& given) {
   const Layout layout = given.as_matrix();
   const auto [rows, cols] = matrix_shape(layout);
-  MUONRT_REQUIRE(rows > 0 && cols > 0, Status::kInvalidArgument,
-                 "picture: the tensor has no elements to draw; give a shape without 0");
+  if (rows == 0 || cols == 0)
+    throw std::runtime_error("picture: the tensor has no elements to draw; give a shape without 0");
   const std::string shape =
       given.shape().empty() ? "scalar" : fmt::format("{}", fmt::join(given.shape(), " x "));
   std::string subtitle = given.describe();
@@ -66,10 +66,11 @@ std::string layout_picture(const Layout& given) {
       row_edges.insert({y, y + height});
       elements += b.numel();
     }
-    MUONRT_REQUIRE(chart.boxes.size() <= kMaxBlocks, Status::kInvalidArgument,
-                   "picture: more than ", kMaxBlocks,
-                   " blocks, which would be too small to see; draw a smaller shape with the same "
-                   "layout");
+    if (chart.boxes.size() > kMaxBlocks)
+      throw std::runtime_error(
+          fmt::format("picture: more than {} blocks, which would be too small to see; draw a "
+                      "smaller shape with the same layout",
+                      kMaxBlocks));
     if (chart.legend.size() < kLegendRows) {
       chart.legend.push_back({elements ? style : Style{}, name_of(layout, ranks, elements)});
     } else {

@@ -7,15 +7,13 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.hpp"
-#include "base/text.hpp"
 #include "command/command.hpp"
 #include "command/plan/model_plan.hpp"
-#include "command/table.hpp"
 #include "command/validators.hpp"
 #include "optimizer/consistency_check.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -70,12 +68,13 @@ int run(const Arguments& a) {
       consistency_check_bytes(plan, settings, settings.device != DeviceKind::kCuda);
   const ModelTotals total = totals(tensors);
   if (a.json) {
-    const std::string model = json_object({{"name", json_text(a.model)},
-                                           {"tensors", cat(total.tensors)},
-                                           {"parameters", cat(total.elements)},
-                                           {"muon_tensors", cat(total.muon_tensors)},
-                                           {"muon_matrices", cat(total.muon_matrices)},
-                                           {"muon_parameters", cat(total.muon_elements)}});
+    const std::string model =
+        json_object({{"name", json_text(a.model)},
+                     {"tensors", std::to_string(total.tensors)},
+                     {"parameters", std::to_string(total.elements)},
+                     {"muon_tensors", std::to_string(total.muon_tensors)},
+                     {"muon_matrices", std::to_string(total.muon_matrices)},
+                     {"muon_parameters", std::to_string(total.muon_elements)}});
     fmt::print("{}\n", json_object({{"model", model},
                                     {"mesh", json_text(a.mesh)},
                                     {"seconds", fmt::format("{}", seconds)},
@@ -109,25 +108,20 @@ void add_problem(CLI::App* command, Arguments& a) {
   command->add_option(
       "--grad-placements", a.placements.grads,
       "the same for the gradients, if their layout differs from that of the parameters");
-  command->add_option("--reading", a.placements.reading, "of placements: literal or ordered")
-      ->check(CLI::IsMember({"literal", "ordered"}))
-      ->capture_default_str();
+  with_default(*command, "--reading", a.placements.reading, "of placements: literal or ordered",
+               CLI::IsMember({"literal", "ordered"}));
 }
 
 /// Options of an optimizer that affect the plan.
 void add_settings(CLI::App* command, Arguments& a) {
-  command
-      ->add_option("--device", a.device,
-                   "host or cuda: selects defaults and scratch; the device is not needed")
-      ->check(CLI::IsMember({"host", "cuda"}))
-      ->capture_default_str();
-  command
-      ->add_option("--max-peers", a.max_peers,
-                   fmt::format("most peers to which an owner sends an update directly; with more, "
-                               "some of them forward it; 0: {}",
-                               kMaxPeers))
-      ->check(nonnegative())
-      ->capture_default_str();
+  with_default(*command, "--device", a.device,
+               "host or cuda: selects defaults and scratch; the device is not needed",
+               CLI::IsMember({"host", "cuda"}));
+  with_default(*command, "--max-peers", a.max_peers,
+               fmt::format("most peers to which an owner sends an update directly; with more, "
+                           "some of them forward it; 0: {}",
+                           kMaxPeers),
+               nonnegative());
   command
       ->add_option(
           "--chunk-bytes", a.chunk_bytes,
@@ -135,24 +129,17 @@ void add_settings(CLI::App* command, Arguments& a) {
                       model_settings(DeviceKind::kHost).chunk_bytes,
                       model_settings(DeviceKind::kCuda).chunk_bytes))
       ->check(positive());
-  command->add_option("--window", a.window, "chunks in flight")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_option("--commit", a.commit, "atomic or eager")
-      ->check(CLI::IsMember({"atomic", "eager"}))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--replica-mode", a.replica_mode,
-          "once: a replicated matrix is orthogonalized once for all replicas; each: once in every "
-          "replica; auto: the cheaper of the two by a cost model, which is printed; every_rank: "
-          "every "
-          "rank gathers and orthogonalizes every matrix")
-      ->check(CLI::IsMember({"once", "each", "auto", "every_rank"}))
-      ->capture_default_str();
-  command->add_option("--transport-dtype", a.transport_dtype, "bf16 or f32")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
+  with_default(*command, "--window", a.window, "chunks in flight", CLI::Range(1, 64));
+  with_default(*command, "--commit", a.commit, "atomic or eager",
+               CLI::IsMember({"atomic", "eager"}));
+  with_default(
+      *command, "--replica-mode", a.replica_mode,
+      "once: a replicated matrix is orthogonalized once for all replicas; each: once in every "
+      "replica; auto: the cheaper of the two by a cost model, which is printed; every_rank: every "
+      "rank gathers and orthogonalizes every matrix",
+      CLI::IsMember({"once", "each", "auto", "every_rank"}));
+  with_default(*command, "--transport-dtype", a.transport_dtype, "bf16 or f32",
+               CLI::IsMember({"bf16", "f32"}));
 }
 
 void add_rates(CLI::App* command, Arguments& a) {
@@ -183,9 +170,7 @@ void add_plan(CLI::App& app, Work& work) {
   add_problem(command, *a);
   add_settings(command, *a);
   add_rates(command, *a);
-  command->add_option("--rows", a->rows, "rows of each table; 0: all")
-      ->check(nonnegative())
-      ->capture_default_str();
+  with_default(*command, "--rows", a->rows, "rows of each table; 0: all", nonnegative());
   command->add_flag("--json", a->json, "print JSON, every row");
   command->footer("Example: muonrt plan --model llama3-8b --mesh dp=2,fsdp=8,tp=4");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

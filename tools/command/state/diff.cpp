@@ -2,19 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "command/progress.hpp"
-#include "command/table.hpp"
-#include "state/conversions.hpp"
-#include "state/digits.hpp"
+#include "opt_json/strict_json.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
 namespace {
+
+using Json = nlohmann::json;
 
 /// The number of elements whose bits differ, and the largest difference; NaN if an element is NaN.
 struct Distance {
@@ -22,65 +24,80 @@ struct Distance {
   double largest = 0;
 };
 
-double number_at(const std::string& dtype, const unsigned char* at) {
-  if (dtype != "U16") return value_at(dtype, at);
-  uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof bits);
-  return bits;
+double number_at(const muonrt_checkpoint_tensor_t& tensor, const unsigned char* at) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, at, static_cast<size_t>(element_size(tensor)));
+  if (tensor.kind == MUONRT_STATE_REMAINDER) return bits;
+  if (tensor.dtype == MUONRT_DTYPE_BF16) bits <<= 16;
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
-void compare(Distance& out, const std::string& dtype, const unsigned char* a,
-             const unsigned char* b, int64_t count) {
-  const int64_t size = element_bytes(dtype);
-  if (std::memcmp(a, b, static_cast<size_t>(count * size)) == 0) return;
-  for (int64_t i = 0; i < count; ++i, a += size, b += size) {
-    if (std::memcmp(a, b, static_cast<size_t>(size)) == 0) continue;
+Distance distance_of(const muonrt_checkpoint_tensor_t& tensor, const std::vector<unsigned char>& a,
+                     const std::vector<unsigned char>& b) {
+  const auto size = static_cast<size_t>(element_size(tensor));
+  Distance out{static_cast<int64_t>(a.size() / size)};
+  for (size_t i = 0; i < a.size(); i += size) {
+    if (std::memcmp(&a[i], &b[i], size) == 0) continue;
     ++out.differ;
-    const double by = std::fabs(number_at(dtype, a) - number_at(dtype, b));
+    const double by = std::fabs(number_at(tensor, &a[i]) - number_at(tensor, &b[i]));
     if (by > out.largest || std::isnan(by)) out.largest = by;
   }
+  return out;
+}
+
+/// The text of a JSON value, without quotes; "none" if there is no such member.
+std::string text_at(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return "none";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+std::set<std::string> keys_of(const Json& a, const Json& b) {
+  std::set<std::string> out;
+  for (const Json* object : {&a, &b})
+    for (const auto& [key, unused] : object->items()) out.insert(key);
+  return out;
 }
 
 class Comparison {
  public:
   Comparison(const Saved& first, const Saved& second)
-      : a_(first), b_(second), in_a_(first.read()), in_b_(second.read()) {}
+      : a_(first),
+        b_(second),
+        from_a_(first.open()),
+        from_b_(second.open()),
+        in_a_(Json::parse(from_a_.manifest())),
+        in_b_(Json::parse(from_b_.manifest())) {}
 
   void run() {
-    differ("step", in_a_.step, in_b_.step);
-    differ("seed", digits_of(in_a_.seed, 16), digits_of(in_b_.seed, 16));
-    differ("with parameters", in_a_.with_params, in_b_.with_params);
-    std::map<std::string, const ManifestParam*> others;
-    for (const ManifestParam& p : in_b_.params) others[p.name] = &p;
-    StateSources from_a(a_.folder, in_a_), from_b(b_.folder, in_b_);
-    for (const ManifestParam& p : in_a_.params) {
-      const auto found = others.find(p.name);
+    for (const auto& [what, key] : {std::pair{"step", "step"}, std::pair{"seed", "seed"},
+                                    std::pair{"with parameters", "with_params"}})
+      differ(what, text_at(in_a_, key), text_at(in_b_, key));
+    std::map<std::string, const Json*> others;
+    for (const Json& p : in_b_.at("params")) others[text_at(p, "name")] = &p;
+    for (const Json& p : in_a_.at("params")) {
+      const auto found = others.find(text_at(p, "name"));
       if (found == others.end()) {
-        note(cat("param ", in_quotes(p.name), ": is only in ", a_.path()));
+        note_only_in(p, a_);
         continue;
       }
       compare_param(p, *found->second);
-      for (const auto& [word, dtype] : p.state) {
-        const auto other = found->second->state.find(word);
-        if (other != found->second->state.end() && other->second == dtype)
-          compare_tensor(from_a, from_b, p, *found->second, kind_from_name(word));
-      }
+      compare_tensors(text_at(p, "name"), p.at("state"), found->second->at("state"));
       others.erase(found);
     }
-    for (const ManifestParam& p : in_b_.params)
-      if (others.contains(p.name))
-        note(cat("param ", in_quotes(p.name), ": is only in ", b_.path()));
+    for (const Json& p : in_b_.at("params"))
+      if (others.contains(text_at(p, "name"))) note_only_in(p, b_);
     progress_.clear();
   }
 
   void print(bool json) const {
     if (json) {
-      std::string list;
-      for (const std::string& line : lines_) list += (list.empty() ? "" : ",") + json_text(line);
       fmt::print("{}\n", json_object({{"first", json_text(a_.path())},
                                       {"second", json_text(b_.path())},
-                                      {"equal", cat(equal())},
-                                      {"differences", "[" + list + "]"},
+                                      {"equal", fmt::to_string(equal())},
+                                      {"differences", texts_json(lines_)},
                                       {"tensors", tensors_.json()}}));
       return;
     }
@@ -100,83 +117,70 @@ class Comparison {
                   {"differ", "#differ"},
                   {"largest", "largest difference"}});
   }
-  void note(std::string line) { lines_.push_back(std::move(line)); }
-  template <class T>
-  bool differ(const std::string& what, const T& a, const T& b) {
-    if (a != b) note(cat(what, ": ", a, " and ", b));
+  void note_only_in(const Json& param, const Saved& where) {
+    lines_.push_back(
+        fmt::format("param {}: is only in {}", shown(text_at(param, "name")), where.path()));
+  }
+  bool differ(const std::string& what, const std::string& a, const std::string& b) {
+    if (a != b) lines_.push_back(fmt::format("{}: {} and {}", what, a, b));
     return a != b;
   }
 
-  void compare_param(const ManifestParam& a, const ManifestParam& b) {
-    const std::string what = cat("param ", in_quotes(a.name), ": ");
-    differ(what + "shape", a.shape, b.shape);
-    differ(what + "dtype", a.dtype, b.dtype);
-    differ(what + "role", a.role, b.role);
-    differ(what + "momentum", a.momentum, b.momentum);
-    differ(what + "its constant", a.momentum_constant, b.momentum_constant);
-    differ(what + "updates", a.updates, b.updates);
-    differ(what + "key of random rounding", a.key, b.key);
-    differ(what + "NorMuon's neurons", a.neurons, b.neurons);
-    const auto text = [&](const ManifestParam& p, const std::string& word) {
-      const auto found = p.state.find(word);
-      return found == p.state.end() ? std::string("none") : found->second;
-    };
+  void compare_param(const Json& a, const Json& b) {
+    const std::string what = fmt::format("param {}: ", shown(text_at(a, "name")));
+    for (const auto& [word, key] :
+         {std::pair{"shape", "shape"}, std::pair{"dtype", "dtype"}, std::pair{"role", "role"},
+          std::pair{"momentum", "momentum"}, std::pair{"its constant", "constant"},
+          std::pair{"updates", "updates"}, std::pair{"key of random rounding", "key"},
+          std::pair{"NorMuon's neurons", "lines"}})
+      differ(what + word, text_at(a, key), text_at(b, key));
     // Whether parameters are saved is compared once, for the whole checkpoint.
-    const std::string param = kind_name(StateTensor::kParam);
-    const bool one_saved = a.state.contains(param) != b.state.contains(param);
-    std::set<std::string> words;
-    for (const auto* state : {&a.state, &b.state})
-      for (const auto& [word, unused] : *state)
-        if (word != param || !one_saved) words.insert(word);
-    for (const std::string& word : words) differ(what + word, text(a, word), text(b, word));
-    if (!a.state.contains(param) || !b.state.contains(param))
-      differ(what + "hash of its values", digits_of(a.hash, 16), digits_of(b.hash, 16));
+    const Json &state_a = a.at("state"), &state_b = b.at("state");
+    const std::string param = kind_text(MUONRT_STATE_PARAM);
+    const bool one_saved = state_a.contains(param) != state_b.contains(param);
+    for (const std::string& word : keys_of(state_a, state_b))
+      if (word != param || !one_saved)
+        differ(what + word, text_at(state_a, word), text_at(state_b, word));
+    if (!state_a.contains(param) || !state_b.contains(param))
+      differ(what + "hash of its values", text_at(a, "hash"), text_at(b, "hash"));
     compare_groups(a, b);
   }
 
   /// Compares each pair of groups once.
-  void compare_groups(const ManifestParam& a, const ManifestParam& b) {
-    if (!seen_.insert({a.group, b.group}).second) return;
-    const auto& one = in_a_.groups[static_cast<size_t>(a.group)];
-    const auto& other = in_b_.groups[static_cast<size_t>(b.group)];
-    std::set<std::string> names;
-    for (const auto* group : {&one, &other})
-      for (const auto& [name, unused] : *group) names.insert(name);
-    const auto text = [](const std::map<std::string, std::string>& group, const std::string& name) {
-      const auto found = group.find(name);
-      return found == group.end() ? std::string("none") : found->second;
-    };
-    for (const std::string& name : names)
-      differ(cat("group of param ", in_quotes(a.name), ": ", name), text(one, name),
-             text(other, name));
+  void compare_groups(const Json& a, const Json& b) {
+    const size_t at_a = a.at("group"), at_b = b.at("group");
+    if (!seen_.insert({at_a, at_b}).second) return;
+    const Json &one = in_a_.at("groups").at(at_a), &other = in_b_.at("groups").at(at_b);
+    for (const std::string& name : keys_of(one, other))
+      differ(fmt::format("group of param {}: {}", shown(text_at(a, "name")), name),
+             text_at(one, name), text_at(other, name));
   }
 
-  void compare_tensor(StateSources& from_a, StateSources& from_b, const ManifestParam& a,
-                      const ManifestParam& b, int32_t kind) {
-    const std::string what = tensor_text(a.name, kind);
-    progress_.show("diff: " + what);
-    Distance distance;
-    distance.elements = from_a.numel(a.name, kind);
-    if (differ(what + ": elements", distance.elements, from_b.numel(b.name, kind))) return;
-    const std::string& dtype = dtype_of(a, kind);
-    const std::vector<unsigned char> whole = whole_tensor(from_a, a, kind);
-    from_b.read(b.name, kind, whole_extent(distance.elements), what,
-                [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
-                  const int64_t size = element_bytes(dtype);
-                  compare(distance, dtype, whole.data() + element * size, bytes.data(),
-                          std::ssize(bytes) / size);
-                });
-    add(tensors_, a, kind, distance);
-    if (distance.differ > 0) add(different_, a, kind, distance);
-  }
-  static void add(Table& table, const ManifestParam& p, int32_t kind, const Distance& d) {
-    table.add({cell::word(p.name), cell::word(kind_name(kind)), cell::grouped(d.elements),
-               cell::grouped(d.differ), cell::scientific(d.largest)});
+  /// Compares the tensors that both have with the same dtype.
+  void compare_tensors(const std::string& param, const Json& state_a, const Json& state_b) {
+    for (int32_t kind = MUONRT_STATE_PARAM; kind <= MUONRT_STATE_NORMUON; ++kind) {
+      const std::string word = kind_text(kind), dtype = text_at(state_a, word);
+      if (dtype == "none" || dtype != text_at(state_b, word)) continue;
+      const auto as_enum = static_cast<muonrt_state_kind>(kind);
+      const int64_t at_a = from_a_.find_tensor(param, as_enum);
+      const int64_t at_b = from_b_.find_tensor(param, as_enum);
+      const muonrt_checkpoint_tensor_t a = from_a_.tensor(at_a), b = from_b_.tensor(at_b);
+      progress_.show("diff: " + tensor_text(a));
+      if (differ(tensor_text(a) + ": elements", fmt::to_string(a.bytes / element_size(a)),
+                 fmt::to_string(b.bytes / element_size(b))))
+        continue;
+      const Distance d = distance_of(a, from_a_.read(at_a), from_b_.read(at_b));
+      for (Table* table : {&tensors_, &different_})
+        if (table == &tensors_ || d.differ > 0)
+          table->add({cell::word(param), cell::word(word), cell::grouped(d.elements),
+                      cell::grouped(d.differ), cell::scientific(d.largest)});
+    }
   }
 
   const Saved &a_, &b_;
-  const Manifest in_a_, in_b_;
-  std::set<std::pair<int64_t, int64_t>> seen_;
+  Checkpoint from_a_, from_b_;
+  const Json in_a_, in_b_;
+  std::set<std::pair<size_t, size_t>> seen_;
   std::vector<std::string> lines_;
   Table tensors_ = table(), different_ = table();
   Progress progress_;

@@ -5,118 +5,144 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <stdexcept>
 
 #include "command/output_folder.hpp"
 #include "command/progress.hpp"
 #include "command/shards.hpp"
-#include "command/table.hpp"
-#include "state/conversions.hpp"
+#include "opt_json/strict_json.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
-constexpr auto kMomentum = static_cast<int32_t>(StateKind::kMomentum);
-constexpr auto kMaster = static_cast<int32_t>(StateKind::kMaster);
-constexpr auto kRemainder = static_cast<int32_t>(StateKind::kRemainder);
-constexpr auto kParam = StateTensor::kParam;
+using Bytes = std::vector<unsigned char>;
+using Shape = std::vector<int64_t>;
+
 // The format in the metadata of exported momenta and moments.
 constexpr const char* kStateFormat = "muonrt step state 1";
 
-/// A tensor and the function that writes its data into the file.
+/// A tensor and the function that reads its data for the file.
 struct LateTensor {
   TensorEntry entry;
-  std::function<std::vector<unsigned char>()> bytes;
+  std::function<Bytes()> bytes;
 };
 
-bool has(const ManifestParam& p, int32_t kind) { return p.state.contains(kind_name(kind)); }
+/// The tensors of one parameter, by kind.
+struct Parameter {
+  std::string name;
+  std::map<int32_t, int64_t> index;
+};
 
-/// The source of a parameter's values: master weights, or the parameter, perhaps with a remainder.
-/// Errors: INVALID_ARGUMENT if neither was saved.
-int32_t source_of(const Saved& saved, const ManifestParam& p) {
-  if (has(p, kMaster)) return kMaster;
-  std::string words;
-  for (const auto& [word, unused] : p.state) words += (words.empty() ? "" : ", ") + word;
-  MUONRT_REQUIRE(has(p, kParam), kInvalidArg, saved.path(), ": param ", in_quotes(p.name),
-                 ": neither its values nor its master weights were saved, but only: ",
-                 words.empty() ? "nothing" : words, "; save with with_params = 1");
-  return kParam;
-}
-
-/// Joins a parameter and its remainder to f32 weights.
-std::vector<unsigned char> joined(StateSources& sources, const ManifestParam& p) {
-  const auto halves = whole_tensor(sources, p, kParam);
-  std::vector<unsigned char> out(halves.size() * 2);
-  sources.read(p.name, kRemainder, whole_extent(sources.numel(p.name, kRemainder)),
-               tensor_text(p.name, kRemainder),
-               [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
-                 const auto at = static_cast<size_t>(element) * 2;
-                 const auto weights =
-                     join_weights(std::span(halves).subspan(at, bytes.size()), bytes);
-                 std::memcpy(out.data() + at * 2, weights.data(), weights.size());
-               });
+std::vector<Parameter> parameters_of(Checkpoint& checkpoint) {
+  std::vector<Parameter> out;
+  for (int64_t i = 0; i < checkpoint.info().n_tensors; ++i) {
+    const muonrt_checkpoint_tensor_t tensor = checkpoint.tensor(i);
+    if (tensor.kind == MUONRT_STATE_PARAM) out.push_back({tensor.param, {}});
+    out.back().index[tensor.kind] = i;
+  }
   return out;
 }
 
-std::vector<unsigned char> count_bytes(int64_t count) {
-  std::vector<unsigned char> out(sizeof count);
+LateTensor late(const std::string& name, const std::string& dtype, const Shape& shape,
+                int64_t bytes, std::function<Bytes()> read) {
+  return {{name, dtype, shape, 0, bytes}, std::move(read)};
+}
+
+/// Joins a parameter and its remainder to f32 weights, as muonrt/param.h defines them.
+Bytes joined(Checkpoint& checkpoint, int64_t param, int64_t remainder) {
+  const Bytes high = checkpoint.read(param), low = checkpoint.read(remainder);
+  Bytes out(high.size() * 2);
+  for (size_t i = 0; i < high.size(); i += 2) {
+    uint16_t half = 0;
+    int16_t rest = 0;
+    std::memcpy(&half, &high[i], 2);
+    std::memcpy(&rest, &low[i], 2);
+    const uint32_t bits = (uint32_t{half} << 16) + static_cast<uint32_t>(int32_t{rest});
+    std::memcpy(&out[i * 2], &bits, sizeof bits);
+  }
+  return out;
+}
+
+Bytes count_bytes(int64_t count) {
+  Bytes out(sizeof count);
   std::memcpy(out.data(), &count, sizeof count);
   return out;
 }
 
-TensorEntry entry_of(const std::string& name, const std::string& dtype,
-                     const std::vector<int64_t>& shape, int64_t numel) {
-  return {name, dtype, shape, 0, numel * element_bytes(dtype)};
+Shape shape_of(const muonrt_checkpoint_tensor_t& tensor) {
+  return {tensor.shape, tensor.shape + tensor.ndim};
 }
 
-/// The parameters in the order of the manifest.
-std::vector<LateTensor> weights_of(const Saved& saved, const Manifest& manifest,
-                                   StateSources& sources) {
+/// The parameters: master weights, or the parameter, perhaps with a remainder. Throws
+/// std::runtime_error if neither was saved.
+std::vector<LateTensor> weights_of(const Saved& saved, Checkpoint& checkpoint) {
   std::vector<LateTensor> out;
-  for (const ManifestParam& p : manifest.params) {
-    if (std::find(p.shape.begin(), p.shape.end(), 0) != p.shape.end()) {
-      out.push_back({entry_of(p.name, p.dtype == "bf16" ? "BF16" : "F32", p.shape, 0),
-                     [] { return std::vector<unsigned char>(); }});
-      continue;
+  for (const Parameter& p : parameters_of(checkpoint)) {
+    const int64_t param = p.index.at(MUONRT_STATE_PARAM);
+    const auto master = p.index.find(MUONRT_STATE_MASTER);
+    const auto remainder = p.index.find(MUONRT_STATE_REMAINDER);
+    const muonrt_checkpoint_tensor_t tensor = checkpoint.tensor(param);
+    const int64_t source = master != p.index.end() ? master->second : param;
+    const muonrt_checkpoint_tensor_t from = checkpoint.tensor(source);
+    const Shape shape = shape_of(tensor);
+    if (!from.has_data && std::find(shape.begin(), shape.end(), 0) == shape.end()) {
+      std::string words;
+      for (const auto& [kind, unused] : p.index)
+        if (kind != MUONRT_STATE_PARAM)
+          words += fmt::format("{}{}", words.empty() ? "" : ", ", kind_text(kind));
+      throw std::runtime_error(fmt::format(
+          "{}: param {}: neither its values nor its master weights were saved, but only: {}; save "
+          "with with_params = 1",
+          saved.path(), shown(p.name), words.empty() ? "nothing" : words));
     }
-    const int32_t source = source_of(saved, p);
-    const bool joins = source == kParam && has(p, kRemainder);
-    out.push_back({entry_of(p.name, joins ? "F32" : dtype_of(p, source), p.shape,
-                            sources.numel(p.name, source)),
-                   [&sources, &p, source, joins] {
-                     return joins ? joined(sources, p) : whole_tensor(sources, p, source);
-                   }});
+    if (source == param && remainder != p.index.end()) {
+      out.push_back(late(p.name, "F32", shape, from.bytes * 2,
+                         [&checkpoint, param, rest = remainder->second] {
+                           return joined(checkpoint, param, rest);
+                         }));
+    } else {
+      out.push_back(late(p.name, dtype_text(from), shape, from.bytes, [&checkpoint, source, from] {
+        return from.bytes == 0 ? Bytes() : checkpoint.read(source);
+      }));
+    }
   }
   return out;
 }
 
 /// All state except weights, in the form that `python -m muonrt.convert` reads.
-std::vector<LateTensor> state_of(const Manifest& manifest, StateSources& sources) {
+std::vector<LateTensor> state_of(Checkpoint& checkpoint) {
   const auto count = [](const std::string& name, int64_t value) {
-    return LateTensor{entry_of(name, "I64", {}, 1), [value] { return count_bytes(value); }};
+    return late(name, "I64", {}, sizeof value, [value] { return count_bytes(value); });
   };
-  std::vector<LateTensor> out = {count("step", manifest.step)};
-  for (const ManifestParam& p : manifest.params)
-    if (p.role == "adamw" && has(p, kMomentum))
-      out.push_back(count("updates/" + p.name, p.updates));
-  for (const ManifestParam& p : manifest.params) {
-    for (const auto& [word, dtype] : p.state) {
-      const int32_t kind = kind_from_name(word);
-      if (!is_moment(kind)) continue;
-      const int64_t numel = sources.numel(p.name, kind);
-      const bool lines = kind == static_cast<int32_t>(StateKind::kNormuon);
-      out.push_back(
-          {entry_of(word + "/" + p.name, dtype, lines ? std::vector{numel} : p.shape, numel),
-           [&sources, &p, kind] { return whole_tensor(sources, p, kind); }});
+  std::vector<LateTensor> out = {count("step", checkpoint.info().step)}, moments;
+  for (const Parameter& p : parameters_of(checkpoint)) {
+    for (const auto& [kind, index] : p.index) {
+      if (kind != MUONRT_STATE_MOMENTUM && kind != MUONRT_STATE_VARIANCE &&
+          kind != MUONRT_STATE_NORMUON)
+        continue;
+      const muonrt_checkpoint_tensor_t tensor = checkpoint.tensor(index);
+      if (kind == MUONRT_STATE_MOMENTUM && tensor.role == MUONRT_ROLE_ADAMW)
+        out.push_back(count("updates/" + p.name, tensor.update_count));
+      moments.push_back(late(fmt::format("{}/{}", kind_text(kind), p.name), dtype_text(tensor),
+                             shape_of(tensor), tensor.bytes,
+                             [&checkpoint, at = index] { return checkpoint.read(at); }));
     }
   }
+  out.insert(out.end(), moments.begin(), moments.end());
   return out;
 }
 
-std::map<std::string, std::string> state_metadata(const Manifest& manifest) {
+std::map<std::string, std::string> state_metadata(Checkpoint& checkpoint) {
   std::map<std::string, std::string> out = {{"format", kStateFormat}};
-  for (const ManifestParam& p : manifest.params)
-    if (has(p, kMomentum)) out["momentum/" + p.name] = p.role == "adamw" ? "adamw" : p.momentum;
+  for (const muonrt_checkpoint_tensor_t& tensor : tensors_with_data(checkpoint))
+    if (tensor.kind == MUONRT_STATE_MOMENTUM)
+      out[std::string("momentum/") + tensor.param] =
+          tensor.role == MUONRT_ROLE_ADAMW                     ? "adamw"
+          : tensor.momentum_kind == MUONRT_MOMENTUM_HEAVY_BALL ? "heavy_ball"
+                                                               : "ema";
   return out;
 }
 
@@ -129,7 +155,7 @@ void write(const ExportArguments& arguments, const std::string& folder, const st
   for (const LateTensor& tensor : tensors) entries.push_back(tensor.entry);
   ShardWriter writer(folder, name, cut_into_shards(name, entries, metadata, arguments.most), false);
   for (const LateTensor& tensor : tensors) {
-    progress.show(cat("export: ", name, ": ", in_quotes(tensor.entry.name)));
+    progress.show(fmt::format("export: {}: {}", name, shown(tensor.entry.name)));
     const std::vector<unsigned char> bytes = tensor.bytes();
     writer.add(bytes.data(), std::ssize(bytes));
   }
@@ -142,23 +168,23 @@ void write(const ExportArguments& arguments, const std::string& folder, const st
 }  // namespace
 
 void export_checkpoint(const ExportArguments& arguments) {
-  const Manifest manifest = arguments.saved.read();
-  StateSources sources(arguments.saved.folder, manifest);
+  Checkpoint checkpoint = arguments.saved.open();
   OutputFolder out("--to", arguments.to, false);
   Table files({{"name", "file", Table::Align::kLeft}, {"tensors", "tensors"}, {"bytes", "size"}});
   // transformers requires this key.
-  write(arguments, out.work_path(), "model", weights_of(arguments.saved, manifest, sources),
+  write(arguments, out.work_path(), "model", weights_of(arguments.saved, checkpoint),
         {{"format", "pt"}}, files);
   if (arguments.state)
-    write(arguments, out.work_path(), "state", state_of(manifest, sources),
-          state_metadata(manifest), files);
+    write(arguments, out.work_path(), "state", state_of(checkpoint), state_metadata(checkpoint),
+          files);
   out.commit();
+  const int64_t step = checkpoint.info().step;
   if (arguments.json) {
     fmt::print("{}\n", json_object({{"to", json_text(arguments.to)},
-                                    {"step", cat(manifest.step)},
+                                    {"step", fmt::to_string(step)},
                                     {"files", files.json()}}));
   } else {
-    fmt::print("step {}: {}\n\n{}", manifest.step, arguments.to, files.text());
+    fmt::print("step {}: {}\n\n{}", step, arguments.to, files.text());
   }
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "command/state/saved.hpp"
 
 namespace muonrt::tool {
@@ -13,9 +16,9 @@ struct ExportArguments {
 };
 
 /// Writes the parameters as whole tensors, in F32 if the checkpoint has master weights or
-/// remainders; with `state` also momentum and moments. Errors: as Saved::read and StateSources;
-/// INVALID_ARGUMENT if the values of a parameter were not saved; IO; std::runtime_error if the
-/// folder is not empty.
+/// remainders; with `state` also momentum and moments. Errors: as Saved::open and
+/// muonrt_checkpoint_read; IO; std::runtime_error if the values of a parameter were not saved, or
+/// the folder is not empty.
 void export_checkpoint(const ExportArguments& arguments);
 
 }  // namespace muonrt::tool

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "base/hash.hpp"
-#include "command/state/saved.hpp"
 #include "state/conversions.hpp"
 #include "state/digits.hpp"
 #include "state/element_hash.hpp"

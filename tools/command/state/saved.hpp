@@ -1,11 +1,9 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "state/manifest.hpp"
-#include "state/sources.hpp"
+#include "muonrt/muonrt.hpp"
 
 namespace muonrt::tool {
 
@@ -14,21 +12,26 @@ struct Saved {
   std::string folder;
   std::string manifest = {};  // file name of an older manifest; "": the newest
 
-  std::string path() const { return manifest_path(folder, manifest); }
-  /// Errors: IO, CORRUPT, NOT_SUPPORTED (another format).
-  Manifest read() const { return read_manifest(path()); }
+  std::string path() const {
+    return folder + "/" + (manifest.empty() ? "manifest.json" : manifest);
+  }
+  /// Errors: as muonrt_checkpoint_open.
+  Checkpoint open() const { return Checkpoint(folder, manifest); }
 };
 
+/// A JSON list of texts.
+std::string texts_json(const std::vector<std::string>& texts);
+
+/// A kind of state: "momentum", or "param" for the parameter itself.
+const char* kind_text(int32_t kind);
+/// The dtype of a tensor as safetensors names it, such as "F32".
+const char* dtype_text(const muonrt_checkpoint_tensor_t& tensor);
 /// "momentum of param 'w'".
-std::string tensor_text(const std::string& param, int32_t kind);
+std::string tensor_text(const muonrt_checkpoint_tensor_t& tensor);
+/// The size of an element in bytes.
+int64_t element_size(const muonrt_checkpoint_tensor_t& tensor);
 
-/// The saved dtype, such as "F32", of a kind of state that the parameter has.
-inline const std::string& dtype_of(const ManifestParam& param, int32_t kind) {
-  return param.state.at(kind_name(kind));
-}
-
-/// Reads and checks all elements of a tensor. Errors: as StateSources::read.
-std::vector<unsigned char> whole_tensor(StateSources& sources, const ManifestParam& param,
-                                        int32_t kind);
+/// All tensors that have elements. Errors: as muonrt_checkpoint_get_tensor.
+std::vector<muonrt_checkpoint_tensor_t> tensors_with_data(Checkpoint& checkpoint);
 
 }  // namespace muonrt::tool

@@ -1,32 +1,34 @@
 #include "command/state/show.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
-#include "command/table.hpp"
-#include "state/digits.hpp"
-#include "state/files.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
+using Json = nlohmann::json;
+
 constexpr auto kLeft = Table::Align::kLeft;
 
-std::string kinds_text(const ManifestParam& p) {
+/// The text of a JSON value, without quotes, and the value.
+Cell value_of(const Json& value) {
+  return {value.is_string() ? value.get<std::string>() : value.dump(), value.dump()};
+}
+
+std::string kinds_text(const Json& state) {
   std::string out;
-  for (const auto& [word, dtype] : p.state) out += cat(out.empty() ? "" : ", ", word, " ", dtype);
+  for (const auto& [word, dtype] : state.items())
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", word, dtype.get<std::string>());
   return out.empty() ? "-" : out;
 }
 
-std::string texts_json(const std::map<std::string, std::string>& texts) {
-  std::vector<std::pair<std::string, std::string>> fields;
-  for (const auto& [name, text] : texts) fields.emplace_back(name, json_text(text));
-  return json_object(fields);
-}
-
-Table params_of(const Manifest& m) {
+Table params_of(const Json& manifest) {
   Table table({{"name", "parameter", kLeft},
                {"shape", "shape", kLeft},
                {"dtype", "dtype", kLeft},
@@ -37,77 +39,65 @@ Table params_of(const Manifest& m) {
                {"updates", "updates"},
                {"state", "saved", kLeft},
                {"hash", "hash", kLeft}});
-  for (const ManifestParam& p : m.params) {
-    Cell shape = cell::list(p.shape);
-    shape.text = shape_text(p.shape);
-    table.add({cell::word(p.name),
-               shape,
-               cell::word(p.dtype),
-               cell::word(p.role),
-               cell::count(p.group),
-               cell::word(p.momentum),
-               {cat(p.momentum_constant), cat(p.momentum_constant)},
-               cell::grouped(p.updates),
-               {kinds_text(p), texts_json(p.state)},
-               cell::word(digits_of(p.hash, 16))});
+  for (const Json& p : manifest.at("params")) {
+    const auto shape = p.at("shape").get<std::vector<int64_t>>();
+    table.add({value_of(p.at("name")),
+               {fmt::format("[{}]", fmt::join(shape, ", ")), p.at("shape").dump()},
+               value_of(p.at("dtype")),
+               value_of(p.at("role")),
+               value_of(p.at("group")),
+               value_of(p.at("momentum")),
+               value_of(p.at("constant")),
+               cell::grouped(p.at("updates")),
+               {kinds_text(p.at("state")), p.at("state").dump()},
+               value_of(p.at("hash"))});
   }
   return table;
 }
 
-Table files_of(const Manifest& m) {
+Table files_of(const Json& manifest) {
   Table table({{"name", "file", kLeft}, {"bytes", "size"}});
-  for (const ManifestFile& file : m.files)
-    table.add({cell::word(file.name), cell::bytes(file.bytes)});
+  for (const Json& file : manifest.at("files"))
+    table.add({value_of(file.at("name")), cell::bytes(file.at("bytes"))});
   return table;
-}
-
-/// Manifests of the folder that are not the newest: older checkpoints that were kept.
-std::vector<std::string> kept_in(const std::string& folder) {
-  std::vector<std::string> out;
-  for (const std::string& name : Files().list(folder))
-    if (name.starts_with("manifest-") && name.ends_with(".json")) out.push_back(name);
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-template <class List, class TextOf>
-std::string json_list(const List& list, const TextOf& text_of) {
-  std::string out;
-  for (const auto& item : list) out += cat(out.empty() ? "" : ",", text_of(item));
-  return "[" + out + "]";
 }
 
 }  // namespace
 
 void show_checkpoint(const Saved& saved, bool json) {
-  const Manifest m = saved.read();
-  const auto kept = kept_in(saved.folder);
+  const Checkpoint checkpoint = saved.open();
+  const Json manifest = Json::parse(checkpoint.manifest());
+  std::vector<std::string> kept = Checkpoint::list(saved.folder);
+  std::erase(kept, "manifest.json");
+  const auto text = [&](const char* key) { return manifest.at(key).dump(); };
   if (json) {
     fmt::print("{}\n", json_object({{"manifest", json_text(saved.path())},
-                                    {"format", json_text(kCheckpointFormat)},
-                                    {"step", cat(m.step)},
-                                    {"seed", json_text(digits_of(m.seed, 16))},
-                                    {"with_params", cat(m.with_params)},
-                                    {"params", params_of(m).json()},
-                                    {"groups", json_list(m.groups, texts_json)},
-                                    {"files", files_of(m).json()},
-                                    {"kept", json_list(kept, json_text)}}));
+                                    {"format", text("format")},
+                                    {"step", text("step")},
+                                    {"seed", text("seed")},
+                                    {"with_params", text("with_params")},
+                                    {"params", params_of(manifest).json()},
+                                    {"groups", text("groups")},
+                                    {"files", files_of(manifest).json()},
+                                    {"kept", texts_json(kept)}}));
     return;
   }
-  int64_t bytes = 0;
-  for (const ManifestFile& file : m.files) bytes += file.bytes;
+  const muonrt_checkpoint_info_t info = checkpoint.info();
   fmt::print("manifest    {}\nformat      {}\nstep        {}\nseed        {}\nparameters  {} {}\n",
-             saved.path(), kCheckpointFormat, m.step, digits_of(m.seed, 16), m.params.size(),
-             m.with_params ? "(saved)" : "(not saved: a hash of each)");
-  fmt::print("size        {} in {} files\n", human_bytes(bytes), m.files.size());
+             saved.path(), value_of(manifest.at("format")).text, info.step,
+             value_of(manifest.at("seed")).text, info.n_params,
+             info.with_params ? "(saved)" : "(not saved: a hash of each)");
+  fmt::print("size        {} in {} files\n", cell::bytes(info.bytes).text, info.n_files);
   for (const std::string& name : kept) fmt::print("kept        {}\n", name);
-  fmt::print("\n{}\n", params_of(m).text());
-  for (size_t i = 0; i < m.groups.size(); ++i) {
+  fmt::print("\n{}\n", params_of(manifest).text());
+  const Json& groups = manifest.at("groups");
+  for (size_t i = 0; i < groups.size(); ++i) {
     fmt::print("group {}:", i);
-    for (const auto& [name, text] : m.groups[i]) fmt::print(" {}={}", name, text);
+    for (const auto& [name, value] : groups[i].items())
+      fmt::print(" {}={}", name, value.get<std::string>());
     fmt::print("\n");
   }
-  fmt::print("\n{}", files_of(m).text());
+  fmt::print("\n{}", files_of(manifest).text());
 }
 
 }  // namespace muonrt::tool

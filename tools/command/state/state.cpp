@@ -80,7 +80,7 @@ void add_export(CLI::App& state, Work& work) {
   add<ExportArguments>(
       state, work, "export",
       "writes whole parameters as safetensors files with model.safetensors.index.json: F32 from "
-      "master weights or remainders, otherwise as they were saved (with_params)",
+      "master weights or remainders, otherwise as they were saved",
       "run/state --to run/model",
       [](CLI::App& command, ExportArguments& a) {
         add_saved(command, a.saved);

@@ -7,9 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/sha256.hpp"
-#include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -49,14 +48,6 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
   return out.empty() ? "none" : out;
 }
 
-/// The SHA-256 of all files with tensors, in the form of sha256sum.
-std::string sums_text(const std::vector<ShardWriter::Written>& files) {
-  std::string out;
-  for (const auto& file : files)
-    if (!file.sha256.empty()) out += fmt::format("{}  {}\n", file.sha256, file.name);
-  return out;
-}
-
 /// Whether a tensor has a name and a shape of GPT-2's Conv1D, which stores inputs x outputs,
 /// although its rule does not set `transposed`.
 bool looks_transposed(const StepTensor& t) {
@@ -70,8 +61,10 @@ bool looks_transposed(const StepTensor& t) {
 
 }  // namespace
 
-void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file) {
-  steps_.push_back({report, file, report.skipped ? muonrt_get_last_error() : "", {}});
+void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file,
+                            std::vector<std::string> inactive) {
+  steps_.push_back(
+      {report, file, report.skipped ? muonrt_get_last_error() : "", {}, std::move(inactive)});
 }
 
 void StepReporter::add_clipped(const Optimizer& optimizer) {
@@ -130,16 +123,24 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
         lines += fmt::format(" {}.{}", layer, head);
       lines += "\n";
     }
+    row["inactive"] = steps_[i].inactive;
+    if (!steps_[i].inactive.empty()) {
+      lines += fmt::format(
+          "step {} of {}: {} has no gradient of {} parameters, which did not change:", i + 1,
+          steps_.size(), steps_[i].file, steps_[i].inactive.size());
+      for (const std::string& name : steps_[i].inactive) lines += " " + shown(name);
+      lines += "\n";
+    }
     if (!r.skipped) continue;
     row["reason"] = steps_[i].reason;
     lines += fmt::format("step {} of {} skipped: {}: {}; nothing changed\n", i + 1, steps_.size(),
                          steps_[i].file, steps_[i].reason);
   }
   print_notes();
-  const std::string sums = sums_text(files);
-  Sha256 sum;
-  sum.update(sums.data(), sums.size());
-  const std::string digest = hex(sum.digest());
+  std::string sums;  // in the form of sha256sum
+  for (const auto& file : files)
+    if (!file.sha256.empty()) sums += fmt::format("{}  {}\n", file.sha256, file.name);
+  const std::string digest = sha256_of(sums);
   if (arguments_.json) {
     Json sum_of = Json::object();
     for (const auto& file : files)
@@ -147,14 +148,15 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
     const auto text = [](const Json& json) {
       return json.dump(-1, ' ', false, Json::error_handler_t::replace);
     };
-    fmt::print("{}\n", json_object({{"ranks", cat(world_)},
+    fmt::print("{}\n", json_object({{"ranks", std::to_string(world_)},
                                     {"mesh", json_text(arguments_.mesh)},
                                     {"steps", text(steps)},
-                                    {"skipped", cat(skipped)},
+                                    {"skipped", std::to_string(skipped)},
                                     {"paths", text(paths)},
                                     {"sha256", json_text(digest)},
                                     {"files", text(sum_of)},
                                     {"params", table.json()},
+                                    {"state_notes", text(state_notes_)},
                                     {"health", health.json_list()}}));
     return;
   }

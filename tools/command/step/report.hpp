@@ -18,7 +18,10 @@ class StepReporter {
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
   /// Adds the last step of this thread. If it was skipped, reads muonrt_get_last_error().
-  void add_step(const muonrt_step_report_t& report, const std::string& file);
+  /// @param inactive  names of the parameters that had no gradient.
+  void add_step(const muonrt_step_report_t& report, const std::string& file,
+                std::vector<std::string> inactive);
+  void set_state_notes(std::vector<std::string> notes) { state_notes_ = std::move(notes); }
   /// Adds the heads that QK-clip has scaled in the step that was added last.
   void add_clipped(const Optimizer& optimizer);
   /// @param plan   the JSON of muonrt_optimizer_describe_plan(); "" if all parameters are frozen.
@@ -31,6 +34,7 @@ class StepReporter {
     muonrt_step_report_t report;
     std::string file, reason;                          // reason: why it was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
+    std::vector<std::string> inactive;
   };
   void print_notes() const;
 
@@ -39,6 +43,7 @@ class StepReporter {
   const StepArguments& arguments_;
   int world_;
   std::vector<Step> steps_;
+  std::vector<std::string> state_notes_;  // of --state-in
 };
 
 }  // namespace muonrt::tool

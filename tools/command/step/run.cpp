@@ -92,22 +92,21 @@ void check_state(const StepArguments& a, const StepSession& session) {
 }
 
 /// Loads a checkpoint, whose parameters must be those of the session. Collective.
-void load_state(StepSession& session, const std::string& folder, bool prints_notes) {
-  muonrt_load_options_t options;
-  muonrt_load_options_init(&options);
-  options.without_params = 1;
-  session.optimizer().load(folder, &options);
-  std::istringstream notes(session.optimizer().load_notes());
-  for (std::string line; prints_notes && std::getline(notes, line);)
-    fmt::print(stderr, "muonrt: note: {}: {}\n", folder, line);
+/// @return  notes on what differs or was left out.
+std::vector<std::string> load_state(StepSession& session, const StepArguments& a,
+                                    const TensorModel& params, bool prints_notes) {
+  session.load(a.state_in, params, a.partial_state);
+  std::istringstream text(session.optimizer().load_notes());
+  std::vector<std::string> notes;
+  for (std::string line; std::getline(text, line);) notes.push_back(line);
+  for (const std::string& note : notes)
+    if (prints_notes) fmt::print(stderr, "muonrt: note: {}: {}\n", a.state_in, note);
+  return notes;
 }
 
 /// Saves a checkpoint with the parameters. Collective.
 void save_state(StepSession& session, const std::string& out) {
-  muonrt_save_options_t options;
-  muonrt_save_options_init(&options);
-  options.with_params = 1;
-  session.optimizer().save(OutputFolder::work_path(out) + "/" + kStateFolder, &options);
+  session.optimizer().save(OutputFolder::work_path(out) + "/" + kStateFolder);
 }
 
 }  // namespace
@@ -125,19 +124,19 @@ int run_step(Comm& comm, const StepArguments& a) {
   std::vector<std::unique_ptr<TensorModel>> grads;
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorModel>(path));
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
-  StepSession session(comm, config, params, tensors, grads, a.where);
+  StepSession session(comm, config, params, tensors, grads, a.missing_grad == "sit-out", a.where);
   const auto logits = read_logits(config, session.used(), a.logits, grads.size());
   check_state(a, session);
-  if (!a.state_in.empty()) load_state(session, a.state_in, root);
   std::vector<std::string> names;
   for (const StepTensor& t : tensors) {
     if (t.steps()) names.push_back(t.entry->name);
   }
   HealthLog health(names);
   StepReporter report(tensors, config, a, comm.size());
+  if (!a.state_in.empty()) report.set_state_notes(load_state(session, a, params, root));
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
     const muonrt_step_report_t done = session.step(*grads[i], logits[i]);
-    report.add_step(done, grads[i]->path());
+    report.add_step(done, grads[i]->path(), session.inactive());
     if (done.has_health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
     if (!logits[i].empty()) report.add_clipped(session.optimizer());
   }

@@ -1,12 +1,14 @@
 #include "command/step/session.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <string_view>
 
+#include "base/dtype.hpp"
 #include "opt_json/strict_json.hpp"
 
 namespace muonrt::tool {
@@ -28,13 +30,20 @@ std::string_view without_index(std::string_view name) {
   return numbered ? name.substr(0, digits) : name;
 }
 
+/// Whether the file has a gradient, or at least one partial gradient, of a parameter.
+bool has_gradient(const TensorModel& file, const StepTensor& t) {
+  for (int64_t a = 0; a < t.grads().partial_grads(); ++a)
+    if (file.table().find(gradient_name(file, t, a))) return true;
+  return false;
+}
+
 void check_gradient(const TensorModel& file, const StepTensor& t, const std::string& name) {
   const TensorEntry* entry = file.table().find(name);
   const std::string where = file.path() + ": gradient " + shown(name);
   if (!entry) {
-    throw std::runtime_error(where +
-                             " is missing, but the parameter is not frozen; add it, or give " +
-                             shown(t.entry->name) + " the role frozen");
+    throw std::runtime_error(where + " is missing, but the parameter is not frozen; add it, give " +
+                             shown(t.entry->name) +
+                             " the role frozen, or pass --missing-grad sit-out");
   }
   if (entry->shape != t.entry->shape) {
     throw std::runtime_error(where + ": its shape is " + shape_text(entry->shape) +
@@ -51,7 +60,7 @@ void check_gradient(const TensorModel& file, const StepTensor& t, const std::str
 
 StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
                          std::vector<StepTensor>& tensors,
-                         const std::vector<std::unique_ptr<TensorModel>>& grads,
+                         const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing,
                          const RunDevice& where)
     : config_(config), tensors_(tensors), rank_(comm.rank()), memory_(where.cuda(), comm.rank()) {
   for (StepTensor& t : tensors) {
@@ -62,25 +71,26 @@ StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorModel
   std::sort(used_.begin(), used_.end());
   used_.erase(std::unique(used_.begin(), used_.end()), used_.end());
   for (const size_t rule : used_) rules_.emplace_back(config.file, config.rules[rule].config);
-  check_gradients(grads);
+  check_gradients(grads, allow_missing);
   params_.reserve(locals_.size());
   for (Local& local : locals_) take_param(params, local);
   if (!empty()) make_optimizer(comm, where);
 }
 
-void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads) {
+void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads,
+                                  bool allow_missing) {
   for (const auto& file : grads) {
     std::map<std::string_view, const StepTensor*> users;  // by tensor of the file
     for (Local& local : locals_) {
       const StepTensor& t = *local.tensor;
+      if (local.grad_dtype.empty()) local.grad_dtype = "BF16";
+      if (allow_missing && !has_gradient(*file, t)) continue;
       for (int64_t a = 0; a < t.grads().partial_grads(); ++a) {
         const std::string name = gradient_name(*file, t, a);
         check_gradient(*file, t, name);
         // All files use one buffer: bf16 if all gradients are bf16, otherwise f32.
         const TensorEntry& entry = *file->table().find(name);
-        const std::string& dtype = entry.dtype;
-        if (local.grad_dtype.empty()) local.grad_dtype = dtype;
-        if (dtype != "BF16" || local.grad_dtype != "BF16") local.grad_dtype = "F32";
+        if (entry.dtype != "BF16") local.grad_dtype = "F32";
         const auto [user, is_new] = users.emplace(entry.name, &t);
         if (!is_new) {
           throw std::runtime_error(file->path() + ": gradient " + shown(name) + " belongs to " +
@@ -107,8 +117,13 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
 void StepSession::take_param(const TensorModel& params, Local& local) {
   const StepTensor& t = *local.tensor;
   const auto cut = cut_tensor(params, *t.entry, t.layout->stretches(rank_));
-  local.data = memory_.allocate(std::ssize(cut));
-  if (!cut.empty()) std::memcpy(local.data, cut.data(), cut.size());
+  const auto elements = cut.size() / static_cast<size_t>(element_bytes(t.entry->dtype));
+  local.data = memory_.allocate(t.f16() ? std::ssize(cut) * 2 : std::ssize(cut));
+  for (size_t i = 0; t.f16() && i < elements; ++i) {
+    const float value = element_as_float("F16", cut.data() + i * 2);
+    std::memcpy(local.data + i * sizeof value, &value, sizeof value);
+  }
+  if (!t.f16() && !cut.empty()) std::memcpy(local.data, cut.data(), cut.size());
   local.grad_stretches = t.grads().stretches(rank_);
   local.grad =
       memory_.allocate(elements_of(local.grad_stretches) * element_bytes(local.grad_dtype));
@@ -155,6 +170,52 @@ void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
   optimizer_ = std::make_unique<Optimizer>(comm, o.linked(), groups, params_);
 }
 
+const void* StepSession::data(const StepTensor& tensor) {
+  Local& local = locals_[static_cast<size_t>(tensor.index)];
+  if (!tensor.f16()) return local.data;
+  local.rounded.resize(
+      static_cast<size_t>(elements_of(tensor.layout->stretches(rank_)) * element_bytes("F16")));
+  for (size_t i = 0; i * 2 < local.rounded.size(); ++i) {
+    float value;
+    std::memcpy(&value, local.data + i * sizeof value, sizeof value);
+    const f16 rounded = to_f16(value);
+    if (std::isfinite(value) && !std::isfinite(to_f32(rounded)))
+      throw std::runtime_error("param " + shown(tensor.entry->name) + ": a value is " +
+                               std::to_string(value) +
+                               " after the steps, but F16 holds at most 65504; store the parameter "
+                               "as BF16 or F32");
+    std::memcpy(local.rounded.data() + i * 2, &rounded, 2);
+  }
+  return local.rounded.data();
+}
+
+void StepSession::load(const std::string& folder, const TensorModel& params, bool partial) {
+  const bool rounds = std::any_of(locals_.begin(), locals_.end(),
+                                  [](const Local& local) { return local.tensor->f16(); });
+  muonrt_load_options_t options;
+  muonrt_load_options_init(&options);
+  // Values that the file has in F16 are loaded, and compared after they are rounded.
+  options.without_params = rounds ? 0 : 1;
+  options.partial = partial ? 1 : 0;
+  optimizer_->load(folder, &options);
+  for (const Local& local : locals_) {
+    const StepTensor& t = *local.tensor;
+    if (!rounds) return;
+    const auto cut = cut_tensor(params, *t.entry, t.layout->stretches(rank_));
+    if (!cut.empty() && std::memcmp(cut.data(), data(t), cut.size()) != 0)
+      throw std::runtime_error(folder + ": the values of param " + shown(t.entry->name) +
+                               " differ from those at the time of the save; pass the --params that "
+                               "belong to this checkpoint");
+  }
+}
+
+std::vector<std::string> StepSession::inactive() const {
+  std::vector<std::string> out;
+  for (const int64_t index : inactive_)
+    out.push_back(locals_[static_cast<size_t>(index)].tensor->entry->name);
+  return out;
+}
+
 void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   const StepTensor& t = *local.tensor;
   if (local.grad_stretches.empty()) return;
@@ -177,9 +238,18 @@ muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vect
       optimizer_->set_group(static_cast<int32_t>(g), rules_[g].group(optimizer_->steps()));
     }
   }
-  for (Local& local : locals_) load_gradient(grads, local);
+  inactive_.clear();
+  for (Local& local : locals_) {
+    if (has_gradient(grads, *local.tensor)) {
+      load_gradient(grads, local);
+    } else {
+      inactive_.push_back(local.tensor->index);
+    }
+  }
   muonrt_step_args_t args;
   muonrt_step_args_init(&args);
+  args.inactive_params = inactive_.data();
+  args.n_inactive_params = std::ssize(inactive_);
   args.lr = 1.0;  // each rule has its rate in lr_factor
   if (!logits.empty()) {
     const auto bytes = std::ssize(logits) * int64_t{sizeof(float)};

@@ -17,9 +17,12 @@ class StepSession {
  public:
   /// Reads and checks all files. Collective. Throws if they do not fit together.
   /// @param grads  the gradient files.
+  /// @param allow_missing  whether a file may lack the gradients of a parameter, which then is
+  /// inactive.
   StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
               std::vector<StepTensor>& tensors,
-              const std::vector<std::unique_ptr<TensorModel>>& grads, const RunDevice& where);
+              const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing,
+              const RunDevice& where);
 
   /// Runs one step with the gradients of this file. Collective.
   /// @param logits  for QK-clip, as read_logits returns them.
@@ -29,10 +32,13 @@ class StepSession {
   const std::vector<size_t>& used() const { return used_; }
   bool empty() const { return params_.empty(); }
   Optimizer& optimizer() { return *optimizer_; }
-  /// The local shard, valid as long as this object.
-  const void* data(const StepTensor& tensor) const {
-    return locals_[static_cast<size_t>(tensor.index)].data;
-  }
+  /// Names of the parameters that were inactive in the last step, because they had no gradient.
+  std::vector<std::string> inactive() const;
+  /// The local shard in the dtype of the file, valid until the next call for this parameter. Throws
+  /// if F16 cannot hold a value.
+  const void* data(const StepTensor& tensor);
+  /// Loads a checkpoint. Collective. Throws if its parameters are not those of the file.
+  void load(const std::string& folder, const TensorModel& params, bool partial);
 
  private:
   struct Local {
@@ -40,9 +46,10 @@ class StepSession {
     std::vector<Stretch> grad_stretches;
     std::string grad_dtype;  // of the buffer: F32 or BF16
     unsigned char *data = nullptr, *grad = nullptr;
+    std::vector<unsigned char> rounded;  // data in F16, if the file has F16
     std::vector<muonrt_part_t> parts;
   };
-  void check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads);
+  void check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing);
   void take_param(const TensorModel& params, Local& local);
   void make_optimizer(Comm& comm, const RunDevice& where);
   void load_gradient(const TensorModel& grads, Local& local);
@@ -55,6 +62,7 @@ class StepSession {
   std::vector<size_t> used_;      // rules, ascending
   std::vector<BoundRule> rules_;  // of `used_`
   std::vector<muonrt_param_t> params_;
+  std::vector<int64_t> inactive_;  // of the last step
   float* logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
 };

@@ -34,6 +34,18 @@ void add_step(CLI::App& app, Work& work) {
           "--state-in", a->state_in,
           "checkpoint to continue from: OUT/state of an earlier run, or any of the library")
       ->check(file_name());
+  command
+      ->add_flag("--partial-state", a->partial_state,
+                 "start with new state for parameters that --state-in does not have, and ignore "
+                 "other state; prints both")
+      ->needs("--state-in");
+  command
+      ->add_option(
+          "--missing-grad", a->missing_grad,
+          "a parameter without a gradient in a file: error, or sit-out (it does not change "
+          "in that step)")
+      ->check(CLI::IsMember({"error", "sit-out"}))
+      ->capture_default_str();
   command->add_flag("--state-out", a->state_out,
                     "write a checkpoint into OUT/state, which loads on any mesh");
   command->add_option("--logits", a->logits,

@@ -47,9 +47,14 @@ std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& w
 
 /// Checks what the optimizer cannot check, because it does not see opt.json.
 void check_kind(const StepTensor& t) {
-  if (t.entry->dtype != "F32" && t.entry->dtype != "BF16")
-    throw std::runtime_error(t.where + ": its dtype is " + t.entry->dtype +
-                             ", but must be F32 or BF16; convert it, or give it the role frozen");
+  if (!is_float(t.entry->dtype))
+    throw std::runtime_error(
+        t.where + ": its dtype is " + t.entry->dtype +
+        ", but must be F32, BF16 or F16; convert it, or give it the role frozen");
+  if (t.f16() && t.config->master_kind.value_or(MUONRT_MASTER_OWNED) != MUONRT_MASTER_OWNED)
+    throw std::runtime_error(
+        t.where +
+        ": its dtype is F16, which needs f32 master weights; set master_kind to owned, or omit it");
   if (!t.config->is_muon()) return;
   if (t.config->batch_dims && !t.stack())
     throw std::runtime_error(t.where + ": batch_dims is " + std::to_string(*t.config->batch_dims) +

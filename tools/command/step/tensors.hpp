@@ -39,6 +39,8 @@ struct StepTensor {
   /// Rows and columns of the matrices, outputs x inputs.
   std::pair<int64_t, int64_t> matrix_shape() const;
   bool half() const { return entry->dtype == "BF16"; }
+  /// Whether the optimizer has f32 master weights as the parameter, which files hold in F16.
+  bool f16() const { return entry->dtype == "F16"; }
 };
 
 /// Every tensor of `params` in the order of the file.

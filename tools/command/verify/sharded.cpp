@@ -1,10 +1,10 @@
 #include "command/verify/sharded.hpp"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
 
-#include "base/dtype.hpp"
 #include "reference/reference.hpp"
 
 namespace muonrt::tool {
@@ -16,13 +16,16 @@ constexpr unsigned char kRedZoneByte = 0xff;
 
 int64_t bytes_of(int32_t dtype) { return dtype == MUONRT_DTYPE_F32 ? 4 : 2; }
 
+/// The bits of `value` as bf16, rounded to nearest, ties to even.
+uint16_t half_of(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float from_half(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); }
+
 void store(unsigned char* at, int32_t dtype, float value) {
-  if (dtype == MUONRT_DTYPE_F32) {
-    std::memcpy(at, &value, 4);
-  } else {
-    const bf16 half = to_bf16(value);
-    std::memcpy(at, &half, 2);
-  }
+  const uint16_t half = half_of(value);
+  dtype == MUONRT_DTYPE_F32 ? std::memcpy(at, &value, 4) : std::memcpy(at, &half, 2);
 }
 
 /// Bytes before a shard. Unless `aligned` is set they vary, so that shards are aligned only to
@@ -154,7 +157,7 @@ void Sharded::fill_gradients(int64_t step) {
     unsigned char* grad = shards_[i].grad.data() + shards_[i].grad_at;
     visit(i, [&](int64_t element, int64_t local) {
       float value = element_value(shards_[i].seed, element, step);
-      if (dtype == MUONRT_DTYPE_BF16) value = to_f32(to_bf16(value));
+      if (dtype == MUONRT_DTYPE_BF16) value = from_half(half_of(value));
       store(grad + local * bytes_of(dtype), dtype,
             partial_grad_of(value, shards_[i].partial_grad, shards_[i].partial_grads));
     });
@@ -188,9 +191,9 @@ float Sharded::data_at(size_t tensor, int64_t local) const {
     std::memcpy(&out, at, 4);
     return out;
   }
-  bf16 half;
+  uint16_t half;
   std::memcpy(&half, at, 2);
-  return to_f32(half);
+  return from_half(half);
 }
 
 std::vector<float> Sharded::state(size_t tensor, int32_t kind) {

@@ -10,9 +10,10 @@
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
 #include "command/progress.hpp"
-#include "command/table.hpp"
+#include "command/validators.hpp"
 #include "command/verify/catalogue.hpp"
 #include "command/verify/expected.hpp"
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -251,9 +252,7 @@ void add_verify(CLI::App& app, Work& work) {
   auto a = std::make_shared<Arguments>();
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 4)")
       ->check(CLI::Range(1, 64));
-  command->add_option("--steps", a->steps, "steps of every layout")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
+  with_default(*command, "--steps", a->steps, "steps of every layout", CLI::Range(1, 100));
   add_run_device_options(*command, a->where);
   command->add_flag("--list", a->list, "only print the layouts for this number of ranks");
   command->add_flag("--json", a->json, "print JSON");

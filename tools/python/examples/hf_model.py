@@ -16,7 +16,7 @@ def main():
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=88, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64))
-    optimizer = muonrt.torch.Muon(model.named_parameters(), lr=0.02, adamw_lr=1e-2)
+    optimizer = muonrt.torch.Muon(model.named_parameters(), lr=1e-2)
     names = {group["role"]: len(group["params"]) for group in optimizer.param_groups}
     print(f"Muon updates {names['muon']} matrices, AdamW {names['adamw']} embeddings, heads and norms")
     assert names == {"muon": 2 * 7, "adamw": 2 + 2 * 2 + 1}

@@ -45,7 +45,7 @@ def main():
         fully_shard(model)
 
     # Muon updates the matrices of the blocks, AdamW the embedding, head, norms and biases.
-    optimizer = muonrt.torch.Muon(model.named_parameters(), lr=0.02, adamw_lr=3e-3)
+    optimizer = muonrt.torch.Muon(model.named_parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
     tokens = torch.arange(680) * 5 % VOCABULARY
     labels = (tokens * tokens + 3) % VOCABULARY

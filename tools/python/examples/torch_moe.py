@@ -45,7 +45,7 @@ def main():
     model = fully_shard(Mixture(mesh["ep"]), mesh=mesh["fsdp"])
     # Each expert is a matrix for Muon. AdamW updates the small router.
     optimizer = muonrt.torch.Muon(
-        model.named_parameters(), lr=0.02, adamw_lr=1e-2, weight_decay=0.0,
+        model.named_parameters(), lr=1e-2, weight_decay=0.0,
         role=lambda name, p: ("muon", "stack") if p.ndim == 3 else "adamw")
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(256, WIDTH, generator=generator)

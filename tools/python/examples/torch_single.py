@@ -9,7 +9,7 @@ import torch
 
 import muonrt.torch
 
-STEPS = 80
+STEPS = 240
 
 
 class Network(torch.nn.Module):
@@ -34,7 +34,7 @@ def main():
     images = torch.rand(256, 1, 8, 8)
     labels = images[:, 0].unfold(1, 4, 4).unfold(2, 4, 4).mean((-1, -2)).flatten(1).argmax(1)
     model = Network()
-    optimizer = muonrt.torch.Muon(model.named_parameters(), lr=0.02, adamw_lr=3e-3, role=role)
+    optimizer = muonrt.torch.Muon(model.named_parameters(), lr=1e-2, role=role)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -4,6 +4,8 @@ import atexit as _atexit
 
 from . import _core, _errors
 from ._core import (
+    Checkpoint,
+    CheckpointTensor,
     Comm,
     Group,
     Layout,
@@ -18,10 +20,12 @@ from ._core import (
     route,
 )
 from ._errors import *  # noqa: F403
+from ._log import set_log_level
 
 __all__ = [
-    "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param", "Part", "QkClip", "StateShard",
-    "StepReport", "ThreadGroup", "build_info", "route", "version",
+    "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param",
+    "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info", "route",
+    "set_log_level", "version",
 ]
 __all__ += _errors.__all__
 
@@ -34,6 +38,9 @@ def version() -> str:
     """Returns the version of the library at run time, as "MAJOR.MINOR.PATCH"."""
     number = _core.version()
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+__version__ = version()
 
 
 def build_info() -> dict:

@@ -1,13 +1,72 @@
-"""add_param_group of muonrt.torch.Muon: creates a new core optimizer and moves the state to it."""
+"""The groups of muonrt.torch.Muon: their learning rates, and a new core optimizer for add_param_group and
+for parameters that were sharded or moved to another device after the creation."""
+
+from collections.abc import Iterable
 
 import torch
 
 import muonrt
 from muonrt import _torch_ranks as ranks
+from muonrt import _torch_roles as roles
 from muonrt._torch_state import State
 
+# Rates of Muon that neither the call nor the preset sets, with match_rms and with another scale.
+MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
+
 # The attributes that belong to the core optimizer. They are restored if a group is rejected.
-OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors")
+OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", "_copies", "_versions",
+           "_sizes", "_samples", "_device", "_comm", "_made_with")
+
+
+def _matches_adamw(muon: dict) -> bool:
+    """Whether the scale of Muon's updates takes AdamW's rates."""
+    return muon.get("scale_rule", "match_rms") == "match_rms"
+
+
+def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
+    """Sets the rate of each role for groups without a rate. That of AdamW is None if it is not known.
+
+    :param lr, adamw_lr: arguments of the call, which may be None.
+    :param muon: settings of muonrt.Group for Muon.
+    """
+    matches = _matches_adamw(muon)
+    default = preset["muon"].get("lr", MATCH_RMS_LR if matches else OTHER_LR)
+    given["muon"]["lr"] = default if lr is None else lr
+    of_preset = preset["adamw"].get("lr")
+    if adamw_lr is None:
+        known = of_preset is not None and (lr is None or not matches)
+        adamw_lr = of_preset if known else given["muon"]["lr"] if matches else None
+    given["adamw"]["lr"] = adamw_lr
+
+
+def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
+    """As _torch_roles.split. The settings of each new group contain its rate."""
+    entries = list(params)
+    if not entries or not isinstance(entries[0], dict):
+        entries = [{"params": entries}]
+    out = []
+    for number, entry in enumerate(entries):
+        others = {k: v for k, v in entry.items() if k != "adamw_lr"}
+        for kind, named, settings in roles.split([others], role):
+            rate = settings.get("lr", given[kind]["lr"])
+            if kind == "adamw":
+                rate = _adamw_rate(number, entry, named[0][0], given, muon)
+            out.append((kind, named, settings | {"lr": rate}))
+    return out
+
+
+def _adamw_rate(number: int, entry: dict, name: str, given: dict, muon: dict):
+    """The rate of the AdamW parameters of a group, of which `name` is the first."""
+    if entry.get("adamw_lr") is not None:
+        return entry["adamw_lr"]
+    if "lr" in entry and (_matches_adamw(muon) or entry.get("role") == "adamw"):
+        return entry["lr"]
+    if given["adamw"]["lr"] is None:
+        raise muonrt.InvalidArgumentError(
+            f"group {number}: param '{name}' is updated with AdamW, but adamw_lr is missing, and lr = "
+            f"{entry.get('lr', given['muon']['lr'])} is a rate for scale_rule '{muon['scale_rule']}'; pass "
+            "adamw_lr, such as 3e-4, or use scale_rule 'match_rms', which takes one rate for both")
+    return given["adamw"]["lr"]
 
 
 def add(optimizer, param_group: dict, enter) -> None:
@@ -57,3 +116,35 @@ def add(optimizer, param_group: dict, enter) -> None:
             optimizer._state_tensors.read_steps()
             raise
     kept["_core"].close()
+
+
+def register_again(optimizer, params: list) -> None:
+    """Registers `params` in place of the parameters, which they equal except for placements or device.
+    Possible before the first step, because it discards the state. Collective."""
+    first = next(i for i, (p, old) in enumerate(zip(params, optimizer._params))
+                 if p is not old or ranks.local_of(p).device.type != optimizer._device.type)
+    if optimizer._core.steps > 0:
+        raise muonrt.InvalidStateError(
+            f"param '{optimizer._names[first]}' was sharded again or moved to another device after step "
+            f"{optimizer._core.steps}; create a new optimizer, and load a checkpoint into it")
+    kept = {key: getattr(optimizer, key) for key in OF_CORE}
+    states = dict(optimizer.state)
+    device = ranks.local_of(params[0]).device
+    with torch.no_grad(), ranks.on_device(device):
+        try:
+            optimizer._params = list(params)
+            if device.type != optimizer._device.type:
+                optimizer._connect(device)
+            optimizer._create()
+            optimizer.state.clear()
+            optimizer._state_tensors = State(optimizer)
+        except BaseException:
+            if optimizer._core is not kept["_core"]:
+                optimizer._core.close()
+            optimizer.__dict__.update(kept)
+            optimizer.state.clear()
+            optimizer.state.update(states)
+            raise
+    kept["_core"].close()
+    if optimizer._comm is not kept["_comm"]:
+        kept["_comm"].close()

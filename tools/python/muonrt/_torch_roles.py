@@ -8,6 +8,8 @@ import torch
 
 import muonrt
 from muonrt import _torch_ranks as ranks
+from muonrt._torch_arguments import reject_unknown
+from muonrt._torch_models import ModelRoles, of_name, unwrapped
 
 # Settings of muonrt.Param that a group may have, and those that a role may have.
 DIMS = ("transposed", "batch_dims", "row_dims")
@@ -17,26 +19,57 @@ PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis"
 CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
             "adamw": ("lr", "weight_decay", "betas", "eps")}
 # Values of settings that neither the call nor the preset sets.
-DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True),
-            "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
+DEFAULTS = {"muon": dict(weight_decay=0.1, momentum=0.95, nesterov=True),
+            "adamw": dict(weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
+
+GROUP_KEYS = ("params", "param_names", "role", *DIMS, "adamw_lr", "adamw_weight_decay",
+              *CHANGING["muon"], *CHANGING["adamw"])
 
 Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | None"]
 
 
+class Settings(dict):
+    """Settings of muonrt.Param for a parameter, and why the parameter has its role."""
+
+    reason = ""
+
+
+class RoleOfModel:
+    """The caller's function, together with the roles that the modules of a model show."""
+
+    def __init__(self, model: torch.nn.Module, role: Role | None):
+        self.model, self.role = ModelRoles(model), role
+
+    def __call__(self, name: str, p: torch.Tensor):
+        return self.role(name, p) if self.role else None
+
+
+def of_module(module: "torch.nn.Module | None", role: Role | None) -> Role | None:
+    """Returns a role that knows the modules of the model, if there is one."""
+    return role if module is None else RoleOfModel(unwrapped(module), role)
+
+
 def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
-            dims: dict) -> tuple[str, dict]:
+            dims: dict) -> tuple[str, Settings]:
     """Returns "muon" or "adamw", and the settings of muonrt.Param for the tensor."""
-    chosen = role(name, p) if role else None
+    chosen, reason = role(name, p) if role else None, "chosen by role="
     if chosen is None and group_role is not None:
-        chosen = group_role
+        chosen, reason = group_role, "role of its group"
     if chosen is None:
-        # If the group says how the dimensions form matrices, the name alone determines the role.
-        is_matrix = p.ndim > 2 and (dims.get("batch_dims") or dims.get("row_dims"))
+        of = role.model.of if isinstance(role, RoleOfModel) else of_name
         try:
-            chosen = muonrt.route(name, 2 if is_matrix else p.ndim)
-        except muonrt.InvalidArgumentError as error:
+            if p.ndim > 2 and (dims.get("batch_dims") or dims.get("row_dims")):
+                # The group says how the dimensions form matrices, so the name determines the role.
+                kind, _, reason = muonrt._core._route_and_reason(name, 2)
+                chosen = (kind, {})
+            else:
+                *chosen, reason = of(name, p)
+                chosen = tuple(chosen)
+        except muonrt.InvalidArgumentError:
             raise muonrt.InvalidArgumentError(
-                f"{error}; return its role with role=, for example ('muon', 'stack')") from None
+                f"param '{name}': neither name nor module shows what the {p.ndim} dimensions of shape "
+                f"{tuple(p.shape)} are; return its role with role=, for example ('muon', 'stack'), or "
+                "set 'role', 'batch_dims' or 'row_dims' of its group") from None
     pair = (chosen, {}) if isinstance(chosen, str) else chosen
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise muonrt.InvalidArgumentError(
@@ -64,7 +97,24 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
         raise muonrt.InvalidArgumentError(
             f"param '{name}': a layout is set, but the DTensor has placements {p.placements}; set a "
             "layout only for plain tensors, which are the shard of each rank")
-    return kind, (dims if kind == "muon" else {}) | settings
+    out = Settings((dims if kind == "muon" else {}) | settings)
+    out.reason = reason
+    return kind, out
+
+
+def describe(optimizer) -> str:
+    """Returns a table with name, shape and role of each parameter, and why it has this role."""
+    rows = [("parameter", "shape", "role", "why")]
+    kinds = [group["role"] for group in optimizer.param_groups for _ in group["params"]]
+    for name, p, kind, settings in zip(optimizer._names, optimizer._params, kinds,
+                                       optimizer._param_settings):
+        how = [str(settings["view"])] if "view" in settings else []
+        how += ["transposed"] if settings.get("transposed") else []
+        how += [f"{len(settings['parts'])} parts"] if settings.get("parts") else []
+        rows.append((name, " x ".join(map(str, p.shape)) or "scalar", ", ".join([kind, *how]),
+                     settings.reason))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths)), row[3]]) for row in rows)
 
 
 def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], dict]]:
@@ -84,19 +134,22 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
         for item in entry["params"]:
             if isinstance(item, torch.Tensor):
                 raise muonrt.InvalidArgumentError(
-                    f"a parameter of shape {tuple(item.shape)} has no name; pass "
-                    "model.named_parameters(), or pairs of name and parameter")
+                    f"a parameter of shape {tuple(item.shape)} has no name, which decides its role; "
+                    "pass model.named_parameters() or the model, or pairs of name and parameter")
             name, p = item
             if p.requires_grad:
                 kind, settings = role_of(name, p, entry.get("role"), role, dims)
                 members[kind].append((name, settings, p))
         for kind, named in members.items():
             if named:
-                unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
-                if unknown:
-                    raise TypeError(f"a group has no setting {sorted(unknown)}; use "
-                                    f"{CHANGING['muon'] + CHANGING['adamw'] + DIMS}")
-                out.append((kind, named, {k: v for k, v in rest.items() if k in CHANGING[kind]}))
+                reject_unknown("a group", rest, GROUP_KEYS, keeps_others=True)
+                # "adamw_lr" is "lr" of a group of AdamW, and so on. Other keys are the caller's.
+                of_adamw = {k: rest[f"adamw_{k}"] for k in ("lr", "weight_decay")
+                            if kind == "adamw" and f"adamw_{k}" in rest}
+                others = set(CHANGING["muon"] + CHANGING["adamw"]) - set(CHANGING[kind])
+                skipped = others | {"adamw_lr", "adamw_weight_decay"}
+                out.append((kind, named, {k: v for k, v in rest.items() if k not in skipped}
+                            | of_adamw))
     return out
 
 

@@ -13,6 +13,11 @@ from muonrt import _torch_ranks as ranks
 KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
+# Settings of torch's optimizers that muonrt does not have; load() ignores them.
+SETTINGS_OF_TORCH = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
+                     "decoupled_weight_decay", "ns_coefficients", "ns_steps", "adjust_lr_fn",
+                     "lr", "weight_decay", "momentum", "nesterov", "betas", "eps")
+
 
 def momentum_factor(of: str, to: str, momentum: float) -> float:
     """Returns the factor that converts a momentum: heavy ball = EMA / (1 - momentum)."""
@@ -74,6 +79,9 @@ class State:
         self._local = {(s.param, s.kind): s.data for s in shards}
         # For AdamW the update count of each parameter, for Muon the number of all steps.
         self._steps = torch.zeros(len(optimizer._params), dtype=torch.float32, device="cpu")
+        # By parameter: the tensors of `state`, unless the trainer has replaced them, and local tensors
+        # over the same memory.
+        self._views: list[dict[str, torch.Tensor]] = []
         index = 0
         for group in optimizer.param_groups:
             kinds = KINDS[group["role"]]
@@ -83,14 +91,86 @@ class State:
                     state[key] = self._view(index, kind, p)
                 if p.dtype == torch.bfloat16:
                     state["master"] = self._view(index, "master", p)
-                optimizer.state[p] = state
+                self._views.append(state)
                 index += 1
             group["steps"] = 0  # of the optimizer
         self._local = {}
         self._moments = NeuronMoments(optimizer._core, optimizer._comm,
                                       [s for s in shards if s.kind == "normuon"])
         for i, whole in self._moments.tensors.items():
-            optimizer.state[optimizer._params[i]]["normuon"] = whole
+            self._views[i]["normuon"] = whole
+        self._memory = [{key: ranks.local_of(view) for key, view in views.items()}
+                        for views in self._views]
+        # What absorb() compares: for each entry of `state` its key, tensor, local tensor and address.
+        self._watched = [self._watch(i) for i in range(len(self._views))]
+        for p, views in zip(optimizer._params, self._views):
+            optimizer.state[p] = dict(views)
+        self.read_steps()
+
+    def _watch(self, i: int) -> list[tuple]:
+        return [(key, view, raw_of(view), self._memory[i][key].data_ptr())
+                for key, view in self._views[i].items()]
+
+    def absorb(self) -> None:
+        """Copies what the trainer has written into `state` to muonrt's memory: entries that it has
+        replaced, as offloading does, and step numbers. Entries that it has removed are reset."""
+        optimizer, state = self._optimizer, self._optimizer.state
+        copies, resets, steps = [], [], self._steps.clone()
+        for i, (p, watched) in enumerate(zip(optimizer._params, self._watched)):
+            found = state.get(p, {})
+            for key, view, raw, address in watched:
+                entry = found.get(key)
+                if entry is view and raw.data_ptr() == address:
+                    continue
+                what = f"param '{optimizer._names[i]}': state '{key}'"
+                if entry is None:
+                    resets.append((i, key))
+                    if key == "step":
+                        steps[i] = 0
+                elif key == "step":
+                    copies.append((i, key, None))
+                    steps[i] = _number(what, entry)
+                else:
+                    copies.append((i, key, _checked(what, view, entry)))
+        if not copies and not resets and torch.equal(steps, self._known_steps):
+            return
+        for i, key, entry in copies:
+            if entry is not None:
+                self._memory[i][key].copy_(entry)
+        for i, key in resets:
+            if key == "master":
+                self._memory[i][key].copy_(ranks.local_of(optimizer._params[i]))
+            elif key != "step":
+                self._memory[i][key].zero_()
+        for i in {i for i, *_ in copies + resets}:
+            p = optimizer._params[i]
+            self._views[i] = {key: view if raw_of(view).data_ptr() == self._memory[i][key].data_ptr()
+                              else self._as_param(self._memory[i][key], p)
+                              for key, view in self._views[i].items()}
+            self._watched[i] = self._watch(i)
+            state[p] = {**state.get(p, {}), **self._views[i]}
+        if any(key == "normuon" for _, key, *_ in copies + resets):
+            self._moments.scatter()
+        ranks.settle(optimizer._device)
+        self._set_steps(steps)
+
+    def _set_steps(self, steps: torch.Tensor) -> None:
+        """Sets the update counts that `state` has, and the number of all steps if they change it."""
+        core = self._optimizer._core
+        is_muon = [g["role"] == "muon" for g in self._optimizer.param_groups for _ in g["params"]]
+        changed = (steps != self._known_steps).tolist()
+        counts = [int(n) if c else count
+                  for n, c, count in zip(steps.tolist(), changed, core.update_counts)]
+        all_muon = all(c for c, muon in zip(changed, is_muon) if muon)
+        # For Muon "step" is the number of all steps, so it has changed if all of them have.
+        number = max(counts) if any(changed) and all_muon else max(core.steps, *counts)
+        core.steps = number
+        core.update_counts = counts
+        self.read_steps()
+
+    def master(self, i: int) -> torch.Tensor | None:
+        """Returns this rank's master weights of a bf16 parameter; None for float32."""
+        return self._memory[i].get("master")
 
     def read_steps(self) -> None:
         """Copies the step number and the update counts to `state`."""
@@ -101,6 +181,7 @@ class State:
         self._steps.copy_(torch.tensor([count if group["role"] == "adamw" else core.steps
                                         for group in self._optimizer.param_groups
                                         for _, count in zip(group["params"], counts)]))
+        self._known_steps = self._steps.clone()
 
     def gather(self) -> None:
         """Copies NorMuon's second moments of all owners to `state`. Collective."""
@@ -119,8 +200,13 @@ class State:
         local = local.view(shape)
         if local.dtype == torch.uint16:
             local = local.view(torch.bfloat16)
+        return self._as_param(local, p)
+
+    @staticmethod
+    def _as_param(local: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor over the memory of `local` that is a DTensor if the parameter is one."""
         if not ranks.is_dtensor(p):
-            return local
+            return local.view_as(local)
         from torch.distributed.tensor import DTensor
 
         return DTensor.from_local(local, p.device_mesh, p.placements, run_check=False,
@@ -148,34 +234,48 @@ class State:
         self.read_steps()
 
     def load(self, state_dict: dict) -> None:
-        groups, saved = self._optimizer.param_groups, state_dict["param_groups"]
+        """Checks a state, and then copies it. If it raises, nothing has changed."""
+        optimizer = self._optimizer
+        groups, saved = optimizer.param_groups, state_dict["param_groups"]
         sizes, saved_sizes = ([len(g["params"]) for g in gs] for gs in (groups, saved))
         if sizes != saved_sizes:
             raise muonrt.InvalidArgumentError(
                 f"the state has groups of {saved_sizes} parameters, but the optimizer has groups of "
-                f"{sizes}; create the optimizer with the same groups")
-        counts, steps = [], 0
+                f"{sizes}; create the optimizer with the same groups, or join the states of "
+                "torch.optim.Muon and AdamW with `python -m muonrt.convert`")
+        counts, steps, copies, settings, others = [], 0, [], [], []
+        for group, other in zip(groups, saved):
+            factor = 1.0
+            steps = max(steps, _number("'steps' of a group", other.get("steps", 0)))
+            if group["role"] == "muon":
+                ours = group["momentum_kind"]
+                theirs = other.get("momentum_kind", ours if "role" in other else "ema")
+                factor = momentum_factor(theirs, ours, other["momentum"])
+            for p, key in zip(group["params"], self._keys(group, other)):
+                found = state_dict["state"].get(key, {})
+                i = len(counts)
+                copies += self._checked_entries(i, p, found, factor)
+                counts.append(found.get("step"))
+                others.append({k: v for k, v in found.items() if k not in self._views[i]})
+            kept = {"params", "role", "param_names", "momentum_kind", "steps"}
+            settings.append({k: v for k, v in other.items() if k not in kept and _is_ours(group, k)})
+        optimizer._check_settings([g | changes for g, changes in zip(groups, settings)])
+        counts = [n if n is None else _number(f"param '{name}': state 'step'", n)
+                  for name, n in zip(optimizer._names, counts)]
         with torch.no_grad():
-            for group, other in zip(groups, saved):
-                factor = 1.0
-                steps = max(steps, other.get("steps", 0))
-                if group["role"] == "muon":
-                    ours = group["momentum_kind"]
-                    theirs = other.get("momentum_kind", ours if "role" in other else "ema")
-                    factor = momentum_factor(theirs, ours, other["momentum"])
-                for p, key in zip(group["params"], self._keys(group, other)):
-                    found = state_dict["state"].get(key, {})
-                    self._load_one(p, found)
-                    if factor != 1.0:
-                        ranks.local_of(self._optimizer.state[p]["momentum_buffer"]).mul_(factor)
-                    counts.append(found.get("step"))
-                kept = {"params", "role", "param_names", "momentum_kind", "steps"}
-                group.update({k: v for k, v in other.items() if k in group and k not in kept})
+            for memory, theirs, factor in copies:
+                memory.copy_(theirs)
+                if factor != 1.0:
+                    memory.mul_(factor)
+        for group, changes in zip(groups, settings):
+            group.update(changes)
+        for p, views, extra in zip(optimizer._params, self._views, others):
+            optimizer.state[p] = {**extra, **views}
         self._moments.scatter()
-        ranks.settle(self._optimizer._device)  # the next step may run on another stream
-        steps = max([steps, *(int(n) for n in counts if n is not None)])
-        self._optimizer._core.steps = steps
-        self._optimizer._core.update_counts = [steps if n is None else int(n) for n in counts]
+        ranks.settle(optimizer._device)  # the next step may run on another stream
+        steps = max([steps, *(n for n in counts if n is not None)])
+        optimizer._core.steps = steps
+        optimizer._core.update_counts = [steps if n is None else n for n in counts]
         self.read_steps()
 
     @staticmethod
@@ -192,24 +292,54 @@ class State:
                 "same parameters")
         return [of[name] for name in group["param_names"]]
 
-    def _load_one(self, p: torch.Tensor, found: dict) -> None:
-        optimizer = self._optimizer
-        name = optimizer._names[next(i for i, q in enumerate(optimizer._params) if q is p)]
-        for key, ours in optimizer.state[p].items():
+    def _checked_entries(self, i: int, p: torch.Tensor, found: dict, factor: float) -> list[tuple]:
+        """Returns what load() copies for a parameter: memory, the new values, and their factor."""
+        out = []
+        name = self._optimizer._names[i]
+        for key, view in self._views[i].items():
+            memory = self._memory[i][key]
             if key == "step":
                 continue
             if key in found:
-                _copy(f"param '{name}': state '{key}'", ours, found[key])
+                theirs = _checked(f"param '{name}': state '{key}'", view, found[key])
+                out.append((memory, theirs, factor if key == "momentum_buffer" else 1.0))
             elif key == "master":  # torch has no master weights, so they are copied from the parameter
-                ranks.local_of(ours).copy_(ranks.local_of(p))
+                out.append((memory, ranks.local_of(p), 1.0))
             else:
                 raise muonrt.InvalidArgumentError(
-                    f"param '{name}': the state has no '{key}', only {sorted(found)}; load a state of "
-                    "the same optimizer and settings")
+                    f"param '{name}': the state has no '{key}', only {sorted(map(str, found))}; load a "
+                    "state of the same optimizer and settings, or one that `python -m muonrt.convert` "
+                    "has written" + (", or start matrices that AdamW has trained without a state"
+                                     if key == "momentum_buffer" and "exp_avg" in found else ""))
+        return out
 
 
-def _copy(what: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Copies `theirs` to `ours`, and converts the dtype."""
+def _is_ours(group: dict, key: str) -> bool:
+    """Whether load() takes a setting of a saved group: those of this role, and the trainer's."""
+    return key in group or key not in SETTINGS_OF_TORCH
+
+
+def raw_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns this rank's shard as it is; faster than local_of(), which detaches it."""
+    return tensor._local_tensor if ranks.is_dtensor(tensor) else tensor
+
+
+def _number(what: str, value) -> int:
+    """Returns a step number, which may be a tensor."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, RuntimeError):
+        number = -1
+    if number < 0:
+        raise muonrt.InvalidArgumentError(f"{what} is {value!r}; pass a whole number from 0")
+    return number
+
+
+def _checked(what: str, ours: torch.Tensor, theirs) -> torch.Tensor:
+    """Returns the local elements of `theirs`, which must have the form of `ours`."""
+    if not isinstance(theirs, torch.Tensor):
+        raise muonrt.InvalidArgumentError(
+            f"{what} is of type {type(theirs).__name__}; pass a tensor of shape {tuple(ours.shape)}")
     if ranks.is_dtensor(ours) != ranks.is_dtensor(theirs):
         raise muonrt.InvalidArgumentError(
             f"{what} is a DTensor in the state or in the optimizer, but not in both; use "
@@ -222,4 +352,4 @@ def _copy(what: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
     if ours.shape != theirs.shape:
         raise muonrt.InvalidArgumentError(
             f"{what} has shape {tuple(theirs.shape)}, not {tuple(ours.shape)}")
-    ranks.local_of(ours).copy_(ranks.local_of(theirs))
+    return ranks.local_of(theirs)

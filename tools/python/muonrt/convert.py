@@ -169,7 +169,7 @@ def read_settings(form: str, role: str, group: dict) -> dict:
     theirs, rule = SETTINGS[form][role], RULES[form][role]
     either = SETTINGS[form]["muon"] | SETTINGS[form]["adamw"]
     for key, value in group.items():
-        if key not in theirs and key not in rule and key not in STRUCTURE:
+        if form != "muonrt.torch" and key not in {*theirs, *rule, *STRUCTURE}:  # others are the trainer's
             raise ValueError(f"unknown setting '{key}' of a group of {form}")
         if key in REFUSED and value == REFUSED[key]:
             raise ValueError(f"{key}={value} is an update rule that muonrt's AdamW does not support")

@@ -120,6 +120,12 @@ void bind_optimizer(nb::module_& module) {
            "see muonrt_optimizer_recover().\n\n"
            ":return: what was done (\"none\", \"rolled_forward\" or \"discarded\"), and the\n"
            "    number of committed steps.")
+      .def("copy_state_from", &Optimizer::copy_state_from, nb::arg("old").none(),
+           nb::sig("def copy_state_from(self, old: Optimizer | None) -> None"),
+           "Copies all parameters and state of another optimizer, which may have other ranks and\n"
+           "another mesh, to this one. Collective; see muonrt_optimizer_copy_state().\n\n"
+           ":param old: the old optimizer, on which a step may have failed. None: this rank has\n"
+           "    none.")
       .def("clipped_heads", &Optimizer::clipped_heads,
            nb::sig("def clipped_heads(self) -> list[tuple[int, int]]"),
            "Returns the heads that QK-clip has clipped in the last committed step, as pairs of\n"
@@ -143,6 +149,8 @@ void bind_optimizer(nb::module_& module) {
           "Chrome trace, for which the optimizer needs trace=True")
       .def("counters", &Optimizer::counters, nb::sig("def counters(self) -> dict[str, int]"),
            "Returns the counters of this rank since the creation; see muonrt_counters_t")
+      .def("memory", &Optimizer::memory, nb::sig("def memory(self) -> dict[str, int]"),
+           "Returns the memory of this rank in bytes, planned and allocated; see muonrt_memory_t")
       .def("health", &Optimizer::health, nb::sig("def health(self) -> dict[str, typing.Any]"),
            "Returns the statistics of the last step that collected them (health_every); see\n"
            "muonrt_health_t and muonrt_matrix_health_t")

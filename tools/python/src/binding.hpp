@@ -319,6 +319,7 @@ struct StepReport {
 };
 
 nb::dict counters(const muonrt_optimizer_t* optimizer);
+nb::dict memory(const muonrt_optimizer_t* optimizer);
 nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names);
 
 /// Sets the fields that `kwargs` name. A keyword has the name of the C field, and a choice is a
@@ -341,6 +342,7 @@ int32_t normuon_of(const std::string& word);
 std::string state_word(muonrt_state_kind_t kind);
 
 void bind_comm(nb::module_& module);
+void bind_log(nb::module_& module);
 /// Adds the calls of a communicator to the class.
 void bind_comm_calls(nb::class_<Comm>& comm);
 void bind_layout(nb::module_& module);
@@ -349,6 +351,7 @@ void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
+void bind_checkpoint_reader(nb::module_& module);
 /// Closes all optimizers and communicators, so that their peers receive the last messages of this
 /// rank before its process ends. Those that other threads still use, such as daemon threads, are
 /// aborted first, and remain open if their calls do not end within 5 seconds.

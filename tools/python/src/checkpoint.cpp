@@ -24,16 +24,18 @@ namespace {
 
 using Path = std::filesystem::path;
 
-muonrt_save_options_t save_options(bool with_params, int64_t keep) {
+muonrt_save_options_t save_options(bool with_params, int64_t keep, bool overwrite) {
   auto options = muonrt::detail::filled(muonrt_save_options_init_sized);
-  options.with_params = with_params ? 1 : 0;
+  options.without_params = with_params ? 0 : 1;
   options.keep = keep;
+  options.overwrite = overwrite ? 1 : 0;
   return options;
 }
 
 template <class Call>
-void save(Optimizer& optimizer, Call call, const Path& folder, bool with_params, int64_t keep) {
-  const muonrt_save_options_t options = save_options(with_params, keep);
+void save(Optimizer& optimizer, Call call, const Path& folder, bool with_params, int64_t keep,
+          bool overwrite) {
+  const muonrt_save_options_t options = save_options(with_params, keep, overwrite);
   optimizer.run([&](muonrt_optimizer_t* c) { return call(c, folder.c_str(), &options); });
 }
 
@@ -46,11 +48,7 @@ std::vector<std::string> load(Optimizer& optimizer, const Path& folder,
   options.partial = partial ? 1 : 0;
   optimizer.run(
       [&](muonrt_optimizer_t* c) { return muonrt_optimizer_load(c, folder.c_str(), &options); });
-  const std::string text = optimizer.load_notes();
-  std::vector<std::string> notes;
-  for (size_t at = 0; at < text.size(); at += notes.back().size() + 1)
-    notes.push_back(text.substr(at, text.find('\n', at) - at));
-  return notes;
+  return optimizer.load_notes();
 }
 
 }  // namespace
@@ -59,20 +57,25 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
   optimizer
       .def(
           "save",
-          [](Optimizer& o, const Path& folder, bool with_params, int64_t keep) {
-            save(o, muonrt_optimizer_save, folder, with_params, keep);
+          [](Optimizer& o, const Path& folder, bool with_params, int64_t keep, bool overwrite) {
+            save(o, muonrt_optimizer_save, folder, with_params, keep, overwrite);
           },
-          nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = false, nb::arg("keep") = 1,
-          nb::sig("def save(self, folder: str | bytes | os.PathLike, *, with_params: bool = False, "
-                  "keep: int = 1) -> None"),
-          "Saves a checkpoint: all state, the step number, update counts, and the keys of\n"
-          "stochastic rounding. Collective; call it between steps.\n\n"
+          nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = true, nb::arg("keep") = 1,
+          nb::arg("overwrite") = false,
+          nb::sig("def save(self, folder: str | bytes | os.PathLike, *, with_params: bool = True, "
+                  "keep: int = 1, overwrite: bool = False) -> None"),
+          "Saves a checkpoint: the parameters, all state, the step number, update counts, and the\n"
+          "keys of stochastic rounding. Collective; call it between steps.\n\n"
           "Each rank writes a file into ``folder``, which all ranks share. Then rank 0 makes the\n"
           "checkpoint the newest. Until then the folder holds the previous checkpoint. Learning\n"
           "rates and other settings are not saved.\n\n"
-          ":param with_params: save the parameters, too. Otherwise only a hash of each parameter\n"
-          "    is saved, which load() compares.\n"
-          ":param keep: number of checkpoints to keep in the folder, including this one.\n\n"
+          ":param with_params: False: save only a hash of each parameter, which load() compares.\n"
+          "    A parameter with f32 masters is saved as these, and adds no bytes;\n"
+          "    ``counters()[\"saved_param_bytes\"]`` is what the parameters of this rank add.\n"
+          ":param keep: number of checkpoints to keep in the folder, including this one.\n"
+          ":param overwrite: replace a checkpoint of another model, which has other names or "
+          "shapes\n"
+          "    of parameters. Otherwise it is an error.\n\n"
           "On CUDA the parameters have been written, or their writes are enqueued on the default\n"
           "stream. Every rank raises the same error, which names the rank and the file; the\n"
           "optimizer is then unchanged.")
@@ -86,31 +89,36 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
            "No rank changes its state before all ranks have verified the data that they need.\n\n"
            ":param manifest: file name of a manifest in the folder, to load an older checkpoint.\n"
            "    None: the newest one.\n"
+           "Parameters that are not saved are computed from saved masters, or must have the values "
+           "of\n"
+           "the save.\n\n"
            ":param without_params: leave the parameters unchanged; they must have the values that\n"
            "    they had when the checkpoint was saved.\n"
            ":param partial: initialize missing state and ignore surplus state. Otherwise both are\n"
            "    errors.\n"
-           ":return: notes about settings that differ, about state that was converted, and about\n"
-           "    missing or surplus state.\n\n"
+           ":return: notes: the number of parameters that were found, settings that differ, state "
+           "that\n"
+           "    was converted, and missing or surplus state.\n\n"
            "Every rank raises the same error: CorruptError names the file, InvalidArgumentError\n"
            "lists the differences if the checkpoint belongs to another model, IoError, ...")
       .def(
           "save_reserve",
           [](Optimizer& o, bool with_params) {
-            return o.save_reserve(save_options(with_params, 1));
+            return o.save_reserve(save_options(with_params, 1, false));
           },
-          nb::kw_only(), nb::arg("with_params") = false,
-          nb::sig("def save_reserve(self, *, with_params: bool = False) -> int"),
+          nb::kw_only(), nb::arg("with_params") = true,
+          nb::sig("def save_reserve(self, *, with_params: bool = True) -> int"),
           "Reserves host memory so that save_begin() can return before the file is written.\n"
           "Returns the number of bytes that this rank writes. Not collective.")
       .def(
           "save_begin",
-          [](Optimizer& o, const Path& folder, bool with_params, int64_t keep) {
-            save(o, muonrt_optimizer_save_begin, folder, with_params, keep);
+          [](Optimizer& o, const Path& folder, bool with_params, int64_t keep, bool overwrite) {
+            save(o, muonrt_optimizer_save_begin, folder, with_params, keep, overwrite);
           },
-          nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = false, nb::arg("keep") = 1,
-          nb::sig("def save_begin(self, folder: str | bytes | os.PathLike, *, "
-                  "with_params: bool = False, keep: int = 1) -> None"),
+          nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = true, nb::arg("keep") = 1,
+          nb::arg("overwrite") = false,
+          nb::sig("def save_begin(self, folder: str | bytes | os.PathLike, *, with_params: bool = "
+                  "True, keep: int = 1, overwrite: bool = False) -> None"),
           "Starts a save in the background: copies the state into the memory of save_reserve()\n"
           "and returns. A thread writes the file while steps continue. Without enough reserved\n"
           "memory the call writes the file itself. Collective.")

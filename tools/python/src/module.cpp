@@ -30,8 +30,8 @@ void raise(const std::exception_ptr& thrown, void*) {
   }
 }
 
-std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim,
-                                           const std::vector<std::string>& expert_keys) {
+std::tuple<std::string, std::string, std::string> route(
+    const std::string& name, int32_t ndim, const std::vector<std::string>& expert_keys) {
   enum muonrt_role role {};
   enum muonrt_view view {};
   muonrt_routing_t routing;
@@ -41,8 +41,10 @@ std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim
   routing.expert_keys = keys.data();
   routing.n_expert_keys = static_cast<int32_t>(keys.size());
   check(muonrt_routing_resolve(&role, &view, &routing, name.c_str(), ndim));
-  return {role == MUONRT_ROLE_MUON ? "muon" : "adamw",
-          view == MUONRT_VIEW_STACK ? "stack" : "none"};
+  char reason[512] = "";
+  check(muonrt_routing_explain(reason, sizeof reason, nullptr, &routing, name.c_str(), ndim));
+  const char* const views[] = {"none", "stack", "flatten"};
+  return {role == MUONRT_ROLE_MUON ? "muon" : "adamw", views[view], reason};
 }
 
 }  // namespace
@@ -65,19 +67,32 @@ NB_MODULE(_core, module) {
       "status_name", [](int32_t status) { return std::string(muonrt_status_get_name(status)); },
       nb::arg("status"), nb::sig("def status_name(status: int) -> str"),
       "Returns the name of a status, such as \"MUONRT_OK\"");
-  module.def("route", &route, nb::arg("name"), nb::arg("ndim"),
-             nb::arg("expert_keys") = std::vector<std::string>{},
-             nb::sig("def route(name: str, ndim: int, "
-                     "expert_keys: collections.abc.Sequence[str] = []) -> tuple[str, str]"),
-             "Chooses the role (\"muon\" or \"adamw\") and the view (\"none\" or \"stack\") of a\n"
-             "parameter by its name and number of dimensions; see muonrt_routing_resolve().\n\n"
-             ":param expert_keys: parts of the names of stacks of experts. A parameter of three\n"
-             "    dimensions is a stack if its name contains one of them.");
+  module.def(
+      "route",
+      [](const std::string& name, int32_t ndim, const std::vector<std::string>& keys) {
+        const auto [role, view, reason] = route(name, ndim, keys);
+        return std::tuple(role, view);
+      },
+      nb::arg("name"), nb::arg("ndim"), nb::arg("expert_keys") = std::vector<std::string>{},
+      nb::sig("def route(name: str, ndim: int, "
+              "expert_keys: collections.abc.Sequence[str] = []) -> tuple[str, str]"),
+      "Chooses the role (\"muon\" or \"adamw\") and the view (\"none\", \"stack\" or \"flatten\") "
+      "of a\n"
+      "parameter by its name and number of dimensions; see muonrt_routing_resolve().\n\n"
+      ":param expert_keys: words of the names of stacks of matrices. A parameter of three\n"
+      "    dimensions is a stack if its name contains one of them.");
+  module.def(
+      "_route_and_reason",
+      [](const std::string& name, int32_t ndim) { return route(name, ndim, {}); },
+      nb::sig("def _route_and_reason(name: str, ndim: int) -> tuple[str, str, str]"),
+      "Returns also why, as muonrt_routing_explain() does");
   module.def("_close_all", &close_everything);
+  bind_log(module);
   bind_comm(module);
   bind_layout(module);
   bind_settings(module);
   bind_parts(module);
   bind_param(module);
   bind_optimizer(module);
+  bind_checkpoint_reader(module);
 }

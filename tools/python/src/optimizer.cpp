@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 namespace binding {
@@ -34,6 +35,22 @@ void reject_creation(muonrt_comm_t* comm) {
     muonrt_optimizer_create(&rejected, comm, nullptr, nullptr, 0, nullptr, 0);
     return MUONRT_OK;
   });
+}
+
+/// Warns once if the first step has moved a parameter far; only on rank 0, because reports are
+/// equal.
+void warn_of_large_update(const muonrt_step_report_t& report, const std::vector<std::string>& names,
+                          const muonrt_comm_t* comm) {
+  int32_t rank = 0;
+  check(muonrt_comm_get_rank(&rank, comm));
+  if (report.large_update_param < 0 || rank != 0) return;
+  const std::string percent = std::to_string(std::lround(report.large_update_ratio * 100));
+  const std::string text = cat(
+      "param '", names[static_cast<size_t>(report.large_update_param)],
+      "': the first step moves it by ", percent,
+      "% of its RMS, which is above 5%; use a learning rate that belongs to the scale_rule of its "
+      "group, such as 3e-4 for 'match_rms'");
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw nb::python_error();
 }
 
 }  // namespace
@@ -291,6 +308,7 @@ StepReport Optimizer::step(const std::variant<double, std::vector<double>>& lr,
   StepReport report{muonrt::detail::filled(muonrt_step_report_init_sized)};
   collective(held->comm.get(), [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
   held->scalars.clear();
+  warn_of_large_update(report.c, names, held->comm.get());
   return report;
 }
 
@@ -305,6 +323,14 @@ std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
           : recovery.outcome == MUONRT_RECOVERY_DISCARDED    ? "discarded"
                                                              : "none",
           recovery.step};
+}
+
+void Optimizer::copy_state_from(Optimizer* from) {
+  if (from == this) refuse(MUONRT_ERROR_INVALID_ARGUMENT, "from is this optimizer");
+  std::optional<Busy> both;
+  if (from) both.emplace(from->busy_, "the old optimizer");
+  muonrt_optimizer_t* const old = from ? from->get() : nullptr;
+  run([&](muonrt_optimizer_t* optimizer) { return muonrt_optimizer_copy_state(optimizer, old); });
 }
 
 void close_everything() {

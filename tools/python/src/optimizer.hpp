@@ -58,6 +58,8 @@ class Optimizer {
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<StateShard> state_shards();
   std::tuple<std::string, int64_t> recover(Comm& survivors);
+  /// Collective. @param from  null: this rank has no old optimizer.
+  void copy_state_from(Optimizer* from);
   /// Makes a collective call of the C optimizer without the GIL. `call` must not throw.
   void run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& call);
   int64_t save_reserve(const muonrt_save_options_t& options);
@@ -82,15 +84,19 @@ class Optimizer {
       return call(buffer, capacity, needed, get(), json ? MUONRT_FORMAT_JSON : MUONRT_FORMAT_TEXT);
     });
   }
-  std::string load_notes() {
+  std::vector<std::string> load_notes() {
     Busy busy(busy_, "the optimizer");
-    return muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
+    return muonrt::detail::lines([&](char* buffer, int64_t capacity, int64_t* needed) {
       return muonrt_optimizer_get_load_notes(buffer, capacity, needed, get());
     });
   }
   nb::dict counters() {
     Busy busy(busy_, "the optimizer");
     return binding::counters(get());
+  }
+  nb::dict memory() {
+    Busy busy(busy_, "the optimizer");
+    return binding::memory(get());
   }
   nb::dict health() {
     Busy busy(busy_, "the optimizer");

@@ -13,6 +13,25 @@ nb::dict counters(const muonrt_optimizer_t* optimizer) {
   out["exchanges"] = c.exchanges;
   out["bytes_sent"] = c.bytes_sent;
   out["orthogonalized"] = c.orthogonalized;
+  out["saved_bytes"] = c.saved_bytes;
+  out["saved_param_bytes"] = c.saved_param_bytes;
+  return out;
+}
+
+nb::dict memory(const muonrt_optimizer_t* optimizer) {
+  auto m = muonrt::detail::filled(muonrt_memory_init_sized);
+  check(muonrt_optimizer_get_memory(&m, optimizer));
+  nb::dict out;
+  out["message_bytes"] = m.message_bytes;
+  out["staged_bytes"] = m.staged_bytes;
+  out["scratch_bytes"] = m.scratch_bytes;
+  out["block_message_bytes"] = m.block_message_bytes;
+  out["block_staged_bytes"] = m.block_staged_bytes;
+  out["block_scratch_bytes"] = m.block_scratch_bytes;
+  out["check_bytes"] = m.check_bytes;
+  out["state_bytes"] = m.state_bytes;
+  out["allocated_bytes"] = m.allocated_bytes;
+  out["save_bytes"] = m.save_bytes;
   return out;
 }
 
@@ -86,6 +105,8 @@ void bind_report(nb::module_& module) {
   field("exposed_seconds", &muonrt_step_report_t::exposed_seconds);
   field("grad_norm", &muonrt_step_report_t::grad_norm);
   field("clipped_heads", &muonrt_step_report_t::clipped_heads);
+  field("large_update_param", &muonrt_step_report_t::large_update_param);
+  field("large_update_ratio", &muonrt_step_report_t::large_update_ratio);
   report.def("__repr__", [](const StepReport& r) {
     return cat("StepReport(step=", r.c.step, ", skipped=", r.c.skipped != 0 ? "True" : "False",
                ", seconds=", r.c.seconds, ")");

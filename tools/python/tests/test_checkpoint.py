@@ -42,8 +42,8 @@ class Trainer:
 def test_a_background_save_on_two_ranks_continues_on_one_bit_for_bit(tmp_path):
     def work(comm):
         one = Trainer(comm).steps(0, HALF)
-        reserved = one.optimizer.save_reserve(with_params=True)
-        one.optimizer.save_begin(tmp_path, with_params=True)
+        reserved = one.optimizer.save_reserve()
+        one.optimizer.save_begin(tmp_path)
         with pytest.raises(muonrt.InvalidStateError, match="a save is"):
             one.optimizer.save(tmp_path)
         one.steps(HALF, ALL)
@@ -54,7 +54,8 @@ def test_a_background_save_on_two_ranks_continues_on_one_bit_for_bit(tmp_path):
     assert sum(on_threads(2, work)) == 4 * (2 * ROWS * COLS + 3 * 7)
     want, one = Trainer().steps(0, ALL), Trainer(scale=0.0)  # load() overwrites its weights
     momentum = one.optimizer.state("w", "momentum")
-    assert one.optimizer.load(tmp_path) == [] and momentum.any()  # the array is over this memory
+    (found,) = one.optimizer.load(tmp_path)
+    assert found.startswith("parameters: 2 loaded (") and momentum.any()  # the array is over this memory
     assert (one.optimizer.steps, one.optimizer.update_counts) == (HALF, [HALF, HALF - 1])
     one.steps(HALF, ALL)
     assert one.w.tobytes() == want.w.tobytes() and one.v.tobytes() == want.v.tobytes()
@@ -65,7 +66,7 @@ def test_options_and_notes(tmp_path):
     trainer = Trainer()
     for step in range(3):
         trainer.steps(step, step + 1)
-        trainer.optimizer.save(tmp_path, with_params=True, keep=2)
+        trainer.optimizer.save(tmp_path, keep=2)
     (older,) = (path.name for path in tmp_path.glob("manifest-*.json"))
     with pytest.raises(muonrt.InvalidArgumentError, match="the values of param 'w' differ"):
         Trainer().optimizer.load(tmp_path, without_params=True)
@@ -73,7 +74,7 @@ def test_options_and_notes(tmp_path):
     with pytest.raises(muonrt.InvalidArgumentError, match="'u' is not in the checkpoint"):
         one.load(tmp_path)
     notes = one.load(tmp_path, manifest=older, partial=True)
-    assert one.steps == 2 and one.update_counts == [2, 1, 0] and len(notes) == 2
+    assert one.steps == 2 and one.update_counts == [2, 1, 0] and len(notes) == 3
     for word in ("'u'", "is initialized", "'v'", "lr_factor", "0.25", "0.1"):
         assert word in "".join(notes), notes
 
@@ -81,8 +82,14 @@ def test_options_and_notes(tmp_path):
 def test_folders_and_rejected_arguments(tmp_path):
     one = Trainer().optimizer
     for folder in (tmp_path / "path", str(tmp_path / "str"), os.fsencode(tmp_path / "bytes")):
-        one.save(folder)
-        assert one.load(folder) == []
+        one.save(folder, with_params=False)
+        assert one.load(folder, without_params=True) == []
+    other = Trainer(more=["u"]).optimizer
+    with pytest.raises(muonrt.InvalidArgumentError, match="another model: param 'u' is not in it"):
+        other.save(tmp_path / "str")
+    other.save(tmp_path / "str", overwrite=True)
+    counters = other.counters()
+    assert 0 < counters["saved_param_bytes"] < counters["saved_bytes"]
     assert sorted(os.listdir(tmp_path)) == ["bytes", "path", "str"]
     calls = (one.save, one.save_begin, one.load)
     for call in calls:

@@ -112,7 +112,7 @@ BAD = muonrt.InvalidArgumentError
 
 @pytest.mark.parametrize("params, settings, error, words", [
     ([w(2, 3)[1]], {}, BAD, "pass model.named_parameters"),
-    ([{"params": [w(2, 3)], "learning_rate": 1}], {}, TypeError, "no setting"),
+    ([{"params": [w(2, 3)], "learning_rate": 1}], {}, TypeError, "'learning_rate'; pass lr="),
     ([w(2, 3, device="meta")], {}, BAD, "'w' is on device 'meta'"),
     ([w(2, 3, 4)], {}, BAD, "with role="),
     ([{"params": [w(2, 3, 4)], "batch_dims": 3}], {}, BAD, "param 'w'.*batch_dims"),
@@ -165,8 +165,7 @@ def test_swapped_memory_is_bound_and_unsupported_memory_is_rejected():
     one.step()
     assert [p.data_ptr() for p in params] == [place[0] for place in one._memory]
     whole = b.data
-    for data, words in ((a.data, "'w1'"), (whole.t().contiguous().t(), "row-major"),
-                        (whole[:1], r"\(2, 3\)"), (whole.bfloat16(), "bfloat")):
+    for data, words in ((a.data, "'w1'"), (whole[:1], r"\(2, 3\)"), (whole.bfloat16(), "bfloat")):
         with pytest.raises((muonrt.InvalidArgumentError, RuntimeError), match=words):
             b.data = data
             one.step()

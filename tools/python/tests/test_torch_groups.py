@@ -1,4 +1,7 @@
-"""add_param_group: parameters that are added after some steps; the others continue bit for bit."""
+"""The groups of muonrt.torch.Muon: their learning rates; add_param_group, after which the other
+parameters continue bit for bit."""
+
+import warnings
 
 import pytest
 
@@ -139,3 +142,76 @@ def test_a_group_is_rejected_during_a_save(tmp_path, monkeypatch):
     one.close()
     with pytest.raises(muonrt.InvalidStateError, match="optimizer is closed"):
         one.add_param_group({"params": pairs[2:]})
+
+
+def rates(*groups, **settings):
+    """The rates of Muon and of AdamW in each group; `groups` name their parameters."""
+    named = dict(Model().named_parameters())
+    entries = [g | {"params": [(n, named[n]) for n in g["params"]]} for g in groups]
+    one = muonrt.torch.Muon(entries or named.items(), **settings)
+    out = [(g["role"], g["lr"]) for g in one.param_groups]
+    one.close()
+    return out
+
+
+UP, EMBED = {"params": ["up.weight", "up.bias"]}, {"params": ["embed.weight"]}
+OTHER = {"scale_rule": "max_dim"}
+RATES = [  # groups, settings, rates
+    ([], {}, [3e-4, 3e-4]),
+    ([], dict(lr=1e-3), [1e-3, 1e-3]),
+    ([], dict(lr=1e-3, adamw_lr=2e-3), [1e-3, 2e-3]),
+    ([], dict(lr=1e-3, adamw_lr=2e-3, muon=OTHER), [1e-3, 2e-3]),
+    ([UP | {"lr": 1e-3}], {}, [1e-3, 1e-3]),
+    ([UP | {"lr": 1e-3, "adamw_lr": 0.0}], dict(lr=1, adamw_lr=1), [1e-3, 0.0]),
+    ([UP | {"lr": 1e-3, "adamw_lr": 2e-3}], dict(muon=OTHER), [1e-3, 2e-3]),
+    ([UP | {"lr": 1e-3}], dict(adamw_lr=2e-3, muon=OTHER), [1e-3, 2e-3]),
+    ([{"params": ["up.weight"]}, EMBED | {"role": "adamw", "lr": 2e-3}], dict(lr=1e-3, muon=OTHER),
+     [1e-3, 2e-3]),
+    # Presets keep both rates of their originals, but one rate of the caller holds for match_rms.
+    ([], dict(preset="keller_jordan"), [0.02, 3e-4]),
+    ([], dict(preset="keller_jordan", lr=0.05), [0.05, 3e-4]),
+    ([], dict(preset="dmuon"), [0.02, 1e-3]),
+    ([], dict(preset="moonlight", lr=3e-4), [3e-4, 3e-4])]
+
+
+@pytest.mark.parametrize("groups, settings, want", RATES)
+def test_one_rate_holds_for_both_halves_of_match_rms(groups, settings, want):
+    assert rates(*groups, **settings) == list(zip(("muon", "adamw"), want))
+
+
+def test_adamw_alone_takes_the_rate():
+    assert rates(preset="adamw", lr=1e-3) == [("adamw", 1e-3)]
+    assert rates({"params": ["up.weight"]}, lr=1e-3, muon=OTHER) == [("muon", 1e-3)]
+
+
+@pytest.mark.parametrize("groups, group, param", [
+    ([], 0, "embed.weight"), ([UP | {"lr": 0.02}], 0, "up.bias"),
+    ([{"params": ["down.weight"]}, EMBED | {"lr": 0.02}], 1, "embed.weight")])
+def test_another_scale_needs_a_rate_for_adamw(groups, group, param):
+    with pytest.raises(muonrt.InvalidArgumentError,
+                       match=f"group {group}: param '{param}' .* adamw_lr .* 0.02 .* 'max_dim'"):
+        rates(*groups, lr=0.02, muon=OTHER)
+
+
+def test_a_later_group_needs_a_rate_for_adamw():
+    named = dict(Model().named_parameters())
+    one = muonrt.torch.Muon([("up.weight", named["up.weight"])], lr=0.02, muon=OTHER)
+    with pytest.raises(muonrt.InvalidArgumentError, match="'norm.weight' .* adamw_lr"):
+        one.add_param_group({"params": [("norm.weight", named["norm.weight"])]})
+    one.add_param_group({"params": [("norm.weight", named["norm.weight"])], "adamw_lr": 1e-3})
+    assert [g["lr"] for g in one.param_groups] == [0.02, 1e-3]
+
+
+@pytest.mark.parametrize("lr, change, names", [
+    (0.2, {}, ["w"]), (0.02, {}, []), (0.2, {"weight": 0.0}, []), (0.2, {"grad": 0.0}, [])])
+def test_the_first_step_warns_of_a_large_update(lr, change, names):
+    p = torch.nn.Parameter(change.get("weight", 0.5) * torch.ones(6, 4))
+    one = muonrt.torch.Muon([("w", p)], lr=lr)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            p.grad = change.get("grad", 1.0) * torch.randn(6, 4)
+            one.step()
+    assert [str(w.message)[:9] for w in found] == [f"param '{n}'" for n in names]
+    if names:
+        assert "by 8% of its RMS" in str(found[0].message)  # 0.2 x 0.2 / 0.5

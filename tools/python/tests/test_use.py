@@ -124,6 +124,42 @@ def test_arrays_live_as_long_as_the_optimizer():
     assert w_there() is None
 
 
+def test_log():
+    code = """if True:
+        import logging, numpy, muonrt
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
+        one = muonrt.Comm.self()
+        muonrt.set_log_level("info")
+        two = muonrt.Comm.self()
+        muonrt.set_log_level(None)
+        three = muonrt.Comm.self()
+        muonrt.set_log_level(logging.ERROR)
+        four = muonrt.Comm.self()
+        muonrt.set_log_level(logging.DEBUG)
+        five = muonrt.Comm.self()
+        muonrt.set_log_level("loud")
+    """
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    lines = [line for line in run.stderr.splitlines() if line.startswith("muonrt ")]
+    assert lines == ["muonrt INFO rank 0: communicator created (self, 1 rank)"] * 2, run.stderr
+    assert "level is 'loud'" in run.stderr
+
+
+def test_copy_state_from():
+    old_data, new_data = ones() * 2, ones()
+    old, new = optimizer(old_data), optimizer(new_data)
+    old.step(0.1)
+    new.copy_state_from(old)
+    assert new.steps == 1 and (new_data == old_data).all()
+    for one in (old, new):
+        one.step(0.1)
+    assert (new_data == old_data).all()
+    with pytest.raises(muonrt.InvalidArgumentError, match="from is NULL on all ranks"):
+        new.copy_state_from(None)
+    with pytest.raises(muonrt.InvalidArgumentError, match="from is this optimizer"):
+        new.copy_state_from(new)
+
+
 def test_getters():
     assert muonrt.route("layers.0.wq.weight", 2) == ("muon", "none")
     assert muonrt.route("layers.0.experts.w1", 3, ["experts"]) == ("muon", "stack")
@@ -137,6 +173,9 @@ def test_getters():
     json.loads(one.trace(json=True))
     assert "plan" in one.describe() and one.names == ["w1"] and one.find_param("w1") == 0
     assert one.counters()["orthogonalized"] == 1
+    memory = one.memory()
+    assert memory["allocated_bytes"] == one.counters()["allocated_bytes"]
+    assert f'"state_bytes":{memory["state_bytes"]}' in one.describe(json=True)
     assert muonrt.version().count(".") == 2 and isinstance(muonrt.build_info(), dict)
 
 

@@ -1,0 +1,79 @@
+/// @file muonrt/error.hpp
+/// The parts of muonrt/muonrt.hpp that convert statuses to exceptions.
+#ifndef MUONRT_ERROR_HPP
+#define MUONRT_ERROR_HPP
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "muonrt/base.h"
+
+namespace muonrt {
+// The version is a part of the symbols' names, so that a program can also link a static libmuonrt.
+inline namespace v0 {
+
+/// A call returned an error. what() contains the status and the text of muonrt_get_last_error().
+class Error : public std::runtime_error {
+ public:
+  /// @param status  The status of the call that failed last on this thread.
+  explicit Error(muonrt_status_t status)
+      : std::runtime_error(std::string(muonrt_status_get_name(status)) + ": " +
+                           muonrt_get_last_error()),
+        status_(status) {}
+  /// @return The status, one of MUONRT_ERROR_*.
+  muonrt_status_t status() const noexcept { return status_; }
+
+ private:
+  muonrt_status_t status_;
+};
+
+/// Returns `status` if it is MUONRT_OK or MUONRT_SKIPPED, otherwise throws Error.
+inline muonrt_status_t check(muonrt_status_t status) {
+  if (status != MUONRT_OK && status != MUONRT_SKIPPED) throw Error(status);
+  return status;
+}
+
+namespace detail {
+/// The value that `call(&value, arguments...)` writes.
+template <class T, class Call, class... Arguments>
+T value(Call call, Arguments... arguments) {
+  T out{};
+  check(call(&out, arguments...));
+  return out;
+}
+
+/// The whole text that `call(buffer, capacity, needed)` writes.
+template <class Call>
+std::string text(Call call) {
+  int64_t needed = 0;
+  check(call(nullptr, 0, &needed));
+  std::string out(static_cast<std::string::size_type>(needed), '\0');
+  check(call(&out[0], needed + 1, &needed));
+  return out;
+}
+
+/// The lines of the whole text that `call` writes.
+template <class Call>
+std::vector<std::string> lines(Call call) {
+  const std::string all = text(call);
+  std::vector<std::string> out;
+  for (std::string::size_type at = 0; at < all.size(); at += out.back().size() + 1)
+    out.push_back(all.substr(at, all.find('\n', at) - at));
+  return out;
+}
+
+/// A struct whose fields have their defaults.
+template <class T>
+T filled(void (*init)(T*, uint32_t)) {
+  T out;
+  init(&out, sizeof out);
+  return out;
+}
+}  // namespace detail
+
+}  // namespace v0
+}  // namespace muonrt
+
+#endif  // MUONRT_ERROR_HPP

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "optimizer/optimizer.hpp"
+#include "state/device_copy.hpp"
+
+namespace muonrt {
+
+using Blocks = std::vector<std::vector<unsigned char>>;  // by rank
+
+/// Exchanges blocks of host memory over the communicator of an optimizer.
+class BlockExchange {
+ public:
+  explicit BlockExchange(Optimizer& optimizer);
+
+  /// Sends `blocks[r]` to rank r and returns the blocks of all ranks, whose sizes are
+  /// `receive_bytes`. Collective. Errors: those of the communicator, which ends.
+  Blocks run(const Blocks& blocks, const std::vector<int64_t>& receive_bytes);
+
+ private:
+  void exchange(const std::vector<SendTo>& sends, const std::vector<ReceiveFrom>& receives);
+  void exchange_staged(std::vector<SendTo> sends, const std::vector<ReceiveFrom>& receives);
+
+  Comm& comm_;
+  Device& device_;
+  DeviceCopy copy_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> done_;
+  Buffer out_, in_;  // if the host cannot access the device's memory
+};
+
+}  // namespace muonrt

@@ -1,0 +1,52 @@
+"""The messages of the library, passed on to the logger "muonrt"."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+
+from . import _core
+
+_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def _pass_on() -> None:
+    logger = logging.getLogger("muonrt")
+    while (entry := _core._next_log())[0]:
+        logger.log(_LEVELS[entry[0]], "%s", entry[1])
+
+
+def set_log_level(level: int | str | None) -> None:
+    """Passes messages of the library to the logger "muonrt" of Python's ``logging``.
+
+    Until the first call the library logs nothing. A thread of Python passes the messages on, so a
+    message may be recorded shortly after its event.
+
+    :param level: the lowest level that is passed on, such as ``logging.INFO`` or "info". None:
+        nothing any more; the call waits until earlier messages are passed on.
+    """
+    global _thread
+    if isinstance(level, str):
+        number = logging.getLevelName(level.upper())
+        if not isinstance(number, int):
+            raise ValueError(f"level is {level!r}, but must be a level of logging, such as 'info'")
+        level = number
+    native = 0 if level is None else sum(of >= level for of in _LEVELS.values())
+    with _lock:
+        _core._set_log(native)
+        if native and _thread is None:
+            _thread = threading.Thread(target=_pass_on, name="muonrt log", daemon=True)
+            _thread.start()
+        elif not native and _thread is not None:
+            _thread.join()
+            _thread = None
+
+
+@atexit.register
+def _end() -> None:
+    # In a forked child the thread does not exist, and the queue may stay locked.
+    if _thread is not None and _thread.is_alive():
+        set_log_level(None)

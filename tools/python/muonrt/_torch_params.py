@@ -1,0 +1,173 @@
+"""The parameters that muonrt.torch.Muon has registered: before each step they are those of param_groups
+and of the model, where these are now in memory."""
+
+import torch
+
+import muonrt
+from muonrt import _torch_arguments, _torch_groups
+from muonrt import _torch_ranks as ranks
+from muonrt._torch_state import raw_of
+
+SAMPLES = 16  # elements of a parameter that are compared with its master weights on a GPU
+
+
+def memory_of(tensor: torch.Tensor) -> tuple:
+    """Identifies the memory of a tensor and its interpretation."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device
+
+
+def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether both are whole tensors, or DTensors with the same mesh and placements."""
+    if not (ranks.is_dtensor(a) and ranks.is_dtensor(b)):
+        return ranks.is_dtensor(a) == ranks.is_dtensor(b)
+    return a.placements == b.placements and a.device_mesh == b.device_mesh
+
+
+class Registered(torch.optim.Optimizer):
+    """The part of muonrt.torch.Muon that binds parameters."""
+
+    def _follow(self) -> None:
+        """Binds parameters that were replaced or have moved, and takes over what was written into
+        `state`. Raises if a parameter cannot be bound."""
+        self._follow_state()
+        self._follow_memory()
+
+    def _follow_state(self) -> None:
+        if self._core is None or self._state_tensors is None:
+            raise muonrt.InvalidStateError("the optimizer is closed; create a new one")
+        if self._alone:
+            _torch_arguments.require_alone()
+        with torch.no_grad(), ranks.on_device(self._device):
+            self._follow_module()
+            self._follow_groups()
+            self._state_tensors.absorb()
+
+    def _find_places(self) -> None:
+        """Finds the module and the attribute of each parameter, if the model is known."""
+        places = {}
+        for m in self._module.modules() if self._module is not None else ():
+            for key, p in m._parameters.items():
+                places.setdefault(id(p), (m, key))
+        self._places = [places.get(id(p)) for p in self._params]
+
+    def _follow_module(self) -> None:
+        """Puts parameters that the model has replaced, as load_state_dict(assign=True) does, into
+        param_groups."""
+        index = -1
+        for group in self.param_groups:
+            for j, p in enumerate(group["params"]):
+                index += 1
+                if index >= len(self._places) or p is not self._params[index]:
+                    return  # the caller has replaced parameters of param_groups
+                if self._places[index] is None:
+                    continue
+                module, key = self._places[index]
+                now = module._parameters.get(key)
+                if now is None or now is p:
+                    continue
+                # Where only `p` has a gradient, `now` is a parameter that FSDP2 has gathered.
+                if same_layout(now, p) or p.grad is None and now.grad is not None:
+                    if (now.shape, now.dtype) == (p.shape, p.dtype):
+                        group["params"][j] = now
+                    elif now.grad is not None:
+                        self._refuse(index, p, now)
+
+    def _refuse(self, index: int, old: torch.Tensor, new: torch.Tensor) -> None:
+        def text(p):
+            placed = f" and placements {p.placements}" if ranks.is_dtensor(p) else ""
+            return f"shape {tuple(p.shape)}, dtype {p.dtype}{placed}"
+
+        raise muonrt.InvalidArgumentError(
+            f"param '{self._names[index]}' was replaced by a tensor of {text(new)}, but was registered "
+            f"with {text(old)}; create a new optimizer")
+
+    def _follow_groups(self) -> None:
+        """Registers the parameters that param_groups have now, as accelerate replaces them."""
+        held = [p for group in self.param_groups for p in group["params"]]
+        if len(held) == len(self._params) and all(map(lambda p, q: p is q, held, self._params)):
+            return
+        sizes, registered = [len(g["params"]) for g in self.param_groups], self._sizes
+        if sizes != registered:
+            raise muonrt.InvalidStateError(
+                f"param_groups have {sizes} parameters, but {registered} are registered; use "
+                "add_param_group(), or create a new optimizer")
+        moves = False
+        for i, (p, old) in enumerate(zip(held, self._params)):
+            if (p.shape, p.dtype) != (old.shape, old.dtype):
+                self._refuse(i, old, p)
+            moves = moves or not same_layout(p, old) or p.device.type != old.device.type
+        if moves:
+            _torch_groups.register_again(self, held)
+            return
+        places = {id(p): place for p, place in zip(self._params, self._places)}
+        entries = {id(old): self.state.pop(old, {}) for old in self._params}
+        for old, p in zip(self._params, held):
+            self.state[p] = entries[id(old)]
+        self._places = [places[id(old)] for old in self._params]
+        self._params = held
+
+    def _data(self, i: int) -> torch.Tensor:
+        """Returns the local elements of a parameter in row-major order: its memory, or a copy."""
+        local = ranks.local_of(self._params[i])
+        if local.is_contiguous():
+            self._copies.pop(i, None)
+            return local
+        copy = self._copies.get(i)
+        if copy is None or memory_of(copy)[1:3] != memory_of(local)[1:3] or copy.device != local.device:
+            copy = self._copies[i] = torch.empty_like(local, memory_format=torch.contiguous_format)
+        return copy.copy_(local)
+
+    def _write_back(self) -> None:
+        """Copies the updated row-major copies to their parameters, and notes all versions."""
+        for i, copy in self._copies.items():
+            ranks.local_of(self._params[i]).copy_(copy)
+        self._versions = [raw_of(p)._version for p in self._params]
+
+    def _follow_memory(self) -> None:
+        """Binds parameters that have moved in memory (`p.data = ...`) again. Parameters that were written
+        are bound again, too, because the next step then compares them with their master weights."""
+        if any(p.device.type != self._device.type for p in self._params):
+            _torch_groups.register_again(self, self._params)
+        rejected = []
+        on_host = self._device.type == "cpu"
+        for i, p in enumerate(self._params):
+            raw = raw_of(p)
+            memory = raw if raw.is_contiguous() else self._data(i)
+            master = self._state_tensors.master(i)
+            written = master is not None and (
+                raw._version != self._versions[i]
+                or on_host and not torch.equal(master.to(p.dtype), raw))
+            if written or memory_of(memory) != self._memory[i]:
+                try:
+                    self._bind(i, self._data(i))
+                except muonrt.InvalidArgumentError:  # the memory may still belong to another parameter
+                    rejected.append((i, self._data(i)))
+        for i, local in rejected[1:]:
+            self._bind(i, torch.empty_like(local))
+        for i, local in rejected:
+            self._bind(i, local)
+        if not on_host:
+            self._check_samples()
+
+    def _check_samples(self) -> None:
+        """Compares a few elements of each bf16 parameter with their master weights. `p.data.copy_()`
+        changes no version, and on a GPU comparing all elements would take too long."""
+        if self._samples is None:
+            chosen = [i for i, p in enumerate(self._params)
+                      if self._state_tensors.master(i) is not None and p.numel()]
+            pairs = [(self._data(i).flatten(), self._state_tensors.master(i).flatten()) for i in chosen]
+            strided = [[t[::max(1, len(t) // SAMPLES)] for t in pair] for pair in pairs]
+            owners = [i for i, (p, _) in zip(chosen, strided) for _ in p]
+            self._samples = [p for p, _ in strided], [m for _, m in strided], owners
+        weights, masters, owners = self._samples
+        if not owners:
+            return
+        differ = torch.cat(weights) != torch.cat(masters).to(torch.bfloat16)
+        if differ.any():
+            for i in {owners[k] for k in differ.nonzero().flatten().tolist()}:
+                self._bind(i, self._data(i))
+
+    def _bind(self, i: int, local: torch.Tensor) -> None:
+        self._core.set_data(i, local)
+        self._memory[i] = memory_of(local)
+        self._samples = None

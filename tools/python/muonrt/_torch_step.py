@@ -1,0 +1,132 @@
+"""The step of muonrt.torch.Muon: reads parameters, settings and gradients, and runs the core's step."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import muonrt
+from muonrt import _torch_ranks as ranks
+from muonrt._torch_params import Registered
+
+
+class Steps(Registered):
+    """The part of muonrt.torch.Muon that runs steps."""
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asks torch's GradScaler to set grad_scale and found_inf before a step, so that all ranks skip
+        together. For others it is False, because Lightning then clips gradients."""
+        return sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
+
+    def step(self, closure: Callable[[], Any] | None = None, *,
+             qk_logits: torch.Tensor | None = None):
+        """Runs one step, which updates every parameter or none. Collective.
+
+        `last_report` is the report of the step. A parameter that has no gradient on any rank does not
+        take part in the step. If only some ranks have a gradient, a missing one counts as zero.
+
+        :param closure: a function that computes the gradients and returns the loss.
+        :param qk_logits: float32, for "qk_clip" of a role: the largest logit of each query head on
+            this rank, as for muonrt.Optimizer.step.
+        :return: the loss of the closure, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad(), ranks.on_device(self._device):
+            try:
+                self._follow()
+                self._send_settings()
+                grads = [self._gradient_of(name, p) for name, p in zip(self._names, self._params)]
+                self._core.set_grads(grads)
+                rates = [float(group["lr"]) for group in self.param_groups]
+                given = self._scaler() | {"stream": ranks.stream_of(self._device)}
+                if qk_logits is not None:
+                    given["qk_logits"] = torch.as_tensor(
+                        qk_logits, dtype=torch.float32, device=self._device).contiguous()
+            except Exception:
+                self._vote_to_reject()
+                raise
+            except BaseException:  # Ctrl-C
+                self._comm.abort("interrupted by a signal")
+                raise
+            self.last_report = self._step(grads, rates, given)
+            if not self.last_report.skipped:
+                torch.autograd.graph.increment_version(
+                    [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
+                self._write_back()
+                self._state_tensors.read_steps()
+        return loss
+
+    def _gradient_of(self, name: str, p: torch.Tensor) -> torch.Tensor | None:
+        if p.grad is not None and p.grad.layout != torch.strided:
+            raise muonrt.InvalidArgumentError(
+                f"param '{name}': the gradient has layout {p.grad.layout}; pass a dense "
+                "gradient, for example of nn.Embedding(sparse=False)")
+        return self._gradient(p)
+
+    def _send_settings(self) -> None:
+        for i, group in enumerate(self.param_groups):
+            settings = self._group_settings(group)
+            if settings != self._sent[i]:
+                self._core.set_group(i, **settings)
+                self._sent[i] = settings
+
+    @staticmethod
+    def _gradient(p: torch.Tensor) -> torch.Tensor | None:
+        grad = p.grad
+        if grad is None:
+            return None
+        if ranks.is_dtensor(p) and grad.placements != p.placements:
+            grad = grad.redistribute(placements=p.placements)
+        return ranks.local_of(grad).contiguous()
+
+    def _scaler(self) -> dict:
+        """Returns the arguments of the step that torch.amp.GradScaler has set."""
+        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if self._device.type == "cuda":  # they stay on the GPU, so the host does not wait for them
+            given = {"grad_scale_inv": None if scale is None else scale.double().reciprocal(),
+                     "found_inf": found}
+            return {key: torch.as_tensor(value, dtype=torch.float32, device=self._device)
+                    for key, value in given.items() if value is not None}
+        return {"grad_scale_inv": 1.0 if scale is None else 1.0 / float(scale),
+                "found_inf": found is not None and bool(float(found))}
+
+    def _step(self, grads: list, rates: list[float], given: dict) -> muonrt.StepReport:
+        missing = [i for i, g in enumerate(grads) if g is None]
+        try:
+            report = self._core.step(rates, missing, **given)
+            if len(missing) == len(grads) and not report.skipped:
+                self._refuse_empty_step()
+            return report
+        except muonrt.MismatchError:
+            lists = ranks.gather_objects(self._comm, missing)
+            if all(other == missing for other in lists):
+                raise
+        inactive = set(lists[0]).intersection(*lists[1:])
+        for i in set(missing) - inactive:
+            grads[i] = torch.zeros_like(ranks.local_of(self._params[i]))
+        self._core.set_grads(grads)
+        return self._core.step(rates, sorted(inactive), **given)
+
+    def _refuse_empty_step(self) -> None:
+        """Raises on every rank after a step in which no rank had a gradient, and does not count it."""
+        counts = self._core.update_counts
+        self._core.steps -= 1
+        self._core.update_counts = counts
+        raise muonrt.InvalidStateError(
+            f"none of the {len(self._params)} parameters has a gradient on any rank, so the step changes "
+            "nothing; call backward() before step(), or create a new optimizer if the parameters of the "
+            "model were replaced")
+
+    def _vote_to_reject(self) -> None:
+        """Takes part in the peers' step without gradients, so that the step returns an error there."""
+        if self._core is not None and self._comm.size > 1:
+            self._core.set_grads([None] * len(self._params))
+            try:
+                self._core.step(1.0, stream=ranks.stream_of(self._device))
+            except muonrt.Error:
+                pass

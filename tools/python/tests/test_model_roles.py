@@ -1,0 +1,97 @@
+"""The roles of the parameters of real models, by name and by module. make_model_roles.py wrote them."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import muonrt
+
+MODELS = [json.loads(line) for line in
+          (Path(__file__).parent / "model_roles.jsonl").read_text().splitlines()]
+
+
+def is_matrix(shape):
+    return sum(n > 1 for n in shape) > 1
+
+
+def test_there_are_many_models():
+    assert len(MODELS) >= 40 and len({m["model"] for m in MODELS}) == len(MODELS)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m["model"])
+def test_roles_by_name(model):
+    wrong = []
+    for name, shape, _, role, *by_name in model["params"]:
+        if not role or role[0] == "=" or len(shape) > 1 and not is_matrix(shape):
+            continue  # frozen, tied; a vector stored as a matrix, which the name does not show
+        if len(shape) > 2 and shape[1] == 1 and role == "adamw":
+            continue  # a depthwise convolution
+        want = by_name[0] if by_name else role
+        try:
+            found = "/".join(v for v in muonrt.route(name, len(shape)) if v != "none")
+        except muonrt.InvalidArgumentError:
+            found = "refused"
+        if found != "/".join(part for part in want.split("/") if part in
+                             ("muon", "adamw", "stack", "flatten", "refused")):
+            wrong.append((name, shape, "found", found, "expected", want))
+    assert not wrong
+
+
+def module_of(torch, shape, kind, leaf):
+    """Returns a module of this class, without the parameters of the model."""
+    nn = torch.nn
+    kind, *arguments = kind.split()
+    name, _, base = kind.partition(":")
+    base = getattr(nn, base or name, nn.Module)
+    out = nn.Module.__new__(type(name, (base,), {}))
+    nn.Module.__init__(out)
+    for key, value in (a.split("=") for a in arguments):
+        sizes = tuple(map(int, value.split(",")))
+        setattr(out, {"kernel": "kernel_size"}.get(key, key), sizes[0] if key[-1] in "sd" else sizes)
+    if hasattr(out, "groups") and leaf == "weight":
+        out.in_channels = shape[1] * out.groups
+    return out
+
+
+def build(torch, model):
+    """Builds a model with the classes and shapes of the real one."""
+    root, made = torch.nn.Module(), {}
+    for name, shape, kind, role, *_ in model["params"]:
+        at, (*path, leaf) = root, name.split(".")
+        for i, part in enumerate(path):
+            if part not in at._modules:
+                last = i == len(path) - 1
+                at.add_module(part, module_of(torch, shape, kind, leaf) if last else torch.nn.Module())
+            elif i == len(path) - 1 and type(at._modules[part]) is torch.nn.Module:
+                inner = at._modules[part]._modules  # an outer module that has parameters, too
+                at.add_module(part, module_of(torch, shape, kind, leaf))
+                at._modules[part]._modules.update(inner)
+            at = at._modules[part]
+        made[name] = made[role[2:]] if role and role[0] == "=" else torch.nn.Parameter(
+            torch.empty(shape, device="meta"), requires_grad=role is not None)
+        at.register_parameter(leaf, made[name])
+    root.config = SimpleNamespace(**model["outputs"])
+    root.get_output_embeddings = lambda: root.get_submodule(model["head"]) if model["head"] else None
+    return root
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m["model"])
+def test_roles_by_module(model):
+    torch = pytest.importorskip("torch")
+    from muonrt import _torch_roles as roles
+
+    params, role = roles.of_model(build(torch, model), None)
+    want = {row[0]: row[3] for row in model["params"] if row[3] and row[3][0] != "="}
+    found = {}
+    for name, p in params:
+        if p.requires_grad:
+            kind, settings = roles.role_of(name, p, None, role, {})
+            assert settings.reason
+            found[name] = "/".join(
+                [kind] + ([settings["view"]] if "view" in settings else [])
+                + (["transposed"] if settings.get("transposed") else [])
+                + ([f"{len(settings['parts'])} parts"] if "parts" in settings else []))
+    assert {n: (r, want[n]) for n, r in found.items() if r != want[n]} == {}
+    assert found.keys() == want.keys()

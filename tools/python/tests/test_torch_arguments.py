@@ -1,0 +1,91 @@
+"""The arguments of muonrt.torch.Muon: what is rejected at the creation, names of parameters, types."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_models import Model  # noqa: E402
+
+import muonrt  # noqa: E402
+import muonrt.torch  # noqa: E402
+from muonrt import _torch_arguments  # noqa: E402
+
+BAD = muonrt.InvalidArgumentError
+
+
+
+def matrix():
+    return [("w", torch.nn.Parameter(torch.ones(2, 3)))]
+
+
+@pytest.mark.parametrize("settings, error, words", [
+    ({"rol": 3}, TypeError, "no 'rol'; pass 'role'"),
+    ({"ns_steps": 5}, TypeError, "'ns_steps'; pass muon={'steps'"),
+    ({"adjust_lr_fn": "original"}, TypeError, "'adjust_lr_fn'; pass muon={'scale_rule'"),
+    ({"foreach": True}, TypeError, "'foreach'; omit it"),
+    ({"mu": 0.9}, TypeError, "'mu'; pass momentum"),
+    ({"adjust_lr": "rms_norm"}, TypeError, "match_rms"),
+    ({"distributed_mesh": None}, TypeError, "omit it"),
+    ({"lr": -1}, BAD, "lr of the group of 'w'.*-1"),
+    ({"lr": float("nan")}, BAD, "lr of the group of 'w'.*nan"),
+    ({"lr": float("inf")}, BAD, "lr of the group of 'w'.*inf"),
+    ({"weight_decay": -1.0}, BAD, "weight_decay"),
+    ({"momentum": 1.5}, BAD, "momentum"),
+    ({"process_group": "dp"}, BAD, "process_group"),
+    ({"process_group": object()}, BAD, "process_group"),
+    ({"comm": 3}, BAD, "comm is int"),
+    ({"comm": muonrt.Comm.self, "process_group": object()}, BAD, "both set")])
+def test_arguments_are_checked_at_the_creation(settings, error, words):
+    with pytest.raises(error, match=words):
+        if callable(settings.get("comm")):
+            settings = settings | {"comm": settings["comm"]()}
+        muonrt.torch.Muon(matrix(), **settings)
+
+
+@pytest.mark.parametrize("params, error, words", [
+    ([], BAD, "no parameter that needs a gradient"),
+    (matrix()[0][1], BAD, "params is one tensor"),
+    ([{"params": {matrix()[0]}}], BAD, "a set"),
+    ([{"params": matrix(), "ns_steps": 5}], TypeError, "a group has no 'ns_steps'"),
+    ([{"params": matrix(), "momentums": 5}], TypeError, "pass 'momentum'"),
+    ([{"params": [matrix()[0][1]], "param_names": []}], BAD, "1 params, but 0 param_names"),
+    ([matrix()[0][1]], BAD, "has no name.*param_names")])
+def test_parameters_are_checked_at_the_creation(params, error, words):
+    with pytest.raises(error, match=words):
+        muonrt.torch.Muon(params)
+
+
+def test_names_of_parameters():
+    m = Model()
+    names = [n for n, _ in m.named_parameters()]
+    torchtitan = {"params": list(m.parameters()), "param_names": names}
+    for params in (m, m.named_parameters(), m.parameters(), list(m.parameters()), [torchtitan],
+                   torch.compile(m).named_parameters(), [{"params": m.parameters()}],
+                   [{"params": [p]} for p in m.parameters()]):
+        one = muonrt.torch.Muon(params)
+        assert sorted(one._names) == sorted(names)
+        assert {n: id(p) for n, p in zip(one._names, one._params)} == {
+            n: id(p) for n, p in m.named_parameters()}
+
+
+def test_version():
+    assert muonrt.__version__ == muonrt.version()
+
+
+def test_options_are_typed(tmp_path):
+    assert {*_torch_arguments.Options.__annotations__} == {
+        part.split(":")[0].strip() for part in
+        muonrt.Optimizer.__init__.__nb_signature__[0][0].split("*,")[1].split(") ->")[0].split(",")}
+    mypy = pytest.importorskip("mypy.api")
+    (tmp_path / "use.py").write_text(
+        "import torch, muonrt, muonrt.torch\nm = torch.nn.Linear(2, 3)\n"
+        "muonrt.torch.Muon(m.named_parameters(), lr=1e-3, clip_norm=1.0, threads=2)\n"
+        "muonrt.torch.Muon(m.named_parameters(), rol=3)\n"
+        "muonrt.torch.Muon(m.named_parameters(), threads='x')\n"
+        "muonrt.Group('muon', momentun=0.9)\nmuonrt.Group('muon', momentum=0.9)\n")
+    (tmp_path / "mypy.ini").write_text("[mypy]\nfollow_imports = silent\n"
+                                       "[mypy-torch.*,numpy.*]\nfollow_imports = skip\n")
+    out, err, _ = mypy.run([str(tmp_path / "use.py"), f"--cache-dir={tmp_path}",
+                            f"--config-file={tmp_path}/mypy.ini"])
+    found = [int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line]
+    assert sorted(set(found)) == [4, 5, 6], out + err

@@ -1,0 +1,207 @@
+"""muonrt.torch.Muon in the trainers that people use, on tiny models: transformers, accelerate, Lightning,
+peft. A test is skipped if its library is missing."""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_models import drawn  # noqa: E402
+from torch_ranks import on_gloo  # noqa: E402
+
+import muonrt.torch  # noqa: E402
+from muonrt._torch_ranks import local_of  # noqa: E402
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def language_model():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16))
+
+
+class Counting(torch.utils.data.Dataset):
+    """Sequences of consecutive numbers."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        tokens = (torch.arange(12) + i) % 48
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def trained(m, folder, optimizers=(None, None), choice=None, **arguments):
+    """Returns the Trainer after it has run, and the losses that it has logged."""
+    import transformers
+
+    settings = dict(output_dir=str(folder), max_steps=16, per_device_train_batch_size=8,
+                    learning_rate=1e-2, logging_steps=1, report_to=[], use_cpu=True, seed=0,
+                    disable_tqdm=True, save_steps=8, lr_scheduler_type="cosine", warmup_steps=2)
+    trainer = transformers.Trainer(
+        model=m, train_dataset=Counting(), optimizers=optimizers, optimizer_cls_and_kwargs=choice,
+        args=transformers.TrainingArguments(**settings | arguments))
+    trainer.train(resume_from_checkpoint=arguments.get("resume_from_checkpoint"))
+    return trainer, [e["loss"] for e in trainer.state.log_history if "loss" in e]
+
+
+def test_transformers_trainer_saves_and_resumes(tmp_path):
+    m, again = language_model(), language_model()
+    one = muonrt.torch.Muon(m.named_parameters(), lr=1e-2, adamw_lr=1e-2)
+    trainer, losses = trained(m, tmp_path, (one, None))
+    assert one.last_report.step == 16 and losses[-1] < 0.85 * losses[0]
+    other = muonrt.torch.Muon(again.named_parameters(), lr=1e-2, adamw_lr=1e-2)
+    trained(again, tmp_path, (other, None), resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    for p, q in zip(m.parameters(), again.parameters()):
+        assert torch.equal(p, q)
+
+
+def test_transformers_trainer_creates_the_optimizer(tmp_path):
+    m = language_model()
+    trainer, losses = trained(m, tmp_path, choice=(muonrt.torch.Muon, {"lr": 1e-2, "adamw_lr": 1e-2}),
+                              weight_decay=0.3, save_steps=100)
+    groups = trainer.optimizer.param_groups
+    assert losses[-1] < 0.85 * losses[0]
+    assert sorted(n for g in groups for n in g["param_names"]) == sorted(
+        n for n, _ in m.named_parameters())
+    assert {(g["role"], g["weight_decay"]) for g in groups} >= {("muon", 0.3), ("adamw", 0.0)}
+
+
+def test_peft_adapters_of_a_frozen_model(tmp_path):
+    peft = pytest.importorskip("peft")
+    m = peft.get_peft_model(language_model(), peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    frozen = {n: p.detach().clone() for n, p in m.named_parameters() if not p.requires_grad}
+    one = muonrt.torch.Muon(m.named_parameters(), lr=1e-2, adamw_lr=1e-2)
+    _, losses = trained(m, tmp_path, (one, None), save_steps=100, max_steps=24)
+    assert len(one._names) == 8 and losses[-1] < losses[0]
+    for n, p in m.named_parameters():
+        assert n not in frozen or torch.equal(p, frozen[n])
+
+
+def with_accelerate(rank, size, fsdp):
+    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+                   "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517",
+                   "ACCELERATE_USE_CPU": "true"}
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False,
+                                            auto_wrap_policy="transformer_based_wrap",
+                                            transformer_cls_names_to_wrap=["LlamaDecoderLayer"])
+    accelerator = Accelerator(cpu=True)
+    if fsdp:  # accelerate chooses it only on GPUs, but its code runs on gloo, too
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = plugin
+    m = language_model()
+    one = muonrt.torch.Muon(m.named_parameters(), lr=1e-2, adamw_lr=1e-2)
+    before = [p.detach().clone() for p in m.parameters()]
+    names = [n for n, _ in m.named_parameters()]
+    m, wrapped = accelerator.prepare(m, one)
+    losses = []
+    tokens = torch.stack([Counting()[i]["input_ids"] for i in range(8)])
+    for _ in range(8):
+        wrapped.zero_grad()
+        loss = m(input_ids=tokens, labels=tokens).loss
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(m.parameters(), 1.0)
+        wrapped.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.85 * losses[0], losses
+    from torch.distributed.tensor import DTensor
+
+    state = wrapped.state_dict()["state"]
+    assert state and one.last_report.step == 8
+    now = {n.removeprefix("module."): p for n, p in m.named_parameters()}
+    assert {id(p) for g in one.param_groups for p in g["params"]} == {id(p) for p in now.values()}
+    for name, old in zip(names, before):
+        p = now[name]
+        assert isinstance(p, DTensor) == fsdp
+        whole = p.full_tensor() if fsdp else p
+        assert not torch.equal(whole, old), name
+        assert isinstance(one.state[p].get("momentum_buffer", one.state[p].get("exp_avg")),
+                          DTensor) == fsdp
+    return losses
+
+
+def test_accelerate_with_fsdp2_and_ddp():
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    sharded = on_gloo(2, with_accelerate, True)
+    replicated = on_gloo(2, with_accelerate, False)
+    for ours, theirs in zip(sharded[0], replicated[0]):
+        assert abs(ours - theirs) < 1e-3
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_lightning_clips_gradients_and_resumes(tmp_path, precision):
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Regression(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.body = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.Tanh(),
+                                            torch.nn.Linear(20, 6))
+            self.losses = []
+
+        def training_step(self, batch, _):
+            loss = (self.body(batch[0]) - batch[1]).square().mean()
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self):
+            one = muonrt.torch.Muon(self.named_parameters(), lr=1e-2, adamw_lr=1e-2)
+            return [one], [torch.optim.lr_scheduler.OneCycleLR(one, max_lr=1e-2, total_steps=32)]
+
+    data = torch.utils.data.TensorDataset(drawn(0, 32, 12), drawn(1, 32, 6))
+
+    def run(m, epochs, checkpoint=None):
+        trainer = lightning.Trainer(
+            max_epochs=epochs, accelerator="cpu", devices=1, precision=precision,
+            gradient_clip_val=0.5, logger=False, enable_progress_bar=False,
+            enable_checkpointing=False, enable_model_summary=False)
+        trainer.fit(m, torch.utils.data.DataLoader(data, batch_size=8), ckpt_path=checkpoint,
+                    **({"weights_only": False} if checkpoint else {}))
+        return trainer
+
+    m = Regression()
+    trainer = run(m, 2)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    again, whole = Regression(), Regression()
+    run(again, 4, tmp_path / "last.ckpt")
+    run(whole, 4)
+    assert whole.losses[-1] < whole.losses[0]
+    for p, q in zip(again.parameters(), whole.parameters()):
+        assert torch.equal(p, q)
+
+
+def as_torchtitan(rank, size):
+    """What torchtitan's OptimizersContainer does: parameters without names, flat state dicts by name."""
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+    from torch_models import Model, fsdp, train
+
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    m, twin = fsdp(Model()), fsdp(Model())
+    made = [muonrt.torch.Muon([p for p in x.parameters() if p.requires_grad], lr=0.02)
+            for x in (m, twin)]
+    train(m, range(3), made[0])
+    flat = get_optimizer_state_dict(m, made[0], options=options)
+    assert "state.up.weight.momentum_buffer" in flat
+    twin.load_state_dict(m.state_dict())
+    set_optimizer_state_dict(twin, made[1], optim_state_dict=flat, options=options)
+    for x, one in zip((m, twin), made):
+        train(x, [3], one)
+        assert one.last_report.step == 4
+    for p, q in zip(m.parameters(), twin.parameters()):
+        assert torch.equal(local_of(p), local_of(q))
+
+
+def test_torchtitan_container():
+    on_gloo(2, as_torchtitan)
