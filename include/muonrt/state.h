@@ -141,7 +141,8 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
  *   - The list contains no empty state shards.
  *   - State that owners hold is listed exactly once over all ranks. If every replica orthogonalizes
  *     its own matrices (MUONRT_REPLICA_MODE_EACH, or MUONRT_REPLICA_MODE_AUTO if it selects this
- *     mode), the state of matrices and neurons is listed once per replica.
+ *     mode), the state of matrices and neurons is listed once per replica. With
+ *     MUONRT_REPLICA_MODE_EVERY_RANK it is listed by every rank that holds the matrix.
  *   - All other state is listed on every rank that holds a part of the parameter, including
  *     replicas.
  *   - Over all ranks, the ranges [write_begin, write_end) cover each element exactly once.

@@ -30,7 +30,7 @@ enum muonrt_commit {
   MUONRT_COMMIT_EAGER = 1
 };
 
-/** How often a matrix is orthogonalized if several replicas hold it; results do not change. */
+/** How often a matrix is orthogonalized; results do not change. */
 typedef int32_t muonrt_replica_mode_t;
 enum muonrt_replica_mode {
   /** Once for all replicas. The owner sends the update to each of them. */
@@ -40,7 +40,14 @@ enum muonrt_replica_mode {
   MUONRT_REPLICA_MODE_EACH = 1,
 
   /** The cheaper of the two according to a cost model. The printed plan compares them. */
-  MUONRT_REPLICA_MODE_AUTO = 2
+  MUONRT_REPLICA_MODE_AUTO = 2,
+
+  /**
+   * By every rank that holds elements of it: each gathers the whole matrix and keeps its own
+   * elements of the update. This is what optimizers without owners do. It serves for comparisons;
+   * the field `owner` of a parameter has no effect.
+   */
+  MUONRT_REPLICA_MODE_EVERY_RANK = 3
 };
 
 /** The implementation of symmetric matrix products in half precision on CUDA. */
@@ -135,8 +142,9 @@ typedef struct muonrt_tuning_options {
   int32_t reserved;
 
   /**
-   * Size of a chunk: bytes of whole matrices in `transport_dtype` that one owner receives, 0 to
-   * 2^60. Default: 0, which means 64 MiB on the host and 256 MiB on CUDA.
+   * Upper limit of a chunk: bytes of whole matrices in `transport_dtype` that one owner receives,
+   * 0 to 2^60. Chunks are smaller if that lets exchanges overlap with products; the printed plan
+   * shows their number. Default: 0, which means 64 MiB on the host and 256 MiB on CUDA.
    */
   int64_t chunk_bytes;
 

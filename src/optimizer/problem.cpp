@@ -121,7 +121,10 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.replica_mode = settings.replica_mode;
   problem.options.max_peers = settings.max_peers;
   MachineRates& rates = problem.options.rates;
-  if (settings.device == DeviceKind::kCuda) rates = kGpuRates;
+  if (settings.device == DeviceKind::kCuda) {
+    rates = kGpuRates;
+    problem.options.least_part = kGpuLeastPart;
+  }
   if (settings.machine_flops > 0) rates.flops = settings.machine_flops;
   if (settings.machine_bytes > 0) rates.bytes = settings.machine_bytes;
   if (settings.machine_message > 0) rates.message_seconds = settings.machine_message;

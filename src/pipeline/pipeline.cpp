@@ -75,7 +75,7 @@ std::vector<int32_t> Pipeline::unpacked() const {
   std::vector<int32_t> out;
   for (const int32_t param : config_.held_params) {
     const ParamSpec& spec = context_.plan->problem().params[static_cast<size_t>(param)];
-    if (packed[param] != grad_layout(spec).local_numel(rank_)) out.push_back(param);
+    if (packed[param] < grad_layout(spec).local_numel(rank_)) out.push_back(param);
   }
   return out;
 }

@@ -111,15 +111,20 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
   items.reserve(by_name.size());
   Numbering<BatchKey> batches;
   int32_t param = -1, batch = 0;
+  int64_t ranks = 1;  // most ranks of a matrix
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
     if (m.param != param || !spec.parts.empty()) batch = batches.of(batch_key(m, spec.group));
+    if (m.param != param)
+      ranks = std::max(ranks, std::ssize(holders_.group(m.param, m.index).members));
     param = m.param;
     const int64_t bytes = checked_mul(checked_mul(m.rows, m.cols), element_bytes);
     items.push_back({m.owner, batch, cost_of(m, spec), bytes});
   }
-  const Chunking chunks = cut_chunks(items, problem_.options.chunk_bytes);
+  const PlanOptions& o = problem_.options;
+  const int32_t wanted = chunks_to_overlap(items, o.window, least_part(o.least_part, ranks));
+  const Chunking chunks = cut_chunks(items, o.chunk_bytes, wanted);
   const size_t first = chunks_.size();
   chunks_.resize(first + static_cast<size_t>(chunks.chunks), proto);
   for (size_t i = 0; i < by_name.size(); ++i) {

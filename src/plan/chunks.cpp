@@ -1,8 +1,11 @@
 #include "plan/chunks.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <tuple>
+
+#include "base/checked.hpp"
 
 namespace muonrt {
 
@@ -76,20 +79,46 @@ int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
 
 }  // namespace
 
-Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget) {
+int32_t chunks_to_overlap(const std::vector<ChunkItem>& items, int window, int64_t least) {
+  int32_t out = 1;
+  if (window == 1) return out;
+  struct Total {
+    int64_t matrices = 0, bytes = 0;
+  };
+  std::map<int32_t, Total> owners;
+  for (const ChunkItem& item : items) {
+    Total& owned = owners[item.owner];
+    ++owned.matrices;
+    owned.bytes = checked_add(owned.bytes, item.bytes);
+  }
+  for (const auto& [owner, owned] : owners) {
+    const int64_t in_flight = std::min<int64_t>(window, owned.bytes / least);
+    const int64_t more = std::min<int64_t>(kMaxChunks, owned.bytes / kEfficient / least);
+    out = std::max(out, static_cast<int32_t>(std::min(owned.matrices, std::max(in_flight, more))));
+  }
+  return out;
+}
+
+Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t wanted) {
   std::vector<Queue> queues = queues_of(items, budget);
   Chunking out;
   out.chunk_of.assign(items.size(), -1);
+  if (!items.empty()) out.chunks = wanted;
   int64_t most = 0, height = 0;  // cost of the busiest owner: in total, and up to this chunk
   for (const Queue& q : queues) {
     out.chunks = std::max(out.chunks, q.chunks[0]);
     most = std::max(most, q.cost.back());
   }
+  const auto done = [](const Queue& q) { return q.done(); };
   for (int32_t chunk = 0; chunk < out.chunks; ++chunk) {
+    if (std::all_of(queues.begin(), queues.end(), done)) {
+      out.chunks = chunk;
+      break;
+    }
     const int32_t left = out.chunks - chunk - 1;
     // An equal share of the remaining cost. If the next matrix of an owner is larger, the target is
     // larger for all owners, because the others would only wait.
-    const int64_t even = height + (most - height) / (left + 1);
+    const int64_t even = height + ceil_div(most - height, left + 1);
     int64_t target = even;
     for (const Queue& q : queues) {
       if (!q.done() && q.cost_to(q.at) < even) target = std::max(target, q.cost_to(q.at + 1));

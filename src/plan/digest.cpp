@@ -18,7 +18,7 @@ void feed(Hash& hash, const std::vector<int>& list) {
 void feed(Hash& hash, const PlanOptions& o) {
   for (const int64_t v :
        {number(o.world), number(o.transport_dtype), o.chunk_bytes, number(o.window),
-        number(o.commit), number(o.replica_mode), number(o.max_peers)})
+        number(o.least_part), number(o.commit), number(o.replica_mode), number(o.max_peers)})
     hash.value(v);
   for (const double v : {o.rates.flops, o.rates.bytes, o.rates.message_seconds}) hash.value(v);
 }

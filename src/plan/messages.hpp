@@ -53,6 +53,7 @@ class MatrixMessages {
     const HolderGroup& group = plan_.holders().group(m.param, m.index);
     for_each_holder(group, m.owner, rank, [&](const Holder& holder) {
       if (plan_.each_replica() && holder.replica != m.replica) return;
+      if (plan_.every_rank() && holder.rank != m.owner) return;
       const int64_t numel = blocks_.numel(m.param, m.index, holder);
       if (numel == 0) return;
       MessageEntry entry{Exchange::kReturn, m.owner, holder.rank, m.owner, id, holder, numel};

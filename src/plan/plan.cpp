@@ -24,6 +24,8 @@ void check_options(const PlanOptions& o) {
                  ", but must be at least 1; pass the number of ranks");
   MUONRT_REQUIRE(o.chunk_bytes >= 1, Status::kInvalidArgument, "plan: chunk_bytes is ",
                  o.chunk_bytes, ", but must be at least 1; use a larger value");
+  MUONRT_REQUIRE(o.least_part >= 1, Status::kInvalidArgument, "plan: least_part is ", o.least_part,
+                 ", but must be at least 1; use a larger value");
   MUONRT_REQUIRE(o.max_peers >= 0, Status::kInvalidArgument, "plan: max_peers is ", o.max_peers,
                  ", but must be at least 0; use 0 (the default) or more");
   MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window is ", o.window,
@@ -162,7 +164,7 @@ Plan::Plan(Problem problem) : problem_(std::move(problem)) {
     choose_replicas();
     return;
   }
-  each_ = problem_.options.replica_mode == ReplicaMode::kEach;
+  each_ = problem_.options.replica_mode == ReplicaMode::kEach || every_rank();
   add_matrices();
   std::vector<int32_t> first(problem_.params.size() + 1, 0);
   for (const Matrix& m : matrices_) ++first[static_cast<size_t>(m.param) + 1];
@@ -210,8 +212,10 @@ double Plan::seconds_in_every_replica() const {
 
 void Plan::add_matrices() {
   const auto copies_of = [&](int32_t param, int64_t index) {
+    const HolderGroup& group = holders_.group(param, index);
     const bool alone = !each_ || problem_.params[static_cast<size_t>(param)].by_callback;
-    return alone ? 1 : holders_.group(param, index).replicas;
+    if (every_rank() && !alone) return static_cast<int32_t>(group.members.size());
+    return alone ? 1 : group.replicas;
   };
   int64_t count = 0;
   for (size_t p = 0; p < problem_.params.size(); ++p) {
@@ -237,10 +241,12 @@ void Plan::add_matrices() {
     for (const MatrixPart& part : spec.parts) add_part(length(part.rows), length(part.cols));
     for (int64_t index = 0; index < matrices; ++index) {
       const int32_t copies = copies_of(static_cast<int32_t>(p), index);
-      for (int32_t replica = 0; replica < copies; ++replica) {
-        matrices_.push_back(parts[static_cast<size_t>(index) % parts.size()]);
-        matrices_.back().index = index;
-        if (each_) matrices_.back().replica = replica;
+      for (int32_t copy = 0; copy < copies; ++copy) {
+        Matrix& m = matrices_.emplace_back(parts[static_cast<size_t>(index) % parts.size()]);
+        m.index = index;
+        if (each_) m.replica = copy;
+        if (every_rank() && !spec.by_callback)
+          m.owner = holders_.group(m.param, index).members[static_cast<size_t>(copy)].rank;
       }
     }
   }
@@ -262,7 +268,12 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
     param = m.param;
     const HolderGroup& group = holders_.group(m.param, m.index);
     const bool for_replica = each_ && !spec.by_callback;
-    int32_t set = for_replica ? sets.of_replica(m, group) : group.candidates;
+    int32_t set = group.candidates;
+    if (m.owner >= 0) {
+      set = sets.of_rank(m.owner);
+    } else if (for_replica) {
+      set = sets.of_replica(m, group);
+    }
     if (spec.owner >= 0) {
       MUONRT_REQUIRE(spec.owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
                      "': owner ", spec.owner, " is not a rank of the communicator; use 0 to ",
@@ -272,7 +283,8 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
           "param '", spec.name, "': owner ", spec.owner, " is not one of the ranks that hold ",
           spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
           spec.layout.describe(), "); use one of these, or -1");
-      set = sets.of_rank(for_replica ? counterpart(group, spec.owner, m.replica) : spec.owner);
+      if (m.owner < 0)
+        set = sets.of_rank(for_replica ? counterpart(group, spec.owner, m.replica) : spec.owner);
     }
     task.items.push_back({cost_of(m, spec), set, shape});
     const int64_t cost = task.items.back().cost;

@@ -89,8 +89,10 @@ class Plan {
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& load() const { return load_; }  // per rank
 
-  /// True if each replica orthogonalizes its matrices; matrices() then has an entry per replica.
+  /// True if each replica or every rank orthogonalizes its matrices; matrices() then has an entry
+  /// for each of them.
   bool each_replica() const { return each_; }
+  bool every_rank() const { return problem_.options.replica_mode == ReplicaMode::kEveryRank; }
   /// Seconds of a step by the cost model (owners/cost.hpp) for both replica modes; 0 unless the
   /// mode is kAuto. If the products alone, evenly distributed, take longer in every replica than a
   /// step with kOnce, each_seconds() is the time of these products.

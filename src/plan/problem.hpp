@@ -13,9 +13,10 @@
 namespace muonrt {
 
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
-/// How often a replicated matrix is orthogonalized: once for all replicas, in each replica, or
-/// whichever is cheaper by the cost model. The results are bitwise identical.
-enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2 };
+/// How often a matrix is orthogonalized: once for all replicas, in each replica, whichever of these
+/// is cheaper by the cost model, or by every rank that holds it, for itself. The results are
+/// bitwise identical.
+enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2, kEveryRank = 3 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 
 /// A part of each matrix of a parameter that is orthogonalized as a separate matrix: the query rows
@@ -80,6 +81,9 @@ struct MachineRates {
 /// Default rates for a GPU with its share of a node's links.
 constexpr MachineRates kGpuRates = {3e14, 5e10, 15e-6};
 
+/// PlanOptions::least_part of a GPU.
+constexpr int32_t kGpuLeastPart = 2 << 20;
+
 /// Default of PlanOptions::max_peers. Queue pairs, channels and launches grow with the number of
 /// peers.
 constexpr int kMaxPeers = 64;
@@ -91,6 +95,7 @@ struct PlanOptions {
   int window = 3;                  // chunks in flight, >= 1
   CommitMode commit = CommitMode::kAtomic;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
+  int32_t least_part = 64 << 10;  // bytes of an owner that are worth a chunk (chunks.hpp)
   MachineRates rates;
   int max_peers = 0;  // peers of a rank in one exchange of a return, >= 0; 0: kMaxPeers
 };

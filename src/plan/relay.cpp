@@ -35,7 +35,8 @@ RelayChooser::RelayChooser(const std::vector<ParamSpec>& params, const PlanOptio
                            const HolderTable& holders)
     : params_(params),
       max_peers_(max_peers(options)),
-      never_(options.replica_mode == ReplicaMode::kEach || options.world <= max_peers_),
+      never_(options.replica_mode == ReplicaMode::kEach ||
+             options.replica_mode == ReplicaMode::kEveryRank || options.world <= max_peers_),
       holders_(holders),
       blocks_(params, holders),
       block_of_kind_(static_cast<size_t>(holders.kinds()), -1),

@@ -107,8 +107,9 @@ int run_rank(int rank, double timeout, const std::function<Comm()>& join,
   return kFailed + 1;
 }
 
-int run_threads(int ranks, double timeout, const std::function<int(Comm&)>& work) {
-  ThreadGroup group(ranks);
+int run_threads(int ranks, double timeout, const ThreadLink& link,
+                const std::function<int(Comm&)>& work) {
+  const ThreadGroupHandle group = make_thread_group(ranks, link);
   std::vector<int> codes(static_cast<size_t>(ranks), 1);
   std::vector<std::thread> threads;
   // All ranks start together, so that none waits for a rank whose thread could not be created.
@@ -120,7 +121,7 @@ int run_threads(int ranks, double timeout, const std::function<int(Comm&)>& work
       threads.emplace_back([&, rank] {
         if (!begins.get()) return;
         codes[static_cast<size_t>(rank)] = run_rank(
-            rank, timeout, [&] { return group.comm(rank); }, work);
+            rank, timeout, [&] { return Comm::thread(group.get(), rank); }, work);
       });
     }
   } catch (const std::system_error& e) {
@@ -355,7 +356,12 @@ int launcher_rank() {
   return rank ? std::atoi(rank) : 0;
 }
 
-int launch(int ranks, double timeout, const std::function<int(Comm&)>& work) {
+int launch(int ranks, double timeout, const std::function<int(Comm&)>& work,
+           const ThreadLink& link) {
+  if (link.given() && under_launcher())
+    throw std::runtime_error(
+        "messages are delayed only between threads of one process; use --ranks N without a "
+        "launcher, or leave the rates of the link out");
 #if MUONRT_TOOL_MPI
   if (under_mpi()) return run_mpi(ranks, timeout, work);
 #else
@@ -367,7 +373,7 @@ int launch(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 #endif
   if (const auto other = other_launcher(); other && !is_single(*other, ranks))
     return run_processes(*other, ranks, timeout, work);
-  return run_threads(ranks == 0 ? 1 : ranks, timeout, work);
+  return run_threads(ranks == 0 ? 1 : ranks, timeout, link, work);
 }
 
 }  // namespace muonrt::tool

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "command/thread_link.hpp"
 #include "muonrt/muonrt.hpp"
 
 namespace muonrt::tool {
@@ -20,7 +21,9 @@ namespace muonrt::tool {
 /// @param timeout  limit for every wait for other ranks, in seconds. Under mpirun all ranks are
 ///                 stopped if one does not end before it, and the message names that rank.
 /// @param work     receives the communicator of the rank; called once for each rank.
-int launch(int ranks, double timeout, const std::function<int(Comm&)>& work);
+/// @param link     delays messages between threads; an error under a launcher.
+int launch(int ranks, double timeout, const std::function<int(Comm&)>& work,
+           const ThreadLink& link = {});
 
 /// Converts seconds to the milliseconds of the library's functions.
 inline int64_t milliseconds(double seconds) { return std::llround(seconds * 1e3); }

@@ -148,9 +148,7 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     params[i].layout = &layouts[i];
     params[i].local_shape = local_shapes[i].data();
   }
-  // Small chunks unless the opt.json sets them, so that a small model has several in flight.
   tool::OptimizerOptions settings = settings_.options();
-  if (!settings_.config().chunk_bytes) settings.tuning.chunk_bytes = 128 << 10;
   settings.debug.trace = options_.trace;
   if (place_.set_device) place_.set_device(settings);
   Comm& comm = place_.comm ? *place_.comm : comm_;

@@ -114,7 +114,7 @@ inline constexpr Word kDecays[] = {
 inline constexpr Word kAdamForms[] = {{"torch", 0}, {"folded", 1}, {"nesterov", 2}};
 inline constexpr Word kNormuonAxes[] = {{"off", 0}, {"rows", 1}, {"columns", 2}, {"longer", 3}};
 inline constexpr Word kCommits[] = {{"atomic", 0}, {"eager", 1}};
-inline constexpr Word kReplicas[] = {{"once", 0}, {"each", 1}, {"auto", 2}};
+inline constexpr Word kReplicas[] = {{"once", 0}, {"each", 1}, {"auto", 2}, {"every_rank", 3}};
 inline constexpr Word kSymmetric[] = {{"default", 0}, {"vendor", 1}, {"sm90", 2}};
 inline constexpr Word kReplicaChecks[] = {{"first", 0}, {"every", 1}, {"off", 2}};
 

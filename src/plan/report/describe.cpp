@@ -42,6 +42,7 @@ std::string spread_text(const Spread& spread) {
 
 /// Returns how replicas share the work, and the reason.
 std::string replicas_text(const Plan& plan) {
+  if (plan.every_rank()) return "each matrix by every rank that holds it";
   std::string out =
       plan.each_replica() ? "each matrix once in every replica" : "each matrix once in the world";
   if (plan.problem().options.replica_mode == ReplicaMode::kAuto)
@@ -83,6 +84,14 @@ std::string return_line(const Plan& plan, const PlanReport& report) {
   return out + "\n";
 }
 
+/// Returns the share of the traffic that products can hide.
+std::string overlap_line(const PlanReport& report) {
+  const auto moved = static_cast<double>(report.traffic.moved_total);
+  if (report.traffic.moved_total == 0) return "";
+  return cat("overlap     ", fixed(100 * static_cast<double>(report.hidden_bytes) / moved, 1),
+             "% of the traffic can be sent while matrices are orthogonalized\n");
+}
+
 std::string header(const Plan& plan, const PlanReport& report) {
   const PlanOptions& o = plan.problem().options;
   const auto& params = plan.problem().params;
@@ -98,12 +107,13 @@ std::string header(const Plan& plan, const PlanReport& report) {
              billions(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
              "%), ", replicas_text(plan), "\n", method_line(plan), "balance     busiest rank ",
              billions(plan.makespan()), " G, proven lower bound ", billions(plan.lower_bound()),
-             " G, ratio ", fixed(report.balance, 4),
+             " G, ratio ", fixed(report.balance, 4), ", of round-robin owners ",
+             fixed(report.round_robin, 4),
              " (cost: FLOPs, and 2^20 for the launch of each product)\n", "traffic     ",
              human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
              spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
-             return_line(plan, report), "memory      messages ", spread_text(report.message_bytes),
-             "; staged ", spread_text(report.staged_bytes),
+             overlap_line(report), return_line(plan, report), "memory      messages ",
+             spread_text(report.message_bytes), "; staged ", spread_text(report.staged_bytes),
              report.scratch.empty() ? "" : cat("; scratch ", spread_text(report.scratch_bytes)),
              report.checks.empty() ? "" : cat("; checks ", spread_text(report.check_bytes)),
              "; state ", spread_text(report.state_bytes), "\n");

@@ -19,7 +19,10 @@ void write_options(JsonWriter& json, const Plan& plan) {
   json.field("transport_dtype", name_of(o.transport_dtype));
   json.field("chunk_bytes", o.chunk_bytes);
   json.field("window", o.window);
-  json.field("replica_mode", plan.each_replica() ? "each" : "once");
+  json.field("least_part", o.least_part);
+  json.field("replica_mode", plan.every_rank()     ? "every_rank"
+                             : plan.each_replica() ? "each"
+                                                   : "once");
   json.field("max_peers", max_peers(o));
   json.key("machine");
   json.object([&] {
@@ -43,7 +46,9 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   json.field("makespan_cost", plan.makespan());
   json.field("lower_bound_cost", plan.lower_bound());
   json.field("balance", report.balance);
+  json.field("round_robin_balance", report.round_robin);
   json.field("moved_bytes", report.traffic.moved_total);
+  json.field("hidden_bytes", report.hidden_bytes);
   json.field("return_peers", report.return_peers);
   json.field("relayed_chunks", report.relayed_chunks);
   write_spread(json, "sent_bytes", report.sent);
@@ -87,6 +92,8 @@ void write_chunk(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("relay", plan.chunks()[s].relay);
   json.field("owners", report.chunks[s].owners);
   json.field("bytes", plan.chunks()[s].bytes);
+  json.field("gathered_bytes", report.traffic.chunks[s].gather);
+  json.field("returned_bytes", report.traffic.chunks[s].back);
   json.field("cost", report.chunks[s].cost);
   json.field("busiest_owner_cost", report.chunks[s].largest_cost);
 }

@@ -65,6 +65,54 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
+/// Returns the load of the busiest rank if the ranks that may own a matrix took turns, the
+/// costliest matrices first.
+double round_robin_makespan(const Plan& plan) {
+  std::vector<const Matrix*> order;
+  for (const Matrix& m : plan.matrices()) order.push_back(&m);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Matrix* a, const Matrix* b) { return a->cost > b->cost; });
+  std::vector<size_t> turn(plan.holders().candidates().size(), 0);
+  std::vector<double> load(static_cast<size_t>(plan.problem().options.world), 0);
+  for (const Matrix* m : order) {
+    const auto set = static_cast<size_t>(plan.holders().group(m->param, m->index).candidates);
+    const std::vector<int32_t>& ranks = plan.holders().candidates()[set];
+    load[static_cast<size_t>(ranks[turn[set]++ % ranks.size()])] += m->cost;
+  }
+  return *std::max_element(load.begin(), load.end());
+}
+
+/// Returns true if products of another chunk may run during an exchange of chunk `s`: during its
+/// gather those of the chunks before it, during its return those of the chunks after it, as far as
+/// they are in flight together.
+bool overlaps(const Plan& plan, int64_t s, bool gather) {
+  const int64_t others = plan.problem().options.window - 1;
+  const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;
+  for (int64_t k = std::max<int64_t>(first, 0); k <= last && k < std::ssize(plan.chunks()); ++k)
+    if (!plan.chunks()[static_cast<size_t>(k)].matrices.empty()) return true;
+  return false;
+}
+
+void add_overlap(const Plan& plan, PlanReport& out) {
+  for (size_t s = 0; s < plan.chunks().size(); ++s) {
+    const ChunkTraffic& bytes = out.traffic.chunks[s];
+    if (overlaps(plan, static_cast<int64_t>(s), true)) out.hidden_bytes += bytes.gather;
+    if (overlaps(plan, static_cast<int64_t>(s), false)) out.hidden_bytes += bytes.back;
+  }
+}
+
+/// Returns why no exchange overlaps with products, and what to do.
+std::string no_overlap_reason(const Plan& plan) {
+  if (plan.problem().options.window == 1) return "the window is 1; use 2 or more";
+  const std::vector<double>& load = plan.load();
+  const auto busiest = std::max_element(load.begin(), load.end()) - load.begin();
+  const auto owned = std::count_if(plan.matrices().begin(), plan.matrices().end(),
+                                   [&](const Matrix& m) { return m.owner == busiest; });
+  if (owned == 1) return "the busiest rank owns one matrix; use fewer ranks, or accept the wait";
+  return "the matrices of a rank are too small for several chunks; use fewer ranks, or accept the "
+         "wait";
+}
+
 /// The parameters with the same warning: their number, and the first one.
 struct Concern {
   int64_t count = 0;
@@ -109,6 +157,10 @@ void add_warnings(const Plan& plan, PlanReport& out) {
                                " peers in one exchange, more than max_peers ", bound,
                                "; two levels cannot have fewer here, and holders of partial "
                                "gradients are returned to in one"));
+  if (out.traffic.moved_total > 0 && !plan.matrices().empty() && out.hidden_bytes == 0)
+    out.warnings.push_back(
+        cat("overlap: no exchange can run while matrices are orthogonalized, because ",
+            no_overlap_reason(plan)));
   if (out.balance > kGoodBalance)
     out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
                                " x the proven lower bound, because the matrices are few or "
@@ -131,7 +183,11 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   out.traffic = measure_traffic(plan);
   add_params(plan, out);
   add_chunks(plan, out);
-  if (plan.lower_bound() > 0) out.balance = plan.makespan() / plan.lower_bound();
+  add_overlap(plan, out);
+  if (plan.lower_bound() > 0) {
+    out.balance = plan.makespan() / plan.lower_bound();
+    out.round_robin = round_robin_makespan(plan) / plan.lower_bound();
+  }
   const auto& ranks = out.traffic.ranks;
   out.sent = spread_of(ranks, [](const RankTraffic& r) { return r.sent; });
   out.received = spread_of(ranks, [](const RankTraffic& r) { return r.received; });

@@ -38,7 +38,9 @@ struct PlanReport {
   PlanTraffic traffic;
   double flops = 0, flops_full = 0;  // symmetric products at half cost; in full
   int64_t return_peers = 0, relayed_chunks = 0;
-  double balance = 1;  // makespan / lower bound
+  double balance = 1;        // makespan / lower bound
+  double round_robin = 1;    // the same if owners were assigned in turn, the costliest first
+  int64_t hidden_bytes = 0;  // of moved_total: sent by exchanges that can overlap with products
   Spread sent, received, message_bytes, staged_bytes, state_bytes;
   std::vector<int64_t> scratch, checks;  // bytes of each rank; empty: unknown
   Spread scratch_bytes, check_bytes;

@@ -53,6 +53,7 @@ class Measurement {
 
   void add_chunk(const ChunkSpec& chunk) {
     chunk_ = &chunk;
+    out_.chunks.emplace_back();
     if (chunk.callback_param >= 0) return add_callback(chunk);
     if (chunk.kind == ChunkKind::kSlices) {
       add_slices();
@@ -156,7 +157,7 @@ class Measurement {
   void gather(size_t from, size_t owner, int64_t bytes) {
     add(from, kGatherSend, bytes);
     add(owner, kGatherReceive, bytes);
-    move(from, owner, bytes);
+    move(from, owner, bytes, out_.chunks.back().gather);
   }
 
   /// Adds a message of a return. If the chunk is relayed, the rank forwards it together with the
@@ -166,7 +167,7 @@ class Measurement {
     add(rank, kReturnReceive, bytes);
     if (chunk_->relay > 0) relaying_.push_back(rank);
     returns_[owner] += rank != owner;
-    move(owner, rank, bytes);
+    move(owner, rank, bytes, out_.chunks.back().back);
   }
 
   void send_to(size_t rank, int64_t others) {
@@ -186,7 +187,7 @@ class Measurement {
       for (const int32_t rank : to) {
         const auto mate = static_cast<size_t>(rank);
         add(mate, kReturnReceive, received[i]);
-        move(relaying_[i], mate, received[i]);
+        move(relaying_[i], mate, received[i], out_.chunks.back().back);
         touched_.push_back(mate);
       }
       send_to(relaying_[i], std::ssize(to));
@@ -194,9 +195,10 @@ class Measurement {
     relaying_.clear();
   }
 
-  /// Counts a message between two ranks.
-  void move(size_t from, size_t to, int64_t bytes) {
+  /// Counts a message between two ranks, and adds it to the bytes of its exchange.
+  void move(size_t from, size_t to, int64_t bytes, int64_t& exchange) {
     if (from == to || bytes == 0) return;
+    exchange += bytes;
     ++out_.ranks[from].messages;
     out_.ranks[from].sent += bytes;
     out_.ranks[to].received += bytes;

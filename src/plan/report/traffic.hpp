@@ -19,8 +19,14 @@ struct RankTraffic {
   MemoryPlan memory;
 };
 
+/// Bytes between ranks in the exchanges of a chunk.
+struct ChunkTraffic {
+  int64_t gather = 0, back = 0;
+};
+
 struct PlanTraffic {
   std::vector<RankTraffic> ranks;
+  std::vector<ChunkTraffic> chunks;
   std::vector<int64_t> moved;  // bytes between ranks, by parameter
   int64_t moved_total = 0;
 };

@@ -127,7 +127,8 @@ TEST_CASE("gradient layouts: the norm counts every element of the gradients once
 
 TEST_CASE("gradient layouts: health counts non-finite elements on the ranks that hold the gradient",
           "[unit][grad_layout]") {
-  for (const ReplicaMode replicas : {ReplicaMode::kOnce, ReplicaMode::kEach}) {
+  for (const ReplicaMode replicas :
+       {ReplicaMode::kOnce, ReplicaMode::kEach, ReplicaMode::kEveryRank}) {
     world::Case c = gradients::make(forms()[0], false, 1);
     c.settings.health_every = 1;
     c.settings.replica_mode = replicas;

@@ -21,7 +21,7 @@ TEST_CASE("same bits: every form on any mesh, with any owners and with exchange 
   CHECK(reference.reports[0].planned == kMatrices);
   CHECK(reference.reports[0].orthogonalized == kMatrices);
   const auto all = forms::all();
-  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 3, 3, 2}, 3)) {
+  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 4, 3, 2}, 3)) {
     const forms::Form& form = all[static_cast<size_t>(row[0])];
     const bool by_callback = row[5] == kByCallback;
     // Exchange callbacks require atomic commits and one owner for all replicas.

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
@@ -114,7 +115,35 @@ void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience
       std::move(faults));
 }
 
+/// Returns the number of chunks and the tensors after two steps of matrices of `bytes` each.
+std::pair<int32_t, world::Tensors> chunks_and_bits(const Placement& placement, int window,
+                                                   int64_t side) {
+  world::Case c = world::on_mesh({kRanks});
+  c.steps = 2;
+  c.settings.window = window;
+  for (int i = 0; i < 3 * kRanks; ++i) world::add(c, cat("w", i), {side, side}, {placement});
+  std::atomic<int32_t> chunks = 0;
+  world::on_ranks(kRanks, [&](Comm& comm) {
+    world::Rank rank(c, comm, world::host_device);
+    chunks = static_cast<int32_t>(rank.optimizer().plan().chunks().size());
+  });
+  return {chunks, world::run(c).tensors};
+}
+
 }  // namespace
+
+TEST_CASE("overlap: by default there are as many chunks as are in flight, with the same bits",
+          "[unit][pipeline][bits]") {
+  const int64_t side = 192;  // 72 KiB in bf16, more than PlanOptions::least_part
+  for (const auto kind : {PlacementKind::kShard, PlacementKind::kReplicate}) {
+    const auto alone = chunks_and_bits({kind, 0, 1}, 1, side);
+    const auto default_ = chunks_and_bits({kind, 0, 1}, PlanOptions().window, side);
+    CHECK(alone.first == 1);
+    CHECK(default_.first == 3);  // one matrix for each owner and chunk
+    CHECK((alone.second == default_.second));
+  }
+  CHECK(chunks_and_bits({PlacementKind::kShard, 0, 1}, 3, 64).first == 1);  // 24 KiB for each owner
+}
 
 TEST_CASE("overlap: exchange k + 1 arrives while product k is held, with two chunks in flight",
           "[unit][pipeline][tsan]") {

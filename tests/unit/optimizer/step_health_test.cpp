@@ -306,6 +306,7 @@ TEST_CASE("health: numbers are bitwise identical on every mesh, and steps do not
       f.variant = variant;
       world::Case c = measured(f);
       if (f.scheme == 1) c.settings.replica_mode = ReplicaMode::kEach;
+      if (f.scheme == 5) c.settings.replica_mode = ReplicaMode::kEveryRank;
       INFO(c.describe() << ", variant " << variant);
       const ReportedHealth reported = run_and_report(c);
       CHECK(reported.equal);

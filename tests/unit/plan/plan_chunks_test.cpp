@@ -100,6 +100,52 @@ TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
   for (int i = 0; i < 8; ++i) CHECK(chunks.chunk_of[static_cast<size_t>(i)] / 2 == i % 2);
 }
 
+TEST_CASE("chunks: as many as overlap needs, the matrices allow and are worth their messages",
+          "[unit][plan]") {
+  const struct {
+    int64_t matrices, bytes;  // of owner 0, each; owner 1 has one matrix
+    int window;
+    int64_t least;
+    int32_t chunks;
+  } table[] = {
+      {6, 100, 3, 100, 3},  {6, 100, 3, 200, 3},   {6, 100, 3, 250, 2}, {6, 100, 3, 601, 1},
+      {2, 100, 3, 1, 2},    {1, 100, 3, 1, 1},     {6, 100, 1, 1, 1},   {6, 100, 2, 100, 2},
+      {6, 100, 5, 100, 5},  {6, 100, 9, 100, 6},    // one matrix is the least
+      {40, 100, 3, 100, 5}, {40, 100, 3, 50, 10},   // 8 times the least
+      {400, 100, 3, 1, 16}, {400, 100, 20, 1, 20},  // at most 16, or those in flight
+  };
+  for (const auto& row : table) {
+    std::vector<ChunkItem> items = {{1, 0, 5, row.bytes}};
+    for (int64_t i = 0; i < row.matrices; ++i) items.push_back({0, 0, 5, row.bytes});
+    INFO(row.matrices << " matrices, window " << row.window << ", least " << row.least);
+    const int32_t wanted = chunks_to_overlap(items, row.window, row.least);
+    CHECK(wanted == row.chunks);
+    CHECK(cut_chunks(items, 1 << 20, wanted).chunks == row.chunks);
+    CHECK(cut_chunks(items, 100, wanted).chunks == row.matrices);  // the budget needs more
+  }
+  CHECK(chunks_to_overlap({}, 3, 1) == 1);
+  CHECK(least_part(6400, 1) == 6400);
+  CHECK(least_part(6400, 64) == 6400);
+  CHECK(least_part(6400, 640) == 64000);  // a message to each rank costs 100
+}
+
+TEST_CASE("chunks: more are wanted than the matrices fill, and none is empty",
+          "[unit][plan][property]") {
+  CHECK(rc::check("wanted", [] {
+    std::vector<ChunkItem> items;
+    const int64_t n = pick(1, 40), owners = pick(1, 5), budget = pick(1, 200);
+    for (int64_t i = 0; i < n; ++i)
+      items.push_back({static_cast<int32_t>(pick(0, owners - 1)), 0, pick(1, 50), pick(1, 50)});
+    const auto wanted = static_cast<int32_t>(pick(1, 20));
+    const Chunking chunks = cut_chunks(items, budget, wanted);
+    RC_ASSERT(chunks.chunks <= std::max(wanted, cut_chunks(items, budget).chunks));
+    for (const auto& chunk : uses(items, chunks)) {
+      RC_ASSERT(!chunk.empty());
+      for (const auto& [owner, use] : chunk) RC_ASSERT(use.bytes <= budget || use.items == 1);
+    }
+  }));
+}
+
 TEST_CASE("plan: every matrix is in exactly one chunk, and the chunks list their matrices",
           "[unit][plan][property]") {
   CHECK(rc::check("chunks", [] {

@@ -34,6 +34,7 @@ struct Bad {
 const Bad kBadProblems[] = {
     {{"world"}, [](Problem& p) { p.options.world = 0; }},
     {{"chunk_bytes is 0"}, [](Problem& p) { p.options.chunk_bytes = 0; }},
+    {{"least_part is 0"}, [](Problem& p) { p.options.least_part = 0; }},
     {{"window"}, [](Problem& p) { p.options.window = 0; }},
     {{"max_peers is -1"}, [](Problem& p) { p.options.max_peers = -1; }},
     {{"'w'", "rank 3", "0 to 2"}, [](Problem& p) { p.options.world = 3; }},

@@ -165,6 +165,43 @@ TEST_CASE("describe: the text has a row for every parameter, chunk and rank", "[
   CHECK(plan.describe(1).find("... 3 more\n") != std::string::npos);  // parameters, ranks
 }
 
+TEST_CASE("report: round-robin owners for comparison, computed by hand", "[unit][plan]") {
+  // Largest first: rank 0 has the first and the third, rank 1 the second; the planner puts the two
+  // smaller ones together.
+  Problem p;
+  const auto on = mesh({2});
+  for (const auto& [name, side] : {std::pair("a", 640), {"b", 512}, {"c", 512}})
+    plan_case::add(p, muon(name, on, {side, side}));
+  const Plan plan(p);
+  const auto cost = [&](size_t m) { return plan.matrices()[m].cost; };
+  CHECK(plan.makespan() == std::max(cost(0), 2 * cost(1)));
+  CHECK(report_on(plan).round_robin == (cost(0) + cost(2)) / plan.lower_bound());
+  CHECK(plan.describe().find("of round-robin owners ") != std::string::npos);
+}
+
+TEST_CASE("report: the traffic that overlaps with products", "[unit][plan]") {
+  // Six 192 x 192 matrices, three for each of two ranks, in one, two or three chunks: half of each
+  // matrix is sent each way, in bf16. The first gather and the last return stay.
+  Problem p;
+  const auto on = mesh({2});
+  for (const char* name : {"a", "b", "c", "d", "e", "f"})
+    plan_case::add(p, muon(name, on, {192, 192}));
+  const int64_t exchange = 2 * 192 * 192;  // 2 matrices, halves, 2 bytes
+  const struct {
+    int window;
+    int64_t hidden;  // exchanges of six
+    int warnings;
+  } table[] = {{1, 0, 1}, {2, 3, 0}, {3, 4, 0}, {64, 4, 0}};
+  for (const auto& row : table) {
+    p.options.window = row.window;
+    const PlanReport report = report_on(Plan(p));
+    INFO("window " << row.window << ": " << report.hidden_bytes);
+    CHECK(report.traffic.moved_total == 6 * exchange);
+    CHECK(report.hidden_bytes == row.hidden * exchange);
+    CHECK(std::ssize(report.warnings) == row.warnings);
+  }
+}
+
 TEST_CASE("describe: JSON is well formed and agrees with the plan", "[unit][plan]") {
   Problem p = example();
   p.params[0].name = "quote \" back \\ tab \t";
@@ -202,6 +239,7 @@ TEST_CASE("plan: the hash covers everything that must be equal on all ranks", "[
       [](Problem& p) { p.options.transport_dtype = DType::kF32; },
       [](Problem& p) { p.options.chunk_bytes += 1; },
       [](Problem& p) { p.options.window += 1; },
+      [](Problem& p) { p.options.least_part += 1; },
       [](Problem& p) { p.options.commit = CommitMode::kEager; },
       [](Problem& p) { p.params[0].name += "r"; },
       [](Problem& p) { p.params[0].dtype = DType::kBF16; },

@@ -146,7 +146,7 @@ TEST_CASE("same bits: returns in two levels, and ReplicaMode::kEach", "[bits][re
         Row{{2, 2, 2}, {kR, kS, kR}, 3, 4}, Row{{8}, {kR}, 3, 8}, Row{{3, 2}, {kR, kS}, 2, 3},
         Row{{16}, {kR}, 3, 16}, Row{{8, 2}, {kR, kS}, 7, 8}, Row{{2, 4, 2}, {kR, kR, kS}, 4, 8}}) {
     for (const ReplicaMode replicas :
-         {ReplicaMode::kOnce, ReplicaMode::kEach, ReplicaMode::kAuto}) {
+         {ReplicaMode::kOnce, ReplicaMode::kEach, ReplicaMode::kAuto, ReplicaMode::kEveryRank}) {
       const world::Case c = make(row, replicas, turn++);
       INFO(c.describe() << " max_peers " << row.bound << " replicas "
                         << static_cast<int>(replicas));
@@ -156,6 +156,7 @@ TEST_CASE("same bits: returns in two levels, and ReplicaMode::kEach", "[bits][re
         CHECK(r.orthogonalized == r.planned);
         if (replicas == ReplicaMode::kOnce) CHECK(r.planned == kMatrices);
         if (replicas == ReplicaMode::kEach) CHECK(r.planned == kMatrices * row.replicas);
+        if (replicas == ReplicaMode::kEveryRank) CHECK(r.planned == kMatrices * c.world);
       }
     }
   }

@@ -94,7 +94,7 @@ TEST_CASE("checkpoint: the same for every form of layout, stacks and parts, with
   for (size_t i = 0; i < all.size(); i += kEach) {
     check_moved(
         made(all[i], i % 2 ? ReplicaMode::kEach : ReplicaMode::kOnce),
-        made(all[(i * 7 + 4) % all.size()], i % 3 ? ReplicaMode::kOnce : ReplicaMode::kEach),
+        made(all[(i * 7 + 4) % all.size()], i % 3 ? ReplicaMode::kOnce : ReplicaMode::kEveryRank),
         expected);
   }
 }

@@ -27,6 +27,8 @@ constexpr double kRate = 0.02;
 struct Arguments {
   int ranks = 0, warmup = 2, iters = 10, threads = 1;
   std::string shapes = "512x512x4,2048x512x2", mesh, commit = "atomic", check = "shapes";
+  std::vector<std::string> strategies = {"owners"};
+  ThreadLink link;
   int64_t chunk_bytes = 0;
   RunDevice where;
   bool json = false;
@@ -53,12 +55,19 @@ std::vector<Group> groups_of(const std::vector<ModelTensor>& tensors) {
 /// By tensor: the values after the first step on a single rank.
 using Truth = std::map<std::string, WholeTensor>;
 
-RunSettings settings_of(const Arguments& a) {
+constexpr int64_t kOneChunk = int64_t{1} << 50;  // bytes
+
+RunSettings settings_of(const Arguments& a, const std::string& strategy = "owners") {
   RunSettings out;
   out.numerics = {"", MUONRT_DTYPE_F32, MUONRT_DTYPE_F32, MUONRT_DTYPE_BF16, 0};
   out.commit = a.commit == "eager" ? MUONRT_COMMIT_EAGER : MUONRT_COMMIT_ATOMIC;
   out.threads = a.threads;
   out.chunk_bytes = a.chunk_bytes;
+  if (strategy == "one-chunk") {
+    out.chunk_bytes = kOneChunk;
+    out.window = 1;
+  }
+  if (strategy == "all-gather") out.replica_mode = MUONRT_REPLICA_MODE_EVERY_RANK;
   out.aligned = true;
   out.where = a.where;
   return out;
@@ -124,11 +133,11 @@ double full_flops(const ModelTensor& t) {
 }
 
 Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const Group& group,
-                 const Truth& truth, Progress& progress) {
+                 const std::string& strategy, const Truth& truth, Progress& progress) {
   std::vector<TensorLayout> layouts;
-  for (size_t t = 0; t < group.tensors.size(); ++t)
+  for (size_t t = 0; t < group.tensors.size() && strategy != "one-rank"; ++t)
     layouts.emplace_back(words, group.tensors[t], t);
-  Sharded sharded(comm, group.tensors, layouts, settings_of(a));
+  Sharded sharded(comm, group.tensors, layouts, settings_of(a, strategy));
   sharded.fill_gradients(0);
   Counts mine;
   Measured out;
@@ -144,7 +153,7 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
     }
     mine.sent = report.bytes_sent;
     const std::string at = i < 0 ? "warm-up" : fmt::format("{} of {}", i + 1, a.iters);
-    progress.show(fmt::format("bench step {}: {}", group.name, at));
+    progress.show(fmt::format("bench step {} {}: {}", group.name, strategy, at));
     if (i < 0) continue;
     const Sample sample = {report.seconds,         report.local_seconds,    report.gemm_seconds,
                            report.exposed_seconds, report.exchange_seconds, report.enqueue_seconds};
@@ -177,22 +186,36 @@ std::vector<Table::Column> columns() {
     return Table::Column{key, head, Table::Align::kRight, 9};
   };
   return joined<Table::Column>(
-      {{{"shape", "shape", Table::Align::kLeft, 12}, {"tensors", "tensors"}},
+      {{{"shape", "shape", Table::Align::kLeft, 12},
+        {"tensors", "tensors"},
+        {"strategy", "strategy", Table::Align::kLeft, 10}},
        range_columns(),
        {number("local_ms", "local"), number("gemm_ms", "gemm"), number("exposed_ms", "exposed"),
         number("exchange_ms", "exchange"), number("enqueue_ms", "enqueue"),
-        number("gflops", "GFLOP/s"), number("sent_bytes", "sent"),
+        number("local_percent", "local %"), number("gemm_percent", "gemm %"),
+        number("exposed_percent", "exposed %"), number("gflops", "GFLOP/s"),
+        number("rank_gflops", "of a rank"), number("times_first", "x first"),
+        number("exposed_times_first", "x exposed"), number("sent_bytes", "sent"),
         number("memory_bytes", "memory")}});
 }
 
-void add_row(BenchReport& report, const Group& group, const Measured& m) {
+/// @param first  of the first strategy.
+void add_row(BenchReport& report, const Group& group, const std::string& strategy, int ranks,
+             const Measured& first, const Measured& m) {
+  const auto exposed = [](const Measured& of) { return median_of(of.mean[kExposed]); };
   std::vector<Cell> parts;
   for (const Part part : {kLocal, kGemm, kExposed, kExchange, kEnqueue})
     parts.push_back(cell::number(median_of(m.mean[part]), 2));
-  report.add(joined<Cell>({{cell::word(group.name), cell::count(std::ssize(group.tensors))},
+  for (const Part part : {kLocal, kGemm, kExposed})
+    parts.push_back(cell::number(100 * median_of(m.mean[part]) / median_of(m.mean[kStep]), 1));
+  const double gflops = m.flops / median_of(m.step) * 1e-6;
+  report.add(joined<Cell>({{cell::word(group.name), cell::count(std::ssize(group.tensors)),
+                            cell::word(strategy)},
                            range_cells(m.step),
                            parts,
-                           {cell::number(m.flops / median_of(m.step) * 1e-6, 1),
+                           {cell::number(gflops, 1), cell::number(gflops / ranks, 1),
+                            cell::number(median_of(m.step) / median_of(first.step), 2),
+                            cell::number(exposed(first) > 0 ? exposed(m) / exposed(first) : 0, 2),
                             cell::bytes(m.counts.sent), cell::bytes(m.counts.memory)}}),
              m.counts.wrong);
 }
@@ -205,7 +228,8 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
       comm.size(), words.mesh, a.threads, a.commit, a.warmup, a.iters);
   report.notes =
       "ms: of the slowest rank; local (packs, unpacks, commits) to enqueue: mean over ranks;\n"
-      "exposed: the rest, waiting for exchanges; GFLOP/s: of all ranks, all products in full;\n"
+      "exposed: the rest, waiting for exchanges; %: of the mean step; GFLOP/s: of all ranks, all\n"
+      "products in full; x first, x exposed: median and exposed divided by the first strategy's;\n"
       "sent, memory: of the rank with most; #wrong: elements that differ from those of one rank";
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
@@ -214,12 +238,29 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
                    {"threads", fmt::format("{}", a.threads)},
                    {"commit", json_text(a.commit)},
                    {"warmup", fmt::format("{}", a.warmup)},
-                   {"iters", fmt::format("{}", a.iters)}};
+                   {"iters", fmt::format("{}", a.iters)},
+                   {"link_bytes_per_second", fmt::format("{}", a.link.bytes_per_second)},
+                   {"link_message_seconds", fmt::format("{}", a.link.message_seconds)}};
   Progress progress(comm.rank() == 0);
   for (const Group& group : groups) {
-    const Measured m = measure(comm, a, words, group, truth, progress);
-    progress.clear();
-    add_row(report, group, m);
+    Measured first;
+    for (const std::string& strategy : a.strategies) {
+      const bool alone = strategy == "one-rank";
+      Measured m;
+      if (!alone) m = measure(comm, a, words, group, strategy, truth, progress);
+      if (alone && comm.rank() == 0) {
+        Comm self = Comm::self();
+        on_device(self, a.where, [&](Comm& one) {
+          m = measure(one, a, words, group, strategy, truth, progress);
+          return 0;
+        });
+      }
+      comm.barrier();
+      progress.clear();
+      if (comm.rank() != 0) continue;
+      if (first.step.empty()) first = m;
+      add_row(report, group, strategy, alone ? 1 : comm.size(), first, m);
+    }
   }
   return report.finish();
 }
@@ -229,10 +270,13 @@ int run(const Arguments& a) {
   const std::vector<Group> groups = groups_of(model_tensors(a.shapes));
   const Truth truth = make_truth(a, groups);
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
-  return launch(ranks, a.where.timeout, [&](Comm& comm) {
-    return on_device(comm, a.where,
-                     [&](Comm& between) { return bench(between, a, groups, truth); });
-  });
+  return launch(
+      ranks, a.where.timeout,
+      [&](Comm& comm) {
+        return on_device(comm, a.where,
+                         [&](Comm& between) { return bench(between, a, groups, truth); });
+      },
+      a.link);
 }
 
 }  // namespace
@@ -253,6 +297,22 @@ void add_bench_step(CLI::App& bench, Work& work) {
   with_default(*command, "--threads", a->threads, "compute threads of a rank", CLI::Range(1, 256));
   with_default(*command, "--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)",
                nonnegative());
+  command
+      ->add_option("--strategy", a->strategies,
+                   "measured one after the other; owners: muonrt's default; one-chunk: without "
+                   "overlap; all-gather: every rank gathers and orthogonalizes every matrix; "
+                   "one-rank: without other ranks")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"owners", "one-chunk", "all-gather", "one-rank"}))
+      ->capture_default_str();
+  command
+      ->add_option("--link-bytes", a->link.bytes_per_second,
+                   "bytes/s that a rank receives from other threads (0: as fast as memory)")
+      ->check(nonnegative());
+  command
+      ->add_option("--link-message-seconds", a->link.message_seconds,
+                   "seconds of a message between threads in addition to its bytes")
+      ->check(nonnegative());
   with_default(*command, "--commit", a->commit, "atomic or eager",
                CLI::IsMember({"atomic", "eager"}));
   with_default(*command, "--check", a->check,

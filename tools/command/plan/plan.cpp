@@ -56,8 +56,10 @@ int run(const Arguments& a) {
   options.transport_dtype = a.transport_dtype == "f32" ? DType::kF32 : DType::kBF16;
   if (a.replica_mode == "each") options.replica_mode = ReplicaMode::kEach;
   if (a.replica_mode == "auto") options.replica_mode = ReplicaMode::kAuto;
+  if (a.replica_mode == "every_rank") options.replica_mode = ReplicaMode::kEveryRank;
   options.max_peers = a.max_peers;
   options.rates = rates_of(a, a.device == "cuda" ? kGpuRates : MachineRates());
+  if (settings.device == DeviceKind::kCuda) options.least_part = kGpuLeastPart;
   const double start = now();
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
   const double seconds = now() - start;
@@ -133,8 +135,9 @@ void add_settings(CLI::App* command, Arguments& a) {
   with_default(
       *command, "--replica-mode", a.replica_mode,
       "once: a replicated matrix is orthogonalized once for all replicas; each: once in every "
-      "replica; auto: the cheaper of the two by a cost model, which is printed",
-      CLI::IsMember({"once", "each", "auto"}));
+      "replica; auto: the cheaper of the two by a cost model, which is printed; every_rank: every "
+      "rank gathers and orthogonalizes every matrix",
+      CLI::IsMember({"once", "each", "auto", "every_rank"}));
   with_default(*command, "--transport-dtype", a.transport_dtype, "bf16 or f32",
                CLI::IsMember({"bf16", "f32"}));
 }

@@ -144,6 +144,7 @@ void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors
   o.tuning.window = settings_.window;
   o.tuning.chunk_bytes = settings_.chunk_bytes;
   o.tuning.commit = settings_.commit;
+  o.tuning.replica_mode = settings_.replica_mode;
   o.debug.poison = settings_.poison;
   set_device(o, settings_.where, rank_);
   optimizer_ = std::make_unique<Optimizer>(

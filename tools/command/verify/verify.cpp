@@ -30,6 +30,7 @@ struct Arguments {
 /// The result of one case on one rank; `total` combines the ranks.
 struct Found {
   int64_t elements = 0, wrong = 0, bits = 0;
+  int64_t gathered = 0;         // bits, if every rank gathers every matrix
   double error = 0, ratio = 0;  // largest, absolute and as a share of the tolerance
   double seconds = 0;
 };
@@ -100,6 +101,12 @@ Found run_case(Comm& comm, const VerifyCase& c, const std::vector<ModelTensor>& 
     compare(sharded, t, truth.expected[t], found);
     found.bits += sharded.wrong_bits(t, truth.alone[t]);
   }
+  RunSettings settings = c.run;
+  settings.replica_mode = MUONRT_REPLICA_MODE_EVERY_RANK;
+  Sharded gathered(comm, tensors, layouts, settings);
+  for (int step = 0; step < steps; ++step) gathered.step(step, kRate);
+  for (size_t t = 0; t < tensors.size(); ++t)
+    found.gathered += gathered.wrong_bits(t, truth.alone[t]);
   return found;
 }
 
@@ -111,6 +118,7 @@ Found total(Comm& comm, const Found& mine) {
     out.elements += f.elements;
     out.wrong += f.wrong;
     out.bits += f.bits;
+    out.gathered += f.gathered;
     out.seconds = std::max(out.seconds, f.seconds);
     if (!(f.error <= out.error)) out.error = f.error;
     if (!(f.ratio <= out.ratio)) out.ratio = f.ratio;
@@ -136,6 +144,7 @@ Table make_table(const std::vector<VerifyCase>& cases) {
                 {"of_tolerance", "of tol.", Table::Align::kRight, 7},
                 {"wrong", "#wrong"},
                 {"wrong_bits", "#bits"},
+                {"gathered_wrong_bits", "#gather"},
                 {"step_ms", "step ms", Table::Align::kRight, 7}});
 }
 
@@ -144,7 +153,7 @@ void add_row(Table& table, const VerifyCase& c, const Found& f) {
              cell::word(c.run.commit == MUONRT_COMMIT_EAGER ? "eager" : "atomic"),
              cell::count(c.run.window), cell::bytes(c.run.chunk_bytes), cell::count(f.elements),
              cell::scientific(f.error), cell::number(f.ratio, 3), cell::count(f.wrong),
-             cell::count(f.bits), cell::number(f.seconds * 1e3, 1)});
+             cell::count(f.bits), cell::count(f.gathered), cell::number(f.seconds * 1e3, 1)});
 }
 
 constexpr const char* kColumns =
@@ -153,7 +162,8 @@ constexpr const char* kColumns =
     "tolerance (tol.) that follows from the dtypes; #bits: elements whose bytes differ from those "
     "of "
     "a\n"
-    "single rank. Messages, scratch and the space around every shard are NaN before each step.\n";
+    "single rank; #gather: the same if every rank gathers and orthogonalizes every matrix.\n"
+    "Messages, scratch and the space around every shard are NaN before each step.\n";
 
 /// Runs all cases on one rank.
 int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tensors,
@@ -184,7 +194,7 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
     }
     const Found f = total(comm, mine);
     wrong += f.wrong;
-    bits += f.bits;
+    bits += f.bits + f.gathered;
     add_row(table, c, f);
     if (talk) fmt::print("{}", table.row(i));
     std::fflush(stdout);

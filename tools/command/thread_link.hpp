@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+
+#include "muonrt/comm.h"
+
+namespace muonrt::tool {
+
+/// A network whose speed is stated: the delay of each message between ranks that are threads. A
+/// rank receives one message after the other.
+struct ThreadLink {
+  double bytes_per_second = 0, message_seconds = 0;  // 0: no delay
+  bool given() const { return bytes_per_second > 0 || message_seconds > 0; }
+};
+
+struct DestroyThreadGroup {
+  void operator()(muonrt_thread_group_t* group) const { muonrt_thread_group_destroy(group); }
+};
+using ThreadGroupHandle = std::unique_ptr<muonrt_thread_group_t, DestroyThreadGroup>;
+
+/// Creates a group of threads that are ranks.
+ThreadGroupHandle make_thread_group(int ranks, const ThreadLink& link);
+
+}  // namespace muonrt::tool
