@@ -26,7 +26,8 @@ int64_t buffer_bytes(const Plan& plan, int64_t numel) {
   return round_up(bytes, kMessageAlignment);
 }
 
-/// Returns the blocks of matrix `id` in a tensor in which its matrix of the stack is number `index`.
+/// Returns the blocks of matrix `id` in a tensor in which its matrix of the stack is number
+/// `index`.
 std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id, int64_t index) {
   const Matrix& m = context.matrix(id);
   const ParamSpec& spec = spec_of(context.plan, m.param);
@@ -105,8 +106,7 @@ void add_callback_chunk(const ExchangeContext& context, int rank, const ChunkSpe
       });
   chunk.return_blocks = chunk.gather_blocks;
   chunk.return_matrix_blocks = chunk.gather_matrix_blocks;
-  chunk.gather_send_bytes = chunk.return_receive_bytes =
-      local + chunk.callbacks.back().local_bytes;
+  chunk.gather_send_bytes = chunk.return_receive_bytes = local + chunk.callbacks.back().local_bytes;
   chunk.gather_receive_bytes = chunk.return_send_bytes = full;
 }
 

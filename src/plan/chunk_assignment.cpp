@@ -152,8 +152,7 @@ void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids)
       m.chunk = static_cast<int32_t>(chunk);
       next[static_cast<size_t>(m.owner)] = chunk + 1;
     }
-    chunks_[chunk].bytes +=
-        callback_owner_bytes(*this, {ids.data() + first, ids.data() + end});
+    chunks_[chunk].bytes += callback_owner_bytes(*this, {ids.data() + first, ids.data() + end});
   }
 }
 

@@ -53,8 +53,8 @@ void check_param(const ParamSpec& spec, size_t index) {
       "); reduce them to the layout of the parameter, or leave the functions out");
   const auto has_none = [](int32_t owner) { return owner < 0; };
   MUONRT_REQUIRE(
-      !spec.by_callback || (spec.owners.empty() ? spec.owner >= 0
-                                                : std::ranges::none_of(spec.owners, has_none)),
+      !spec.by_callback ||
+          (spec.owners.empty() ? spec.owner >= 0 : std::ranges::none_of(spec.owners, has_none)),
       Status::kInvalidArgument, "param '", spec.name,
       "': the caller's functions transfer it, but it has no owner; set its owner");
   MUONRT_REQUIRE(

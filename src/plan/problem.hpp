@@ -100,7 +100,7 @@ struct PlanOptions {
   CommitMode commit = CommitMode::kAtomic;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
   MachineRates rates;
-  int max_peers = 0;  // peers of a rank in one exchange of a return, >= 0; 0: kMaxPeers
+  int max_peers = 0;    // peers of a rank in one exchange of a return, >= 0; 0: kMaxPeers
   bool serial = false;  // one parameter by callback in each chunk, instead of one of each owner
 };
 

@@ -19,10 +19,11 @@ std::vector<int32_t> holders_of_param(const Layout& layout, int world) {
 /// The first matrix of a stack whose owner is not a rank, if there are several owners.
 void require_ranks(const std::string& who, const std::vector<int32_t>& owners, int world) {
   for (size_t i = 0; i < owners.size(); ++i) {
-    MUONRT_REQUIRE(owners[i] >= 0 && owners[i] < world, Status::kInvalidArgument, who,
-                   ": assign gave owner ", owners[i],
-                   owners.size() > 1 ? cat(" for matrix ", i) : std::string(), " (a rank, 0 to ",
-                   world - 1, "); name one for every Muon parameter");
+    MUONRT_REQUIRE(owners[i] >= 0 && owners[i]<world, Status::kInvalidArgument, who,
+                                               ": assign gave owner ", owners[i], owners.size()> 1
+                       ? cat(" for matrix ", i)
+                       : std::string(),
+                   " (a rank, 0 to ", world - 1, "); name one for every Muon parameter");
   }
 }
 

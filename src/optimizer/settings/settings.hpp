@@ -133,9 +133,9 @@ struct ParamSettings {
   float* master = nullptr;
   int owner = -1;
   std::vector<int32_t> owners;  // by matrix of a stack, instead of `owner`; empty: none
-  int32_t priority = 0;     // parameters with lower numbers are exchanged first
-  View view = View::kNone;  // applied already: `layout` is 2-D, or 3-D for kStack
-  bool transposed = false;  // true: stored as inputs x outputs
+  int32_t priority = 0;         // parameters with lower numbers are exchanged first
+  View view = View::kNone;      // applied already: `layout` is 2-D, or 3-D for kStack
+  bool transposed = false;      // true: stored as inputs x outputs
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
   NormuonAxis normuon_axis = NormuonAxis::kOff;

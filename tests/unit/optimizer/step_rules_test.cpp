@@ -125,6 +125,139 @@ TEST_CASE("step rules: a gradient that is not read in this step may be missing",
 
 namespace {
 
+/// The bytes that a rank sends in each step, and the weights after the last one.
+struct Sent {
+  std::vector<int64_t> bytes;
+  world::Tensors tensors;
+};
+
+Sent sent_by(const world::Case& c) {
+  Sent out;
+  const world::Outcome outcome = world::run(c);
+  for (const StepReport& report : outcome.reports) out.bytes.push_back(report.bytes_sent);
+  out.tensors = outcome.tensors;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("update_every: parameters that rest exchange nothing", "[unit][optimizer][rules]") {
+  const Placement p{PlacementKind::kPartial, 0, 1}, r{PlacementKind::kReplicate, 0, 1},
+      s0{PlacementKind::kShard, 0, 1};
+  const std::tuple<const char*, std::vector<Placement>, std::vector<Placement>> rows[] = {
+      {"reduced gradients", {r, s0}, {}},
+      {"partial gradients", {p, r}, {}},
+      {"partial gradients of shards", {p, s0}, {}},
+      {"another layout of the gradient", {r, s0}, {p, r}}};
+  for (const auto& [name, placements, grad_placements] : rows) {
+    for (const auto& [window, commit] :
+         {std::pair{3, CommitMode::kAtomic}, {1, CommitMode::kAtomic}, {2, CommitMode::kEager}}) {
+      INFO(name << ", window " << window << ", commit " << static_cast<int>(commit));
+      const auto make = [&, &placements = placements, &grad_placements = grad_placements](
+                            int every, bool matrix, bool embedding) {
+        world::Case c = world::on_mesh({2, 2});
+        c.steps = 6;
+        c.settings.window = window;
+        c.settings.commit = commit;
+        c.settings.chunk_bytes = 64;  // several chunks
+        c.settings.poison = true;
+        c.settings.groups = world::default_groups();
+        c.settings.groups[1].update_every = every;
+        c.params = {world::matrix("nothing to send", {6}, {r, r})};
+        c.params[0].role = Role::kAdamW;
+        if (embedding) {
+          c.params.push_back(world::matrix("embedding", {64, 32}, placements));
+          c.params.back().role = Role::kAdamW;
+          c.params.back().grad_placements = grad_placements;
+          const auto partial = [](const Placement& of) {
+            return of.kind == PlacementKind::kPartial;
+          };
+          if (std::ranges::any_of(placements, partial) ||
+              std::ranges::any_of(grad_placements, partial))
+            c.params.back().partial_grads = 2;
+        }
+        if (matrix) c.params.push_back(world::matrix("matrix", {24, 60}, {r, s0}));
+        return c;
+      };
+      const std::vector<int64_t> none = sent_by(make(1, false, false)).bytes;
+      const std::vector<int64_t> matrix = sent_by(make(1, true, false)).bytes;
+      const std::vector<int64_t> always = sent_by(make(1, false, true)).bytes;
+      const bool exchanges = std::string(name) != "reduced gradients";
+      for (const int every : {2, 3}) {
+        const Sent alone = sent_by(make(every, false, true)),
+                   mixed = sent_by(make(every, true, true));
+        for (size_t step = 0; step < alone.bytes.size(); ++step) {
+          INFO("update_every " << every << ", step " << step);
+          const bool moves = static_cast<int>(step + 1) % every == 0;
+          CHECK(alone.bytes[step] == (moves ? always : none)[step]);
+          CHECK(mixed.bytes[step] == matrix[step] + (moves ? always[step] - none[step] : 0));
+          CHECK((always[step] > none[step]) == exchanges);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("update_every: step numbers that differ between ranks return MISMATCH",
+          "[unit][optimizer][rules]") {
+  world::Case c = world::on_mesh({3});
+  c.params = {world::matrix("embedding", {12, 8}, {{PlacementKind::kPartial, 0, 1}})};
+  c.params[0].role = Role::kAdamW;
+  c.params[0].partial_grads = 3;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[1].update_every = 2;
+  const auto ends = world::on_each(c, [](world::Rank& rank, Comm& comm) {
+    StepReport report;
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
+    if (comm.rank() == 2) rank.optimizer().set_steps(4);
+    const world::Ended end = world::attempt(rank, 1);
+    rank.optimizer().set_steps(1);
+    RANK_CHECK(rank.step(1, report) == Status::kOk && report.step == 2);
+    return end;
+  });
+  for (const world::Ended& end : ends) {
+    CHECK(end.status == Status::kMismatch);
+    CHECK(end.unchanged);
+    for (const char* words : {"committed steps is 4 on rank 2", "1 on rank 0", "update_every 2"})
+      CHECK_THAT(end.message, Catch::Contains(words));
+  }
+}
+
+TEST_CASE("normuon: a single row or column is left alone on every axis",
+          "[unit][optimizer][normuon]") {
+  const auto after = [](NormuonAxis axis, std::vector<int64_t> shape, bool transposed, bool part) {
+    world::Case c = world::on_mesh({2});
+    c.steps = 3;
+    c.settings.groups = world::default_groups();
+    c.settings.groups[0].normuon_axis = axis;
+    c.params = {world::matrix("gate", shape, {{PlacementKind::kShard, 0, 1}})};
+    c.params[0].transposed = transposed;
+    if (shape.size() == 3) c.params[0].view = View::kStack;
+    if (part)  // the rest of the matrix has several rows and columns
+      c.params[0].parts = {{"line", {{0, 1}}, whole(12)}, {"line", {{1, 2}}, whole(12)}};
+    world::on_each(c, [&](world::Rank& rank, Comm&) {
+      RANK_CHECK_THROWS_AS(rank.state(0, StateKind::kNormuon), Error);
+    });
+    return world::run(c).tensors;
+  };
+  for (const std::vector<int64_t>& shape : std::initializer_list<std::vector<int64_t>>{
+           {1, 12}, {12, 1}, {4, 1, 12}, {4, 12, 1}, {2, 12}}) {
+    for (const bool transposed : {false, true}) {
+      const bool part = shape[0] == 2;
+      if (part && transposed) continue;
+      const world::Tensors off = after(NormuonAxis::kOff, shape, transposed, part);
+      for (const NormuonAxis axis :
+           {NormuonAxis::kRows, NormuonAxis::kColumns, NormuonAxis::kLonger}) {
+        INFO("axis " << static_cast<int>(axis) << ", shape " << cat(shape) << ", transposed "
+                     << transposed);
+        CHECK((after(axis, shape, transposed, part) == off));
+      }
+    }
+  }
+}
+
+namespace {
+
 /// A matrix with one moment of NorMuon for each of its rows.
 world::Case with_moments(std::vector<int64_t> mesh, std::vector<int64_t> shape) {
   world::Case c = world::on_mesh(std::move(mesh));
