@@ -120,7 +120,6 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device, Mirror* mi
           param.data = mirror_ ? far_data_[i] : data_[i].data();
           param.grad = mirror_ ? far_grads_[i] : grads_[i].data();
           param.owner = p.owner;
-          param.owners = p.owners;
           param.master_kind = p.master_kind;
           param.lr_factor = p.lr_factor;
           param.priority = p.priority;

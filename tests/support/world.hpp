@@ -34,7 +34,6 @@ struct Param {
   bool transposed = false;
   std::vector<muonrt::PartSettings> parts;
   int owner = -1;
-  std::vector<int32_t> owners;
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
   double lr_factor = 1.0;
   int32_t priority = 0;

@@ -218,10 +218,11 @@ TEST_CASE("functions: every matrix of a stack that is cut over experts has its o
     CHECK(world::run(c).tensors == expected);
   };
   SECTION("set in the parameter") {
-    c.params[0].owners = kOfHolders;
-    check(kOfHolders);
-    c.params[0].owners = {0, -1, 1, -1, 2, -1, 3, -1};  // the plan chooses, and only holders
-    check(kOfHolders);
+    // With -1 the plan chooses, and only holders.
+    for (const std::vector<int32_t>& owners : {kOfHolders, {0, -1, 1, -1, 2, -1, 3, -1}}) {
+      c.adjust = [&](OptimizerSettings& s, int) { s.params[0].owners = owners; };
+      check(kOfHolders);
+    }
   }
   SECTION("assigned, with the built-in exchanges") {
     c.adjust = [&](OptimizerSettings& s, int) {
@@ -266,8 +267,8 @@ TEST_CASE("functions: owners of a stack that are invalid are rejected, and named
   for (const auto& [owners, assign, words] : rows) {
     INFO(words);
     world::Case c = experts();
-    c.params[0].owners = owners;
-    c.adjust = [assign = assign](OptimizerSettings& s, int) {
+    c.adjust = [assign = assign, owners = owners](OptimizerSettings& s, int) {
+      s.params[0].owners = owners;
       if (!assign) return;
       s.assign_owner = [assign](int64_t param, const auto&, const auto&, int32_t* owner) {
         if (param == 0)
@@ -282,10 +283,9 @@ TEST_CASE("functions: owners of a stack that are invalid are rejected, and named
     CHECK_THAT(end.message, Contains("'experts'") && Contains(words));
   }
   world::Case c = experts();
-  c.params[1].owner = 2;
-  c.params[1].owners = {2};
+  c.adjust = [](OptimizerSettings& s, int) { s.params[1].owner = 2, s.params[1].owners = {2}; };
   CHECK_THAT(creation(c).message, Contains("'dense'") && Contains("owner is 2, and owners"));
-  c.params[1].owner = -1;
+  c.adjust = [](OptimizerSettings& s, int) { s.params[1].owners = {2}; };
   c.params[1].role = Role::kAdamW;
   CHECK_THAT(creation(c).message, Contains("'dense'") && Contains("AdamW parameters have no"));
 }
