@@ -71,8 +71,8 @@ typedef struct muonrt_assign_info {
  * the communicator, in the same order, one at a time on each rank. With `async_parallelism` the
  * calls are grouped in rounds, so that all owners work at once: round 0 has the first parameter of
  * every owner, round 1 the second one, and so on. A round calls `gather` for all its parameters, in
- * their order, before it calls `redistribute` for the first one. Without it, a round has one
- * parameter.
+ * their order, before it calls `redistribute` for the first one. Parameters with a lower `priority`
+ * are in earlier rounds. Without `async_parallelism` a round has one parameter.
  *   - `local` is this rank's shard as it was registered: row-major, contiguous, in the transport
  *     dtype; NULL if the shard is empty.
  *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
