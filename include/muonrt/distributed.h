@@ -34,6 +34,18 @@ typedef struct muonrt_assign_info {
 
   /** Number of ranks of the communicator. */
   int32_t world;
+
+  /** Number of matrices: the size of the stack, else 1. */
+  int64_t n_matrices;
+
+  /** The ranks that hold a part of each matrix, ascending, one matrix after the other. */
+  const int32_t* matrix_holders;
+
+  /**
+   * `n_matrices` + 1 indices: the ranks of matrix i are `matrix_holders[begin]` to
+   * `matrix_holders[end - 1]` with `begin = matrix_begins[i]` and `end = matrix_begins[i + 1]`.
+   */
+  const int64_t* matrix_begins;
 } muonrt_assign_info_t;
 
 /**
@@ -44,17 +56,29 @@ typedef struct muonrt_assign_info {
  * functions are possible; any other one is rejected with MUONRT_ERROR_INVALID_ARGUMENT:
  *   - None: only `async_parallelism` and `prefetch_count` have an effect.
  *   - Only `assign`: it selects the owners, and muonrt exchanges the data.
- *   - `assign`, `gather` and `redistribute`: the functions also exchange the data. If the commit
- *     mode is not MUONRT_COMMIT_ATOMIC, or if the gradient of a Muon parameter is partial or has
- *     its own layout, muonrt_optimizer_create() returns MUONRT_ERROR_NOT_SUPPORTED.
+ *   - `assign`, `gather` and `redistribute`: the functions also exchange the data.
+ *
+ * The functions cannot be combined with two settings; muonrt_optimizer_create() returns
+ * MUONRT_ERROR_NOT_SUPPORTED for them:
+ *   - MUONRT_COMMIT_EAGER, because the first parameters would be committed before the functions are
+ *     called for the last ones, so an error of a function could not be undone.
+ *   - A gradient of a Muon parameter that is partial or has its own layout, because `gather` fills
+ *     one tensor from shards. The sum of partial gradients has a fixed order in muonrt, on which
+ *     the bits depend, and needs one tensor for each of them.
  *
  * @par Calls of gather and redistribute
- * In every step muonrt calls both for each Muon parameter, on every rank of the communicator, in
- * the same order (that of the parameters), one at a time on each rank.
+ * In every step muonrt calls both for each Muon parameter and each of its owners, on every rank of
+ * the communicator, in the same order, one at a time on each rank. With `async_parallelism` the
+ * calls are grouped in rounds, so that all owners work at once: round 0 has the first parameter of
+ * every owner, round 1 the second one, and so on. A round calls `gather` for all its parameters, in
+ * their order, before it calls `redistribute` for the first one. Parameters with a lower `priority`
+ * are in earlier rounds. Without `async_parallelism` a round has one parameter.
  *   - `local` is this rank's shard as it was registered: row-major, contiguous, in the transport
  *     dtype; NULL if the shard is empty.
  *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
- *     ranks.
+ *     ranks. If the matrices of a stack have several owners, `full` has those of `owner`, in the
+ *     order of the stack, without gaps. The functions then copy only the elements of these matrices
+ *     between `local` and `full`; all calls of a parameter have the same `local`.
  *   - On the host, `stream` is NULL, and the function returns when its work is complete. The
  *     calling thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
  *     MPI_THREAD_MULTIPLE), it is the thread inside muonrt_optimizer_step().
@@ -71,14 +95,16 @@ typedef struct muonrt_distributed_config {
   uint32_t struct_size;
 
   /**
-   * 1: exchanges and computations of different parameters overlap. 0: one parameter and one stage
-   * at a time, for debugging, with bitwise identical results. Default: 1.
+   * 1: different owners work at the same time, and exchanges overlap with computations. 0: one
+   * parameter and one stage at a time, for debugging, with bitwise identical results; only the
+   * gathers of `prefetch_count` run ahead. Default: 1.
    */
   int32_t async_parallelism;
 
   /**
    * Number of chunks, 0 to 63, by which the gathers run ahead; with `gather`, the number of
-   * parameters. It replaces `window` of muonrt_tuning_options_t. Default: 1.
+   * parameters of each owner. It is independent of `async_parallelism`, and replaces `window` of
+   * muonrt_tuning_options_t. Default: 1.
    */
   int32_t prefetch_count;
 
@@ -89,10 +115,11 @@ typedef struct muonrt_distributed_config {
   void* state;
 
   /**
-   * Sets `*owner` to the rank that orthogonalizes parameter `param`, the same on every rank.
-   * Without `gather`, this rank must hold a part of the parameter (of every matrix, if it is a
-   * stack). muonrt calls the function once for each Muon parameter in muonrt_optimizer_create(), in
-   * the order of the parameters; none of them may have an `owner` in muonrt_param_t. Default: NULL,
+   * Sets `*owner` to the rank that orthogonalizes parameter `param`, the same on every rank. For a
+   * stack `owner` has `info->n_matrices` elements, which are -1 at first: set either the first one,
+   * for the whole stack, or all of them. Without `gather`, the owner of a matrix must hold a part
+   * of it. muonrt calls the function once for each Muon parameter in muonrt_optimizer_create(), in
+   * the order of the parameters; none of them may have an owner in muonrt_param_t. Default: NULL,
    * which lets muonrt assign the owners.
    */
   int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);

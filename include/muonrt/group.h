@@ -352,7 +352,7 @@ typedef struct muonrt_group {
 
   /**
    * Muon: axis of NorMuon; MUONRT_NORMUON_OFF for AdamW, and if any group has block_period > 1. A
-   * matrix with only one neuron is not changed. Fixed. Default: MUONRT_NORMUON_OFF.
+   * matrix with a single row or column is not changed. Fixed. Default: MUONRT_NORMUON_OFF.
    */
   muonrt_normuon_axis_t normuon_axis;
 

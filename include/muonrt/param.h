@@ -223,8 +223,8 @@ typedef struct muonrt_param {
 
   /**
    * Muon: the rank that orthogonalizes the parameter. It must hold a part of every matrix of the
-   * parameter. Default: -1, which lets the plan choose, and which AdamW and
-   * `assign` of muonrt_distributed_config_t require.
+   * parameter; for stacks see `owners`. Default: -1, which lets the plan choose, and which AdamW
+   * and `assign` of muonrt_distributed_config_t require.
    */
   int32_t owner;
 
@@ -279,6 +279,16 @@ typedef struct muonrt_param {
    * not compared.
    */
   const int64_t *strides, *grad_strides;
+
+  /**
+   * Muon: `n_owners` ranks, one for each matrix of the stack: the rank that orthogonalizes it,
+   * which must hold a part of it, or -1, which lets the plan choose. `owner` must then be -1.
+   * Default: NULL, which means `owner`.
+   */
+  const int32_t* owners;
+
+  /** Number of elements in `owners`: that of the stack's matrices. Default: 0. */
+  int64_t n_owners;
 } muonrt_param_t;
 
 /**

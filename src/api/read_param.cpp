@@ -166,6 +166,10 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.normuon_axis = read_enum<NormuonAxis>(who, "normuon_axis", p.normuon_axis, {0, 1, 2, 3});
   if (p.qk_clip) out.qk_clip = read_qk_clip(p.qk_clip, who + ": qk_clip");
   out.owner = p.owner;
+  MUONRT_REQUIRE(p.n_owners >= 0 && (p.owners || p.n_owners == 0), kInvalidArg, who,
+                 ": n_owners is ", p.n_owners, " with ", p.owners ? "a" : "no",
+                 " list in owners; pass the number of ranks in the list");
+  if (p.owners) out.owners.assign(p.owners, p.owners + p.n_owners);
   out.priority = p.priority;
   read_view(out, p, who);
   read_parts(out, p, who);

@@ -74,9 +74,22 @@ void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* 
   to.assign_owner = [c, world](int64_t param, const ParamSettings& p,
                                const std::vector<int32_t>& holders, int32_t* owner) {
     const auto& shape = p.layout.shape();
-    const muonrt_assign_info_t info{
-        sizeof info,    static_cast<int32_t>(shape.size()),   p.name.c_str(), shape.data(),
-        holders.data(), static_cast<int32_t>(holders.size()), world};
+    std::vector<int32_t> of_matrices;
+    std::vector<int64_t> begins = {0};
+    for (const std::vector<int32_t>& ranks : holders_of_matrices(p, world)) {
+      of_matrices.insert(of_matrices.end(), ranks.begin(), ranks.end());
+      begins.push_back(std::ssize(of_matrices));
+    }
+    const muonrt_assign_info_t info{sizeof info,
+                                    static_cast<int32_t>(shape.size()),
+                                    p.name.c_str(),
+                                    shape.data(),
+                                    holders.data(),
+                                    static_cast<int32_t>(holders.size()),
+                                    world,
+                                    stack_size(p),
+                                    of_matrices.data(),
+                                    begins.data()};
     return c.assign(c.state, param, &info, owner);
   };
 }

@@ -147,7 +147,7 @@ void CommitState::require_whole(const char* what) const {
                  " committed steps, so parameters and state are partly updated; load a checkpoint");
 }
 
-void CommitState::agree_on_steps(Comm& comm, int period) {
+void CommitState::agree_on_steps(Comm& comm, const char* setting, int period) {
   std::vector<int64_t>& all = by_rank_;
   const auto error = capture_error([&] { comm.allgather(&steps_, all.data(), sizeof steps_); });
   if (error) {
@@ -157,8 +157,8 @@ void CommitState::agree_on_steps(Comm& comm, int period) {
   }
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
-                   all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with block_period ",
-                   period, " it selects the block steps); set the same on every rank");
+                   all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with ", setting, " ",
+                   period, " it selects what the ranks exchange); set the same on every rank");
   }
 }
 

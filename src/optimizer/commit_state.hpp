@@ -56,12 +56,13 @@ class CommitState {
   /// Errors: TORN if a step has ended torn.
   void require_whole(const char* what) const;
   uint64_t identity() const { return identity_; }
-  /// Compares the step numbers of all ranks. Call it before a step if there are two plans: ranks
-  /// with different step numbers could take different plans, whose exchanges do not match, so the
-  /// vote would be too late. Collective.
+  /// Compares the step numbers of all ranks. Call it before a step whose exchanges depend on its
+  /// number: those of ranks with different numbers might not match, so the vote would be too late.
+  /// Collective.
   /// Errors: MISMATCH, naming ranks and numbers; those of the communicator, which end the
   /// optimizer.
-  void agree_on_steps(Comm& comm, int period);
+  /// @param setting, period  why the exchanges depend on it, for the message.
+  void agree_on_steps(Comm& comm, const char* setting, int period);
 
   /// Notes the fingerprint of the step that begins.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }

@@ -116,7 +116,8 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.world = world;
   problem.options.transport_dtype = settings.transport_dtype;
   problem.options.chunk_bytes = settings.serial ? 1 : settings.chunk_bytes;
-  problem.options.window = settings.serial ? 1 : settings.window;
+  problem.options.window = settings.window;
+  problem.options.serial = settings.serial;
   problem.options.commit = settings.commit;
   problem.options.replica_mode = settings.replica_mode;
   problem.options.max_peers = settings.max_peers;
@@ -142,6 +143,8 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.group = p.group;
     spec.newton_schulz_steps = g.steps;
     spec.owner = p.owner;
+    spec.owners = p.owners;
+    spec.update_every = g.update_every;
     spec.by_callback = g.role == Role::kMuon && settings.exchange_callbacks;
     spec.priority = p.priority;
     for (const StateEntry& entry : state_of(settings, index)) {

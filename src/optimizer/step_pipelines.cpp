@@ -58,6 +58,12 @@ void StepPipelines::collect_health(const ParamView* params, int64_t steps, bool 
   health_.difference = health.difference();
 }
 
+int StepPipelines::update_every() const {
+  int32_t out = 1;
+  for (const ChunkSpec& chunk : plan().chunks()) out = std::max(out, chunk.update_every);
+  return out;
+}
+
 void StepPipelines::select_step(int64_t committed) {
   is_block_step_ = block_.pipeline && committed % period_ != 0;
 }

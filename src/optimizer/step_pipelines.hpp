@@ -43,6 +43,8 @@ class StepPipelines {
   const Plan* block_plan() const { return block_.plan.get(); }
   /// Steps 0, period, 2 period, ... are full steps.
   int block_period() const { return period_; }
+  /// The largest update_every of a chunk. Chunks with more than 1 rest in some steps.
+  int update_every() const;
 
   /// Makes the step after `committed` committed steps the current one.
   void select_step(int64_t committed);

@@ -55,7 +55,7 @@ Chunk::Chunk(const PipelineContext& context, const ChunkConfig& config, const Ra
   normuon_ = normuon_of(plan.owned);
   times_ = SpanTimes(*context.device, spans_.size());
   resolve_messages(buffers, return_receive);
-  if (plan.callback_param >= 0) bind_callbacks();
+  bind_callbacks();
 }
 
 void Chunk::bind(Batch& batch, void* scratch) {
@@ -111,20 +111,19 @@ void Chunk::resolve_messages(const MessageBuffers& buffers, void* return_receive
 }
 
 void Chunk::bind_callbacks() {
-  const RankChunk& plan = *plan_;
-  const int32_t owner =
-      context_->plan
-          ->matrices()[static_cast<size_t>(
-              context_->plan->chunks()[static_cast<size_t>(plan.index)].matrices.front())]
-          .owner;
-  BoundCallback call{&config_->callbacks, config_->failure, true, plan.callback_param, owner};
-  call.local = plan.gather_send_bytes ? buffers_.gather_send : nullptr;
-  call.full = plan.gather_receive_bytes ? buffers_.gather_receive : nullptr;
-  gather_callback_ = call;
-  call.gathers = false;
-  call.local = plan.return_receive_bytes ? return_receive_ : nullptr;
-  call.full = plan.return_send_bytes ? buffers_.return_send : nullptr;
-  return_callback_ = call;
+  const auto at = [](void* buffer, int64_t offset, int64_t bytes) {
+    return bytes > 0 ? static_cast<char*>(buffer) + offset : nullptr;
+  };
+  for (const CallbackTransfer& t : plan_->callbacks) {
+    BoundCallback call{&config_->callbacks, config_->failure, true, t.param, t.owner};
+    call.local = at(buffers_.gather_send, t.local_offset, t.local_bytes);
+    call.full = at(buffers_.gather_receive, t.full_offset, t.full_bytes);
+    gather_callbacks_.push_back(call);
+    call.gathers = false;
+    call.local = at(return_receive_, t.local_offset, t.local_bytes);
+    call.full = at(buffers_.return_send, t.full_offset, t.full_bytes);
+    return_callbacks_.push_back(call);
+  }
 }
 
 bool Chunk::has_gather() const { return !gather_sends_.empty() || !gather_receives_.empty(); }
@@ -138,21 +137,22 @@ void Chunk::exchange(int32_t span, const Messages& messages) {
   end(span, *c.exchange);
 }
 
-void Chunk::call(int32_t span, BoundCallback& callback) {
+void Chunk::call(int32_t span, std::vector<BoundCallback>& callbacks) {
   const PipelineContext& c = *context_;
   if (c.warming_up) return;
   begin(span, *c.exchange);
-  c.device->call(*c.exchange, &BoundCallback::run, &callback, &c.results.findings->failed);
+  for (BoundCallback& callback : callbacks)
+    c.device->call(*c.exchange, &BoundCallback::run, &callback, &c.results.findings->failed);
   end(span, *c.exchange);
 }
 
 void Chunk::exchange_gather() {
-  if (plan_->callback_param >= 0) return call(kGatherExchange, gather_callback_);
+  if (!plan_->callbacks.empty()) return call(kGatherExchange, gather_callbacks_);
   if (has_gather()) exchange(kGatherExchange, {gather_sends_, gather_receives_});
 }
 
 void Chunk::exchange_return() {
-  if (plan_->callback_param >= 0) return call(kReturnExchange, return_callback_);
+  if (!plan_->callbacks.empty()) return call(kReturnExchange, return_callbacks_);
   if (has_return()) exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
@@ -163,10 +163,17 @@ void Chunk::relay() {
   exchange(kRelay, {relay_sends_, relay_receives_});
 }
 
-void Chunk::pack_gather() {
+// The step number alone decides, because the ranks compare it before the step. The commits of a
+// chunk that rests change nothing, because its parameters are inactive.
+bool Chunk::rests(const StepInputs& inputs) const {
+  const int64_t every = plan_->update_every;
+  return inputs.committed % every != every - 1 && !context_->warming_up;
+}
+
+void Chunk::pack_gather(bool rests) {
   const PipelineContext& c = *context_;
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
-  if (!plan_->gather_blocks.empty()) {
+  if (!plan_->gather_blocks.empty() && !rests) {
     begin(kPack, *c.compute);
     const TypedBuffer message{.data = buffers_.gather_send, .dtype = plan_->gather_dtype};
     if (plan_->kind == ChunkKind::kDirections) {
@@ -184,9 +191,9 @@ void Chunk::pack_gather() {
   c.device->wait(*c.exchange, *packed_);
 }
 
-void Chunk::gather() {
-  pack_gather();
-  exchange_gather();
+void Chunk::gather(const StepInputs& inputs) {
+  pack_gather(rests(inputs));
+  if (!rests(inputs)) exchange_gather();
   context_->device->record(*arrived_, *context_->exchange);
 }
 
@@ -273,9 +280,9 @@ void Chunk::run(BatchGroup& batch_group) {
   end(batch_group.span + 2, *c.compute);
 }
 
-void Chunk::produce() {
+void Chunk::produce(bool rests) {
   const PipelineContext& c = *context_;
-  if (!batch_groups_.empty() || !plan_->owner_state.empty()) {
+  if (!rests && (!batch_groups_.empty() || !plan_->owner_state.empty())) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
     if (!plan_->owner_state.empty()) sum();
@@ -285,10 +292,12 @@ void Chunk::produce() {
   c.device->wait(*c.exchange, *produced_);
 }
 
-void Chunk::orthogonalize() {
-  produce();
-  exchange_return();
-  relay();
+void Chunk::orthogonalize(const StepInputs& inputs) {
+  produce(rests(inputs));
+  if (!rests(inputs)) {
+    exchange_return();
+    relay();
+  }
   context_->device->record(*returned_, *context_->exchange);
 }
 

@@ -31,7 +31,7 @@ struct MessageBuffers {
 struct ChunkConfig {
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
   const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null: NorMuon is off
-  ExchangeCallbacks callbacks;         // exchange the chunks that have a callback_param
+  ExchangeCallbacks callbacks;         // exchange the chunks that have RankChunk::callbacks
   CallbackFailure* failure = nullptr;  // the callbacks report errors here
   Health* health = nullptr;            // null: no step collects statistics
 };
@@ -56,11 +56,11 @@ class Chunk {
 
   /// Packs the directions of the local shard, or its partial gradients, and sends them to the
   /// owners.
-  void gather();
+  void gather(const StepInputs& inputs);
   /// Unpacks or sums the gathered messages, orthogonalizes the matrices that this rank owns,
   /// computes AdamW for its slices, and returns the updates. If the return has two levels, forwards
   /// updates.
-  void orthogonalize();
+  void orthogonalize(const StepInputs& inputs);
   /// Writes momentum, decay and update of the local shard and of the owner state, if the commit
   /// condition passes.
   void commit(const StepInputs& inputs);
@@ -113,10 +113,11 @@ class Chunk {
   void bind_callbacks();
   bool has_gather() const;
   bool has_return() const;
-  void pack_gather();
-  void produce();
+  void pack_gather(bool rests);
+  void produce(bool rests);
   void exchange(int32_t span, const Messages& messages);
-  void call(int32_t span, BoundCallback& callback);
+  void call(int32_t span, std::vector<BoundCallback>& callbacks);
+  bool rests(const StepInputs& inputs) const;
   void exchange_gather();
   void exchange_return();
   void relay();
@@ -141,7 +142,7 @@ class Chunk {
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
   std::vector<SendTo> relay_sends_;  // second level of the return
   std::vector<ReceiveFrom> relay_receives_;
-  BoundCallback gather_callback_, return_callback_;  // if the chunk has a callback_param
+  std::vector<BoundCallback> gather_callbacks_, return_callbacks_;
   std::unique_ptr<Event> packed_, arrived_, produced_, returned_;
   std::vector<Span> spans_;
   SpanTimes times_;

@@ -225,9 +225,9 @@ void Pipeline::perform(const Action& action, const StepInputs& inputs) {
     case Stage::kScan:
       return scan();
     case Stage::kGather:
-      return chunk ? chunk->gather() : void();
+      return chunk ? chunk->gather(inputs) : void();
     case Stage::kOrthogonalize:
-      return chunk ? chunk->orthogonalize() : void();
+      return chunk ? chunk->orthogonalize(inputs) : void();
     case Stage::kVote:
       return vote(inputs, own_vote_, context_.results.vote_sum, &readback_->vote_sum, true);
     case Stage::kCommit:
@@ -245,10 +245,12 @@ void Pipeline::enqueue(const StepInputs& inputs) {
   prepare(inputs);
   resident_ = 0;
   const int ahead = graph_capture_of(*context_.device) ? kActionsAheadWithGraphs : kActionsAhead;
+  const int window = context_.plan->problem().options.window;
   int enqueued = 0;
   for (const Action& action : order_) {
     perform(action, inputs);
-    if (config_.serial) drain();
+    // Gathers that run ahead overlap with the next product.
+    if (config_.serial && (window == 1 || action.stage != Stage::kGather)) drain();
     if (++enqueued == ahead) context_.device->synchronize_caller_stream(caller_deadline_);
   }
   context_.ops().copy(*compute_, &readback_->findings, context_.results.findings, sizeof(Findings));

@@ -47,7 +47,7 @@ struct PipelineConfig {
   std::vector<int32_t> held_params;  // every parameter of which this rank holds an element
   ClippingConfig clipping;
   TableCopy table_copy;  // enqueued at the beginning of every step
-  bool serial = false;   // run one stage at a time, for debugging
+  bool serial = false;   // run one stage at a time, except gathers that run ahead, for debugging
   bool health = false;   // allocate what steps that collect statistics need
   bool poison = false;   // fill messages and scratch with NaN before every step, so that a read of
                          // memory that was never written shows in the result

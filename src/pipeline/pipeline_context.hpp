@@ -42,6 +42,7 @@ struct PipelineContext {
 /// What differs from step to step.
 struct StepInputs {
   int64_t fingerprint = 0;           // hash of the arguments, which must be equal on all ranks
+  int64_t committed = 0;             // steps before this one
   bool local_ok = true;              // false: this rank votes to reject the step
   GradientFactors factors;           // of this rank
   const float* qk_logits = nullptr;  // of this rank, of all layers; null: none

@@ -21,12 +21,13 @@ constexpr int64_t kMinSlice = 1024;
 /// return takes two levels.
 struct ChunkClass {
   int32_t priority;
-  bool by_callback;  // transferred by the caller's functions: one chunk per parameter
+  bool by_callback;  // transferred by the caller's functions
   ChunkKind kind;
   DType gather, back;
   std::vector<int64_t> over = {};
   int32_t relay = 0;  // ChunkSpec::relay; if > 0, `relay_over` has the replicating mesh dims
   std::vector<int64_t> relay_over = {};
+  int32_t update_every = 1;  // parameters that rest in the same steps
   auto operator<=>(const ChunkClass&) const = default;
 };
 
@@ -38,6 +39,7 @@ ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
   out.gather = spec.grad_dtype;
   if (spec.role == Role::kMuon) return out;
   out.kind = ChunkKind::kSlices;
+  out.update_every = spec.update_every;
   out.back = spec.master ? DType::kF32 : spec.dtype;
   const Layout& layout = spec.layout;
   const Mesh& mesh = layout.mesh();
@@ -91,6 +93,8 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
     proto.gather_dtype = of.gather;
     proto.return_dtype = of.back;
     proto.relay = of.relay;
+    proto.by_callback = of.by_callback;
+    proto.update_every = of.update_every;
     if (of.by_callback) {
       add_callback_chunks(proto, members);
     } else if (of.kind == ChunkKind::kSlices) {
@@ -134,17 +138,26 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
   }
 }
 
-// These chunks have the order of the parameters.
+// The first chunk has the first parameter of every owner, the second one the second, and so on, so
+// that all owners work at once whatever the window is. Chunks of a serial step have one parameter.
 void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids) {
   std::sort(ids.begin(), ids.end());
-  for (const int32_t id : ids) {
-    Matrix& m = matrices_[static_cast<size_t>(id)];
-    if (chunks_.empty() || chunks_.back().callback_param != m.param) {
-      chunks_.push_back(proto);
-      chunks_.back().callback_param = m.param;
-      chunks_.back().bytes = callback_full_bytes(*this, m.param);
+  std::vector<size_t> next(static_cast<size_t>(problem_.options.world), chunks_.size());
+  for (size_t first = 0, end = 0; first < ids.size(); first = end) {
+    const int32_t param = matrices_[static_cast<size_t>(ids[first])].param;
+    size_t chunk = problem_.options.serial ? chunks_.size() : 0;
+    for (end = first; end < ids.size(); ++end) {
+      const Matrix& m = matrices_[static_cast<size_t>(ids[end])];
+      if (m.param != param) break;
+      chunk = std::max(chunk, next[static_cast<size_t>(m.owner)]);
     }
-    m.chunk = static_cast<int32_t>(chunks_.size()) - 1;
+    if (chunk == chunks_.size()) chunks_.push_back(proto);
+    for (size_t i = first; i < end; ++i) {
+      Matrix& m = matrices_[static_cast<size_t>(ids[i])];
+      m.chunk = static_cast<int32_t>(chunk);
+      next[static_cast<size_t>(m.owner)] = chunk + 1;
+    }
+    chunks_[chunk].bytes += callback_owner_bytes(*this, {ids.data() + first, ids.data() + end});
   }
 }
 

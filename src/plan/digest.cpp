@@ -45,6 +45,7 @@ void feed(Hash& hash, const ParamSpec& spec) {
   }
   feed(hash, spec.gram_restarts);
   if (spec.transposed) hash.bytes("transposed");
+  for (const int32_t owner : spec.owners) hash.value(number(owner));
 }
 
 void feed(Hash& hash, const Matrix& m) {

@@ -53,11 +53,15 @@ void check_param(const ParamSpec& spec, size_t index) {
       "(",
       grad_layout(spec).describe(),
       "); reduce them to the layout of the parameter, or leave the functions out");
-  MUONRT_REQUIRE(!spec.by_callback || spec.owner >= 0, Status::kInvalidArgument, "param '",
-                 spec.name,
-                 "': the caller's functions transfer it, but it has no owner; set its owner");
+  const auto has_none = [](int32_t owner) { return owner < 0; };
   MUONRT_REQUIRE(
-      spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '", spec.name,
+      !spec.by_callback ||
+          (spec.owners.empty() ? spec.owner >= 0 : std::ranges::none_of(spec.owners, has_none)),
+      Status::kInvalidArgument, "param '", spec.name,
+      "': the caller's functions transfer it, but it has no owner; set its owner");
+  MUONRT_REQUIRE(
+      (spec.owner < 0 && spec.owners.empty()) || spec.role == Role::kMuon, Status::kInvalidArgument,
+      "param '", spec.name,
       "': the owner is set, but AdamW parameters have none, because every holder updates its "
       "own shard; leave the owner at -1");
 }
@@ -274,17 +278,18 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
     } else if (for_replica) {
       set = sets.of_replica(m, group);
     }
-    if (spec.owner >= 0) {
-      MUONRT_REQUIRE(spec.owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
-                     "': owner ", spec.owner, " is not a rank of the communicator; use 0 to ",
+    if (const int owner = owner_of(spec, m.index); owner >= 0) {
+      MUONRT_REQUIRE(owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
+                     "': owner ", owner, " is not a rank of the communicator; use 0 to ",
                      task.ranks - 1);
       MUONRT_REQUIRE(
-          spec.by_callback || group.find(spec.owner) != nullptr, Status::kInvalidArgument,
-          "param '", spec.name, "': owner ", spec.owner, " is not one of the ranks that hold ",
+          spec.by_callback || group.find(owner) != nullptr, Status::kInvalidArgument, "param '",
+          spec.name, "': owner ", owner, " is not one of the ranks that hold ",
           spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
-          spec.layout.describe(), "); use one of these, or -1");
+          spec.layout.describe(), "); use one of these", spec.stack ? " for each matrix" : "",
+          ", or -1");
       if (m.owner < 0)
-        set = sets.of_rank(for_replica ? counterpart(group, spec.owner, m.replica) : spec.owner);
+        set = sets.of_rank(for_replica ? counterpart(group, owner, m.replica) : owner);
     }
     task.items.push_back({cost_of(m, spec), set, shape});
     const int64_t cost = task.items.back().cost;
@@ -321,8 +326,9 @@ std::vector<RankChunk> Plan::rank_chunks(int rank) const {
     chunk.kind = chunks_[s].kind;
     chunk.gather_dtype = chunks_[s].gather_dtype;
     chunk.return_dtype = chunks_[s].return_dtype;
-    if (chunks_[s].callback_param >= 0) {
-      add_callback_chunk(context, rank, chunks_[s].matrices, chunk);
+    chunk.update_every = chunks_[s].update_every;
+    if (chunks_[s].by_callback) {
+      add_callback_chunk(context, rank, chunks_[s], chunk);
       out.push_back(std::move(chunk));
       continue;
     }

@@ -40,8 +40,9 @@ struct ChunkSpec {
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
   std::vector<int32_t> matrices;  // ascending ids
   std::vector<Segment> segments;  // kSlices: parameters over the same mesh dims
-  int64_t bytes = 0;  // whole matrices in the gather dtype (sums: f32), or segments in f32
-  int32_t callback_param = -1;  // the only parameter, if the caller's functions transfer it
+  int64_t bytes = 0;         // whole matrices in the gather dtype (sums: f32), or segments in f32
+  bool by_callback = false;  // the caller's functions transfer the matrices
+  int32_t update_every = 1;  // of all its parameters; in the other steps the chunk rests
   int32_t relay = 0;  // replicas in a block if the return takes two levels (relay.hpp), else 0
 };
 

@@ -46,7 +46,9 @@ struct ParamSpec {
   double decay_scale = 1.0;       // multiplies the group's decay
   std::vector<MatrixPart> parts;  // tiling each matrix; empty: the matrix is one part
   int owner = -1;                 // the caller's owner, or -1
-  bool by_callback = false;       // the caller's functions transfer it to `owner`, any rank
+  std::vector<int32_t> owners;    // by matrix of a stack, instead of `owner`; empty: none
+  bool by_callback = false;       // the caller's functions transfer it to its owners, any ranks
+  int update_every = 1;           // AdamW: it rests in the other steps
   bool master = false;            // weights have an f32 value, separate or split off
   int32_t priority = 0;           // chunks of lower priority values come first
   int64_t owner_bytes = 0;        // NorMuon state on each rank that owns one of its matrices
@@ -69,6 +71,12 @@ inline bool owner_assembles_gradient(const ParamSpec& spec) {
 /// Matrices of a Muon parameter are numbered expert by expert, part by part.
 inline int64_t parts_of(const ParamSpec& spec) {
   return spec.parts.empty() ? 1 : static_cast<int64_t>(spec.parts.size());
+}
+
+/// Returns the caller's owner of matrix `index`, or -1.
+inline int owner_of(const ParamSpec& spec, int64_t index) {
+  return spec.owners.empty() ? spec.owner
+                             : spec.owners[static_cast<size_t>(index / parts_of(spec))];
 }
 
 /// Rates of a machine for the cost model of ReplicaMode::kAuto; used for nothing else.
@@ -97,7 +105,8 @@ struct PlanOptions {
   ReplicaMode replica_mode = ReplicaMode::kOnce;
   int32_t least_part = 64 << 10;  // bytes of an owner that are worth a chunk (chunks.hpp)
   MachineRates rates;
-  int max_peers = 0;  // peers of a rank in one exchange of a return, >= 0; 0: kMaxPeers
+  int max_peers = 0;    // peers of a rank in one exchange of a return, >= 0; 0: kMaxPeers
+  bool serial = false;  // one parameter by callback in each chunk, instead of one of each owner
 };
 
 /// Returns the limit of peers; a return to more takes two levels.

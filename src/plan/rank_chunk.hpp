@@ -64,12 +64,21 @@ struct OwnerState {
   int64_t sum_offset;  // of its sum in the sums of the chunk, in f32 elements
 };
 
+/// A call of each of the caller's functions: the matrices of a parameter that one rank owns. The
+/// buffers have the transport dtype.
+struct CallbackTransfer {
+  int32_t param, owner;
+  int64_t local_offset, local_bytes;    // of the rank's shard in the holder's buffers
+  int64_t full_offset, full_bytes = 0;  // of the matrices in the owner's; 0 on other ranks
+};
+
 /// Everything that one rank does for one chunk.
 struct RankChunk {
   int32_t index = 0;  // chunk index
-  // The parameter that the caller's functions transfer, or -1. Such a chunk has no messages: its
-  // buffers hold the local shard and the whole tensor.
-  int32_t callback_param = -1;
+  // The calls of the caller's functions. A chunk that has any has no messages: its buffers hold
+  // local shards and whole matrices.
+  std::vector<CallbackTransfer> callbacks;
+  int32_t update_every = 1;  // ChunkSpec::update_every
   ChunkKind kind = ChunkKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;  // of the messages
   // gather: local --pack--> send buffer --exchange--> receive buffer --unpack--> matrices

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "support/world.hpp"
@@ -19,15 +21,21 @@ class Board {
     locals_.resize(static_cast<size_t>(of.world));
     const auto mesh = std::make_shared<Mesh>(of.mesh, std::vector<std::string>{}, of.rank_array);
     for (const Param& p : of.params) layouts_.push_back(viewed(p, layout_of(p, mesh)));
+    for (size_t p = 0; p < layouts_.size(); ++p)
+      owners_.push_back({static_cast<int32_t>((static_cast<int>(p) * 5 + 2) % of.world)});
   }
 
-  /// Sets the functions in the settings of a rank. The owners are all ranks in turn, including
-  /// ranks that hold no element.
+  /// Replaces the owners of a parameter: one for all matrices, or one for each.
+  void own(int64_t param, std::vector<int32_t> owners) {
+    owners_[static_cast<size_t>(param)] = std::move(owners);
+  }
+
+  /// Sets the functions in the settings of a rank. Without `own` the owners are all ranks in turn,
+  /// including ranks that hold no element.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
-    const int world = case_.world;
-    settings.assign_owner = [world](int64_t param, const auto&, const auto&, int32_t* owner) {
-      *owner = static_cast<int32_t>((param * 5 + 2) % world);
+    settings.assign_owner = [this](int64_t param, const auto&, const auto&, int32_t* owner) {
+      std::ranges::copy(owners_[static_cast<size_t>(param)], owner);
       return 0;
     };
   }
@@ -42,26 +50,47 @@ class Board {
 
   int64_t calls() const { return calls_; }  // summed over ranks
 
+  struct Call {
+    bool gathers;
+    int64_t param;
+    int32_t owner;
+    bool operator==(const Call&) const = default;
+  };
+  /// The calls of a rank, in their order.
+  const std::vector<Call>& calls_of(int rank) const { return mine_[static_cast<size_t>(rank)].log; }
+
  private:
   using Mesh = muonrt::Mesh;
   struct Mine {
     Board* board;
     int rank;
     int64_t calls = 0;
+    std::vector<Call> log = {};
   };
 
   size_t width() const { return static_cast<size_t>(size_of(case_.settings.transport_dtype)); }
 
-  /// Copies this rank's elements between its shard and the whole tensor.
+  /// Copies this rank's elements between its shard and the owner's matrices, which have no gaps.
   template <class Copy>
-  void each(int64_t param, int rank, Copy copy) const {
-    for_each_element(layouts_[static_cast<size_t>(param)], rank, [&](int64_t element, int64_t at) {
-      copy(static_cast<size_t>(element) * width(), static_cast<size_t>(at) * width());
+  void each(int64_t param, int32_t owner, int rank, Copy copy) const {
+    const muonrt::Layout& layout = layouts_[static_cast<size_t>(param)];
+    const std::vector<int32_t>& owners = owners_[static_cast<size_t>(param)];
+    const int64_t matrix = layout.numel() / std::ssize(owners);
+    std::vector<int64_t> first(owners.size());
+    int64_t next = 0;
+    for (size_t m = 0; m < owners.size(); ++m)
+      first[m] = owners[m] == owner ? std::exchange(next, next + matrix) : -1;
+    for_each_element(layout, rank, [&](int64_t element, int64_t at) {
+      const int64_t begin = first[static_cast<size_t>(element / matrix)];
+      if (begin < 0) return;
+      copy(static_cast<size_t>(begin + element % matrix) * width(),
+           static_cast<size_t>(at) * width());
     });
   }
 
-  int count(Mine& mine) {
+  int count(Mine& mine, const Call& call) {
     ++calls_;
+    mine.log.push_back(call);
     return mine.rank == fail_rank_ && mine.calls++ == fail_call_ ? fail_code_ : 0;
   }
 
@@ -73,7 +102,7 @@ class Board {
     b.meet_.arrive_and_wait();
     if (mine.rank == owner) {
       for (int r = 0; r < b.case_.world; ++r) {
-        b.each(param, r, [&](size_t element, size_t at) {
+        b.each(param, owner, r, [&](size_t element, size_t at) {
           std::memcpy(static_cast<char*>(full) + element,
                       static_cast<const char*>(b.locals_[static_cast<size_t>(r)]) + at, b.width());
         });
@@ -82,7 +111,7 @@ class Board {
       return 99;  // promised to be null
     }
     b.meet_.arrive_and_wait();
-    return b.count(mine);
+    return b.count(mine, {true, param, owner});
   }
 
   static int redistribute(void* state, int64_t param, int32_t owner, const void* full, void* local,
@@ -91,16 +120,17 @@ class Board {
     Board& b = *mine.board;
     if (mine.rank == owner) b.full_ = full;
     b.meet_.arrive_and_wait();
-    b.each(param, mine.rank, [&](size_t element, size_t at) {
+    b.each(param, owner, mine.rank, [&](size_t element, size_t at) {
       std::memcpy(static_cast<char*>(local) + at, static_cast<const char*>(b.full_) + element,
                   b.width());
     });
     b.meet_.arrive_and_wait();
-    return b.count(mine);
+    return b.count(mine, {false, param, owner});
   }
 
   const Case& case_;
   std::vector<muonrt::Layout> layouts_;
+  std::vector<std::vector<int32_t>> owners_;  // by parameter: one, or one for each matrix
   std::vector<Mine> mine_;
   std::vector<const void*> locals_;
   const void* full_ = nullptr;

@@ -36,7 +36,15 @@ BoundRule::BoundRule(const std::string& file, const ParamConfig& config)
   }
   take_qk_clip(config);
   take_rates(config);
+  take(owner_, config.owner);
+  owners_ = config.owners;
   if (!adamw) take_list(config);
+}
+
+void BoundRule::set_owners(muonrt_param_t& param) const {
+  param.owner = owner_;
+  param.owners = owners_.empty() ? nullptr : owners_.data();
+  param.n_owners = std::ssize(owners_);
 }
 
 void BoundRule::reject(const char* key, const std::string& value) const {

@@ -41,6 +41,7 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   if (config.role == "adamw") {
     if (!own("parts")) config.parts = {};
     if (!own("qk_clip")) config.qk_clip.reset();
+    if (!own("owners")) config.owner.reset(), config.owners.clear();
   }
   if (config.is_muon() && !config.is_stack() && !own("batch_dims")) config.batch_dims.reset();
   muonrt_group_t group{};

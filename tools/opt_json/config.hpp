@@ -92,7 +92,9 @@ struct ParamConfig {
   std::optional<MomentumSchedule> momentum_schedule;
   std::optional<LrSchedule> lr_schedule;
   std::optional<int32_t> coefficients;
-  std::vector<Triple> custom;  // MUONRT_COEFFICIENTS_CUSTOM
+  std::vector<Triple> custom;    // MUONRT_COEFFICIENTS_CUSTOM
+  std::optional<int32_t> owner;  // rank that owns all matrices of a parameter; or
+  std::vector<int32_t> owners;   // one for each matrix of a stack
   std::optional<int64_t> steps;
   std::optional<std::vector<int64_t>> gram_restarts;
   std::optional<BlocksConfig> blocks;

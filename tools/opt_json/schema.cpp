@@ -113,6 +113,18 @@ void read_owner(P& out, const Value& v) {
       v.json.is_string() ? v.text() : std::to_string(v.integer(0, std::numeric_limits<int>::max()));
 }
 
+void read_owners(P& out, const Value& v) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  out.owner.reset();
+  out.owners.clear();
+  if (!v.json.is_array()) {
+    out.owner = static_cast<int32_t>(v.integer(-1, kMost));
+    return;
+  }
+  v.require_list(1);
+  for (const int64_t rank : v.integers(-1, kMost)) out.owners.push_back(static_cast<int32_t>(rank));
+}
+
 void read_coefficients(P& out, const Value& v) {
   out.custom.clear();
   if (!v.json.is_array()) {
@@ -289,6 +301,7 @@ const std::vector<Key<ParamConfig>>& param_keys() {
         {"row_bounds", read_row_bounds},
         {"owner", read_owner},
         layout_words("flat", &LayoutConfig::flat),
+        {"owners", read_owners},
         {"parts", [](P& o, const Value& v) { o.parts = v.null() ? PartsConfig{} : read_parts(v); }},
         number("lr", &P::lr, 0, kHuge),
         number("lr_factor", &P::lr_factor, 0, kHuge),

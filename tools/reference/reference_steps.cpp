@@ -138,7 +138,7 @@ void muon_step(const Muon& how, const std::vector<Part>& parts, Matrix& w, Matri
       for (int64_t j = 0; j < o.cols; ++j)
         o(i, j) = u(part.rows[static_cast<size_t>(i)], part.cols[static_cast<size_t>(j)]);
     o = orthogonalized(how, o);
-    if (how.normuon)
+    if (how.normuon && std::min(o.rows, o.cols) > 1)  // a single row or column is left alone
       o = part.normuon_columns ? transpose(normuon(transpose(o), how.normuon_beta2, moments[p]))
                                : normuon(o, how.normuon_beta2, moments[p]);
     o = rounded(o, how.transport);

@@ -35,11 +35,11 @@ NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   return m.rows >= m.cols ? NormuonAxis::kRows : NormuonAxis::kColumns;
 }
 
-/// The number of neurons of a matrix. A single one has no other to be compared with, so it is 0.
+/// The number of neurons of a matrix. It is 0 for a single row or column on either axis: one neuron
+/// has no other to be compared with, and neurons of one element would all become 1 or -1.
 int64_t neurons_of(NormuonAxis axis, const Matrix& m) {
-  if (axis == NormuonAxis::kOff) return 0;
-  const int64_t neurons = axis == NormuonAxis::kRows ? m.rows : m.cols;
-  return neurons > 1 ? neurons : 0;
+  if (axis == NormuonAxis::kOff || std::min(m.rows, m.cols) == 1) return 0;
+  return axis == NormuonAxis::kRows ? m.rows : m.cols;
 }
 
 /// Elements of one of the three lists of a parameter: moments, staged moments, factors.

@@ -58,7 +58,7 @@ void describe_param(AgreementTable& table, const std::string& who, const ParamSe
   table.add(who + ": mesh of the gradient's layout", text(grad_layout(p).mesh()));
   table.add(who + ": gradient's layout", grad_layout(p).describe());
   table.add(who + ": digest of the gradient's layout", cat(grad_layout(p).hash()));
-  table.add(who + ": owner", cat(p.owner));
+  table.add(who + ": owner", p.owners.empty() ? cat(p.owner) : cat(p.owners));
   table.add(who + ": priority", cat(p.priority));
   table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
   table.add(who + ": transposed", cat(static_cast<int32_t>(p.transposed)));

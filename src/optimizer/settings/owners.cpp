@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "optimizer/settings/settings.hpp"
+#include "plan/owners/holder_table.hpp"
 
 namespace muonrt {
 
@@ -15,7 +16,33 @@ std::vector<int32_t> holders_of_param(const Layout& layout, int world) {
   return out;
 }
 
+/// The first matrix of a stack whose owner is not a rank, if there are several owners.
+void require_ranks(const std::string& who, const std::vector<int32_t>& owners, int world) {
+  for (size_t i = 0; i < owners.size(); ++i) {
+    MUONRT_REQUIRE(owners[i] >= 0 && owners[i]<world, Status::kInvalidArgument, who,
+                                               ": assign gave owner ", owners[i], owners.size()> 1
+                       ? cat(" for matrix ", i)
+                       : std::string(),
+                   " (a rank, 0 to ", world - 1, "); name one for every Muon parameter");
+  }
+}
+
 }  // namespace
+
+std::vector<std::vector<int32_t>> holders_of_matrices(const ParamSettings& p, int world) {
+  std::vector<std::vector<int32_t>> out(static_cast<size_t>(stack_size(p)));
+  if (p.view != View::kStack) return {holders_of_param(p.layout, world)};
+  ParamSpec spec;
+  spec.layout = p.layout;
+  spec.stack = true;
+  const HolderTable table({spec}, world);
+  for (size_t i = 0; i < out.size(); ++i) {
+    for (const Holder& holder : table.group(0, static_cast<int64_t>(i)).members)
+      out[i].push_back(holder.rank);
+    std::ranges::sort(out[i]);
+  }
+  return out;
+}
 
 void assign_owners(OptimizerSettings& settings, int world) {
   if (!settings.assign_owner) return;
@@ -23,17 +50,21 @@ void assign_owners(OptimizerSettings& settings, int world) {
     ParamSettings& p = settings.params[i];
     if (settings.groups[static_cast<size_t>(p.group)].role != Role::kMuon) continue;
     const std::string who = cat("param '", p.name, "'");
-    MUONRT_REQUIRE(p.owner < 0, Status::kInvalidArgument, who, ": owner is ", p.owner,
+    MUONRT_REQUIRE(p.owner < 0 && p.owners.empty(), Status::kInvalidArgument, who, ": owner",
+                   p.owners.empty() ? cat(" is ", p.owner) : cat("s is ", p.owners),
                    ", and there is an assign function, too; use one of them");
-    int32_t owner = -1;
+    std::vector<int32_t> owners(static_cast<size_t>(stack_size(p)), -1);
     const int code = settings.assign_owner(static_cast<int64_t>(i), p,
-                                           holders_of_param(p.layout, world), &owner);
+                                           holders_of_param(p.layout, world), owners.data());
     MUONRT_REQUIRE(code == 0, Status::kCallback, who, ": assign returned ", code,
                    " (0 is success); nothing was created");
-    MUONRT_REQUIRE(owner >= 0 && owner < world, Status::kInvalidArgument, who,
-                   ": assign gave owner ", owner, " (a rank, 0 to ", world - 1,
-                   "); name one for every Muon parameter");
-    p.owner = owner;
+    const auto is_set = [](int32_t owner) { return owner != -1; };
+    if (std::none_of(owners.begin() + 1, owners.end(), is_set)) owners.resize(1);
+    require_ranks(who, owners, world);
+    if (owners.size() > 1)
+      p.owners = std::move(owners);
+    else
+      p.owner = owners[0];
   }
 }
 

@@ -132,17 +132,20 @@ struct ParamSettings {
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
-  int32_t priority = 0;     // parameters with lower numbers are exchanged first
-  View view = View::kNone;  // applied already: `layout` is 2-D, or 3-D for kStack
-  bool transposed = false;  // true: stored as inputs x outputs
+  std::vector<int32_t> owners;  // by matrix of a stack, instead of `owner`; empty: none
+  int32_t priority = 0;         // parameters with lower numbers are exchanged first
+  View view = View::kNone;      // applied already: `layout` is 2-D, or 3-D for kStack
+  bool transposed = false;      // true: stored as inputs x outputs
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
   NormuonAxis normuon_axis = NormuonAxis::kOff;
   QkClipSettings qk_clip;
 };
 
-/// Chooses the owner of a Muon parameter. It is called once for each at creation, in their order.
+/// Chooses the owners of a Muon parameter. It is called once for each at creation, in their order.
 /// @param holders  the ranks that hold elements of the parameter, ascending.
+/// @param owner    one entry for each matrix, -1 at first. If only the first one is set, it is the
+///     owner of all.
 /// @return  0, or an error code. The creation then fails.
 using AssignOwner = std::function<int(int64_t param, const ParamSettings& info,
                                       const std::vector<int32_t>& holders, int32_t* owner)>;
@@ -203,6 +206,14 @@ struct StepArgs {
     return group_lrs.empty() ? lr : group_lrs[static_cast<size_t>(group)];
   }
 };
+
+/// Returns the number of matrices of a Muon parameter before parts: 1, or the size of the stack.
+inline int64_t stack_size(const ParamSettings& p) {
+  return p.view == View::kStack ? p.layout.shape()[0] : 1;
+}
+
+/// Returns the ranks that hold elements of each matrix, ascending.
+std::vector<std::vector<int32_t>> holders_of_matrices(const ParamSettings& p, int world);
 
 /// Sets the owner of every Muon parameter with `assign_owner`, if it is set. Errors: CALLBACK if
 /// the function returns an error; INVALID_ARGUMENT if it returns no rank, or if the parameter

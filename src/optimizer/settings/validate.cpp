@@ -161,6 +161,22 @@ void check_master(const ParamSettings& p, const std::string& who, int64_t numel)
                  "; set it to MUONRT_MASTER_CALLER");
 }
 
+void check_owners(const ParamSettings& p, const std::string& who, Role role, int world) {
+  if (p.owners.empty()) return;
+  MUONRT_REQUIRE(p.owner == -1, kInvalidArg, who, ": owner is ", p.owner,
+                 ", and owners is set, too; use one of them");
+  MUONRT_REQUIRE(role == Role::kMuon && std::ssize(p.owners) == stack_size(p), kInvalidArg, who,
+                 ": owners has ", p.owners.size(), " ranks, but ",
+                 role == Role::kMuon ? cat("the parameter has ", stack_size(p), " matrices")
+                                     : "AdamW parameters have no owners",
+                 "; pass one rank for each matrix of a Muon parameter");
+  for (size_t i = 0; i < p.owners.size(); ++i) {
+    MUONRT_REQUIRE(p.owners[i] >= -1 && p.owners[i] < world, kInvalidArg, who, ": owners[", i,
+                   "] is ", p.owners[i], ", but must be a rank, 0 to ", world - 1,
+                   ", or -1 to let the plan choose; use one of them");
+  }
+}
+
 void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, int world) {
   const std::string who = cat("param '", p.name, "'");
   MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kInvalidArg, who,
@@ -177,6 +193,7 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kInvalidArg, who, ": owner is ", p.owner,
                  ", but must be a rank, 0 to ", world - 1,
                  ", or -1 to let the plan choose; use one of them");
+  check_owners(p, who, group.role, world);
   if (group.role == Role::kMuon) check_matrix(p, who);
   check_parts(group, p, who);
   number(who, "lr_factor", p.lr_factor, 0, 1e30, false);

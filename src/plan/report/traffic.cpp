@@ -54,7 +54,7 @@ class Measurement {
   void add_chunk(const ChunkSpec& chunk) {
     chunk_ = &chunk;
     out_.chunks.emplace_back();
-    if (chunk.callback_param >= 0) return add_callback(chunk);
+    if (chunk.by_callback) return add_callback(chunk);
     if (chunk.kind == ChunkKind::kSlices) {
       add_slices();
     } else {
@@ -79,16 +79,22 @@ class Measurement {
 
   /// A chunk that the caller's functions transfer: no messages, but buffers on every rank.
   void add_callback(const ChunkSpec& chunk) {
-    const auto owner = static_cast<size_t>(matrix(chunk.matrices.front()).owner);
-    out_.ranks[owner].owned += static_cast<int32_t>(chunk.matrices.size());
-    const int64_t full = callback_full_bytes(plan_, chunk.callback_param);
+    std::vector<ChunkBytes> bytes(ranks());
+    int32_t previous = -1;
+    for_each_callback_owner(
+        plan_, chunk, [&](int32_t param, int32_t owner, const std::vector<int32_t>& ids) {
+          const auto o = static_cast<size_t>(owner);
+          out_.ranks[o].owned += static_cast<int32_t>(ids.size());
+          bytes[o][kGatherReceive] += callback_owner_bytes(plan_, ids);
+          if (param == previous) return;
+          previous = param;
+          for (size_t r = 0; r < ranks(); ++r)
+            bytes[r][kGatherSend] += callback_local_bytes(plan_, param, static_cast<int>(r));
+        });
     for (size_t r = 0; r < ranks(); ++r) {
-      const int64_t local = callback_local_bytes(plan_, chunk.callback_param, static_cast<int>(r));
-      const int64_t whole = r == owner ? full : 0;
-      ChunkBytes bytes;
-      bytes[kGatherSend] = bytes[kReturnReceive] = local;
-      bytes[kGatherReceive] = bytes[kReturnSend] = whole;
-      end_chunk(r, bytes);
+      bytes[r][kReturnReceive] = bytes[r][kGatherSend];
+      bytes[r][kReturnSend] = bytes[r][kGatherReceive];
+      end_chunk(r, bytes[r]);
     }
   }
 

@@ -29,6 +29,7 @@ struct Arguments {
   float data[40] = {}, grad[40] = {};
   muonrt_group_t groups[2];
   muonrt_param_t params[2];
+  const muonrt_optimizer_options_t* options = nullptr;
 };
 
 /// Creates an optimizer on `size` ranks and returns the error message, which must be the same on
@@ -44,7 +45,7 @@ std::string create_message(int size, const std::function<void(int, Arguments&)>&
     Arguments a;
     change(rank, a);
     muonrt_optimizer_t* optimizer = nullptr;
-    if (muonrt_optimizer_create(&optimizer, comm, nullptr, a.groups, 2, a.params, 2) != MUONRT_OK)
+    if (muonrt_optimizer_create(&optimizer, comm, a.options, a.groups, 2, a.params, 2) != MUONRT_OK)
       messages[static_cast<size_t>(rank)] = muonrt_get_last_error();
     if (optimizer && work) work(optimizer);
     muonrt_optimizer_destroy(optimizer);
@@ -205,4 +206,46 @@ TEST_CASE("build info: the text names the transports", "[unit][abi]") {
   char text[2048];
   REQUIRE(muonrt_get_build_info(text, sizeof text, nullptr) == MUONRT_OK);
   CHECK_THAT(text, Contains("\"callback\", \"tcp\", \"folder\""));
+}
+
+TEST_CASE("creation: owners of a stack that is cut over experts, from a list and from assign",
+          "[unit][abi]") {
+  const int64_t shape[3] = {4, 4, 2};
+  const int32_t owners[4] = {0, 0, 1, 1};
+  const muonrt_placement_t experts = {MUONRT_PLACEMENT_SHARD, 0, 1};
+  muonrt_layout_t layout;
+  muonrt_layout_init(&layout);
+  layout.placements = &experts;
+  muonrt_distributed_config_t distributed;
+  muonrt_distributed_config_init(&distributed);
+  muonrt_tuning_options_t tuning;
+  muonrt_tuning_options_init(&tuning);
+  tuning.distributed = &distributed;
+  muonrt_optimizer_options_t options;
+  muonrt_optimizer_options_init(&options);
+  options.tuning = &tuning;
+  const auto created = [&](const int32_t* list, int64_t n_owners) {
+    return create_message(2, [&](int, Arguments& a) {
+      a.params[0].ndim = 3;
+      a.params[0].shape = shape;
+      a.params[0].layout = &layout;
+      a.params[0].view = MUONRT_VIEW_STACK;
+      a.params[0].owners = list;
+      a.params[0].n_owners = n_owners;
+      a.options = &options;
+    });
+  };
+  CHECK(created(owners, 4) == "");
+  CHECK_THAT(created(owners, 3), Contains("owners has 3 ranks, but the parameter has 4 matrices"));
+  CHECK_THAT(created(nullptr, 4), Contains("n_owners is 4 with no list"));
+  CHECK_THAT(created(owners, -1), Contains("n_owners is -1 with a list"));
+  // Every matrix goes to the last of its holders.
+  distributed.assign = [](void*, int64_t, const muonrt_assign_info_t* info, int32_t* owner) {
+    if (info->n_matrices != 4 || info->matrix_begins[4] != 4) return 1;
+    for (int64_t i = 0; i < info->n_matrices; ++i)
+      owner[i] = info->matrix_holders[info->matrix_begins[i + 1] - 1];
+    return owner[0] == 0 && owner[1] == 0 && owner[2] == 1 && owner[3] == 1 ? 0 : 2;
+  };
+  CHECK(created(nullptr, 0) == "");
+  CHECK_THAT(created(owners, 4), Contains("owners is") && Contains("assign function"));
 }

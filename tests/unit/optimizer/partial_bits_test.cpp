@@ -287,3 +287,92 @@ TEST_CASE("partial: a matrix with zero gradients stops changing if owners store 
     });
   }
 }
+
+namespace {
+
+/// Two parameters that can rest (AdamW) or one of them, and a matrix.
+struct Resting {
+  std::vector<Placement> placements, grad_placements;
+  int window = 3;
+  CommitMode commit = CommitMode::kAtomic;
+
+  world::Outcome run(int every, bool embedding, bool matrix) const {
+    world::Case c = world::on_mesh({2, 2});
+    c.steps = 6;
+    c.settings.window = window;
+    c.settings.commit = commit;
+    c.settings.chunk_bytes = 64;  // several chunks
+    c.settings.poison = true;
+    c.settings.groups = world::default_groups();
+    c.settings.groups[1].update_every = every;
+    c.params = {world::matrix("without messages", {6}, {kR, kR})};
+    if (embedding) {
+      c.params.push_back(world::matrix("embedding", {64, 32}, placements));
+      c.params.back().grad_placements = grad_placements;
+      c.params.back().partial_grads = 2;
+    }
+    for (world::Param& p : c.params) p.role = Role::kAdamW;
+    if (matrix) c.params.push_back(world::matrix("matrix", {24, 60}, {kR, shard(0)}));
+    return world::run(c);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("update_every: parameters that rest exchange nothing", "[unit][optimizer][rules]") {
+  const Resting reduced = {{kR, shard(0)}, {}};
+  for (Resting one : {reduced,
+                      {{kP, kR}, {}},
+                      {{kP, shard(0)}, {}},
+                      {{kR, shard(0)}, {kP, kR}},
+                      {{shard(1), shard(0)}, {kP, shard(1)}}}) {
+    for (const auto& [window, commit] :
+         {std::pair{3, CommitMode::kAtomic}, {1, CommitMode::kAtomic}, {2, CommitMode::kEager}}) {
+      one.window = window;
+      one.commit = commit;
+      INFO("window " << window << ", commit " << static_cast<int>(commit));
+      const auto none = one.run(1, false, false).reports, matrix = one.run(1, false, true).reports,
+                 always = one.run(1, true, false).reports;
+      for (const int every : {2, 3}) {
+        const world::Outcome alone = one.run(every, true, false),
+                             mixed = one.run(every, true, true);
+        CHECK((alone.tensors == reduced.run(every, true, false).tensors));
+        CHECK((mixed.tensors == reduced.run(every, true, true).tensors));
+        for (size_t s = 0; s < none.size(); ++s) {
+          INFO("update_every " << every << ", step " << s);
+          const bool moves = static_cast<int>(s + 1) % every == 0;
+          const int64_t extra = always[s].bytes_sent - none[s].bytes_sent;
+          const bool assembles = !one.grad_placements.empty() || one.placements[0] == kP;
+          CHECK((extra > 0) == assembles);
+          CHECK(alone.reports[s].bytes_sent == none[s].bytes_sent + (moves ? extra : 0));
+          CHECK(mixed.reports[s].bytes_sent == matrix[s].bytes_sent + (moves ? extra : 0));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("update_every: step numbers that differ between ranks return MISMATCH",
+          "[unit][optimizer][rules]") {
+  world::Case c = world::on_mesh({3});
+  c.params = {world::matrix("embedding", {12, 8}, {{PlacementKind::kPartial, 0, 1}})};
+  c.params[0].role = Role::kAdamW;
+  c.params[0].partial_grads = 3;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[1].update_every = 2;
+  const auto ends = world::on_each(c, [](world::Rank& rank, Comm& comm) {
+    StepReport report;
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
+    if (comm.rank() == 2) rank.optimizer().set_steps(4);
+    const world::Ended end = world::attempt(rank, 1);
+    rank.optimizer().set_steps(1);
+    RANK_CHECK(rank.step(1, report) == Status::kOk && report.step == 2);
+    return end;
+  });
+  for (const world::Ended& end : ends) {
+    CHECK(end.status == Status::kMismatch);
+    CHECK(end.unchanged);
+    for (const char* words : {"committed steps is 4 on rank 2", "1 on rank 0", "update_every 2"})
+      CHECK_THAT(end.message, Catch::Contains(words));
+  }
+}

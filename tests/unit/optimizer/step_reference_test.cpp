@@ -161,8 +161,7 @@ Expected expected_of(const Row& row, const world::Param& p, int64_t index) {
     const NormuonAxis axis = row.muon.normuon_axis;
     how.normuon_columns =
         axis == NormuonAxis::kColumns || (axis == NormuonAxis::kLonger && cols > rows);
-    // A single row or column is not normalized.
-    how.normuon = axis != NormuonAxis::kOff && (how.normuon_columns ? cols : rows) > 1;
+    how.normuon = axis != NormuonAxis::kOff;
     const bool in_blocks = step % row.muon.blocks.period != 0;
     if (!in_blocks && p.parts.empty()) {
       reference::muon_step(how, out.w, out.m, g, &moments);

@@ -123,6 +123,39 @@ TEST_CASE("step rules: a gradient that is not read in this step may be missing",
   });
 }
 
+TEST_CASE("normuon: a single row or column is left alone on every axis",
+          "[unit][optimizer][normuon]") {
+  const auto after = [](NormuonAxis axis, std::vector<int64_t> shape, bool transposed, bool part) {
+    world::Case c = world::on_mesh({2});
+    c.steps = 3;
+    c.settings.groups = world::default_groups();
+    c.settings.groups[0].normuon_axis = axis;
+    c.params = {world::matrix("gate", shape, {{PlacementKind::kShard, 0, 1}})};
+    c.params[0].transposed = transposed;
+    if (shape.size() == 3) c.params[0].view = View::kStack;
+    if (part)  // the rest of the matrix has several rows and columns
+      c.params[0].parts = {{"line", {{0, 1}}, whole(12)}, {"line", {{1, 2}}, whole(12)}};
+    world::on_each(c, [&](world::Rank& rank, Comm&) {
+      RANK_CHECK_THROWS_AS(rank.state(0, StateKind::kNormuon), Error);
+    });
+    return world::run(c).tensors;
+  };
+  for (const std::vector<int64_t>& shape : std::initializer_list<std::vector<int64_t>>{
+           {1, 12}, {12, 1}, {4, 1, 12}, {4, 12, 1}, {2, 12}}) {
+    for (const bool transposed : {false, true}) {
+      const bool part = shape[0] == 2;
+      if (part && transposed) continue;
+      const world::Tensors off = after(NormuonAxis::kOff, shape, transposed, part);
+      for (const NormuonAxis axis :
+           {NormuonAxis::kRows, NormuonAxis::kColumns, NormuonAxis::kLonger}) {
+        INFO("axis " << static_cast<int>(axis) << ", shape " << cat(shape) << ", transposed "
+                     << transposed);
+        CHECK((after(axis, shape, transposed, part) == off));
+      }
+    }
+  }
+}
+
 namespace {
 
 /// A matrix with one moment of NorMuon for each of its rows.

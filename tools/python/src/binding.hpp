@@ -263,6 +263,7 @@ struct Param {
   Array data, master;
   std::optional<Array> grad;
   std::vector<int64_t> shape;
+  std::vector<int32_t> owners;
   std::optional<Layout> layout, grad_layout;
   muonrt_param_t settings;
 };

@@ -90,6 +90,8 @@ void fill(ParamView& view, const Param& param) {
   }
   view.c.parts = view.parts.empty() ? nullptr : view.parts.data();
   view.c.n_parts = static_cast<int64_t>(view.parts.size());
+  view.c.owners = param.owners.empty() ? nullptr : param.owners.data();
+  view.c.n_owners = static_cast<int64_t>(param.owners.size());
   if (param.qk_clip) {
     view.qk_clip = param.qk_clip->settings;
     view.qk_clip.select = param.qk_clip->select.empty() ? nullptr : param.qk_clip->select.data();
@@ -145,7 +147,8 @@ namespace {
 void init(Param* self, const std::string& name, nb::object data, nb::object grad,
           std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
           const std::string& dtype, const std::string& grad_dtype, const std::string& view,
-          const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
+          const std::string& master_kind, nb::object master,
+          const std::variant<int32_t, std::vector<int32_t>>& owner, double lr_factor,
           const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims,
           const std::vector<Part>& parts, const QkClip* qk_clip, const std::string& normuon_axis,
           int32_t priority) {
@@ -170,7 +173,10 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
   out.settings.priority = priority;
   out.parts = parts;
   if (qk_clip != nullptr) out.qk_clip = *qk_clip;
-  out.settings.owner = owner;
+  if (const auto* const owners = std::get_if<std::vector<int32_t>>(&owner))
+    out.owners = *owners;
+  else
+    out.settings.owner = std::get<int32_t>(owner);
   out.settings.lr_factor = lr_factor;
   out.settings.master_kind = master_of(master_kind);
   if (!master.is_none()) {
@@ -244,8 +250,9 @@ void bind_param(nb::module_& module) {
                "def __init__(self, name: str, data: typing.Any, grad: typing.Any = None, *, "
                "shape: collections.abc.Sequence[int] | None = None, layout: Layout | None = None, "
                "group: int = 0, dtype: str = '', grad_dtype: str = '', view: str = 'none', "
-               "master_kind: str = 'auto', master: typing.Any = None, owner: int = -1, "
-               "lr_factor: float = 1.0, grad_layout: Layout | None = None, "
+               "master_kind: str = 'auto', master: typing.Any = None, "
+               "owner: int | collections.abc.Sequence[int] = -1, lr_factor: float = 1.0, "
+               "grad_layout: Layout | None = None, "
                "transposed: bool = False, batch_dims: int = 0, row_dims: int = 0, "
                "parts: collections.abc.Sequence[Part] = [], qk_clip: QkClip | None = None, "
                "normuon_axis: str = '', priority: int = 0) -> None"),
@@ -267,7 +274,8 @@ void bind_param(nb::module_& module) {
            "\"none\",\n"
            "    \"owned\", \"remainder\" or \"stochastic\".\n"
            ":param master: float32 master weights in the caller's memory, with the shape of data.\n"
-           ":param owner: the rank that orthogonalizes the parameter. -1: the plan chooses.\n"
+           ":param owner: the rank that orthogonalizes the parameter, or one for each matrix of a\n"
+           "    stack. -1: the plan chooses.\n"
            ":param lr_factor: factor of the group's learning rate.\n"
            ":param grad_layout: layout of the gradient if it differs from layout.\n"
            ":param transposed: True if matrices are stored as inputs x outputs.\n"

@@ -200,6 +200,27 @@ def test_results_do_not_depend_on_the_layout(name):
         assert v.tobytes() == want_v.tobytes()
 
 
+def test_owners_of_a_stack():
+    """Experts that are cut over ranks: each has an owner among its holders, and no bit changes."""
+    layout, whole, grad = muonrt.Layout(muonrt.Mesh((2,)), "S(0)"), drawn(8, 4, 5, 3), drawn(9, 4, 5, 3)
+
+    def work(owner):
+        def on(comm):
+            mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+            w = whole[mine].copy()
+            param = muonrt.Param("w", w, grad[mine].copy(), shape=whole.shape, layout=layout,
+                                 view="stack", owner=owner)
+            muonrt.Optimizer([param], groups()[:1], comm, **EXACT).step(0.02)
+            return w.tobytes()
+        return on_threads(2, on)
+
+    assert work([0, 0, 1, 1]) == work([0, -1, 1, -1]) == work(-1)
+    with pytest.raises(muonrt.InvalidArgumentError, match="owner 1 .* hold matrix 0"):
+        work([1, 0, 1, 1])
+    with pytest.raises(muonrt.InvalidArgumentError, match="3 ranks, but .* 4 matrices"):
+        work((0, 0, 1))
+
+
 def test_readings_of_placements_and_submeshes():
     mesh = muonrt.Mesh((3, 2), ["dp", "tp"])
     text = "(_StridedShard(dim=0, sf=2), Shard(dim=0))"
