@@ -103,7 +103,7 @@ TEST_CASE("allocator: the allocated and the planned bytes are those of muonrt_op
   REQUIRE(muonrt_optimizer_save_reserve(&reserved, optimizer, nullptr) == MUONRT_OK);
   REQUIRE(muonrt_optimizer_get_memory(&m, optimizer) == MUONRT_OK);
   CHECK(m.save_bytes == reserved);
-  CHECK(reserved == 6 * 4);
+  CHECK(reserved == 2 * 6 * 4);  // momentum and parameter
   CHECK(m.allocated_bytes == bytes);
 
   char text[8192];

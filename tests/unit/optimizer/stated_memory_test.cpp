@@ -203,10 +203,10 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
   world::on_ranks(3, [&](Comm& comm) {
     std::vector<int64_t>& sizes = allocations[static_cast<size_t>(comm.rank())].sizes;
     world::Rank rank(c, comm, device_of(allocations[static_cast<size_t>(comm.rank())]));
-    // For each parameter six tallies and six hashes, and a copy of each list for the host. Every
+    // For each parameter seven tallies and six hashes, and a copy of each list for the host. Every
     // allocation has 256 bytes more.
     const auto params = static_cast<int64_t>(c.params.size());
-    const int64_t tallies = params * 6 * static_cast<int64_t>(sizeof(Tally));
+    const int64_t tallies = params * 7 * static_cast<int64_t>(sizeof(Tally));
     const int64_t hashes = params * 6 * 8;
     const auto count = [&](int64_t list) {
       return std::count(sizes.begin(), sizes.end(), list + 256);

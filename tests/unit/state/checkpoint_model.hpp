@@ -90,7 +90,7 @@ class Rank {
   }
   void save(const std::string& folder, int32_t with_params, int64_t keep = 1) {
     auto options = muonrt::detail::filled(muonrt_save_options_init_sized);
-    options.with_params = with_params;
+    options.without_params = with_params == 0;
     options.keep = keep;
     optimizer->save(folder, &options);
   }

@@ -126,7 +126,7 @@ TEST_CASE("checkpoint reader: without parameters there are hashes only", "[unit]
   CHECK(tensor.hash != 0);
   char byte = 0;
   check_error(muonrt_checkpoint_read(&byte, 0, second.get(), index), kInvalid,
-              {"param of param 'columns'", "hash", "with_params"});
+              {"param of param 'columns'", "hash", "without_params"});
   const int64_t momentum = second.find_tensor("columns", MUONRT_STATE_MOMENTUM);
   CHECK(second.read(momentum) == first.read(momentum));
   second.verify();

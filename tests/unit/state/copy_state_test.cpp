@@ -212,8 +212,8 @@ TEST_CASE("copy_state: optimizers that do not belong together are rejected on al
        [](Row& r) {
          r.to.params[0].shape = {12, 11};
        }},
-      {"param 'owned': its state is (master F32, momentum F32, param BF16) in from, but (momentum "
-       "F32, param BF16, remainder U16) in to",
+      {"param 'owned': its state is (master F32, momentum F32) in from, but (momentum F32, "
+       "remainder U16) in to",
        [](Row& r) { r.to.params[1].master_kind = MasterKind::kRemainder; }},
       {"param 'w': its momentum_kind is ", [](Row& r) {
          r.to.settings.groups[0].momentum_kind =

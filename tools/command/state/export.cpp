@@ -95,7 +95,7 @@ std::vector<LateTensor> weights_of(const Saved& saved, Checkpoint& checkpoint) {
           words += fmt::format("{}{}", words.empty() ? "" : ", ", kind_text(kind));
       throw std::runtime_error(fmt::format(
           "{}: param {}: neither its values nor its master weights were saved, but only: {}; save "
-          "with with_params = 1",
+          "without without_params",
           saved.path(), shown(p.name), words.empty() ? "nothing" : words));
     }
     if (source == param && remainder != p.index.end()) {

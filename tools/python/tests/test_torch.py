@@ -149,7 +149,8 @@ def test_parameters_that_move_are_bound_again(dtype):
     for step in range(3):
         train(m, [step], one)
         train(still, [step], other)
-        before = left.clone() if step == 0 else before
+        if step == 0:
+            before = left.clone()
         for p in m.parameters():
             p.data = p.data.clone()
     assert torch.equal(left, before)  # the step does not write to the old memory
