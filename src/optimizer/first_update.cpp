@@ -60,6 +60,7 @@ void FirstUpdate::add_weights(Comm& comm, const FiniteCheck* check, const ParamV
   const int64_t count = std::ssize(params_);
   std::fill(words_.begin(), words_.end(), 0);
   for (int64_t i = 0; check && i < count; ++i) fill(i, *check, params, comm.rank());
+  if (comm.size() == 1) return;
   for (int64_t first = 0; first < count; first += kGathered) {
     int64_t* const own = words_.data() + first * kParamWords;
     const int64_t n = std::min(kGathered, count - first) * kParamWords;

@@ -115,7 +115,7 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
   items.reserve(by_name.size());
   Numbering<BatchKey> batches;
   int32_t param = -1, batch = 0;
-  int64_t ranks = 1;  // most ranks of a matrix
+  int64_t ranks = 1;  // most ranks of a matrix; with one each, nothing is exchanged
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
@@ -127,7 +127,8 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
     items.push_back({m.owner, batch, cost_of(m, spec), bytes});
   }
   const PlanOptions& o = problem_.options;
-  const int32_t wanted = chunks_to_overlap(items, o.window, least_part(o.least_part, ranks));
+  const int32_t wanted =
+      ranks == 1 ? 1 : chunks_to_overlap(items, o.window, least_part(o.least_part, ranks));
   const Chunking chunks = cut_chunks(items, o.chunk_bytes, wanted);
   const size_t first = chunks_.size();
   chunks_.resize(first + static_cast<size_t>(chunks.chunks), proto);

@@ -159,7 +159,7 @@ TEST_CASE("vendor: a symmetric product executes the panels only, with exact resu
       {{2050, 8}, {{512, 2050}, {512, 1538}, {512, 1026}, {514, 514}}}};
   for (const Expected& e : all) {
     CAPTURE(e.of.name());
-    Machine machine(make_device(SymmetricProvider::kVendor));
+    Machine machine(make_cuda_device(0, {.symmetric = SymmetricProvider::kVendor}));
     machine.ops().reserve(e.of.n, e.of.n, e.of.k, e.of.dtype);
     const int64_t searches = fake_cublas::searches();
     const SymmetricTrial trial(machine, e.of, 3);

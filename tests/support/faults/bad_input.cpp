@@ -6,8 +6,8 @@ std::vector<BadCase> create_cases() {
   using A = Arguments;
   return {
       {{"optimizer is NULL"}, [](A& a) { a.out_given = false; }},
-      {{"n_groups is 2", "null"}, [](A& a) { a.groups_given = nullptr; }},
-      {{"n_params is 3", "null"}, [](A& a) { a.params_given = nullptr; }},
+      {{"n_groups is 2", "NULL"}, [](A& a) { a.groups_given = nullptr; }},
+      {{"n_params is 3", "NULL"}, [](A& a) { a.params_given = nullptr; }},
       {{"n_groups is 0"}, [](A& a) { a.n_groups = 0; }},
       {{"n_params is -1"}, [](A& a) { a.n_params = -1; }},
       {{"param 1", "name is NULL"}, [](A& a) { a.params[1].name = nullptr; }},
@@ -90,7 +90,7 @@ std::vector<BadCase> create_cases() {
          a.mesh_ranks[2] = 5;
          a.mesh.ranks = a.mesh_ranks;
        }},
-      {{"mesh", "null"}, [](A& a) { a.mesh.shape = nullptr; }},
+      {{"mesh", "NULL"}, [](A& a) { a.mesh.shape = nullptr; }},
       {{"both placements and cuts"}, [](A& a) { a.layout.n_cuts = 1; }},
       {{"param 'wq'"},
        [](A& a) {

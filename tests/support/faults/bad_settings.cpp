@@ -51,7 +51,7 @@ std::vector<BadCase> setting_cases() {
        [](A& a) { a.options.timeout_ms = 0; }},
       {{"options: window is 0"}, [](A& a) { a.tuning.window = 0; }},
       {{"options: window is 65"}, [](A& a) { a.tuning.window = 65; }},
-      {{"n_gram_restarts is 2", "null"}, [](A& a) { a.groups[0].n_gram_restarts = 2; }},
+      {{"n_gram_restarts is 2", "NULL"}, [](A& a) { a.groups[0].n_gram_restarts = 2; }},
       {{"param 'wk'", "transposed is 7"}, [](A& a) { a.params[1].transposed = 7; }},
       {{"param 'wk'", "batch_dims is -1"}, [](A& a) { a.params[1].batch_dims = -1; }},
       {{"param 'wk'", "row_dims is 2147483647"}, [](A& a) { a.params[1].row_dims = INT32_MAX; }},

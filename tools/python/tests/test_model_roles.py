@@ -82,10 +82,11 @@ def test_roles_by_module(model):
     torch = pytest.importorskip("torch")
     from muonrt import _torch_roles as roles
 
-    params, role = roles.of_model(build(torch, model), None)
+    built = build(torch, model)
+    role = roles.of_module(built, None)
     want = {row[0]: row[3] for row in model["params"] if row[3] and row[3][0] != "="}
     found = {}
-    for name, p in params:
+    for name, p in built.named_parameters():
         if p.requires_grad:
             kind, settings = roles.role_of(name, p, None, role, {})
             assert settings.reason
