@@ -11,7 +11,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import muonrt.torch
 
-EXPERTS, WIDTH, HIDDEN, STEPS = 4, 16, 32, 60
+EXPERTS, WIDTH, HIDDEN, STEPS = 4, 16, 32, 150
 
 
 class Mixture(torch.nn.Module):
