@@ -58,14 +58,15 @@ def by_state_dict(one, other, m, twin, tmp_path):
     twin.load_state_dict(m.state_dict())
     torch.save(one.state_dict(), tmp_path / "state.pt")
     other.load_state_dict(torch.load(tmp_path / "state.pt"))
-    assert other.param_groups[0]["lr"] == 0.02
+    assert other.param_groups[0]["lr"] == 3e-4
 
 
 def by_folder(one, other, m, twin, tmp_path):
     one.save(tmp_path)
     assert [note.split(":")[0] for note in other.load(tmp_path)] == ["parameters"]
     assert other.param_groups[0]["lr"] == 0.7  # load() does not change rates
-    other.param_groups[0]["lr"] = 0.02
+    for group in other.param_groups:
+        group["lr"] = 3e-4
 
 
 @pytest.mark.parametrize("way", [by_state_dict, by_folder])

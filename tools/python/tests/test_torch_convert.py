@@ -65,7 +65,7 @@ def test_training_continues_in_muonrt_and_back_in_torch(settings, tmp_path, monk
     torch.save({"deep": [o.state_dict() for o in theirs]}, tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
     twin = copy.deepcopy(m)
-    one = muonrt.torch.Muon(twin.named_parameters(), **settings)
+    one = muonrt.torch.Muon(twin.named_parameters(), adamw_lr=3e-4, **settings)
     one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
     assert int(one.state[twin[0].weight]["step"]) == 3
     same_updates(m, theirs, twin, [one])
@@ -203,7 +203,7 @@ def test_dcp_folders(tmp_path, monkeypatch):
     dcp.save(state, checkpoint_id=tmp_path / "in", no_dist=True)
     assert run(tmp_path / "in", tmp_path / "out") == 0
     twin = copy.deepcopy(m)
-    one = muonrt.torch.Muon(twin.named_parameters(), **IN_F32)
+    one = muonrt.torch.Muon(twin.named_parameters(), adamw_lr=3e-4, **IN_F32)
     found = {"optimizer": of_model.get_optimizer_state_dict(twin, one)}
     dcp.load(found, checkpoint_id=tmp_path / "out", no_dist=True)
     of_model.set_optimizer_state_dict(twin, one, optim_state_dict=found["optimizer"])

@@ -114,7 +114,7 @@ def test_a_role_that_no_rule_decides_is_refused(name, shape, words):
 
 
 def test_a_parameter_without_a_name_is_refused():
-    with pytest.raises(muonrt.InvalidArgumentError, match=r"shape \(12, 8, 3\) has no name.*the model"):
+    with pytest.raises(muonrt.InvalidArgumentError, match=r"shape \(12, 8, 3\) has no name.*named_parameters"):
         muonrt.torch.Muon([Tiny().kernel.weight])
 
 
