@@ -140,7 +140,8 @@ def import_python_package(root, sources):
     """
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(root / "tools/python"))
-    make_absent("numpy", "torch", "torch.distributed", "torch.distributed.tensor", "safetensors",
+    make_absent("numpy", "torch", "torch.distributed", "torch.distributed.tensor", "torch.utils",
+                "torch.utils.weak", "safetensors",
                 "safetensors.torch")
     nanobind_module.install(root / "tools/python/src", sources / "_core.py")
 

@@ -40,7 +40,10 @@ def version() -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-__version__ = version()
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module 'muonrt' has no attribute '{name}'")
 
 
 def build_info() -> dict:

@@ -159,11 +159,9 @@ void bind_checkpoint_reader(nb::module_& module) {
                    "manifest: str | bytes | os.PathLike | None = None) -> None"),
            "Opens a checkpoint.\n\n"
            ":param folder: path of the folder.\n"
-           ":param manifest: file name of a manifest in the folder, as list_manifests() returns "
-           "it. None:\n"
-           "    the newest checkpoint.\n\n"
-           "Raises IoError, CorruptError if the manifest is damaged, NotSupportedError if the\n"
-           "checkpoint has another format version.")
+           ":param manifest: name of one of list_manifests(). None: the newest checkpoint.\n\n"
+           "Raises IoError, CorruptError if the manifest is damaged, and NotSupportedError if\n"
+           "the checkpoint has another format version.")
       .def_static("list_manifests", &C::list_manifests, nb::arg("folder"),
                   nb::sig("def list_manifests(folder: str | bytes | os.PathLike) -> list[str]"),
                   "Lists the manifests in a folder, the newest first")
