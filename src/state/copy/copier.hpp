@@ -23,7 +23,7 @@ struct Request {
   int64_t shard, first, count;
 };
 
-/// A request, and where its elements go on this rank.
+/// A request, and the positions of its elements on this rank.
 struct Part {
   int32_t rank;
   Request request;
