@@ -9,7 +9,7 @@ struct OptimizerOptions {
   muonrt_optimizer_options_t general = options();
   muonrt_tuning_options_t tuning = tuning_options();
   muonrt_debug_options_t debug = debug_options();
-  muonrt_distributed_config_t overlap = detail::filled(muonrt_distributed_config_init_sized);
+  muonrt_distributed_config_t overlap = distributed_config();
   bool has_overlap = false;  // `overlap` replaces the window of `tuning`
 
   /// Returns `general` with pointers to the other structs, valid as long as this object.

@@ -223,9 +223,8 @@ TEST_CASE("strategies: parse the text that a DTensor prints", "[unit][strategies
   same("S(0),R,P", "S(0),R,P");
   same("(Partial(), Shard(0))", "P,S(0)");
   same("_StridedShard(dim=0, sf=2), _S(0, 2),P(sum)", "SS(0,2),SS(0,2),P");
-  for (const char* bad :
-       {"(Shard(dim=0), Replicate()", "(Partial(avg))", "(Shard())", "Shard(dim=x)", "(Foo())",
-        "S(1 0)", "Shard(sf=0)", "[S(0))"}) {
+  for (const char* bad : {"(Shard(dim=0), Replicate()", "(Partial(avg))", "(Shard())",
+                          "Shard(dim=x)", "(Foo())", "S(1 0)", "Shard(sf=0)", "[S(0))"}) {
     CHECK_THROWS_WITH(parse_placements(bad), Contains(bad));
   }
   muonrt_placement_t out[2];

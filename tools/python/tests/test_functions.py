@@ -1,8 +1,6 @@
 """The caller's assign, gather and redistribute functions (include/muonrt/distributed.h), and meshes."""
 
 import gc
-import subprocess
-import sys
 import weakref
 
 import numpy as np
@@ -219,26 +217,6 @@ def test_functions_may_refer_to_the_optimizer():
     assert ended() is None
     assert kept.shape == (2, 3)  # its memory exists, its values are undefined
     kept.sum()
-
-
-def test_a_daemon_thread_in_a_function_does_not_stop_the_exit():
-    program = """
-import numpy as np, threading, time
-import muonrt
-inside = threading.Event()
-def gather(name, owner, local, full, stream):
-    inside.set()
-    while True:
-        time.sleep(0.01)
-optimizer = muonrt.Optimizer([muonrt.Param("a", np.ones((2, 3), np.float32), np.ones((2, 3), np.float32))],
-                             [muonrt.Group("muon")], assign=lambda i: 0, gather=gather,
-                             redistribute=lambda *a: None)
-threading.Thread(target=optimizer.step, args=(0.1,), daemon=True).start()
-inside.wait(10)
-print("end")
-"""
-    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
 
 
 GRID = {"dp": [[0, 4], [1, 5], [2, 6], [3, 7]], "fsdp": [[0, 2], [1, 3], [4, 6], [5, 7]],
