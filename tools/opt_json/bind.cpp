@@ -38,10 +38,12 @@ BoundRule::BoundRule(const std::string& file, const ParamConfig& config)
   take_rates(config);
   take(owner_, config.owner);
   owners_ = config.owners;
+  take(priority_, config.priority);
   if (!adamw) take_list(config);
 }
 
-void BoundRule::set_owners(muonrt_param_t& param) const {
+void BoundRule::set_exchange(muonrt_param_t& param) const {
+  param.priority = priority_;
   param.owner = owner_;
   param.owners = owners_.empty() ? nullptr : owners_.data();
   param.n_owners = std::ssize(owners_);
@@ -177,6 +179,10 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
   take(out.tuning.commit, config.commit);
   take(out.tuning.window, config.window);
   take(out.tuning.chunk_bytes, config.chunk_bytes);
+  out.has_overlap = config.async_parallelism || config.prefetch_count;
+  out.overlap.prefetch_count = out.tuning.window - 1;
+  take(out.overlap.prefetch_count, config.prefetch_count);
+  take(out.overlap.async_parallelism, config.async_parallelism);
   take(out.tuning.replica_mode, config.replica_mode);
   out.general.seed = static_cast<int64_t>(config.seed);
   take(out.general.clip_norm, config.clip_norm);

@@ -302,6 +302,7 @@ const std::vector<Key<ParamConfig>>& param_keys() {
         {"owner", read_owner},
         layout_words("flat", &LayoutConfig::flat),
         {"owners", read_owners},
+        integer("priority", &P::priority, INT32_MIN, INT32_MAX),
         {"parts", [](P& o, const Value& v) { o.parts = v.null() ? PartsConfig{} : read_parts(v); }},
         number("lr", &P::lr, 0, kHuge),
         number("lr_factor", &P::lr_factor, 0, kHuge),

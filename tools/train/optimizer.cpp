@@ -130,7 +130,7 @@ void TrainOptimizer::fill(muonrt_param_t& param, int64_t index) const {
   const Param& p = params_[static_cast<size_t>(index)];
   param.group = p.group;
   param.qk_clip = p.clipped ? &p.clip : nullptr;
-  rules_[static_cast<size_t>(p.group)].set_owners(param);
+  rules_[static_cast<size_t>(p.group)].set_exchange(param);
 }
 
 }  // namespace muonrt::train

@@ -103,8 +103,8 @@ void add_problem(CLI::App* command, Arguments& a) {
       ->capture_default_str();
   command->add_option("--placements", a.placements.params,
                       "instead of the names: \"R,S(0)\" for each mesh dimension, for every tensor "
-                      "(a dimension that a tensor lacks is not cut); P: ranks hold partial "
-                      "gradients");
+                      "(a dimension that a tensor lacks is not cut), or as DTensor prints them; P: "
+                      "ranks hold partial gradients");
   command->add_option(
       "--grad-placements", a.placements.grads,
       "the same for the gradients, if their layout differs from that of the parameters");

@@ -160,7 +160,7 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
   p.parts = local.parts.empty() ? nullptr : local.parts.data();
   p.n_parts = std::ssize(local.parts);
   p.qk_clip = rules_[static_cast<size_t>(p.group)].qk_clip();
-  rules_[static_cast<size_t>(p.group)].set_owners(p);
+  rules_[static_cast<size_t>(p.group)].set_exchange(p);
 }
 
 void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {

@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 
 import muonrt
-from muonrt import _presets, _torch_arguments, _torch_groups
+from muonrt import _presets, _torch_arguments, _torch_functions, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
 from muonrt._torch_folder import Folders
+from muonrt._torch_functions import mesh_from_groups  # noqa: F401
 from muonrt._torch_params import memory_of
 from muonrt._torch_roles import CHANGING, DEFAULTS, Role, describe, of_module, warn_of_conv1d
 from muonrt._torch_state import State, raw_of
@@ -71,7 +72,9 @@ class Muon(Folders, Steps):
     :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors it
         is one of Comm.nccl or Comm.staged.
     :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
-        torch.get_num_threads() by default.
+        torch.get_num_threads() by default. assign(info), gather(name, owner, local, full) and
+        redistribute(name, owner, full, local) get tensors in the transport dtype; ranks are those of
+        the process group, and on CUDA the current stream is muonrt's.
 
     Before a step the optimizer binds the parameters that ``param_groups`` and the model then have, and
     copies what a trainer has written into ``state``. It cannot be copied or pickled.
@@ -214,7 +217,7 @@ class Muon(Folders, Steps):
 
         ranks.run_collectively(self._comm, describe)
         ranks.settle(self._device)  # the creation copies parameters to master weights
-        self._core = muonrt.Optimizer(params, groups, self._comm, **options)
+        self._core = muonrt.Optimizer(params, groups, self._comm, **_torch_functions.wrapped(options))
         self._samples = None
         self._sizes = [len(g["params"]) for g in self.param_groups]
         self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]

@@ -80,6 +80,8 @@ void Optimizer::prepare(Creation& creation, const std::vector<Param*>& params,
                                                      : MUONRT_DTYPE_F32);
     owners_hold_moments_.push_back(has_partial_gradients(param));
   }
+  held.functions = caller_functions(creation.options, params, place_);
+  if (held.functions) held.functions->held = creation.held;
   for (const Group* group : groups) {
     groups_.push_back(*group);
     creation.groups.push_back(group->settings);
@@ -107,11 +109,13 @@ Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*
   Held& held = *creation.held;
   held.comm = over;
   const muonrt_optimizer_options_t* options = creation.options.get();
-  collective(over.get(), [&] {
-    return muonrt_optimizer_create(&held.handle, over.get(), options, creation.groups.data(),
-                                   static_cast<int32_t>(creation.groups.size()),
-                                   creation.params.data(),
-                                   static_cast<int64_t>(creation.params.size()));
+  with_cause(held.functions.get(), [&] {
+    collective(over.get(), [&] {
+      return muonrt_optimizer_create(&held.handle, over.get(), options, creation.groups.data(),
+                                     static_cast<int32_t>(creation.groups.size()),
+                                     creation.params.data(),
+                                     static_cast<int64_t>(creation.params.size()));
+    });
   });
   held_ = std::move(creation.held);
   alive<Optimizer>().insert(this);
@@ -306,7 +310,10 @@ StepReport Optimizer::step(const std::variant<double, std::vector<double>>& lr,
     throw;
   }
   StepReport report{muonrt::detail::filled(muonrt_step_report_init_sized)};
-  collective(held->comm.get(), [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
+  with_cause(held->functions.get(), [&] {
+    collective(held->comm.get(),
+               [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
+  });
   held->scalars.clear();
   warn_of_large_update(report.c, names, held->comm.get());
   return report;
