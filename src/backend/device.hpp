@@ -109,6 +109,16 @@ class Device {
   /// is not negative. Ranges nest.
   virtual void begin_range(const char*, int64_t) {}
   virtual void end_range() noexcept {}
+
+  /// Creates a stream whose work runs on the caller's stream that `follow` names (CUDA). On the host
+  /// it is a stream of kind kCompute.
+  virtual std::unique_ptr<Stream> create_caller_stream() {
+    return create_stream(StreamKind::kCompute);
+  }
+  /// Enqueues the work of `stream`, which create_caller_stream() has created, on the caller's stream
+  /// from now on. Returns whether that stream is being captured; work must then neither wait nor
+  /// allocate.
+  virtual bool follow(Stream& /*stream*/, void* /*callers_stream*/) { return false; }
 };
 
 /// Calls begin_range in its constructor and end_range in its destructor.
