@@ -289,9 +289,12 @@ std::unique_ptr<Stream> CudaDevice::create_caller_stream() {
   return std::make_unique<CudaStream>(index_);
 }
 
-bool CudaDevice::follow(Stream& stream, void* callers_stream) {
+bool CudaDevice::follow(Stream& stream, void* callers_stream, const char* what) {
   const DeviceGuard guard(index_);
   const auto theirs = static_cast<cudaStream_t>(callers_stream);
+  if (theirs == nullptr || theirs == cudaStreamLegacy)  // the default stream is never captured
+    refuse_captured(theirs, what, "a blocking stream, for which the default stream would wait,",
+                    "the work would become part of that graph");
   cast_or_throw<CudaStream>(stream).follow(theirs);
   return is_captured(theirs);
 }

@@ -99,7 +99,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void wait_caller_stream(Stream& stream, void* callers_stream, const char* what) override;
   void synchronize_caller_stream(Deadline deadline) override;
   std::unique_ptr<Stream> create_caller_stream() override;
-  bool follow(Stream& stream, void* callers_stream) override;
+  bool follow(Stream& stream, void* callers_stream, const char* what) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;

@@ -109,7 +109,8 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  *
  * Threads: one at a time per orthogonalizer. Collective: no.
  *
- * @param[out] out             The results: a tensor with the shape of `x`, of any dtype and strides.
+ * @param[out] out             The results: a tensor with the shape of `x`, of any dtype and
+ * strides.
  * @param[out] nonfinite       Receives 1 if an element of `x` is not finite, otherwise 0, in memory
  *                             of the device and in the order of the stream. May be NULL.
  * @param[in]  orthogonalizer  The orthogonalizer.
@@ -150,8 +151,8 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
  *                             is 0.
  * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
  *
- * @return MUONRT_OK, or an error as of muonrt_orthogonalize(); MUONRT_ERROR_INVALID_ARGUMENT also if
- * the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.
+ * @return MUONRT_OK, or an error as of muonrt_orthogonalize(); MUONRT_ERROR_INVALID_ARGUMENT also
+ * if the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.
  */
 MUONRT_API muonrt_status_t muonrt_symmetric_product(const muonrt_dltensor_t* c,
                                                     muonrt_orthogonalizer_t* orthogonalizer,

@@ -71,9 +71,10 @@ TensorView read_tensor(const muonrt_dltensor_t* given, const std::string& who, D
   const muonrt_dltensor_t& t = *given;
   TensorView out;
   out.dtype = read_type(t, who);
-  MUONRT_REQUIRE(t.ndim >= 2 && t.ndim <= MUONRT_MAX_DIMS && t.shape, kInvalidArg, who, ": ndim is ",
-                 t.ndim, " with ", t.shape ? "a" : "no", " shape, but must be from 2 to ",
-                 MUONRT_MAX_DIMS, " with a shape; pass a matrix or a batch of matrices");
+  MUONRT_REQUIRE(t.ndim >= 2 && t.ndim <= MUONRT_MAX_DIMS && t.shape, kInvalidArg, who,
+                 ": ndim is ", t.ndim, " with ", t.shape ? "a" : "no",
+                 " shape, but must be from 2 to ", MUONRT_MAX_DIMS,
+                 " with a shape; pass a matrix or a batch of matrices");
   out.shape.assign(t.shape, t.shape + t.ndim);
   check_shape(out, who);
   const bool cuda = kind == DeviceKind::kCuda;
@@ -158,8 +159,8 @@ muonrt_status_t muonrt_orthogonalizer_create(muonrt_orthogonalizer_t** orthogona
     auto handle = std::make_unique<muonrt_orthogonalizer>();
     handle->device = settings.device;
     handle->device_index = settings.device_index;
-    handle->body = std::make_unique<Orthogonalizer>(api::make_device(settings), std::move(method),
-                                                    form);
+    handle->body =
+        std::make_unique<Orthogonalizer>(api::make_device(settings), std::move(method), form);
     *orthogonalizer = api::release_handle(std::move(handle));
     return Status::kOk;
   });
@@ -191,9 +192,8 @@ muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, int64_t* nonf
                    "device, or NULL");
     const auto found = o.orthogonalize(to, from, nonfinite, stream);
     if (!found) return Status::kOk;
-    api::set_last_error(cat(kOrthogonalize, ": x is not finite at index ", *found,
-                            "; out is unchanged")
-                            .c_str());
+    api::set_last_error(
+        cat(kOrthogonalize, ": x is not finite at index ", *found, "; out is unchanged").c_str());
     return Status::kSkipped;
   });
 }

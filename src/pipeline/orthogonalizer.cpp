@@ -67,10 +67,10 @@ void require_same_or_apart(const TensorView& out, const char* out_name, const Te
   const bool alike = out.shape == in.shape && out.strides == in.strides && out.dtype == in.dtype;
   const auto apart = static_cast<int64_t>(begin(in) - begin(out));
   MUONRT_REQUIRE(alike && !equal_views_meet(out, apart), Status::kInvalidArgument, out_name,
-                 " and ", in_name, " overlap, but are not the same tensor (", out_name,
-                 " begins ", -apart, " bytes after ", in_name, ", with shape ", out.shape,
-                 ", strides ", out.strides, ", dtype ", name_of(out.dtype), " and shape ", in.shape,
-                 ", strides ", in.strides, ", dtype ", name_of(in.dtype),
+                 " and ", in_name, " overlap, but are not the same tensor (", out_name, " begins ",
+                 -apart, " bytes after ", in_name, ", with shape ", out.shape, ", strides ",
+                 out.strides, ", dtype ", name_of(out.dtype), " and shape ", in.shape, ", strides ",
+                 in.strides, ", dtype ", name_of(in.dtype),
                  "); pass the same tensor, or separate memory");
 }
 
@@ -94,10 +94,10 @@ std::optional<std::vector<int64_t>> find_nonfinite(const TensorView& x) {
   for (int64_t matrix = 0; matrix < x.count(); ++matrix) {
     for (int64_t line = 0; line < lines; ++line) {
       const int64_t offset = x.offset_of(matrix) + line * ld;
-      const int64_t at = x.dtype == DType::kF32
-                             ? first_with<uint32_t>(x.data, offset, n, 0x7f800000)
-                             : first_with<uint16_t>(x.data, offset, n,
-                                                    x.dtype == DType::kF16 ? 0x7c00 : 0x7f80);
+      const int64_t at =
+          x.dtype == DType::kF32
+              ? first_with<uint32_t>(x.data, offset, n, 0x7f800000)
+              : first_with<uint16_t>(x.data, offset, n, x.dtype == DType::kF16 ? 0x7c00 : 0x7f80);
       if (at < 0) continue;
       std::vector<int64_t> index(x.shape.size());
       index[index.size() - 2] = by_columns ? at : line;
@@ -119,7 +119,8 @@ struct Copies {
   Copies() = default;
   /// @param first   index of the first matrix in the tensor.
   /// @param stored  the matrices in the workspace.
-  /// @param square  whether they are stored as rows x cols, also if rows > cols. Otherwise the short
+  /// @param square  whether they are stored as rows x cols, also if rows > cols. Otherwise the
+  /// short
   ///     side comes first.
   Copies(const TensorView& tensor, int64_t first, const MatrixBatch& stored, bool square) {
     // A column-major tensor is the row-major one of the transposed matrices.
@@ -225,11 +226,12 @@ void* Orthogonalizer::workspace(int64_t bytes) {
   return workspaces_.back().data();
 }
 
-Orthogonalizer::Work& Orthogonalizer::find(std::vector<int64_t> key, bool captured,
+Orthogonalizer::Work& Orthogonalizer::find(const char* what, std::vector<int64_t> key,
+                                           bool captured,
                                            const std::function<std::unique_ptr<Work>()>& build) {
   auto at = works_.find(key);
-  MUONRT_REQUIRE(!captured || (at != works_.end() && at->second->ran), Status::kNotSupported,
-                 "the stream is being captured, but this is the first call with these shapes, "
+  MUONRT_REQUIRE(!captured || (at != works_.end() && at->second->ran), Status::kNotSupported, what,
+                 ": the stream is being captured, but this is the first call with these shapes, "
                  "strides and dtypes, which allocates memory; make one call before the capture");
   if (at == works_.end()) at = works_.emplace(std::move(key), build()).first;
   return *at->second;
@@ -260,16 +262,17 @@ std::optional<std::vector<int64_t>> Orthogonalizer::orthogonalize(const TensorVi
                                                                   const TensorView& x,
                                                                   int64_t* nonfinite,
                                                                   void* callers_stream) {
+  constexpr const char* kWhat = "orthogonalize";
   Ops& ops = device_->ops();
-  const bool captured = device_->follow(*stream_, callers_stream);
+  const bool captured = device_->follow(*stream_, callers_stream, kWhat);
   const int64_t m = std::min(x.rows(), x.cols()), n = std::max(x.rows(), x.cols());
   auto* const findings = findings_.as<Findings>();
   const bool half = x.dtype == DType::kF16;
   const auto build = [&] {
     auto work = std::make_unique<Work>();
-    work->method = choose_method(form_, x.rows(), x.cols(),
-                                 static_cast<int>(settings_.list.steps.size()),
-                                 settings_.gram_restarts);
+    work->method =
+        choose_method(form_, x.rows(), x.cols(), static_cast<int>(settings_.list.steps.size()),
+                      settings_.gram_restarts);
     reserve(ops, settings_, work->method, m, n);
     const int64_t at_once = part_size(ops, m * n, x.count());
     Carver carver(ops);
@@ -278,8 +281,7 @@ std::optional<std::vector<int64_t>> Orthogonalizer::orthogonalize(const TensorVi
     const auto carve = [&](int64_t count) {
       raw = carver.batch(x.dtype, m, n, count);
       input = half ? carver.batch(DType::kF32, m, n, count, true) : raw;
-      scratch =
-          carver.take(newton_schulz_workspace(ops, settings_, work->method, m, n, count));
+      scratch = carver.take(newton_schulz_workspace(ops, settings_, work->method, m, n, count));
     };
     carve(at_once);
     void* const memory = workspace(carver.bytes());
@@ -317,7 +319,7 @@ std::optional<std::vector<int64_t>> Orthogonalizer::orthogonalize(const TensorVi
   std::vector<int64_t> key = {0, std::ssize(x.shape)};
   add_to_key(key, x);
   add_to_key(key, out);
-  Work& work = find(std::move(key), captured, build);
+  Work& work = find(kWhat, std::move(key), captured, build);
   static constexpr Findings kNothing;
   ops.copy(*stream_, findings, &kNothing, sizeof kNothing);
   for (Work::Part& part : work.parts) {
@@ -338,8 +340,9 @@ std::optional<std::vector<int64_t>> Orthogonalizer::orthogonalize(const TensorVi
 
 void Orthogonalizer::symmetric_product(const TensorView& c, float alpha, const TensorView& a,
                                        float beta, const TensorView* d, void* callers_stream) {
+  constexpr const char* kWhat = "symmetric product";
   Ops& ops = device_->ops();
-  const bool captured = device_->follow(*stream_, callers_stream);
+  const bool captured = device_->follow(*stream_, callers_stream, kWhat);
   const int64_t m = a.rows(), k = a.cols();
   if (d && (beta == 0.0f || d->is_empty())) d = nullptr;
   const bool separate = d && *d != a;
@@ -375,7 +378,7 @@ void Orthogonalizer::symmetric_product(const TensorView& c, float alpha, const T
   add_to_key(key, a);
   add_to_key(key, c);
   if (separate) add_to_key(key, *d);
-  Work& work = find(std::move(key), captured, build);
+  Work& work = find(kWhat, std::move(key), captured, build);
   auto* const findings = findings_.as<Findings>();
   for (Work::Part& part : work.parts) {
     const auto unpack = [&](const Copies& copies, const TensorView& from) {

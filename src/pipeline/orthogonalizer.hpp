@@ -38,8 +38,8 @@ void require_same_or_apart(const TensorView& out, const char* out_name, const Te
 /// Orthogonalizes and multiplies matrices outside of a step, with the ops and the bits of a step. A
 /// call with shapes, strides and dtypes that the object has had before allocates nothing. Batches
 /// run in parts that `launch_limits` permits.
-/// Threads: one at a time. On CUDA calls enqueue their work and return; they share one workspace, so
-/// the caller keeps their order.
+/// Threads: one at a time. On CUDA calls enqueue their work and return; they share one workspace,
+/// so the caller keeps their order.
 class Orthogonalizer {
  public:
   /// @param device  with its Ops; destroyed last.
@@ -63,7 +63,7 @@ class Orthogonalizer {
  private:
   struct Work;
 
-  Work& find(std::vector<int64_t> key, bool captured,
+  Work& find(const char* what, std::vector<int64_t> key, bool captured,
              const std::function<std::unique_ptr<Work>()>& build);
   void* workspace(int64_t bytes);
   void finish(bool captured);

@@ -145,8 +145,7 @@ constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16};
 std::vector<Move> packs() {
   std::vector<Move> out;
   for (const DType stored : kAll)
-    for (const DType transport : kAll)
-      out.push_back({stored, transport, false});
+    for (const DType transport : kAll) out.push_back({stored, transport, false});
   return out;
 }
 
