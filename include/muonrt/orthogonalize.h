@@ -3,22 +3,8 @@
  * Newton-Schulz and its symmetric products outside of an optimizer, for those who write their own.
  *
  * An orthogonalizer has the settings with which an optimizer would be created. It computes with the
- * same operations as a step, so its results are bitwise identical to those inside a step.
- *
- * @code
- * int64_t shape[2] = {1024, 4096};
- * muonrt_dltensor_t x = {0};
- * x.data = (char*)momentum;
- * x.device_type = 1;
- * x.ndim = 2;
- * x.type_code = 2;
- * x.type_bits = 32;
- * x.type_lanes = 1;
- * x.shape = shape;
- * muonrt_orthogonalizer_t* ns;
- * muonrt_orthogonalizer_create(&ns, NULL, NULL);
- * muonrt_orthogonalize(&x, NULL, ns, &x, NULL);
- * @endcode
+ * same operations as a step, so its results are bitwise identical to those inside a step. README.md
+ * in this folder has an example.
  *
  * @par Tensors
  * A tensor has 2 to MUONRT_MAX_DIMS dimensions. The last two are the rows and columns of a matrix;

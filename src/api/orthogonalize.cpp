@@ -182,7 +182,7 @@ muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, int64_t* nonf
       return read_tensor(tensor, cat(kOrthogonalize, ": ", name), o.device(),
                          orthogonalizer->device, orthogonalizer->device_index);
     };
-    const TensorView to = read(out, "out"), from = read(x, "x");
+    const TensorView from = read(x, "x"), to = read(out, "out");
     MUONRT_REQUIRE(to.shape == from.shape, kInvalidArg, kOrthogonalize, ": out has shape ",
                    to.shape, ", but x has ", from.shape, "; pass a tensor of the same shape");
     require_distinct(to, cat(kOrthogonalize, ": out"));
@@ -208,7 +208,7 @@ muonrt_status_t muonrt_symmetric_product(const muonrt_dltensor_t* c,
       return read_tensor(tensor, cat(kProduct, ": ", name), o.device(), orthogonalizer->device,
                          orthogonalizer->device_index);
     };
-    const TensorView to = read(c, "c"), from = read(a, "a");
+    const TensorView from = read(a, "a"), to = read(c, "c");
     const float by = read_factor(alpha, "alpha"), plus = read_factor(beta, "beta");
     std::optional<TensorView> added;
     if (plus != 0.0f) added = read(d, "d");

@@ -14,8 +14,8 @@
 
 namespace muonrt::host {
 
-/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 and f16 it is half-way
-/// between the largest value and the next power of two.
+/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 and f16 it is
+/// half-way between the largest value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>

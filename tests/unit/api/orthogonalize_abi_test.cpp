@@ -1,113 +1,14 @@
 // muonrt_orthogonalize() and muonrt_symmetric_product(): the bits of a step, float64 references,
 // batches, strides, overlaps, and invalid input.
 
-#include <catch2/catch.hpp>
-#include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "muonrt/muonrt.h"
-#include "reference/reference.hpp"
-#include "support/numerics/reference_ops.hpp"
+#include "c_tensor.hpp"
 #include "unit/algo/newton_schulz_cases.hpp"
 
-using muonrt::DType;
-using reference::Matrix;
-using reference_ops::load;
-using reference_ops::store;
+using namespace c_tensor;
 
 namespace {
-
-constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16};
-
-muonrt_group_t muon_group() {
-  muonrt_group_t out;
-  muonrt_group_init_muon(&out);
-  return out;
-}
-muonrt_optimizer_options_t options() {
-  muonrt_optimizer_options_t out;
-  muonrt_optimizer_options_init(&out);
-  return out;
-}
-
-struct Orthogonalizer {
-  muonrt_orthogonalizer_t* handle = nullptr;
-
-  explicit Orthogonalizer(const muonrt_group_t* g = nullptr,
-                          const muonrt_optimizer_options_t* o = nullptr) {
-    REQUIRE(muonrt_orthogonalizer_create(&handle, o, g) == MUONRT_OK);
-  }
-  ~Orthogonalizer() { muonrt_orthogonalizer_destroy(handle); }
-  Orthogonalizer(const Orthogonalizer&) = delete;
-  Orthogonalizer& operator=(const Orthogonalizer&) = delete;
-
-  muonrt_status_t orthogonalize(const muonrt_dltensor_t& out, const muonrt_dltensor_t& x,
-                                int64_t* nonfinite = nullptr) {
-    return muonrt_orthogonalize(&out, nonfinite, handle, &x, nullptr);
-  }
-  muonrt_status_t product(const muonrt_dltensor_t& c, double alpha, const muonrt_dltensor_t& a,
-                          double beta = 0, const muonrt_dltensor_t* d = nullptr) {
-    return muonrt_symmetric_product(&c, handle, alpha, &a, beta, d, nullptr);
-  }
-};
-
-/// A tensor with its memory.
-struct Tensor {
-  std::vector<unsigned char> memory;
-  std::vector<int64_t> shape, strides;
-  DType dtype;
-  muonrt_dltensor_t c{};
-
-  Tensor(DType type, std::vector<int64_t> sizes, std::vector<int64_t> steps = {})
-      : shape(std::move(sizes)), strides(std::move(steps)), dtype(type) {
-    if (strides.empty()) {
-      strides.assign(shape.size(), 1);
-      for (size_t i = shape.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * shape[i + 1];
-    }
-    int64_t elements = 1;
-    for (size_t i = 0; i < shape.size(); ++i) elements += (shape[i] - 1) * strides[i];
-    memory.assign(static_cast<size_t>(std::max<int64_t>(elements, 0) * size_of(dtype)), 0xee);
-  }
-  const muonrt_dltensor_t& view() {
-    c.data = reinterpret_cast<char*>(memory.data());
-    c.device_type = 1;
-    c.ndim = static_cast<int32_t>(shape.size());
-    c.type_code = dtype == DType::kBF16 ? 4 : 2;
-    c.type_bits = dtype == DType::kF32 ? 32 : 16;
-    c.type_lanes = 1;
-    c.shape = shape.data();
-    c.strides = strides.data();
-    return c;
-  }
-  int64_t at(int64_t matrix, int64_t i, int64_t j) const {
-    const size_t d = shape.size();
-    return (d > 2 ? matrix * strides[d - 3] : 0) + i * strides[d - 2] + j * strides[d - 1];
-  }
-  void put(const Matrix& m, int64_t matrix = 0) {
-    for (int64_t i = 0; i < m.rows; ++i)
-      for (int64_t j = 0; j < m.cols; ++j)
-        store(memory.data(), dtype, at(matrix, i, j), static_cast<float>(m(i, j)));
-  }
-  Matrix get(int64_t matrix = 0) const {
-    Matrix m(shape[shape.size() - 2], shape.back());
-    for (int64_t i = 0; i < m.rows; ++i)
-      for (int64_t j = 0; j < m.cols; ++j)
-        m(i, j) = static_cast<double>(load(memory.data(), dtype, at(matrix, i, j)));
-    return m;
-  }
-};
-
-Tensor tensor_of(const Matrix& m, DType dtype) {
-  Tensor t(dtype, {m.rows, m.cols});
-  t.put(m);
-  return t;
-}
-
-bool same(const Matrix& a, const Matrix& b) {
-  return a.rows == b.rows && a.cols == b.cols &&
-         std::memcmp(a.v.data(), b.v.data(), a.v.size() * sizeof(double)) == 0;
-}
 
 Matrix orthogonalized(Orthogonalizer& with, const Matrix& x, DType dtype) {
   Tensor in = tensor_of(x, dtype), out(dtype, in.shape);
@@ -324,87 +225,6 @@ TEST_CASE("orthogonalize: an element that is not finite is reported, and nothing
   }
 }
 
-TEST_CASE("symmetric product: equals float64, is exactly symmetric, and keeps other memory",
-          "[unit][abi]") {
-  Orthogonalizer with;
-  for (const auto& [m, k] :
-       {std::pair<int64_t, int64_t>{1, 1}, {6, 20}, {20, 6}, {17, 17}, {3, 0}}) {
-    for (const DType dtype : kAll) {
-      for (const bool by_columns : {false, true}) {
-        INFO(m << " x " << k << ", " << name_of(dtype) << ", by columns: " << by_columns);
-        const auto strides = [&](int64_t rows, int64_t cols) {
-          return by_columns
-                     ? std::vector<int64_t>{(rows + 3) * std::max<int64_t>(cols, 1), 1, rows + 3}
-                     : std::vector<int64_t>{rows * (cols + 2), cols + 2, 1};
-        };
-        Tensor a(dtype, {2, m, k}, strides(m, k)), d(dtype, {2, m, m}, strides(m, m));
-        Tensor c(dtype, {2, m, m});
-        for (int64_t i = 0; i < 2; ++i) {
-          a.put(reference::gaussian(m, k, 7 + i), i);
-          const Matrix half = reference::gaussian(m, m, 9 + i);
-          d.put(reference::add(0.5, half, 0.5, reference::transpose(half)), i);
-        }
-        const auto compare = [&](const Tensor& result, double alpha, const Matrix& left,
-                                 double beta, const Matrix& added, int64_t i) {
-          const Matrix got = result.get(i);
-          const Matrix square = reference::multiply(left, reference::transpose(left));
-          const Matrix expected = reference::add(alpha, square, beta, added);
-          for (int64_t row = 0; row < m; ++row)
-            for (int64_t col = 0; col < m; ++col) {
-              double size = std::abs(beta * added(row, col));
-              for (int64_t t = 0; t < left.cols; ++t)
-                size += std::abs(alpha * left(row, t) * left(col, t));
-              CHECK(std::abs(got(row, col) - expected(row, col)) <=
-                    tolerance::product(left.cols, size, expected(row, col), dtype) + 1e-7);
-            }
-          CHECK(same(got, reference::transpose(got)));
-        };
-        REQUIRE(with.product(c.view(), 1.0, a.view()) == MUONRT_OK);
-        for (int64_t i = 0; i < 2; ++i) compare(c, 1.0, a.get(i), 0.0, d.get(i), i);
-        REQUIRE(with.product(c.view(), -2.5, a.view(), 0.75, &d.view()) == MUONRT_OK);
-        for (int64_t i = 0; i < 2; ++i) compare(c, -2.5, a.get(i), 0.75, d.get(i), i);
-        // Into D, and b D + c D^2 into D itself.
-        Tensor into = d;
-        REQUIRE(with.product(into.view(), -2.5, a.view(), 0.75, &into.view()) == MUONRT_OK);
-        for (int64_t i = 0; i < 2; ++i) CHECK(same(into.get(i), c.get(i)));
-        into = d;
-        REQUIRE(with.product(into.view(), 2.0, into.view(), -4.75, &into.view()) == MUONRT_OK);
-        for (int64_t i = 0; i < 2; ++i) {
-          compare(into, 2.0, d.get(i), -4.75, d.get(i), i);
-          d.put(into.get(i), i);
-        }
-        CHECK(d.memory == into.memory);
-      }
-    }
-  }
-}
-
-TEST_CASE("symmetric product: has the bits of the step's product", "[unit][abi]") {
-  Orthogonalizer with;
-  backends::Backend host = backends::host(2);
-  for (const DType dtype : kAll) {
-    constexpr int64_t kRows = 70, kCols = 90, kLd = 96;
-    const Matrix x = reference::scale(0.1, reference::gaussian(kRows, kCols, 2));
-    auto a = host.memory(kRows * kLd * 4), c = host.memory(kRows * kLd * 4);
-    for (int64_t e = 0; e < kRows * kCols; ++e)
-      store(a.get(), dtype, e / kCols * kLd + e % kCols,
-            static_cast<float>(x(e / kCols, e % kCols)));
-    muonrt::Product p;
-    p.a = p.b = {a.get(), dtype, kRows, kCols, kLd, 1, 0};
-    p.c = {c.get(), dtype, kRows, kRows, kLd, 1, 0};
-    p.transpose_b = p.symmetric = true;
-    host.ops->reserve(kRows, kRows, kCols, dtype);
-    host.ops->multiply(*host.stream, p);
-    host.wait();
-    Tensor in = tensor_of(x, dtype), out(dtype, {kRows, kRows});
-    REQUIRE(with.product(out.view(), 1.0, in.view()) == MUONRT_OK);
-    for (int64_t i = 0; i < kRows; ++i)
-      CHECK(std::memcmp(static_cast<char*>(c.get()) + i * kLd * size_of(dtype),
-                        out.memory.data() + i * kRows * size_of(dtype),
-                        static_cast<size_t>(kRows * size_of(dtype))) == 0);
-  }
-}
-
 TEST_CASE("orthogonalize: invalid tensors are rejected with their values, and nothing is written",
           "[unit][abi]") {
   Orthogonalizer with;
@@ -468,24 +288,6 @@ TEST_CASE("orthogonalize: invalid tensors are rejected with their values, and no
   CHECK(with.orthogonalize(left, right) == MUONRT_OK);
   right.byte_offset = 5 * 4;
   CHECK(with.orthogonalize(left, right) == MUONRT_ERROR_INVALID_ARGUMENT);
-}
-
-TEST_CASE("symmetric product: invalid arguments are rejected with their values", "[unit][abi]") {
-  Orthogonalizer with;
-  Tensor a(DType::kF32, {4, 6}), c(DType::kF32, {4, 4}), bf16(DType::kBF16, {4, 4});
-  const double infinity = std::numeric_limits<double>::infinity();
-  const auto call = [&](Tensor& to, double alpha, double beta, Tensor* d) {
-    return muonrt_symmetric_product(&to.view(), with.handle, alpha, &a.view(), beta,
-                                    d ? &d->view() : nullptr, nullptr);
-  };
-  CHECK(call(a, 1, 0, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(call(bf16, 1, 0, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(call(c, 1, 1, &bf16) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(call(c, infinity, 0, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(call(c, 1, 1e39, &c) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(call(c, 1, 0.5, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(std::string(muonrt_get_last_error()) ==
-        "muonrt_symmetric_product: d is NULL; pass a tensor");
 }
 
 TEST_CASE("orthogonalizer: settings are rejected as by an optimizer", "[unit][abi]") {

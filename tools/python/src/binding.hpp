@@ -220,6 +220,16 @@ struct Place {
   std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
 };
 
+/// A framework's array of any shape, strides and dtype, which this object keeps alive.
+struct Exported {
+  nb::ndarray<nb::ro> array;
+  std::string dtype;  // "bfloat16" if the array holds its bits as uint16
+};
+
+/// Imports an array through DLPack or the buffer protocol; arguments as of take_array().
+Exported export_array(const std::string& what, nb::handle object, const std::string& dtype,
+                      bool writable);
+
 /// A framework's array, which this object keeps alive: row-major, contiguous, f32 or bf16.
 struct Array {
   nb::ndarray<nb::ro> held;
@@ -352,6 +362,7 @@ void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
+void bind_orthogonalize(nb::module_& module);
 void bind_checkpoint_reader(nb::module_& module);
 /// Closes all optimizers and communicators, so that their peers receive the last messages of this
 /// rank before its process ends. Those that other threads still use, such as daemon threads, are

@@ -94,5 +94,6 @@ NB_MODULE(_core, module) {
   bind_parts(module);
   bind_param(module);
   bind_optimizer(module);
+  bind_orthogonalize(module);
   bind_checkpoint_reader(module);
 }
