@@ -46,7 +46,6 @@ void check_shape(const TensorView& t, const std::string& who) {
 void check_strides(TensorView& t, const std::string& who) {
   const size_t row = t.shape.size() - 2, col = row + 1;
   const std::vector<int64_t> given = t.strides;
-  int64_t last = 0;
   for (size_t i = 0; i < t.shape.size(); ++i) {
     MUONRT_REQUIRE(t.strides[i] >= 0, kInvalidArg, who, ": strides are ", given,
                    ", but must not be negative; copy the tensor");
@@ -54,7 +53,6 @@ void check_strides(TensorView& t, const std::string& who) {
     MUONRT_REQUIRE(t.shape[i] == 0 || t.strides[i] <= kMaxBytes / 64 / t.shape[i], kInvalidArg, who,
                    ": strides are ", given, " for shape ", t.shape,
                    ", which is too large to address; split the tensor");
-    last += (t.shape[i] - 1) * t.strides[i];
   }
   if (t.shape[col] == 1) t.strides[col] = 1;
   if (t.shape[row] == 1) t.strides[row] = t.strides[col] == 1 ? t.shape[col] : 1;

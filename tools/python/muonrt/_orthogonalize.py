@@ -28,6 +28,19 @@ def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
     return cache[key]
 
 
+def _with_list(settings: dict) -> dict:
+    """Returns the settings, with a list of coefficients as `custom`."""
+    if isinstance(settings.get("coefficients", ""), str):
+        return settings
+    triples = [tuple(float(c) for c in triple) for triple in settings["coefficients"]]
+    if any(len(triple) != 3 for triple in triples) or "custom" in settings:
+        raise _errors.InvalidArgumentError(
+            f"coefficients is {triples}, but must be a word, or a list of triples (a, b, c) without "
+            "custom; pass one of these")
+    return {"steps": len(triples), **settings, "coefficients": "custom",
+            "custom": [c for triple in triples for c in triple]}
+
+
 def _is_torch(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
@@ -98,7 +111,7 @@ def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **setti
         By default a new one with the dtype of ``x``.
     :param stream: the cudaStream_t as an integer. By default torch's current stream, or else the
         default stream. The host does not wait for the work.
-    :param settings: ``coefficients="polar_express"``, ``steps=5``, ``lower_bound``, ``cushion``,
+    :param settings: ``coefficients="polar_express"``, or a list of triples, ``steps=5``, ``lower_bound``, ``cushion``,
         ``safety``, ``safety_mode``, ``normalize``, ``normalize_eps``, ``custom``, ``form="auto"``,
         ``gram_restarts``, ``iteration_dtype``, ``row_scaling`` and ``renormalize`` as for
         muonrt.Group; ``threads=1``, ``symmetric`` and ``portable_gemm`` as for muonrt.Optimizer.
@@ -106,7 +119,8 @@ def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **setti
     """
     given = _readable("x", x)
     result = _empty(given, tuple(x.shape)) if out is None else out
-    _core_of(given, settings).orthogonalize(_checked("out", result), given, _stream(given, stream))
+    core = _core_of(given, _with_list(settings))
+    core.orthogonalize(_checked("out", result), given, _stream(given, stream))
     return result
 
 

@@ -34,6 +34,15 @@ def test_has_the_bits_of_a_step(settings):
         assert (muonrt.orthogonalize(x, **settings) == update_of_step(x, **settings)).all()
 
 
+def test_a_list_of_coefficients():
+    x, triples = drawn(1, 7, 12), [(3.4445, -4.775, 2.0315)] * 2 + [np.array([1.875, -1.25, 0.375])]
+    custom = dict(coefficients="custom", custom=np.ravel(triples), steps=3)
+    assert (muonrt.orthogonalize(x, coefficients=triples) == muonrt.orthogonalize(x, **custom)).all()
+    for bad in [(1, 2)], [(1, 2, 3)], 3 * [(1.5, -0.5, 0)]:
+        with pytest.raises(muonrt.InvalidArgumentError, match="coefficient|custom"):
+            muonrt.orthogonalize(x, coefficients=bad, steps=1)
+
+
 def test_arrays_of_any_strides_and_batches():
     x = drawn(2, 3, 10, 16)
     kept = x.copy()
