@@ -152,7 +152,7 @@ void CudaOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
                      std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                      ConstTypedBuffer message) {
   if (blocks.empty()) return;
-  check_dtype("unpack: the message", message.dtype);
+  check_iterate("unpack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i)
     MUONRT_CHECK_INTERNAL(matrices[i].dtype == message.dtype, "unpack from ",
                           name_of(message.dtype), " to ", name_of(matrices[i].dtype));
@@ -165,7 +165,7 @@ void CudaOps::pack(Stream& stream, std::span<const MatrixBlock> blocks,
                    std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                    TypedBuffer message, Findings* findings) {
   if (blocks.empty()) return;
-  check_dtype("pack: the message", message.dtype);
+  check_iterate("pack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i) check_iterate("pack: a matrix", matrices[i].dtype);
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);

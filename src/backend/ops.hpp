@@ -15,7 +15,8 @@
 namespace muonrt {
 
 /// `count` matrices of equal shape, rows x cols, row-major; `ld` and `stride` in elements. The
-/// dtype is f32 or bf16. Matrices that Newton-Schulz iterates on may be f16.
+/// dtype is f32 or bf16. Matrices that Newton-Schulz iterates on, or that `pack` and `unpack` copy,
+/// may be f16.
 struct MatrixBatch {
   void* data = nullptr;
   DType dtype = DType::kF32;

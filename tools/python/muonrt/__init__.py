@@ -23,11 +23,12 @@ from ._core import (
 )
 from ._errors import *  # noqa: F403
 from ._log import set_log_level
+from ._orthogonalize import orthogonalize, symmetric_product
 
 __all__ = [
     "AssignInfo", "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer",
     "Param", "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info",
-    "parse_qk_layer", "route", "set_log_level", "version",
+    "orthogonalize", "parse_qk_layer", "route", "set_log_level", "symmetric_product", "version",
 ]
 __all__ += _errors.__all__
 

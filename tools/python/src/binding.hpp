@@ -220,6 +220,16 @@ struct Place {
   std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
 };
 
+/// A framework's array of any shape, strides and dtype, which this object keeps alive.
+struct Exported {
+  nb::ndarray<nb::ro> array;
+  std::string dtype;  // "bfloat16" if the array holds its bits as uint16
+};
+
+/// Imports an array through DLPack or the buffer protocol; arguments as of take_array().
+Exported export_array(const std::string& what, nb::handle object, const std::string& dtype,
+                      bool writable);
+
 /// A framework's array, which this object keeps alive: row-major, contiguous, f32 or bf16.
 struct Array {
   nb::ndarray<nb::ro> held;
@@ -362,6 +372,7 @@ void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
+void bind_orthogonalize(nb::module_& module);
 void bind_checkpoint_reader(nb::module_& module);
 void bind_distributed(nb::module_& module);
 /// Sets Python's current error to an exception of the class of muonrt._errors that belongs to the

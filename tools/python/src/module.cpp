@@ -110,5 +110,6 @@ NB_MODULE(_core, module) {
   bind_param(module);
   bind_distributed(module);
   bind_optimizer(module);
+  bind_orthogonalize(module);
   bind_checkpoint_reader(module);
 }

@@ -90,7 +90,7 @@ def test_statuses_are_exceptions():
     assert issubclass(muonrt.InvalidArgumentError, ValueError)
     assert issubclass(muonrt.TimeoutError, TimeoutError)
     names = {muonrt._core.status_name(c.status) for c in muonrt.Error.__subclasses__()}
-    assert len(names) == 15 and "MUONRT_ERROR_UNKNOWN" not in names
+    assert len(names) == 16 and "MUONRT_ERROR_UNKNOWN" not in names
     one = optimizer()
     one.close()
     with pytest.raises(muonrt.InvalidStateError, match="closed"):
