@@ -33,9 +33,9 @@ struct ActiveElements {
 };
 
 /// Calls body(view, param, first element, count) for parts of at most kJobElements of the
-/// Elements::of each parameter of the list. All thread blocks together process each element once; all threads of a thread block call
-/// the body together. Sizes are read on the device, and parts are distributed to the thread blocks
-/// in turn.
+/// Elements::of each parameter of the list. All thread blocks together process each element once;
+/// all threads of a thread block call the body together. Sizes are read on the device, and parts
+/// are distributed to the thread blocks in turn.
 template <class Elements, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {

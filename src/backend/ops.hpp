@@ -129,8 +129,9 @@ class Ops : public MatrixRules {
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
   /// Fills this rank's vote from its findings. If `local_ok` is set, no callback failed and no
-  /// weights are stale, either `consent` or `nonfinite` is 1, depending on whether all values were finite; otherwise both are
-  /// 0. The gradient factor (see Vote::set_factor) and the replica words are copied.
+  /// weights are stale, either `consent` or `nonfinite` is 1, depending on whether all values were
+  /// finite; otherwise both are 0. The gradient factor (see Vote::set_factor) and the replica words
+  /// are copied.
   virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                          int64_t orthogonalized, bool local_ok) = 0;
 

@@ -60,10 +60,9 @@ Error stale_weights_error(Device& device, Pipeline& pipeline, const ParamSetting
   const auto error = capture_error([&] { found = find_stale(device, pipeline, view); });
   if (error && error->status() != Status::kOutOfMemory) return *error;
   return error_with_message(Status::kInvalidArgument, [&] {
-    const std::string what =
-        found ? cat("local element ", found->element, " is ", found->weight,
-                    ", but its master weight is ", found->master)
-              : "its weights differ from its master weights";
+    const std::string what = found ? cat("local element ", found->element, " is ", found->weight,
+                                         ", but its master weight is ", found->master)
+                                   : "its weights differ from its master weights";
     return cat("param '", param.name, "': ", what, ", so the step would overwrite the parameter; ",
                param.master_kind == MasterKind::kCaller
                    ? "write its master weights, too"

@@ -214,9 +214,9 @@ TEST_CASE("arguments: one lr is rejected if a scale rule needs another rate than
       CHECK(step(nullptr) == (rejected ? MUONRT_ERROR_INVALID_ARGUMENT : MUONRT_OK));
       CHECK((b.data == before) == rejected);
       if (!rejected) continue;
-      CHECK_THAT(muonrt_get_last_error(),
-                 Contains("lr is 0.25") && Contains("group 0 'matrix'") && Contains(names[rule]) &&
-                     Contains("group 1 'rest'") && Contains("group_lrs"));
+      CHECK_THAT(muonrt_get_last_error(), Contains("lr is 0.25") && Contains("group 0 'matrix'") &&
+                                              Contains(names[rule]) && Contains("group 1 'rest'") &&
+                                              Contains("group_lrs"));
       const double rates[2] = {0.25, 0.25};
       CHECK(step(rates) == MUONRT_OK);
       CHECK(step(nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);

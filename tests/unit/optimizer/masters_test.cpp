@@ -82,9 +82,10 @@ TEST_CASE("masters: stale weights of one rank are an error on every rank, which 
           for (const world::Ended& end : ends) {
             CHECK(end.status == Status::kInvalidArgument);
             CHECK(end.message == ends[0].message);
-            CHECK_THAT(end.message, Catch::Contains("rank 1") &&
-                                        Catch::Contains("param '" + c.params[static_cast<size_t>(p)].name +
-                                                        "': local element 0 is "));
+            CHECK_THAT(end.message,
+                       Catch::Contains("rank 1") &&
+                           Catch::Contains("param '" + c.params[static_cast<size_t>(p)].name +
+                                           "': local element 0 is "));
           }
         }
       }

@@ -62,8 +62,9 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
           },
           nb::arg("folder"), nb::kw_only(), nb::arg("without_params") = false, nb::arg("keep") = 1,
           nb::arg("overwrite") = false,
-          nb::sig("def save(self, folder: str | bytes | os.PathLike, *, without_params: bool = False, "
-                  "keep: int = 1, overwrite: bool = False) -> None"),
+          nb::sig(
+              "def save(self, folder: str | bytes | os.PathLike, *, without_params: bool = False, "
+              "keep: int = 1, overwrite: bool = False) -> None"),
           "Saves a checkpoint: the parameters, all state, the step number, update counts, and the\n"
           "keys of stochastic rounding. Collective; call it between steps.\n\n"
           "Each rank writes a file into ``folder``, which all ranks share. Then rank 0 makes the\n"
@@ -116,8 +117,9 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
           },
           nb::arg("folder"), nb::kw_only(), nb::arg("without_params") = false, nb::arg("keep") = 1,
           nb::arg("overwrite") = false,
-          nb::sig("def save_begin(self, folder: str | bytes | os.PathLike, *, without_params: bool = "
-                  "False, keep: int = 1, overwrite: bool = False) -> None"),
+          nb::sig(
+              "def save_begin(self, folder: str | bytes | os.PathLike, *, without_params: bool = "
+              "False, keep: int = 1, overwrite: bool = False) -> None"),
           "Starts a save in the background: copies the state into the memory of save_reserve()\n"
           "and returns. A thread writes the file while steps continue. Without enough reserved\n"
           "memory the call writes the file itself. Collective.")
