@@ -4,6 +4,7 @@
 // at multiples of 16 bytes, otherwise element by element. Only the message and the findings are
 // written. A thread block processes one job, and a job belongs to one parameter.
 
+#include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
 #include "cuda/kernels/kernels.hpp"
