@@ -148,6 +148,15 @@ void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
              device_.resident_blocks(), handle);
 }
 
+void CudaOps::check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                            Findings* findings) {
+  if (list.empty()) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::check_masters(params_.find(list.data(), handle, list).items, std::ssize(list), params,
+                      findings, device_.resident_blocks(), handle);
+}
+
 void CudaOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
                      std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                      ConstTypedBuffer message) {

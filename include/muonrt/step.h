@@ -34,8 +34,9 @@ typedef struct muonrt_step_args {
 
   /**
    * Learning rate of all groups: finite, >= 0. The product with all factors must be representable
-   * in f32. Groups of AdamW, and of Muon with MUONRT_SCALE_MATCH_RMS, take the same rate; with
-   * another scale rule set `group_lrs`. Default: NaN, which is rejected.
+   * in f32. Rejected if a group of Muon with another `scale_rule` than MUONRT_SCALE_MATCH_RMS and a
+   * group of AdamW have parameters and the same `lr_factor`, because they need different rates; set
+   * `group_lrs`. Default: NaN, which is rejected.
    */
   double lr;
 

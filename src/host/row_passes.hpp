@@ -184,6 +184,17 @@ struct ScanPass {
   }
 };
 
+/// Returns 1 if a weight is not its master weight rounded.
+template <class T, bool kByCaller>
+struct StalePass {
+  static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict weight,
+                                           const float* __restrict master, int64_t n) {
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; ++i) bad |= is_stale(weight[i], master[i], kByCaller);
+    return bad;
+  }
+};
+
 /// out <- cast(in). Returns 1 if a value in `out` is not finite.
 template <class From, class To>
 struct CastPass {

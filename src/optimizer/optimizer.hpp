@@ -112,6 +112,7 @@ class Optimizer {
   void enqueue(const StepInputs& inputs);
   void wait();
   void add_first_weights(bool valid);
+  std::optional<Error> stale_weights();
   std::optional<Error> apply_vote_result(const StepArgs& args,
                                          const std::optional<Error>& own_error, StepReport& report);
   void finish_commit();

@@ -41,6 +41,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
       if (grad_layout(p).replica_index(rank) == 0) out.clipping.norm_params.push_back(i);
       if (!local && group.update_every > 1) out.clipping.clip_only_params.push_back(i);
     }
+    if (view.numel > 0 && view.form == WeightForm::kMaster) out.master_params.push_back(i);
     if (view.numel == 0 || group.role != Role::kAdamW || !local) continue;
     if (view.form == WeightForm::kStochastic) {
       out.adamw.by_block.push_back(i);

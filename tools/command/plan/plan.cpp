@@ -64,8 +64,7 @@ int run(const Arguments& a) {
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
   const double seconds = now() - start;
   const std::vector<int64_t> scratch = scratch_of(plan, settings);
-  const std::vector<int64_t> checks =
-      consistency_check_bytes(plan, settings, settings.device != DeviceKind::kCuda);
+  const std::vector<int64_t> checks = consistency_check_bytes(plan, settings);
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model =

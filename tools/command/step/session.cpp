@@ -251,7 +251,9 @@ muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vect
   muonrt_step_args_init(&args);
   args.inactive_params = inactive_.data();
   args.n_inactive_params = std::ssize(inactive_);
-  args.lr = 1.0;  // each rule has its rate in lr_factor
+  const std::vector<double> rates(rules_.size(), 1.0);  // each rule has its rate in lr_factor
+  args.group_lrs = rates.data();
+  args.n_group_lrs = static_cast<int32_t>(rates.size());
   if (!logits.empty()) {
     const auto bytes = std::ssize(logits) * int64_t{sizeof(float)};
     if (!logits_) logits_ = reinterpret_cast<float*>(memory_.allocate(bytes));

@@ -127,6 +127,6 @@ class Steps(Registered):
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             try:
-                self._core.step(1.0, stream=ranks.stream_of(self._device))
+                self._core.step([1.0] * len(self.param_groups), stream=ranks.stream_of(self._device))
             except muonrt.Error:
                 pass

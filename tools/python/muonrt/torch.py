@@ -18,7 +18,7 @@ from muonrt._torch_folder import Folders
 from muonrt._torch_functions import mesh_from_groups  # noqa: F401
 from muonrt._torch_params import memory_of
 from muonrt._torch_roles import CHANGING, DEFAULTS, Role, describe, of_module, warn_of_conv1d
-from muonrt._torch_state import State, raw_of
+from muonrt._torch_state import State
 from muonrt._torch_step import Steps
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Muon(Folders, Steps):
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
         self._saving = False
-        self._reserved: bool | None = None  # with_params of save_reserve(); None: not called
+        self._reserved: bool | None = None  # without_params of save_reserve(); None: not called
         self._names: list[str] = []
         self._param_settings: list[dict[str, Any]] = []
         found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
@@ -218,10 +218,8 @@ class Muon(Folders, Steps):
         ranks.run_collectively(self._comm, describe)
         ranks.settle(self._device)  # the creation copies parameters to master weights
         self._core = muonrt.Optimizer(params, groups, self._comm, **_torch_functions.wrapped(options))
-        self._samples = None
         self._sizes = [len(g["params"]) for g in self.param_groups]
         self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]
-        self._versions = [raw_of(p)._version for p in self._params]
         self._find_places()
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
