@@ -11,12 +11,9 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr Word kQkKinds[] = {{"q", MUONRT_QK_QUERY},
-                             {"k", MUONRT_QK_KEY},
-                             {"mla_q", MUONRT_QK_MLA_QUERY},
-                             {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
-                             {"qkv", MUONRT_QK_QKV},
-                             {"qkv_blocks", MUONRT_QK_QKV_BLOCKS}};
+constexpr Word kQkKinds[] = {{"q", MUONRT_QK_QUERY},         {"k", MUONRT_QK_KEY},
+                             {"mla_q", MUONRT_QK_MLA_QUERY}, {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
+                             {"qkv", MUONRT_QK_QKV},         {"qkv_blocks", MUONRT_QK_QKV_BLOCKS}};
 template <class To, class From>
 void take(To& out, const std::optional<From>& value) {
   if (value) out = static_cast<To>(*value);

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/thread_transport.hpp"
 #include "muonrt/comm.h"
 #include "muonrt/optimizer.h"
 #include "muonrt/rendezvous.h"
-#include "comm/thread_transport.hpp"
 #include "support/callback_table.hpp"
 #include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"

@@ -171,8 +171,9 @@ TEST_CASE("invalid messages: their rank rejects them, and the peers get the erro
       [&](Transport& t) { t.reduce_sum(&sum, &sum, INT64_MAX); },
       [&](Transport& t) { t.reduce_max(&most, &most, INT64_MAX); }};
   for (const auto& call : huge)
-    REQUIRE_THROWS_WITH(call(*ThreadGroup(2).transport(0)),
-                        Contains(" is 9223372036854775807, but must be at most ") && Contains("#0 on rank 0"));
+    REQUIRE_THROWS_WITH(
+        call(*ThreadGroup(2).transport(0)),
+        Contains(" is 9223372036854775807, but must be at most ") && Contains("#0 on rank 0"));
 }
 
 TEST_CASE("faults: a planted error is published, and a killed rank sends nothing on every channel",

@@ -38,7 +38,8 @@ StepLogits read_file(const std::string& path,
                        std::to_string(heads) + " query heads");
     const unsigned char* values = file.bytes(*entry).data();
     for (int64_t h = 0; h < heads; ++h)
-      out.values.push_back(element_as_float(entry->dtype, values + h * element_bytes(entry->dtype)));
+      out.values.push_back(
+          element_as_float(entry->dtype, values + h * element_bytes(entry->dtype)));
   }
   for (const TensorEntry& entry : file.table().entries) {
     if (known.contains(entry.name)) continue;

@@ -121,9 +121,10 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
     }
     row["unused_logits"] = steps_[i].unused_logits;
     if (!steps_[i].unused_logits.empty()) {
-      lines += fmt::format("step {} of {}: {} logits have no effect, because no parameter of their "
-                           "layer has qk_clip:", i + 1, steps_.size(),
-                           steps_[i].unused_logits.size());
+      lines += fmt::format(
+          "step {} of {}: {} logits have no effect, because no parameter of their "
+          "layer has qk_clip:",
+          i + 1, steps_.size(), steps_[i].unused_logits.size());
       for (const std::string& name : steps_[i].unused_logits) lines += " " + shown(name);
       lines += "\n";
     }

@@ -37,8 +37,8 @@ Part make_part(const std::string& name, nb::handle rows, nb::handle cols, double
 }
 
 QkClip make_clip(const std::optional<std::string>& kind, std::optional<int32_t> layer,
-                 int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t nope, int32_t rope, int32_t v_dim,
-                 std::vector<int32_t> select, double threshold, double exponent) {
+                 int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t nope, int32_t rope,
+                 int32_t v_dim, std::vector<int32_t> select, double threshold, double exponent) {
   QkClip out{std::move(select), muonrt::detail::filled(muonrt_qk_clip_init_sized)};
   muonrt_qk_clip_t& s = out.settings;
   if (!kind && layer)
@@ -101,11 +101,13 @@ void bind_parts(nb::module_& module) {
                                         std::move(select), threshold, exponent));
           },
           nb::arg("kind").none() = nb::none(), nb::arg("layer").none() = nb::none(),
-          nb::arg("heads") = 0, nb::kw_only(), nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0, nb::arg("nope") = 0,
-          nb::arg("rope") = 0, nb::arg("v_dim") = 0, nb::arg("select") = std::vector<int32_t>{},
-          nb::arg("threshold") = 100.0, nb::arg("exponent") = 0.5,
+          nb::arg("heads") = 0, nb::kw_only(), nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0,
+          nb::arg("nope") = 0, nb::arg("rope") = 0, nb::arg("v_dim") = 0,
+          nb::arg("select") = std::vector<int32_t>{}, nb::arg("threshold") = 100.0,
+          nb::arg("exponent") = 0.5,
           nb::sig("def __init__(self, kind: str | None = None, layer: int | None = None, "
-                  "heads: int = 0, *, kv_heads: int = 0, head_dim: int = 0, nope: int = 0, rope: int = 0, v_dim: int = 0, "
+                  "heads: int = 0, *, kv_heads: int = 0, head_dim: int = 0, nope: int = 0, rope: "
+                  "int = 0, v_dim: int = 0, "
                   "select: collections.abc.Sequence[int] = [], threshold: float = 100.0, "
                   "exponent: float = 0.5) -> None"),
           "If the largest logit of a head (``qk_logits`` of Optimizer.step) exceeds threshold, "
@@ -115,10 +117,12 @@ void bind_parts(nb::module_& module) {
           ":param kind: \"q\": heads x head_dim rows, times gamma^exponent; \"k\": kv_heads x\n"
           "    head_dim rows, times gamma^(1 - exponent), with the smallest gamma of the query\n"
           "    heads that share the key head; \"mla_q\": heads x (nope + rope) rows; \"mla_kv\":\n"
-          "    kv_heads x (nope + v_dim) rows; \"qkv\" and \"qkv_blocks\": fused projections. None: the\n"
+          "    kv_heads x (nope + v_dim) rows; \"qkv\" and \"qkv_blocks\": fused projections. "
+          "None: the\n"
           "    name of the parameter determines kind and layer, so one QkClip holds for all\n"
           "    parameters of a model. See muonrt_qk_clip_t.\n"
-          ":param layer: number of the layer, equal for the weights of a layer. None: the last part\n"
+          ":param layer: number of the layer, equal for the weights of a layer. None: the last "
+          "part\n"
           "    of the parameter's name that is a number.\n"
           ":param heads: number of query heads.\n"
           ":param kv_heads: number of key heads. 0: heads.\n"

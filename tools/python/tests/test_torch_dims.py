@@ -82,7 +82,7 @@ def test_one_qk_clip_for_a_model():
     factors = [[1 / 2, 1 / 2, 1 / 3, 1 / 3], [1 / 3] * 2, [1] * 2, [1] * 4,
                [1, 1, 1 / 2, 1 / 2], [1 / 2] * 2, [1] * 2, [1] * 4]
     for (name, p), expected in zip(named, factors, strict=True):
-        assert torch.allclose(p if p.dim() == 1 else p[:, 0], torch.tensor(expected)), name
+        assert torch.allclose(p if p.dim() == 1 else p[:, 0], torch.tensor(expected, dtype=torch.float32)), name
     with pytest.raises(muonrt.InvalidArgumentError, match="layer 3 has None values, but 2 query heads"):
         one.step(qk_logits={0: logits[0]})
     with pytest.raises(muonrt.InvalidArgumentError, match="layer is 1, but kind is None"):
