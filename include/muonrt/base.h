@@ -203,7 +203,13 @@ enum muonrt_qk_kind {
   MUONRT_QK_MLA_KEY_VALUE = 4,
 
   /** Fused projection. Each group holds its query heads, then its key head, then its value head. */
-  MUONRT_QK_QKV = 5
+  MUONRT_QK_QKV = 5,
+
+  /** Fused projection: all query heads, then all key heads, then all value heads. */
+  MUONRT_QK_QKV_BLOCKS = 6,
+
+  /** The name of the parameter determines kind and layer; see muonrt_qk_clip_t. */
+  MUONRT_QK_FROM_NAME = 7
 };
 
 /**

@@ -48,7 +48,8 @@ typedef struct muonrt_step_args {
 
   /**
    * Indices of the parameters that are inactive in this step. Their values and state do not change,
-   * and their gradients are not read. Default: NULL.
+   * and their gradients are not read. The ranks exchange zeros for them, unless `omit_inactive` of
+   * the tuning options is 1. Default: NULL.
    */
   const int64_t* inactive_params;
 

@@ -272,6 +272,13 @@ int64_t ParamTables::compute_fingerprint(const OptimizerSettings& settings, cons
   return static_cast<int64_t>(hash.digest());
 }
 
+int64_t ParamTables::active_hash() const {
+  Hash hash;
+  for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
+  constexpr uint64_t kAboveRanks = uint64_t{1} << 32;
+  return static_cast<int64_t>((hash.digest() | kAboveRanks) & ~(uint64_t{1} << 63));
+}
+
 void ParamTables::on_commit() {
   for (int64_t i = 0; i < param_count(); ++i) updates_[static_cast<size_t>(i)] += params_[i].active;
 }

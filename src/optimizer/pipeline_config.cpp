@@ -56,6 +56,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
   out.clipping.tables = tables.gradient_tables();
   out.chunks.normuon = &state.normuon().states();
   out.chunks.callbacks = settings.exchange_callbacks;
+  out.chunks.omit_inactive = settings.omit_inactive;
   out.table_copy = tables.copy();
   out.serial = settings.serial;
   out.health = settings.health_every > 0;

@@ -11,11 +11,9 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr Word kQkKinds[] = {{"q", MUONRT_QK_QUERY},
-                             {"k", MUONRT_QK_KEY},
-                             {"mla_q", MUONRT_QK_MLA_QUERY},
-                             {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
-                             {"qkv", MUONRT_QK_QKV}};
+constexpr Word kQkKinds[] = {{"q", MUONRT_QK_QUERY},         {"k", MUONRT_QK_KEY},
+                             {"mla_q", MUONRT_QK_MLA_QUERY}, {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
+                             {"qkv", MUONRT_QK_QKV},         {"qkv_blocks", MUONRT_QK_QKV_BLOCKS}};
 template <class To, class From>
 void take(To& out, const std::optional<From>& value) {
   if (value) out = static_cast<To>(*value);
@@ -57,10 +55,11 @@ void BoundRule::reject(const char* key, const std::string& value) const {
 void BoundRule::take_qk_clip(const ParamConfig& c) {
   if (!c.qk_clip) return;
   const QkClipConfig& from = *c.qk_clip;
-  if (c.role == "adamw") reject("qk_clip", from.kind + " of an AdamW parameter");
+  if (c.role == "adamw") reject("qk_clip", "QK-clip of an AdamW parameter");
   qk_clip_ = std::make_unique<muonrt_qk_clip_t>();
   muonrt_qk_clip_t& q = *qk_clip_;
   muonrt_qk_clip_init(&q);
+  q.kind = MUONRT_QK_FROM_NAME;
   for (const Word& kind : kQkKinds) {
     if (from.kind == kind.text) q.kind = kind.value;
   }

@@ -89,7 +89,7 @@ void TrainOptimizer::clip(const Config& model, int64_t layer, bool keys, double 
   const int32_t kind = keys ? MUONRT_QK_KEY : MUONRT_QK_QUERY;
   if (!c.is_muon() || (!from && threshold <= 0)) return;
   if (from) p.clip = *from;
-  if (from && from->kind != kind) {
+  if (from && from->kind != kind && from->kind != MUONRT_QK_FROM_NAME) {
     throw std::runtime_error(config_.file + ": " + c.rule + ".qk_clip.kind: " + c.qk_clip->kind +
                              ", but layer " + std::to_string(layer) + "'s " +
                              (keys ? "wk holds keys" : "wq holds queries"));

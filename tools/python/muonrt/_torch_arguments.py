@@ -76,6 +76,7 @@ class Options(TypedDict, total=False):
     replica_mode: str
     replica_check: str
     max_peers: int
+    omit_inactive: bool
     machine_flops: float
     machine_bytes: float
     machine_message_seconds: float

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 ARGUMENTS = ("params", "lr", "adamw_lr", "weight_decay", "adamw_weight_decay", "momentum", "nesterov",
-             "betas", "eps", "preset", "role", "muon", "adamw", "process_group", "interface", "comm",
+             "betas", "eps", "preset", "role", "qk_clip", "muon", "adamw", "process_group", "interface", "comm",
              *_torch_arguments.Options.__annotations__)
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
@@ -62,6 +62,9 @@ class Muon(Folders, Steps):
         "transposed", "parts" or "qk_clip", which replace those of the group. "layout" and "shape" are
         for plain tensors that are shards. None: embeddings, output heads, norms and vectors get AdamW,
         by the modules of the model if it is passed, otherwise by name; see describe().
+    :param qk_clip: a muonrt.QkClip without kind and layer, which clips the query and key projections
+        that are named as in most models, such as "layers.3.self_attn.q_proj.weight"; see
+        muonrt_qk_layer_parse(). "qk_clip" of a role replaces it, and None there omits it.
     :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
         "keller_jordan"}. They are fixed.
     :param adamw: further settings of muonrt.Group for AdamW. They are fixed.
@@ -95,7 +98,7 @@ class Muon(Folders, Steps):
                  adamw_weight_decay: float | None = None, momentum: float | None = None,
                  nesterov: bool | None = None, betas: tuple[float, float] | None = None,
                  eps: float | None = None, preset: str | None = None,
-                 role: Role | None = None, muon: dict[str, Any] | None = None,
+                 role: Role | None = None, qk_clip: muonrt.QkClip | None = None, muon: dict[str, Any] | None = None,
                  adamw: dict[str, Any] | None = None, process_group=None,
                  interface: str | None = None, comm: muonrt.Comm | None = None,
                  **options: "Unpack[_torch_arguments.Options]"):
@@ -110,7 +113,8 @@ class Muon(Folders, Steps):
         self._reserved: bool | None = None  # without_params of save_reserve(); None: not called
         self._names: list[str] = []
         self._param_settings: list[dict[str, Any]] = []
-        found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
+        self._qk_clip = qk_clip
+        found = _presets.preset(preset, qk_clip is not None) if preset else {"muon": {}, "adamw": {}}
         if "muon" not in found:
             found, role = found | {"muon": {}}, lambda name, p: "adamw"
         fixed = {"muon": muon or {}, "adamw": adamw or {}}
@@ -212,7 +216,8 @@ class Muon(Folders, Steps):
                     e[i] and ranks.TensorPlacement(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                     for e in everywhere]
                 layout = ranks.layout_of(name, p, placements, self._comm.rank)
-                settings = {"shape": tuple(p.shape), "layout": layout} | self._param_settings[i]
+                settings = {"shape": tuple(p.shape), "layout": layout, "qk_clip": self._qk_clip} \
+                    | self._param_settings[i]
                 params.append(muonrt.Param(name, self._data(i), group=of_group[i], **settings))
 
         ranks.run_collectively(self._comm, describe)

@@ -165,6 +165,10 @@ void bind_optimizer(nb::module_& module) {
            nb::sig("def clipped_heads(self) -> list[tuple[int, int]]"),
            "Returns the heads that QK-clip has clipped in the last committed step, as pairs of\n"
            "layer and head")
+      .def("qk_layers", &Optimizer::qk_layers,
+           nb::sig("def qk_layers(self) -> list[tuple[int, int]]"),
+           "Returns the layers of ``qk_logits`` of a step in their order, as pairs of layer and\n"
+           "number of query heads")
       .def("find_param", &Optimizer::find_param, nb::arg("name"),
            nb::sig("def find_param(self, name: str | int) -> int"),
            "Returns the index of a parameter")

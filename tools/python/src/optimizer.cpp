@@ -248,11 +248,20 @@ void Optimizer::set_steps(int64_t steps) {
 }
 
 std::vector<std::pair<int32_t, int32_t>> Optimizer::clipped_heads() {
+  return heads_of(muonrt_optimizer_get_clipped_heads);
+}
+
+std::vector<std::pair<int32_t, int32_t>> Optimizer::qk_layers() {
+  return heads_of(muonrt_optimizer_get_qk_layers);
+}
+
+std::vector<std::pair<int32_t, int32_t>> Optimizer::heads_of(
+    decltype(&muonrt_optimizer_get_clipped_heads) get_heads) {
   Busy busy(busy_, "the optimizer");
   int64_t count = 0;
-  check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, get()));
+  check(get_heads(nullptr, nullptr, 0, &count, get()));
   std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-  check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count, get()));
+  check(get_heads(layers.data(), heads.data(), count, &count, get()));
   std::vector<std::pair<int32_t, int32_t>> out;
   for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
   return out;

@@ -107,6 +107,7 @@ class Optimizer {
   int64_t steps();
   void set_steps(int64_t steps);
   std::vector<std::pair<int32_t, int32_t>> clipped_heads();
+  std::vector<std::pair<int32_t, int32_t>> qk_layers();
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<StateShard> state_shards();
   std::tuple<std::string, int64_t> recover(Comm& survivors);
@@ -172,6 +173,8 @@ class Optimizer {
   const float* take_scalar(const char* what, nb::handle object);
   void take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
                     nb::handle qk_logits);
+  std::vector<std::pair<int32_t, int32_t>> heads_of(
+      decltype(&muonrt_optimizer_get_clipped_heads) get_heads);
 
   std::shared_ptr<Held> held_;
   Place place_;

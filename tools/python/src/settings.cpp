@@ -30,11 +30,9 @@ constexpr Word kStates[] = {{"momentum", MUONRT_STATE_MOMENTUM},
                             {"master", MUONRT_STATE_MASTER},
                             {"remainder", MUONRT_STATE_REMAINDER},
                             {"normuon", MUONRT_STATE_NORMUON}};
-constexpr Word kQkClips[] = {{"q", MUONRT_QK_QUERY},
-                             {"k", MUONRT_QK_KEY},
-                             {"mla_q", MUONRT_QK_MLA_QUERY},
-                             {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
-                             {"qkv", MUONRT_QK_QKV}};
+constexpr Word kQkClips[] = {{"q", MUONRT_QK_QUERY},         {"k", MUONRT_QK_KEY},
+                             {"mla_q", MUONRT_QK_MLA_QUERY}, {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
+                             {"qkv", MUONRT_QK_QKV},         {"qkv_blocks", MUONRT_QK_QKV_BLOCKS}};
 constexpr Word kDtypes[] = {
     {"float32", MUONRT_DTYPE_F32}, {"bfloat16", MUONRT_DTYPE_BF16}, {"float16", MUONRT_DTYPE_F16}};
 constexpr Word kDevices[] = {{"host", MUONRT_DEVICE_HOST}, {"cuda", MUONRT_DEVICE_CUDA}};
