@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numbers>
 #include <stdexcept>
 
+#include "opt_json/strict_json.hpp"
 #include "opt_json/value.hpp"
 
 namespace muonrt::tool {
@@ -183,6 +185,21 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
   take(out.debug.replica_check, config.replica_check);
   out.debug.health_every = config.health_every;
   return out;
+}
+
+std::string large_update_text(const muonrt_step_report_t& r, const std::string& name,
+                              const char* setting, double rate) {
+  if (r.large_update_param < 0) return "";
+  // The check is of more than 5%, so the rate is rounded down.
+  constexpr double kMost = 0.05;
+  const double most = rate * kMost / r.large_update_ratio;
+  const double unit = std::pow(10.0, std::floor(std::log10(most)) - 1);
+  char text[120];
+  std::snprintf(text, sizeof text,
+                ": the first step moved it by %.3g%% of its RMS, which is above 5%%; try %s %.2g "
+                "instead of %g",
+                r.large_update_ratio * 100, setting, std::floor(most / unit) * unit, rate);
+  return "param " + shown(name) + text;
 }
 
 int32_t bound_axis(const std::string& axis) {

@@ -57,6 +57,12 @@ double scheduled_lr(const LrSchedule& schedule, int64_t step);
 /// @param used  indices of the rules whose parameters the optimizer updates.
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used);
 
+/// The warning about a first step that has moved a matrix far; "" if it has not.
+/// @param name  of the report's large_update_param.
+/// @param setting  the name of the rate to change, and its value, to which the update is proportional.
+std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
+                              const char* setting, double rate);
+
 /// The value of muonrt_normuon_axis_t for the name of an axis.
 int32_t bound_axis(const std::string& axis);
 

@@ -1,5 +1,7 @@
 #include "train/run.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -53,7 +55,7 @@ class Trainer {
         plan_(plan),
         corpus_(corpus),
         config_(preset(options.preset)),
-        settings_(plan.optimizer, config_, options.qk_clip),
+        settings_(plan.optimizer, config_, options.qk_clip, options.steps),
         gpt_(config_),
         work_(config_, kBlock),
         rank_(comm.rank()),
@@ -298,6 +300,10 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
   times.busy += now() - began;
   times.optimizer += report.seconds;
   times.exposed += report.exposed_seconds;
+  if (report.large_update_param >= 0) {
+    const std::string& name = gpt_.params()[static_cast<size_t>(report.large_update_param)].name;
+    result.warning = tool::large_update_text(report, name, "--lr", plan_.lr);
+  }
   if (report.has_health) health.add(optimizer_->health(), step + 1);
   result.max_logits.push_back(
       largest(*std::max_element(work_.attention_max.begin(), work_.attention_max.end())));
@@ -340,7 +346,10 @@ RunResult Trainer::run(std::FILE* out) {
   }
   if (!options_.save.empty() && first_step_ == options_.steps) save(first_step_);
   for (int64_t step = first_step_; step < options_.steps && !result.interrupted; ++step) {
+    const bool warned = !result.warning.empty();
     result.curve.points.push_back(advance(step, result, times, health));
+    if (rank_ == 0 && out && !warned && !result.warning.empty())
+      fmt::print(out, "muonrt: warning: {}: {}\n", plan_.optimizer, result.warning);
     if (shown) shown->update(result.curve.points.back());
   }
   shown.reset();
