@@ -161,6 +161,16 @@ double scheduled_lr(const LrSchedule& s, int64_t step) {
   return s.min_factor + (1.0 - s.min_factor) * left;
 }
 
+int64_t saved_steps(const std::string& folder) {
+  muonrt_checkpoint_t* checkpoint = nullptr;
+  muonrt_checkpoint_info_t info;
+  muonrt_checkpoint_info_init(&info);
+  if (muonrt_checkpoint_open(&checkpoint, folder.c_str(), nullptr) != MUONRT_OK) return 0;
+  const bool known = muonrt_checkpoint_get_info(&info, checkpoint) == MUONRT_OK;
+  muonrt_checkpoint_destroy(checkpoint);
+  return known ? info.step : 0;
+}
+
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used) {
   OptimizerOptions out;
   // The whole optimizer has one transport_dtype, but opt.json sets it in the rules.

@@ -52,6 +52,9 @@ double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int
 /// and `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
 double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
+/// Number of committed steps of a checkpoint; 0 if it cannot be read, which its load then reports.
+int64_t saved_steps(const std::string& folder);
+
 /// The options of the whole optimizer. Throws std::runtime_error if rules for Muon differ in
 /// transport_dtype.
 /// @param used  indices of the rules whose parameters the optimizer updates.

@@ -236,10 +236,11 @@ muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
 
 /// Loads the optimizer. Nothing else is saved, because batches follow from seed and step.
 void Trainer::load() {
+  // With the groups of the saved step, a note on a setting states that the file has changed.
+  set_groups(std::max<int64_t>(tool::saved_steps(options_.resume) - 1, 0));
   optimizer_->load(options_.resume);
   if (memory_) memory_->get(local_, far_);
   first_step_ = optimizer_->steps();
-  set_groups(std::max<int64_t>(first_step_ - 1, 0));  // those of the save
 }
 
 void Trainer::save(int64_t steps) {
@@ -335,8 +336,7 @@ RunResult Trainer::run(std::FILE* out) {
   for (const ParamSpec& spec : gpt_.params()) names.push_back(spec.name);
   tool::HealthLog health(names);
   result.first_step = result.steps = first_step_;
-  // With a momentum schedule the note on a different momentum would be wrong.
-  if (rank_ == 0 && out && settings_.constant()) std::fputs(optimizer_->load_notes().c_str(), out);
+  if (rank_ == 0 && out) std::fputs(optimizer_->load_notes().c_str(), out);
   result.val_loss = validate();
   result.curve.points.push_back(
       {first_step_, std::nan(""), result.val_loss, first_step_ * tokens, 0.0});
