@@ -123,7 +123,8 @@ TEST_CASE("train optimizers: an lr_schedule without total_steps ends with the ru
   for (const int64_t steps : {4, 7}) {
     const TrainOptimizer optimizer(file, preset("tiny"), 0, steps);
     for (int64_t step = 0; step < steps + 2; ++step) {
-      const double part = std::min(1.0, static_cast<double>(step - 2) / static_cast<double>(steps - 2));
+      const double part =
+          std::min(1.0, static_cast<double>(step - 2) / static_cast<double>(steps - 2));
       const double factor = step < 2 ? static_cast<double>(step + 1) / 2
                                      : 0.1 + 0.9 * (1 + std::cos(std::acos(-1.0) * part)) / 2;
       CHECK(optimizer.groups(step)[1].lr_factor == Approx(0.02 * factor).epsilon(1e-12));

@@ -62,7 +62,8 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 
 /// The warning about a first step that has moved a matrix far; "" if it has not.
 /// @param name  of the report's large_update_param.
-/// @param setting  the name of the rate to change, and its value, to which the update is proportional.
+/// @param setting  the name of the rate to change, and its value, to which the update is
+/// proportional.
 std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
                               const char* setting, double rate);
 

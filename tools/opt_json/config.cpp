@@ -52,7 +52,8 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   config.momentum_dtype = group.momentum_dtype;
 }
 
-/// The scale rule for Muon if it does not take AdamW's rates; "" if it does, or the role is another.
+/// The scale rule for Muon if it does not take AdamW's rates; "" if it does, or the role is
+/// another.
 std::string other_scale(const ParamConfig& c) {
   muonrt_group_t group{};
   for (const Setting& setting : c.fields) setting.set(group);
@@ -67,8 +68,9 @@ void check_inherited_rate(const StepConfig& config, const Rule& adamw) {
     const ParamConfig& c = rule.config;
     const std::string scale = other_scale(c);
     if (!adamw.inherits_lr || !rule.inherits_lr || scale.empty()) continue;
-    throw std::runtime_error(adamw.config.rule + ".lr: missing, but the lr of defaults is that of " +
-                             c.rule + ", whose scale_rule is " + scale +
+    throw std::runtime_error(adamw.config.rule +
+                             ".lr: missing, but the lr of defaults is that of " + c.rule +
+                             ", whose scale_rule is " + scale +
                              ", and not a rate of AdamW; set lr in this rule, such as 3e-4");
   }
 }
@@ -206,13 +208,12 @@ void StepConfig::require_muon(const std::vector<size_t>& used) const {
       std::any_of(used.begin(), used.end(), [&](size_t rule) { return muon(rules[rule]); });
   if (allow_no_muon || any || used.empty() || first == rules.end()) return;
   const bool by_name = first->config.by_name;
-  throw std::runtime_error(
-      file + ": no parameter has the role muon: " + first->config.rule + " (" +
-      shown(first->pattern) + ") and all other rules " +
-      (by_name ? "without a role give it to " : "with this role match ") + "none of the " +
-      std::to_string(used.size()) + " parameters; " +
-      (by_name ? "set role in a rule for matrices" : "correct the patterns") +
-      ", or set \"allow_no_muon\": true");
+  throw std::runtime_error(file + ": no parameter has the role muon: " + first->config.rule + " (" +
+                           shown(first->pattern) + ") and all other rules " +
+                           (by_name ? "without a role give it to " : "with this role match ") +
+                           "none of the " + std::to_string(used.size()) + " parameters; " +
+                           (by_name ? "set role in a rule for matrices" : "correct the patterns") +
+                           ", or set \"allow_no_muon\": true");
 }
 
 StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps) {

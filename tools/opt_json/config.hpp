@@ -110,8 +110,8 @@ struct ParamConfig {
   bool is_stack() const { return is_muon() && view == "stack"; }
 };
 
-/// A rule of opt.json. One without a role becomes several, next to each other: one for each role and
-/// view that names of parameters can have.
+/// A rule of opt.json. One without a role becomes several, next to each other: one for each role
+/// and view that names of parameters can have.
 struct Rule {
   std::string pattern;
   ParamConfig config;        // including the defaults of opt.json

@@ -55,10 +55,10 @@ RoleByName role_by_name(const ParamConfig& config, const std::string& param,
   char why[160];
   if (muonrt_routing_resolve(&role, &view, nullptr, param.c_str(), ndim) != MUONRT_OK ||
       muonrt_routing_explain(why, sizeof why, nullptr, nullptr, param.c_str(), ndim) != MUONRT_OK)
-    throw std::runtime_error(
-        file + ": " + config.rule + ": param " + shown(param) + ": its name does not show what its " +
-        std::to_string(ndim) + " dimensions are; set role to adamw, or view to stack or flatten, " +
-        "in a rule for it");
+    throw std::runtime_error(file + ": " + config.rule + ": param " + shown(param) +
+                             ": its name does not show what its " + std::to_string(ndim) +
+                             " dimensions are; set role to adamw, or view to stack or flatten, " +
+                             "in a rule for it");
   if (role == MUONRT_ROLE_ADAMW) return {false, "", why};
   if (!dims && view == MUONRT_VIEW_FLATTEN && shape[1] == 1)
     return {false, "", "depthwise convolution"};

@@ -145,8 +145,7 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
       lines += "\n";
     }
     row["warning"] = steps_[i].warning.empty() ? Json() : Json(steps_[i].warning);
-    if (!steps_[i].warning.empty())
-      fmt::print(stderr, "muonrt: warning: {}\n", steps_[i].warning);
+    if (!steps_[i].warning.empty()) fmt::print(stderr, "muonrt: warning: {}\n", steps_[i].warning);
     if (!r.skipped) continue;
     row["reason"] = steps_[i].reason;
     lines += fmt::format("step {} of {} skipped: {}: {}; nothing changed\n", i + 1, steps_.size(),
