@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
         muonrt::tool::parts_of(rule.config.parts, 12, 8, "parts");
       }
     }
-    config.rule_of("layers.0.wq.weight");
+    config.rule_of("layers.0.wq.weight", {12, 8});
   } catch (const std::runtime_error&) {
   }
   return 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 
@@ -67,7 +68,7 @@ TEST_CASE("train optimizers: a file is an optimizer; unsupported keys are reject
   const auto rules = [&](const std::string& more) {
     return R"({"rules": [{"name": "h*.w*", "role": "muon", "lr": 0.02, )" + more + "}, " + rest;
   };
-  const TrainOptimizer good(written(rules(R"("steps": 7)")), model, 3.0);
+  const TrainOptimizer good(written(rules(R"("steps": 7)")), model, 3.0, 6);
   CHECK(good.lr() == 0.02);
   CHECK(good.groups(0).size() == 2);
   CHECK(good.groups(0)[0].steps == 7);
@@ -90,12 +91,60 @@ TEST_CASE("train optimizers: a file is an optimizer; unsupported keys are reject
                      "rules[0].role: frozen"},
            std::pair{std::string(R"({"rules": [{"name": "*", "role": "muon", "lr": 1}]})"),
                      "'h0.norm1' is a vector"},
+           std::pair{rules(R"("lr_schedule": {"kind": "linear", "total_steps": 5})"),
+                     "rules[0].lr_schedule: total_steps is 5, but --steps is 6"},
+           std::pair{rules(R"("lr_schedule": {"kind": "linear", "warmup_steps": 6})"),
+                     "rules[0].lr_schedule: total_steps is 6, but warmup_steps 6 need"},
            std::pair{rules(R"("qk_clip": {"kind": "k", "layer": 0, "heads": 2, "head_dim": 16})"),
                      "rules[0].qk_clip.kind: k, but layer 0's wq holds queries"},
        }) {
-    CHECK_THROWS_WITH(TrainOptimizer(written(text), model, 0), Contains(words));
+    CHECK_THROWS_WITH(TrainOptimizer(written(text), model, 0, 6), Contains(words));
+  }
+  CHECK_NOTHROW(TrainOptimizer(
+      written(rules(R"("lr_schedule": {"kind": "linear", "total_steps": 5, "min_factor": 0.1})")),
+      model, 0, 6));
+  // Without a role, names decide: embeddings, the head and gains are AdamW's.
+  const TrainOptimizer named(written(R"({"rules": [{"name": "*", "lr": 0.01}]})"), model, 0, 6);
+  REQUIRE(named.groups(0).size() == 2);
+  for (int64_t i = 0; i < std::ssize(param_specs(model)); ++i) {
+    named.fill(param, i);
+    const bool muon = named.groups(0)[static_cast<size_t>(param.group)].role == MUONRT_ROLE_MUON;
+    CHECK(muon == (param_specs(model)[static_cast<size_t>(i)].role == Role::kMatrix));
   }
   std::remove("optimizers_test.opt.json");
+}
+
+TEST_CASE("train optimizers: an lr_schedule without total_steps ends with the run", "[train]") {
+  const std::string text = R"({"rules": [{"name": "*", "role": "muon", "lr": 0.02, "momentum": 0.5,
+      "lr_schedule": {"kind": "cosine", "warmup_steps": 2, "min_factor": 0.1}},
+      {"name": "never", "role": "adamw", "lr": 1}]})";
+  const std::string vectors = R"({"name": "*norm*", "role": "adamw", "lr": 0.01}, )";
+  const std::string file = written(text.substr(0, 11) + vectors + text.substr(11));
+  for (const int64_t steps : {4, 7}) {
+    const TrainOptimizer optimizer(file, preset("tiny"), 0, steps);
+    for (int64_t step = 0; step < steps + 2; ++step) {
+      const double part =
+          std::min(1.0, static_cast<double>(step - 2) / static_cast<double>(steps - 2));
+      const double factor = step < 2 ? static_cast<double>(step + 1) / 2
+                                     : 0.1 + 0.9 * (1 + std::cos(std::acos(-1.0) * part)) / 2;
+      CHECK(optimizer.groups(step)[1].lr_factor == Approx(0.02 * factor).epsilon(1e-12));
+    }
+  }
+  std::remove("optimizers_test.opt.json");
+}
+
+TEST_CASE("train optimizers: a first step that moves a matrix far is reported once", "[train]") {
+  const Corpus corpus = tiny_corpus();
+  Options options = tiny_options();
+  options.steps = 2;
+  options.warmup = 0;
+  const RunResult far = train_on(2, "fsdp=2", options, "muon", corpus);
+  CHECK_THAT(far.warning, Catch::StartsWith("param 'h") && Catch::EndsWith(" instead of 0.02") &&
+                              Catch::Contains("% of its RMS, which is above 5%; try --lr 0.00"));
+  options.warmup = 1;
+  options.steps = 20;
+  options.eval_every = 20;
+  CHECK(train_on(2, "fsdp=2", options, "muon", corpus).warning.empty());
 }
 
 TEST_CASE("train optimizers: contradictory arguments are rejected with an error that names them",

@@ -63,6 +63,28 @@ std::optional<Launcher> other_launcher() {
   return std::nullopt;
 }
 
+bool is_slurm(const Launcher& launcher) {
+  return launcher.rank_name == std::string_view("SLURM_PROCID");
+}
+
+/// Whether the variables of MPI's launchers are not for this process's MPI: those of an srun that
+/// started torchrun, or of an srun with a PMI that the MPI does not have.
+bool is_not_for_mpi() {
+  if (variable({"OMPI_COMM_WORLD_SIZE"}) || !variable({"SLURM_STEP_ID"})) return false;
+  const auto other = other_launcher();
+  if (other && !is_slurm(*other)) return variable({"TORCHELASTIC_RUN_ID"});
+  const int rank = other ? other->rank() : 0, size = other ? other->size() : 1;
+#if !MUONRT_TOOL_MPI
+  if (number_in("PMIX_RANK") == rank) return true;
+#elif defined(OPEN_MPI)
+  // Open MPI has PMIx. It has Slurm's PMI2 only if version 4 was built with it.
+  if (variable({"PMIX_RANK"})) return false;
+#else
+  return false;
+#endif
+  return number_in("PMI_RANK") == rank && number_in("PMI_SIZE") == size;
+}
+
 /// The first host of a list of SLURM: node3 of "node[3,7-9],other".
 std::string first_host(std::string_view list) {
   std::string out;
@@ -226,10 +248,6 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 }
 #endif
 
-bool is_slurm(const Launcher& launcher) {
-  return launcher.rank_name == std::string_view("SLURM_PROCID");
-}
-
 /// Whether the process is only one although its environment states the number of a job's tasks: the
 /// script of a job, or a shell of its allocation. Without --ranks it is a task.
 bool is_single(const Launcher& launcher, int ranks) {
@@ -343,7 +361,9 @@ int run_processes(const Launcher& launcher, int ranks, double timeout,
 
 }  // namespace
 
-bool under_mpi() { return variable({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) != nullptr; }
+bool under_mpi() {
+  return variable({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) && !is_not_for_mpi();
+}
 
 bool under_launcher() { return under_mpi() || other_launcher(); }
 

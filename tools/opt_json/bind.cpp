@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numbers>
 #include <stdexcept>
 
+#include "opt_json/strict_json.hpp"
 #include "opt_json/value.hpp"
 
 namespace muonrt::tool {
@@ -160,6 +162,16 @@ double scheduled_lr(const LrSchedule& s, int64_t step) {
   return s.min_factor + (1.0 - s.min_factor) * left;
 }
 
+int64_t saved_steps(const std::string& folder) {
+  muonrt_checkpoint_t* checkpoint = nullptr;
+  muonrt_checkpoint_info_t info;
+  muonrt_checkpoint_info_init(&info);
+  if (muonrt_checkpoint_open(&checkpoint, folder.c_str(), nullptr) != MUONRT_OK) return 0;
+  const bool known = muonrt_checkpoint_get_info(&info, checkpoint) == MUONRT_OK;
+  muonrt_checkpoint_destroy(checkpoint);
+  return known ? info.step : 0;
+}
+
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used) {
   OptimizerOptions out;
   // The whole optimizer has one transport_dtype, but opt.json sets it in the rules.
@@ -188,6 +200,21 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
   take(out.debug.replica_check, config.replica_check);
   out.debug.health_every = config.health_every;
   return out;
+}
+
+std::string large_update_text(const muonrt_step_report_t& r, const std::string& name,
+                              const char* setting, double rate) {
+  if (r.large_update_param < 0) return "";
+  // The check is of more than 5%, so the rate is rounded down.
+  constexpr double kMost = 0.05;
+  const double most = rate * kMost / r.large_update_ratio;
+  const double unit = std::pow(10.0, std::floor(std::log10(most)) - 1);
+  char text[120];
+  std::snprintf(text, sizeof text,
+                ": the first step moved it by %.3g%% of its RMS, which is above 5%%; try %s %.2g "
+                "instead of %g",
+                r.large_update_ratio * 100, setting, std::floor(most / unit) * unit, rate);
+  return "param " + shown(name) + text;
 }
 
 int32_t bound_axis(const std::string& axis) {

@@ -52,10 +52,20 @@ double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int
 /// and `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
 double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
+/// Number of committed steps of a checkpoint; 0 if it cannot be read, which its load then reports.
+int64_t saved_steps(const std::string& folder);
+
 /// The options of the whole optimizer. Throws std::runtime_error if rules for Muon differ in
 /// transport_dtype.
 /// @param used  indices of the rules whose parameters the optimizer updates.
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used);
+
+/// The warning about a first step that has moved a matrix far; "" if it has not.
+/// @param name  of the report's large_update_param.
+/// @param setting  the name of the rate to change, and its value, to which the update is
+/// proportional.
+std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
+                              const char* setting, double rate);
 
 /// The value of muonrt_normuon_axis_t for the name of an axis.
 int32_t bound_axis(const std::string& axis);

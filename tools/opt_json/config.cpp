@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "opt_json/glob.hpp"
+#include "opt_json/roles.hpp"
 #include "opt_json/schema.hpp"
 #include "opt_json/strict_json.hpp"
 
@@ -51,22 +52,26 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   config.momentum_dtype = group.momentum_dtype;
 }
 
+/// The scale rule for Muon if it does not take AdamW's rates; "" if it does, or the role is
+/// another.
+std::string other_scale(const ParamConfig& c) {
+  muonrt_group_t group{};
+  for (const Setting& setting : c.fields) setting.set(group);
+  if (!c.is_muon() || group.scale_rule == MUONRT_SCALE_MATCH_RMS) return "";
+  return std::string(kScaleRules[group.scale_rule].text);
+}
+
 /// The rule `adamw` has its rate from the defaults. Rejects it if that is also the rate of a rule
 /// for Muon whose scale does not take AdamW's rates.
-void check_inherited_rate(const StepConfig& config, const nlohmann::json& rules, size_t adamw) {
-  const auto inherits = [&](size_t i) {
-    return !rules[i].contains("lr") &&
-           !(config.rules[i].config.has_rates() && rules[i].contains("lr_schedule"));
-  };
-  for (size_t i = 0; inherits(adamw) && i < config.rules.size(); ++i) {
-    const ParamConfig& c = config.rules[i].config;
-    muonrt_group_t group{};
-    for (const Setting& setting : c.fields) setting.set(group);
-    if (!c.is_muon() || !inherits(i) || group.scale_rule == MUONRT_SCALE_MATCH_RMS) continue;
-    throw std::runtime_error(
-        config.rules[adamw].config.rule + ".lr: missing, but the lr of defaults is that of " +
-        c.rule + ", whose scale_rule is " + std::string(kScaleRules[group.scale_rule].text) +
-        ", and not a rate of AdamW; set lr in this rule, such as 3e-4");
+void check_inherited_rate(const StepConfig& config, const Rule& adamw) {
+  for (const Rule& rule : config.rules) {
+    const ParamConfig& c = rule.config;
+    const std::string scale = other_scale(c);
+    if (!adamw.inherits_lr || !rule.inherits_lr || scale.empty()) continue;
+    throw std::runtime_error(adamw.config.rule +
+                             ".lr: missing, but the lr of defaults is that of " + c.rule +
+                             ", whose scale_rule is " + scale +
+                             ", and not a rate of AdamW; set lr in this rule, such as 3e-4");
   }
 }
 
@@ -90,13 +95,42 @@ void check_rates(const Value& at) {
     at.refuse("lr and a list of rates as lr_schedule are not allowed together; remove one of them");
 }
 
-void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults) {
+/// Completes the schedule of a rule, and checks it.
+/// @param steps  total_steps if the schedule has none; 0: it is required.
+void finish_schedule(ParamConfig& c, const Value& rule, int64_t steps) {
+  if (!c.lr_schedule || c.has_rates()) return;
+  const Value at{rule.json, rule.path + ".lr_schedule"};
+  LrSchedule& s = *c.lr_schedule;
+  if (s.total_steps == 0) s.total_steps = steps;
+  if (s.total_steps == 0) at.refuse("total_steps is missing");
+  const bool wsd = s.kind == "wsd";
+  const int64_t least = s.warmup_steps + (wsd ? s.cooldown_steps : 1);
+  if (s.total_steps >= least) return;
+  at.refuse("total_steps is " + std::to_string(s.total_steps) + ", but warmup_steps " +
+            std::to_string(s.warmup_steps) +
+            (wsd ? " and cooldown_steps " + std::to_string(s.cooldown_steps) : "") +
+            " need a number from " + std::to_string(least));
+}
+
+/// Completes a rule with this role, and checks it.
+void add_rule(StepConfig& out, Rule made, const Value& rule, int64_t steps) {
+  ParamConfig& c = made.config;
+  drop_inherited(c, rule);
+  if (c.role != "frozen" && !c.lr && !c.has_rates())
+    rule.refuse("lr is missing here and in defaults; set the learning rate");
+  made.inherits_lr =
+      !rule.json.contains("lr") && !(c.has_rates() && rule.json.contains("lr_schedule"));
+  finish_schedule(c, rule, steps);
+  out.rules.push_back(std::move(made));
+}
+
+void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults, int64_t steps) {
   list.require_list(1);
   for (size_t i = 0; i < list.json.size(); ++i) {
     const Value rule = list.at(i);
     rule.require_object();
     if (!rule.json.contains("name")) rule.refuse("name is missing");
-    Rule& made = out.rules.emplace_back();
+    Rule made;
     made.pattern = rule.at("name").text();
     made.config = defaults;
     made.config.rule = rule.path;
@@ -105,17 +139,16 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
     keys.erase("name");
     read_object(made.config, {keys, rule.path}, param_keys());
     check_layout(made.config, rule);
-    drop_inherited(made.config, rule);
-    const std::string role = made.config.role.value_or("");
-    if (role.empty())
-      rule.refuse("role is missing here and in defaults; set it to muon, adamw or frozen");
-    if (role != "frozen" && !made.config.lr && !made.config.has_rates()) {
-      rule.refuse("lr is missing here and in defaults; set the learning rate");
-    }
     check_rates(rule);
+    for (const ParamConfig& config : roles_of(made.config)) {
+      if (const std::string scale = other_scale(config); config.by_name && !scale.empty())
+        rule.refuse("role is missing, so the rule may apply to both roles, but its scale_rule is " +
+                    scale + ", whose rates are not AdamW's; set role in two rules with an lr each");
+      add_rule(out, {made.pattern, config}, rule, steps);
+    }
   }
-  for (size_t i = 0; i < out.rules.size(); ++i)
-    if (out.rules[i].config.role == "adamw") check_inherited_rate(out, list.json, i);
+  for (const Rule& rule : out.rules)
+    if (rule.config.role == "adamw") check_inherited_rate(out, rule);
 }
 
 const std::vector<Key<StepConfig>>& top_keys() {
@@ -158,9 +191,13 @@ const std::vector<Key<StepConfig>>& top_keys() {
 
 }  // namespace
 
-size_t StepConfig::rule_of(const std::string& param) const {
+size_t StepConfig::rule_of(const std::string& param, const std::vector<int64_t>& shape) const {
   for (size_t i = 0; i < rules.size(); ++i) {
-    if (glob_matches(rules[i].pattern, param)) return i;
+    if (!glob_matches(rules[i].pattern, param)) continue;
+    if (!rules[i].config.by_name) return i;
+    const RoleByName found = role_by_name(rules[i].config, param, shape, file);
+    while (!found.fits(rules[i].config)) ++i;
+    return i;
   }
   throw std::runtime_error(file + ": no rule matches the parameter " + shown(param) +
                            "; add one, with \"role\": \"frozen\" if it must not change");
@@ -172,13 +209,16 @@ void StepConfig::require_muon(const std::vector<size_t>& used) const {
   const bool any =
       std::any_of(used.begin(), used.end(), [&](size_t rule) { return muon(rules[rule]); });
   if (allow_no_muon || any || used.empty() || first == rules.end()) return;
+  const bool by_name = first->config.by_name;
   throw std::runtime_error(file + ": no parameter has the role muon: " + first->config.rule + " (" +
-                           shown(first->pattern) + ") and all other rules with this role match " +
-                           "none of the " + std::to_string(used.size()) +
-                           " parameters; correct the patterns, or set \"allow_no_muon\": true");
+                           shown(first->pattern) + ") and all other rules " +
+                           (by_name ? "without a role give it to " : "with this role match ") +
+                           "none of the " + std::to_string(used.size()) + " parameters; " +
+                           (by_name ? "set role in a rule for matrices" : "correct the patterns") +
+                           ", or set \"allow_no_muon\": true");
 }
 
-StepConfig parse_config(std::string_view text, const std::string& file) {
+StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps) {
   StepConfig out;
   out.file = file;
   const nlohmann::json json = parse_strict(text, file);
@@ -196,7 +236,7 @@ StepConfig parse_config(std::string_view text, const std::string& file) {
       check_rates(top.at("defaults"));
     }
     if (!json.contains("rules")) top.refuse("rules are missing");
-    read_rules(out, top.at("rules"), defaults);
+    read_rules(out, top.at("rules"), defaults, steps);
   } catch (const std::runtime_error& e) {
     throw std::runtime_error(file + ": " + e.what());
   }

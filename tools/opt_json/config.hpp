@@ -82,6 +82,8 @@ struct Setting {
 struct ParamConfig {
   std::string rule;                 // "rules[2]", for messages
   std::optional<std::string> role;  // muon, adamw, frozen
+  bool by_name = false;             // the name of a parameter decides whether it has this role
+  bool view_by_name = false;        // and this view
   std::optional<std::string> view;  // none, stack, flatten; absent: none
   LayoutConfig layout;
   PartsConfig parts;
@@ -109,9 +111,12 @@ struct ParamConfig {
   bool is_stack() const { return is_muon() && view == "stack"; }
 };
 
+/// A rule of opt.json. One without a role becomes several, next to each other: one for each role
+/// and view that names of parameters can have.
 struct Rule {
   std::string pattern;
-  ParamConfig config;  // including the defaults of opt.json
+  ParamConfig config;        // including the defaults of opt.json
+  bool inherits_lr = false;  // its rate is that of the defaults
 };
 
 /// The content of opt.json.
@@ -126,8 +131,9 @@ struct StepConfig {
   int64_t health_every = 0;
   bool allow_no_muon = false;
 
-  /// Index of the first rule that matches. Throws std::runtime_error that names the parameter.
-  size_t rule_of(const std::string& param) const;
+  /// Index of the first rule that matches and, if its role follows from names, has the role of this
+  /// parameter. Throws std::runtime_error that names the parameter.
+  size_t rule_of(const std::string& param, const std::vector<int64_t>& shape) const;
 
   /// Throws std::runtime_error if there are rules for Muon, but none of them matches a parameter,
   /// because then the patterns are probably wrong.
@@ -137,8 +143,9 @@ struct StepConfig {
 
 /// Parses and checks the text of an opt.json.
 /// Throws std::runtime_error with the path of the key: "opt.json: rules[2].parts.rows: ...".
-/// @param file  the name for messages.
-StepConfig parse_config(std::string_view text, const std::string& file);
+/// @param file   the name for messages.
+/// @param steps  total_steps of an lr_schedule that has none; 0: it is required.
+StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps = 0);
 
 /// Reads and parses a file. Throws std::runtime_error as parse_config, or if it cannot be read.
 StepConfig read_config(const std::string& path);

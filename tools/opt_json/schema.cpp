@@ -178,7 +178,7 @@ MomentumSchedule read_schedule(const Value& v) {
   return out;
 }
 
-/// An object, or a list of rates. `total_steps` is an end, so that no step divides by 0.
+/// An object, or a list of rates. The rule that it belongs to checks `total_steps`.
 LrSchedule read_lr_schedule(const Value& v) {
   using L = LrSchedule;
   L out;
@@ -194,19 +194,12 @@ LrSchedule read_lr_schedule(const Value& v) {
       integer("total_steps", &L::total_steps, 1, kMaxSize),
       number("min_factor", &L::min_factor, 0, 1)};
   read_object(out, v, keys);
-  require_keys(v, {"kind", "total_steps"});
+  require_keys(v, {"kind"});
   const bool wsd = out.kind == "wsd";
   if (wsd) require_keys(v, {"cooldown_steps"});
   if (!wsd && out.cooldown_steps > 0) {
     v.refuse("cooldown_steps is " + std::to_string(out.cooldown_steps) + ", but kind is " +
              out.kind + ", which falls from the end of the warm-up; remove it, or use wsd");
-  }
-  const int64_t least = out.warmup_steps + (wsd ? out.cooldown_steps : 1);
-  if (out.total_steps < least) {
-    v.refuse("total_steps is " + std::to_string(out.total_steps) + ", but warmup_steps " +
-             std::to_string(out.warmup_steps) +
-             (wsd ? " and cooldown_steps " + std::to_string(out.cooldown_steps) : "") +
-             " need a number from " + std::to_string(least));
   }
   return out;
 }

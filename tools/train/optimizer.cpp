@@ -17,7 +17,7 @@ double peak_rate(const tool::ParamConfig& c) {
 }
 
 /// Rejects settings that `muonrt train` does not support.
-void check_rule(const std::string& file, const tool::ParamConfig& c) {
+void check_rule(const std::string& file, const tool::ParamConfig& c, int64_t steps) {
   const auto reject = [&](const char* key, const char* why) {
     throw std::runtime_error(file + ": " + c.rule + "." + key +
                              " is not supported by `muonrt train`, because " + why + "; omit it");
@@ -33,6 +33,13 @@ void check_rule(const std::string& file, const tool::ParamConfig& c) {
   if (c.transposed.value_or(false)) reject("transposed", "weights are outputs x inputs");
   if (c.batch_dims || c.row_dims) reject("batch_dims, row_dims", "weights have two dimensions");
   if (!(peak_rate(c) > 0)) reject("lr: 0", "the schedule multiplies it");
+  if (c.has_rates() || !c.lr_schedule || c.lr_schedule->min_factor > 0) return;
+  if (c.lr_schedule->total_steps < steps)
+    throw std::runtime_error(
+        file + ": " + c.rule + ".lr_schedule: total_steps is " +
+        std::to_string(c.lr_schedule->total_steps) + ", but --steps is " + std::to_string(steps) +
+        ", and the rate of the last steps would be 0; omit total_steps, which is then --steps, or "
+        "set min_factor");
 }
 
 }  // namespace
@@ -42,22 +49,23 @@ std::string optimizer_text(const std::string& name) {
   return path ? tool::read_text(name) : std::string(tool::optimizer_json(name));
 }
 
-TrainOptimizer::TrainOptimizer(const std::string& name, const Config& model, double qk_clip)
-    : config_(tool::parse_config(optimizer_text(name), name)) {
-  take_rules(model);
+TrainOptimizer::TrainOptimizer(const std::string& name, const Config& model, double qk_clip,
+                               int64_t steps)
+    : config_(tool::parse_config(optimizer_text(name), name, steps)) {
+  take_rules(model, steps);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     clip(model, layer, false, qk_clip);
     clip(model, layer, true, qk_clip);
   }
 }
 
-void TrainOptimizer::take_rules(const Config& model) {
+void TrainOptimizer::take_rules(const Config& model, int64_t steps) {
   const std::vector<ParamSpec> specs = param_specs(model);
   std::vector<size_t> rule_of;
   for (const ParamSpec& spec : specs) {
-    rule_of.push_back(config_.rule_of(spec.name));
+    rule_of.push_back(config_.rule_of(spec.name, spec.shape));
     const tool::ParamConfig& c = config_.rules[rule_of.back()].config;
-    check_rule(config_.file, c);
+    check_rule(config_.file, c, steps);
     if (c.is_muon() && spec.shape.size() < 2) {
       throw std::runtime_error(config_.file + ": " + c.rule + ".role: muon, but '" + spec.name +
                                "' is a vector; give it a rule with the role adamw");

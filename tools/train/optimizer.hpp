@@ -21,7 +21,8 @@ class TrainOptimizer {
   /// @param name     as for optimizer_text.
   /// @param qk_clip  threshold for the query and key matrices, which overrides that of the rules;
   ///                 0: the rules decide.
-  TrainOptimizer(const std::string& name, const Config& model, double qk_clip);
+  /// @param steps    of the run; total_steps of an lr_schedule that has none.
+  TrainOptimizer(const std::string& name, const Config& model, double qk_clip, int64_t steps);
 
   /// The default peak rate of a run: the rate of the first parameter of Muon, or of the first
   /// parameter if Muon has none. Of a list of rates the largest.
@@ -50,7 +51,7 @@ class TrainOptimizer {
     bool clipped = false;
     muonrt_qk_clip_t clip;
   };
-  void take_rules(const Config& model);
+  void take_rules(const Config& model, int64_t steps);
   void clip(const Config& model, int64_t layer, bool keys, double threshold);
 
   tool::StepConfig config_;

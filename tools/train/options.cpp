@@ -37,7 +37,7 @@ void check_checkpoints(const Options& o, size_t optimizers) {
 void check_optimizers(const Options& o) {
   bool clips = false;
   for (const std::string& name : o.optimizers()) {
-    const TrainOptimizer optimizer(name, preset(o.preset), o.qk_clip);
+    const TrainOptimizer optimizer(name, preset(o.preset), o.qk_clip, o.steps);
     clips = clips || !optimizer.clipped_layers().empty();
   }
   require(o.qk_clip == 0 || clips, "--qk-clip", fmt::format("{}", o.qk_clip),

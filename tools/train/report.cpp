@@ -43,7 +43,8 @@ std::string clipping(const Options& o, const Outcome& outcome) {
     if (r.max_logits.empty() || (o.qk_clip == 0 && r.clipped_heads == 0)) continue;
     const float most = *std::max_element(r.max_logits.begin(), r.max_logits.end());
     const std::string& name = outcome.plans[i].optimizer;
-    const bool clips = !TrainOptimizer(name, preset(o.preset), o.qk_clip).clipped_layers().empty();
+    const bool clips =
+        !TrainOptimizer(name, preset(o.preset), o.qk_clip, o.steps).clipped_layers().empty();
     out += fmt::format(
         "QK-clip ({}): {}{} heads clipped in {} steps; largest attention logit {:.3f}, at the end "
         "{:.3f}\n",
@@ -121,6 +122,7 @@ std::string result_json(const Options& o, const Text& text, const Outcome& outco
                     {"exposed_ms", r.exposed_ms},
                     {"max_logits", r.max_logits},
                     {"clipped_heads", r.clipped_heads},
+                    {"warning", r.warning.empty() ? nlohmann::json() : nlohmann::json(r.warning)},
                     {"health", nlohmann::json::parse(r.health_json.empty() ? "[]" : r.health_json)},
                     {"interrupted", r.interrupted}});
   }

@@ -1,5 +1,7 @@
 #include "train/run.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -53,7 +55,7 @@ class Trainer {
         plan_(plan),
         corpus_(corpus),
         config_(preset(options.preset)),
-        settings_(plan.optimizer, config_, options.qk_clip),
+        settings_(plan.optimizer, config_, options.qk_clip, options.steps),
         gpt_(config_),
         work_(config_, kBlock),
         rank_(comm.rank()),
@@ -236,10 +238,11 @@ muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
 
 /// Loads the optimizer. Nothing else is saved, because batches follow from seed and step.
 void Trainer::load() {
+  // With the groups of the saved step, a note on a setting states that the file has changed.
+  set_groups(std::max<int64_t>(tool::saved_steps(options_.resume) - 1, 0));
   optimizer_->load(options_.resume);
   if (memory_) memory_->get(local_, far_);
   first_step_ = optimizer_->steps();
-  set_groups(std::max<int64_t>(first_step_ - 1, 0));  // those of the save
 }
 
 void Trainer::save(int64_t steps) {
@@ -300,6 +303,10 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
   times.busy += now() - began;
   times.optimizer += report.seconds;
   times.exposed += report.exposed_seconds;
+  if (report.large_update_param >= 0) {
+    const std::string& name = gpt_.params()[static_cast<size_t>(report.large_update_param)].name;
+    result.warning = tool::large_update_text(report, name, "--lr", plan_.lr);
+  }
   if (report.has_health) health.add(optimizer_->health(), step + 1);
   result.max_logits.push_back(
       largest(*std::max_element(work_.attention_max.begin(), work_.attention_max.end())));
@@ -331,8 +338,7 @@ RunResult Trainer::run(std::FILE* out) {
   for (const ParamSpec& spec : gpt_.params()) names.push_back(spec.name);
   tool::HealthLog health(names);
   result.first_step = result.steps = first_step_;
-  // With a momentum schedule the note on a different momentum would be wrong.
-  if (rank_ == 0 && out && settings_.constant()) std::fputs(optimizer_->load_notes().c_str(), out);
+  if (rank_ == 0 && out) std::fputs(optimizer_->load_notes().c_str(), out);
   result.val_loss = validate();
   result.curve.points.push_back(
       {first_step_, std::nan(""), result.val_loss, first_step_ * tokens, 0.0});
@@ -342,7 +348,10 @@ RunResult Trainer::run(std::FILE* out) {
   }
   if (!options_.save.empty() && first_step_ == options_.steps) save(first_step_);
   for (int64_t step = first_step_; step < options_.steps && !result.interrupted; ++step) {
+    const bool warned = !result.warning.empty();
     result.curve.points.push_back(advance(step, result, times, health));
+    if (rank_ == 0 && out && !warned && !result.warning.empty())
+      fmt::print(out, "muonrt: warning: {}: {}\n", plan_.optimizer, result.warning);
     if (shown) shown->update(result.curve.points.back());
   }
   shown.reset();

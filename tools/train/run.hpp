@@ -39,6 +39,7 @@ struct RunResult {
   int64_t clipped_heads = 0;      // by QK-clip, summed over these steps
   int64_t saved_param_bytes = 0;  // of the parameters in the last checkpoint
   bool interrupted = false;
+  std::string warning;      // about a first step that moved a matrix far
   std::string health;       // rank 0: a line for each step with statistics
   std::string health_json;  // rank 0: the statistics as a JSON list
   std::string sample;       // rank 0

@@ -28,7 +28,8 @@ std::vector<RunPlan> plan_runs(const Options& o) {
     RunPlan& plan = plans.emplace_back();
     plan.optimizer = optimizers[i];
     plan.seed = o.seed;
-    plan.lr = given > 0 ? given : TrainOptimizer(optimizers[i], preset(o.preset), o.qk_clip).lr();
+    plan.lr = given > 0 ? given
+                        : TrainOptimizer(optimizers[i], preset(o.preset), o.qk_clip, o.steps).lr();
     plan.later_steps = static_cast<int64_t>(optimizers.size() - 1 - i) * o.steps;
   }
   return plans;

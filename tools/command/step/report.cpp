@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "opt_json/bind.hpp"
+#include "opt_json/roles.hpp"
 #include "opt_json/strict_json.hpp"
 #include "show/table.hpp"
 
@@ -23,6 +25,8 @@ Table params_table(const std::vector<StepTensor>& tensors, const std::string& pl
   constexpr auto kLeft = Table::Align::kLeft;
   Table table({{"name", "parameter", kLeft},
                {"rule", "rule", kLeft},
+               {"role", "role", kLeft},
+               {"why", "why", kLeft},
                {"path", "path", kLeft},
                {"owners", "owner", kLeft}});
   const Json params = plan.empty() ? Json() : Json::parse(plan).at("params");
@@ -36,7 +40,11 @@ Table params_table(const std::vector<StepTensor>& tensors, const std::string& pl
       if (!of_matrices.empty()) owners = cell::list({of_matrices.begin(), of_matrices.end()});
     }
     ++paths[path];
-    table.add({cell::word(t.entry->name), cell::word(t.config->rule), cell::word(path), owners});
+    const ParamConfig& c = *t.config;
+    const std::string why =
+        c.by_name ? role_by_name(c, t.entry->name, t.entry->shape, "").why : "set by the rule";
+    table.add({cell::word(t.entry->name), cell::word(c.rule), cell::word(*c.role), cell::word(why),
+               cell::word(path), owners});
   }
   return table;
 }
@@ -64,7 +72,12 @@ bool looks_transposed(const StepTensor& t) {
 void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file,
                             std::vector<std::string> inactive) {
   steps_.push_back(
-      {report, file, report.skipped ? muonrt_get_last_error() : "", {}, std::move(inactive), {}});
+      {report, file, report.skipped ? muonrt_get_last_error() : "", {}, std::move(inactive), {}, ""});
+  for (const StepTensor& t : tensors_)
+    if (t.steps() && t.index == report.large_update_param)
+      steps_.back().warning = large_update_text(
+          report, t.entry->name, "lr",
+          t.config->has_rates() ? t.config->lr_schedule->rates.front() : t.config->lr.value());
 }
 
 void StepReporter::add_clipped(const Optimizer& optimizer, std::vector<std::string> unused) {
@@ -82,12 +95,12 @@ void StepReporter::print_notes() const {
                "Conv1D); set \"transposed\" to true or false\n",
                looks->where, shape_text(looks->entry->shape));
   }
-  std::set<size_t> used;
-  for (const StepTensor& t : tensors_) used.insert(t.rule);
-  for (size_t i = 0; i < config_.rules.size(); ++i) {
-    if (used.count(i)) continue;
-    fmt::print(stderr, "muonrt: note: {}: rules[{}] ({}) applies to no parameter\n", config_.file,
-               i, shown(config_.rules[i].pattern));
+  std::set<std::string> used;
+  for (const StepTensor& t : tensors_) used.insert(t.config->rule);
+  for (const Rule& rule : config_.rules) {
+    if (!used.insert(rule.config.rule).second) continue;
+    fmt::print(stderr, "muonrt: note: {}: {} ({}) applies to no parameter\n", config_.file,
+               rule.config.rule, shown(rule.pattern));
   }
 }
 
@@ -136,6 +149,8 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
       for (const std::string& name : steps_[i].inactive) lines += " " + shown(name);
       lines += "\n";
     }
+    row["warning"] = steps_[i].warning.empty() ? Json() : Json(steps_[i].warning);
+    if (!steps_[i].warning.empty()) fmt::print(stderr, "muonrt: warning: {}\n", steps_[i].warning);
     if (!r.skipped) continue;
     row["reason"] = steps_[i].reason;
     lines += fmt::format("step {} of {} skipped: {}: {}; nothing changed\n", i + 1, steps_.size(),

@@ -36,6 +36,7 @@ class StepReporter {
     std::string file, reason;                          // reason: why it was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
     std::vector<std::string> inactive, unused_logits;
+    std::string warning;  // about a large first step
   };
   void print_notes() const;
 

@@ -198,6 +198,8 @@ void StepSession::load(const std::string& folder, const TensorModel& params, boo
   // Values that the file has in F16 are loaded, and compared after they are rounded.
   options.without_params = rounds ? 0 : 1;
   options.partial = partial ? 1 : 0;
+  // With the groups of the saved step, a note on a setting states that opt.json has changed.
+  set_groups(std::max<int64_t>(saved_steps(folder) - 1, 0));
   optimizer_->load(folder, &options);
   for (const Local& local : locals_) {
     const StepTensor& t = *local.tensor;
@@ -233,12 +235,15 @@ void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   }
 }
 
+/// Sets the groups of this step, counted from 0.
+void StepSession::set_groups(int64_t step) {
+  for (size_t g = 0; g < rules_.size(); ++g)
+    if (!rules_[g].constant())
+      optimizer_->set_group(static_cast<int32_t>(g), rules_[g].group(step));
+}
+
 muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vector<float>& logits) {
-  for (size_t g = 0; g < rules_.size(); ++g) {
-    if (!rules_[g].constant()) {
-      optimizer_->set_group(static_cast<int32_t>(g), rules_[g].group(optimizer_->steps()));
-    }
-  }
+  set_groups(optimizer_->steps());
   inactive_.clear();
   for (Local& local : locals_) {
     if (has_gradient(grads, *local.tensor)) {

@@ -51,6 +51,7 @@ class StepSession {
   void take_param(const TensorModel& params, Local& local);
   void make_optimizer(Comm& comm, const RunDevice& where);
   void load_gradient(const TensorModel& grads, Local& local);
+  void set_groups(int64_t step);
 
   const StepConfig& config_;
   std::vector<StepTensor>& tensors_;

@@ -56,7 +56,7 @@ void add_step(CLI::App& app, Work& work) {
   add_run_device_options(*command, a->where);
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 1)")
       ->check(CLI::Range(1, 1024));
-  command->add_flag("--verbose", a->verbose, "print rule, path and owner of each parameter");
+  command->add_flag("--verbose", a->verbose, "print rule, role, path and owner of each parameter");
   command->add_flag("--json", a->json, "print JSON");
   command->footer(
       "opt.json is described in tools/README.md.\n"

@@ -114,7 +114,7 @@ std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig
   for (const TensorEntry& entry : params.table().entries) {
     StepTensor& t = out.emplace_back();
     t.entry = &entry;
-    t.rule = config.rule_of(entry.name);
+    t.rule = config.rule_of(entry.name, entry.shape);
     t.config = &config.rules[t.rule].config;
     t.where = config.file + ": " + t.config->rule + ": param " + shown(entry.name);
     if (*t.config->role == "frozen") continue;

@@ -98,10 +98,11 @@ def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
                    keeps_others: bool = False) -> None:
     """Rejects names of other optimizers, and names that resemble a known one.
 
-    keeps_others: any other name is an entry of the trainer, such as "initial_lr".
+    keeps_others: any other name is an entry of the trainer, such as "initial_lr". torchtitan sets
+        "fused" and "foreach" in each group, which never change a result.
     """
     for name in given:
-        if name in known:
+        if name in known or keeps_others and name in ("foreach", "fused"):
             continue
         if name in OTHER_NAMES:
             raise TypeError(f"{what} has no '{name}'; {OTHER_NAMES[name]}")

@@ -14,6 +14,14 @@ CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 IN_LAYER = re.compile(r"(^|\.)\d+\.(.*\.)?[^.\d][^.]*$")
 
 
+def class_of(module: nn.Module) -> type:
+    """Returns the class of the module without that of fully_shard and replicate, which derive from it."""
+    cls = type(module)
+    while len(cls.__bases__) == 2 and cls.__bases__[0].__module__.startswith("torch.distributed."):
+        cls = cls.__bases__[1]
+    return cls
+
+
 def class_has(module: nn.Module, *parts: str) -> bool:
     """Whether the class of the module or one of its bases has such a name."""
     return any(part in c.__name__ for c in type(module).__mro__ for part in parts)
@@ -60,7 +68,7 @@ class ModelRoles:
             for p in module._parameters.values():
                 if p is not None:
                     self.owners.setdefault(p, []).append((path, module))
-        self.is_sequential = type(model) is nn.Sequential
+        self.is_sequential = class_of(model) is nn.Sequential
         self._find_outputs(model)
 
     def _find_outputs(self, model: nn.Module) -> None:
@@ -93,10 +101,10 @@ class ModelRoles:
             if is_embedding(module):
                 tied = len(owners) > 1
                 return "adamw", {}, f"tied to the embedding '{path}'" if tied else \
-                    f"embedding ({type(module).__name__})"
+                    f"embedding ({class_of(module).__name__})"
         path, module = owners[0]
         if is_norm(module):
-            return "adamw", {}, f"norm ({type(module).__name__})"
+            return "adamw", {}, f"norm ({class_of(module).__name__})"
         adapted = self._adapted(path)
         if adapted is not None:
             kind, _, reason = self.of(*adapted)
@@ -109,9 +117,9 @@ class ModelRoles:
         if p.ndim == 3 and class_has(module, "Expert", "MoE", "Moe"):
             # transformers says whether the matrices are stored as inputs x outputs.
             dims = {"transposed": True} if getattr(module, "is_transposed", False) else {}
-            return "muon", {"view": "stack", **dims}, f"stack of experts ({type(module).__name__})"
+            return "muon", {"view": "stack", **dims}, f"stack of experts ({class_of(module).__name__})"
         kind, settings, reason = of_name(name, p)
-        if kind == "muon" and type(module).__name__ == "Conv1D" and p.ndim == 2:
+        if kind == "muon" and class_of(module).__name__ == "Conv1D" and p.ndim == 2:
             settings, reason = {"transposed": True}, "matrix stored as inputs x outputs (Conv1D)"
         return kind, settings, reason
 
@@ -136,11 +144,11 @@ class ModelRoles:
             return kind, {}, reason
         groups = module.groups
         if groups > 1 and (p.shape[1] == 1 or p.shape[0] == groups):
-            return "adamw", {}, f"depthwise convolution ({type(module).__name__})"
+            return "adamw", {}, f"depthwise convolution ({class_of(module).__name__})"
         if module.kernel_size == module.stride and max(module.stride) > 1 and module.in_channels <= 4:
-            return "adamw", {}, f"patch embedding ({type(module).__name__})"
+            return "adamw", {}, f"patch embedding ({class_of(module).__name__})"
         if groups == 1:
-            return "muon", {"view": "flatten"}, f"kernel ({type(module).__name__})"
+            return "muon", {"view": "flatten"}, f"kernel ({class_of(module).__name__})"
         rows = p.shape[0] // groups
         parts = [muonrt.Part(f"group{i}", rows=(i * rows, (i + 1) * rows)) for i in range(groups)]
         return "muon", {"view": "flatten", "parts": parts}, f"kernel of {groups} groups"
@@ -155,8 +163,8 @@ class ModelRoles:
             return "adamw", {}, f"output of the model, {rows} values"
         kind, settings, reason = of_name(name, p)
         if kind == "adamw" and reason.startswith("embedding") and columns in self.hidden:
-            return "muon", {}, f"matrix ({type(module).__name__} of a hidden size)"
-        return kind, settings, reason if kind == "adamw" else f"matrix ({type(module).__name__})"
+            return "muon", {}, f"matrix ({class_of(module).__name__} of a hidden size)"
+        return kind, settings, reason if kind == "adamw" else f"matrix ({class_of(module).__name__})"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -230,8 +230,9 @@ class Muon(Folders, Steps):
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
         if device.type not in ("cpu", "cuda"):
-            raise muonrt.InvalidArgumentError(f"param '{name}' is on device '{device}'; put it in "
-                                              "host memory or on a CUDA device")
+            how = "call to_empty() and initialize the model before you create the optimizer" \
+                if device.type == "meta" else "put it in host memory or on a CUDA device"
+            raise muonrt.InvalidArgumentError(f"param '{name}' is on device '{device}'; {how}")
         if device != self._device:
             raise muonrt.InvalidArgumentError(
                 f"param '{name}' is on device '{device}', but param '{self._names[0]}' is on "

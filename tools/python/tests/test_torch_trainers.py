@@ -35,6 +35,11 @@ class Counting(torch.utils.data.Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
+def adapted_model():
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(language_model(), peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+
+
 def trained(m, folder, optimizers=(None, None), choice=None, **arguments):
     """Returns the Trainer after it has run, and the losses that it has logged."""
     import transformers
@@ -72,14 +77,83 @@ def test_transformers_trainer_creates_the_optimizer(tmp_path):
 
 
 def test_peft_adapters_of_a_frozen_model(tmp_path):
-    peft = pytest.importorskip("peft")
-    m = peft.get_peft_model(language_model(), peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    m = adapted_model()
     frozen = {n: p.detach().clone() for n, p in m.named_parameters() if not p.requires_grad}
     one = muonrt.torch.Muon(m.named_parameters(), lr=1e-2, adamw_lr=1e-2)
     _, losses = trained(m, tmp_path, (one, None), save_steps=100, max_steps=24)
     assert len(one._names) == 8 and losses[-1] < losses[0]
     for n, p in m.named_parameters():
         assert n not in frozen or torch.equal(p, frozen[n])
+
+
+def tied_model():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=48, n_positions=16, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+
+
+def sharded(m):
+    """By layers, and by the matrices of the first layer."""
+    from torch.distributed.fsdp import fully_shard
+
+    layers = [x for x in m.modules() if type(x).__name__ in ("LlamaDecoderLayer", "GPT2Block")]
+    leaves = [x for x in layers[0].modules() if type(x) is torch.nn.Linear or type(x).__name__ == "Conv1D"]
+    if not any(hasattr(x, "base_layer") for x in m.modules()):
+        layers = leaves + layers
+    for layer in layers:
+        fully_shard(layer)
+    return fully_shard(m)
+
+
+def steps(m, one):
+    tokens = torch.stack([Counting()[i]["input_ids"] for i in range(4)])
+    for _ in range(3):
+        m(input_ids=tokens, labels=tokens).loss.backward()
+        one.step()
+        one.zero_grad()
+
+
+def whole(p):
+    return p.detach().full_tensor() if hasattr(p, "full_tensor") else p.detach()
+
+
+def as_models(rank, size):
+    """A model that is sharded and compiled has the roles of a whole one, and nearly the same weights after
+    three steps. It need not run as compiled, which would take seconds."""
+    for make in (language_model, tied_model, adapted_model):
+        m, twin = sharded(make()), make()
+        twin.load_state_dict({name: whole(p) for name, p in m.state_dict().items()})
+        ours = muonrt.torch.Muon(torch.compile(m, backend="eager"), lr=1e-3)
+        theirs = muonrt.torch.Muon(twin, lr=1e-3)
+        assert ours.describe() == theirs.describe()
+        steps(m, ours)
+        steps(twin, theirs)
+        for (name, p), q in zip(m.named_parameters(), twin.parameters(), strict=True):
+            assert torch.allclose(whole(p), q, atol=1e-6), name
+    # Only the class of this model shows that its last matrix is no head.
+    from torch.distributed.fsdp import fully_shard
+    from torch_models import two_layers
+
+    m, twin = fully_shard(two_layers()), two_layers()
+    assert muonrt.torch.Muon(m, lr=1e-3).describe() == muonrt.torch.Muon(twin, lr=1e-3).describe()
+
+    with torch.device("meta"):
+        late = sharded(language_model())
+    with pytest.raises(muonrt.InvalidArgumentError, match="q_proj.weight' is on device 'meta'.*to_empty"):
+        muonrt.torch.Muon(late, lr=1e-3)
+    late.to_empty(device="cpu")
+    late.model.rotary_emb.__init__(late.config)
+    for p in late.parameters():
+        torch.nn.init.normal_(p, std=0.02) if p.ndim > 1 else torch.nn.init.ones_(p)
+    one = muonrt.torch.Muon(late, lr=1e-3)
+    steps(late, one)
+    assert one.last_report.step == 3 and all(whole(p).isfinite().all() for p in late.parameters())
+
+
+def test_models_that_are_sharded_compiled_adapted_or_made_on_the_meta_device():
+    on_gloo(2, as_models)
 
 
 def with_accelerate(rank, size, fsdp):
@@ -179,7 +253,8 @@ def test_lightning_clips_gradients_and_resumes(tmp_path, precision):
 
 
 def as_torchtitan(rank, size):
-    """What torchtitan's OptimizersContainer does: parameters without names, flat state dicts by name."""
+    """What torchtitan's OptimizersContainer does (0.3): names and "fused" in groups, flat state dicts by
+    name."""
     from torch.distributed.checkpoint.state_dict import (
         StateDictOptions,
         get_optimizer_state_dict,
@@ -189,8 +264,9 @@ def as_torchtitan(rank, size):
 
     options = StateDictOptions(flatten_optimizer_state_dict=True)
     m, twin = fsdp(Model()), fsdp(Model())
-    made = [muonrt.torch.Muon([p for p in x.parameters() if p.requires_grad], lr=0.02)
-            for x in (m, twin)]
+    made = [muonrt.torch.Muon([{"params": list(x.parameters()), "lr": 0.02, "fused": True,
+                                "param_names": [name for name, _ in x.named_parameters()],
+                                "foreach": False}]) for x in (m, twin)]
     train(m, range(3), made[0])
     flat = get_optimizer_state_dict(m, made[0], options=options)
     assert "state.up.weight.momentum_buffer" in flat
