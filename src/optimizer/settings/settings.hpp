@@ -173,7 +173,8 @@ struct OptimizerSettings {
   // For CUDA only; see CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  // Before a step, compare which parameters are inactive, and do not exchange them. For all devices.
+  // Before a step, compare which parameters are inactive, and do not exchange them. For all
+  // devices.
   bool omit_inactive = false;
   int reserved_sms = 0;                  // Optimizer::create sets it from the communicator
   Allocator allocator = {};              // no functions: the allocator of the device

@@ -71,8 +71,13 @@ bool looks_transposed(const StepTensor& t) {
 
 void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file,
                             std::vector<std::string> inactive) {
-  steps_.push_back(
-      {report, file, report.skipped ? muonrt_get_last_error() : "", {}, std::move(inactive), {}, ""});
+  steps_.push_back({report,
+                    file,
+                    report.skipped ? muonrt_get_last_error() : "",
+                    {},
+                    std::move(inactive),
+                    {},
+                    ""});
   for (const StepTensor& t : tensors_)
     if (t.steps() && t.index == report.large_update_param)
       steps_.back().warning = large_update_text(
