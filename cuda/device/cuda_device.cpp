@@ -65,14 +65,15 @@ void StreamList::finish() const {
   for (const cudaStream_t stream : streams_) MUONRT_CUDA(cudaStreamSynchronize(stream));
 }
 
-CudaStream::CudaStream(int device, int priority, StreamList& all) : device_(device), all_(all) {
+CudaStream::CudaStream(int device, int priority, StreamList& all) : device_(device), all_(&all) {
   const DeviceGuard guard(device_);
   MUONRT_CUDA(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority));
-  all_.add(handle_);
+  all_->add(handle_);
 }
 
 CudaStream::~CudaStream() {
-  all_.remove(handle_);
+  if (!all_) return;
+  all_->remove(handle_);
   try {
     const DeviceGuard guard(device_);
     const RelaxedCapture relaxed;
@@ -281,6 +282,21 @@ void CudaDevice::wait_caller_stream(Stream& stream, void* callers_stream, const 
                  "'s primary context, in which the optimizer runs; pass a stream of that context");
   check(recorded, "cudaEventRecord", __func__, __LINE__);
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
+}
+
+std::unique_ptr<Stream> CudaDevice::create_caller_stream() {
+  ++objects_;
+  return std::make_unique<CudaStream>(index_);
+}
+
+bool CudaDevice::follow(Stream& stream, void* callers_stream, const char* what) {
+  const DeviceGuard guard(index_);
+  const auto theirs = static_cast<cudaStream_t>(callers_stream);
+  if (theirs == nullptr || theirs == cudaStreamLegacy)  // the default stream is never captured
+    refuse_captured(theirs, what, "a blocking stream, for which the default stream would wait,",
+                    "the work would become part of that graph");
+  cast_or_throw<CudaStream>(stream).follow(theirs);
+  return is_captured(theirs);
 }
 
 void CudaDevice::call(Stream& stream, int (*function)(void*, void*), void* argument,

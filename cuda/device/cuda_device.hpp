@@ -31,13 +31,16 @@ class CudaStream final : public Stream {
  public:
   /// @param all  contains the stream until it is destroyed.
   CudaStream(int device, int priority, StreamList& all);
+  /// For a caller's stream, which `follow` sets; at first the default stream.
+  explicit CudaStream(int device) : device_(device) {}
+  void follow(cudaStream_t callers) { handle_ = callers; }
   /// Blocks until the stream's work has run, because its memory may be freed next.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 
  private:
   int device_;
-  StreamList& all_;
+  StreamList* all_ = nullptr;  // null: the stream belongs to the caller
   cudaStream_t handle_ = nullptr;
 };
 
@@ -95,6 +98,8 @@ class CudaDevice final : public Device, public GraphCapture {
   void wait(Stream& stream, const Event& event) override;
   void wait_caller_stream(Stream& stream, void* callers_stream, const char* what) override;
   void synchronize_caller_stream(Deadline deadline) override;
+  std::unique_ptr<Stream> create_caller_stream() override;
+  bool follow(Stream& stream, void* callers_stream, const char* what) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;

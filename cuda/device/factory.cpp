@@ -12,6 +12,16 @@ int cuda_device_count() noexcept {
   return 0;
 }
 
+std::string describe_cuda() {
+  const auto text = [](int version) { return cat(version / 1000, '.', version % 1000 / 10); };
+  int runtime = 0, driver = 0;
+  const bool known = cudaRuntimeGetVersion(&runtime) == cudaSuccess &&
+                     cudaDriverGetVersion(&driver) == cudaSuccess;
+  if (!known) cudaGetLastError();
+  return cat("runtime ", runtime > 0 ? text(runtime) : "unknown", ", driver ",
+             driver > 0 ? text(driver) : "none");
+}
+
 void use_cuda_device(int index) noexcept {
   if (cudaSetDevice(index) != cudaSuccess) cudaGetLastError();
 }

@@ -31,6 +31,8 @@ class VendorLibrary {
     MUONRT_REQUIRE(function, Status::kNotSupported, place_, " has no function ", name, " ", remedy);
   }
 
+  const std::string& place() const { return place_; }
+
  private:
   VendorLibrary(void* handle, std::string place) : handle_(handle), place_(std::move(place)) {}
 

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) sum_squares_kernel(SquaresArguments 
   for (int word = thread; word < kNormWords; word += kThreads) sums[word] = {0, 0};
   BlockSquares squares(sums, windows);
   __syncthreads();
-  for_each_stretch<true>(a.list, a.count, a.params, squares);
+  for_each_stretch<GradientElements>(a.list, a.count, a.params, squares);
   squares.flush();
   __syncthreads();
   for (int word = thread; word < kNormWords; word += kThreads)

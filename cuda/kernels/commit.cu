@@ -192,8 +192,8 @@ struct AdamStretch {
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
   if (!a.condition.passes()) return;
-  for_each_stretch<false>(a.list, a.count, a.tables.params,
-                          AdamStretch{a.tables.adam, a.condition.findings});
+  for_each_stretch<ActiveElements>(a.list, a.count, a.tables.params,
+                                   AdamStretch{a.tables.adam, a.condition.findings});
 }
 
 struct AdamBlockArguments {

@@ -13,15 +13,19 @@ __device__ inline void note_nonfinite(Findings& findings) {
 }
 
 /// `param` >= 0. No parameter (-1) is the largest number if it is compared as unsigned.
+__device__ inline void lower(int64_t& first, int64_t param) {
+  atomicMin(reinterpret_cast<unsigned long long*>(&first), static_cast<unsigned long long>(param));
+}
+
 /// @param in_f32  the value was not finite in f32, before it was rounded to the message's dtype.
 __device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
-  const auto lower = [&](int64_t& first) {
-    atomicMin(reinterpret_cast<unsigned long long*>(&first),
-              static_cast<unsigned long long>(param));
-  };
   note_nonfinite(findings);
-  lower(findings.first_param);
-  if (in_f32) lower(findings.first_in_f32);
+  lower(findings.first_param, param);
+  if (in_f32) lower(findings.first_in_f32, param);
+}
+
+__device__ inline void note_stale(Findings& findings, int64_t param) {
+  lower(findings.first_stale, param);
 }
 
 /// For commits. @param findings  may be null.

@@ -28,6 +28,8 @@ void pack_partial_grad(const Table<ShardBlockItem>& blocks, const ParamView* par
 /// @param blocks  number of thread blocks that share the list; does not change the result.
 void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
           int blocks, cudaStream_t stream);
+void check_masters(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
+                   int blocks, cudaStream_t stream);
 
 // unpack.cu
 void unpack(const Table<MatrixItem>& table, ConstTypedBuffer message, cudaStream_t stream);

@@ -1,8 +1,10 @@
-// message = cast(direction(momentum', gradient)), and the scan of gradients that no pack reads.
+// message = cast(direction(momentum', gradient)), the scan of gradients that no pack reads, and the
+// comparison of weights with their master weights.
 // Formulas: backend/update_rules.hpp. Arrays are read 16 bytes at a time if all rows of a job begin
 // at multiples of 16 bytes, otherwise element by element. Only the message and the findings are
 // written. A thread block processes one job, and a job belongs to one parameter.
 
+#include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
 #include "cuda/kernels/kernels.hpp"
@@ -174,7 +176,50 @@ struct ScanStretch {
 };
 
 __global__ void __launch_bounds__(kThreads) scan_kernel(ScanArguments a) {
-  for_each_stretch<true>(a.list, a.count, a.params, ScanStretch{a.findings});
+  for_each_stretch<GradientElements>(a.list, a.count, a.params, ScanStretch{a.findings});
+}
+
+struct StaleBody {
+  const void* param;
+  const float* master;
+  DType dtype;
+  bool by_caller;
+  int64_t first;
+  bool stale;
+
+  template <int N>
+  __device__ void run(int, int col, Lanes) {
+    const Raw<N> raw = load<N>(param, dtype, first + col);
+    const Values<N> m = widen(load<N>(master, DType::kF32, first + col), DType::kF32);
+    if (dtype == DType::kF32) {
+      const Values<N> w = widen(raw, DType::kF32);
+      for (int i = 0; i < N; ++i) stale |= is_stale(w.x[i], m.x[i], by_caller);
+    } else {
+      for (int i = 0; i < N; ++i) stale |= is_stale(bf16{half_of(raw, i)}, m.x[i], by_caller);
+    }
+  }
+};
+
+struct StaleStretch {
+  Findings* findings;
+  __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
+    StaleBody body{view.param, view.master, view.param_dtype, view.rounded_by_caller != 0,
+                   first,      false};
+    const bool fits =
+        aligned(view.param, view.param_dtype, first) && aligned(view.master, DType::kF32, first);
+    for_elements(1, n, fits, body);
+    if (__syncthreads_or(body.stale) && threadIdx.x == 0) note_stale(*findings, param);
+  }
+};
+
+struct MasterElements {
+  __device__ static int64_t of(const ParamView& view) {
+    return view.form == WeightForm::kMaster ? ActiveElements::of(view) : 0;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) check_masters_kernel(ScanArguments a) {
+  for_each_stretch<MasterElements>(a.list, a.count, a.params, StaleStretch{a.findings});
 }
 
 }  // namespace
@@ -197,6 +242,13 @@ void scan(const int32_t* list, int64_t count, const ParamView* params, Findings*
           int blocks, cudaStream_t stream) {
   if (count == 0) return;
   launch("scan", scan_kernel, grid_of(blocks), kThreads,
+         ScanArguments{list, count, params, findings}, stream);
+}
+
+void check_masters(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
+                   int blocks, cudaStream_t stream) {
+  if (count == 0) return;
+  launch("check_masters", check_masters_kernel, grid_of(blocks), kThreads,
          ScanArguments{list, count, params, findings}, stream);
 }
 

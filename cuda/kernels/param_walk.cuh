@@ -21,12 +21,22 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   __syncthreads();
 }
 
-/// Calls body(view, param, first element, count) for parts of at most kJobElements of every active
-/// parameter of the list, and with kClipOnly also of the parameters whose gradient only clipping
-/// reads. All thread blocks together process each element once; all threads of a thread block call
-/// the body together. Sizes are read on the device, and parts are distributed to the thread blocks
-/// in turn.
-template <bool kClipOnly, class Body>
+/// The elements of a gradient that the step or only its clipping reads.
+struct GradientElements {
+  __device__ static int64_t of(const ParamView& view) {
+    return view.active || view.clip_only ? view.grads() : 0;
+  }
+};
+/// The elements of an active parameter.
+struct ActiveElements {
+  __device__ static int64_t of(const ParamView& view) { return view.active ? view.numel : 0; }
+};
+
+/// Calls body(view, param, first element, count) for parts of at most kJobElements of the
+/// Elements::of each parameter of the list. All thread blocks together process each element once;
+/// all threads of a thread block call the body together. Sizes are read on the device, and parts
+/// are distributed to the thread blocks in turn.
+template <class Elements, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {
   __shared__ int64_t ends[kThreads];  // end of each parameter of the window, in parts
@@ -36,11 +46,8 @@ __device__ inline void for_each_stretch(const int32_t* list, int64_t count, cons
     const int64_t left = count - begin;
     const int window = left < kThreads ? static_cast<int>(left) : kThreads;
     int64_t parts = 0;
-    if (thread < window) {
-      const ParamView& view = params[list[begin + thread]];
-      if (view.active || (kClipOnly && view.clip_only))
-        parts = (view.grads() + kJobElements - 1) / kJobElements;
-    }
+    if (thread < window)
+      parts = (Elements::of(params[list[begin + thread]]) + kJobElements - 1) / kJobElements;
     sum_up_to_each(parts, ends);
     const int64_t total = ends[window - 1];
     for (; next < total; next += gridDim.x) {
@@ -56,7 +63,7 @@ __device__ inline void for_each_stretch(const int32_t* list, int64_t count, cons
       const int32_t param = list[begin + low];
       const ParamView& view = params[param];
       const int64_t first = (next - (low > 0 ? ends[low - 1] : 0)) * kJobElements;
-      const int64_t rest = view.grads() - first;
+      const int64_t rest = Elements::of(view) - first;
       body(view, param, first, static_cast<int>(rest < kJobElements ? rest : kJobElements));
     }
     next -= total;

@@ -71,12 +71,17 @@ __device__ inline void unpack_straight(const Job& job, const Rows& from, const R
   }
 }
 
-/// Packs to f32 or bf16.
 __device__ inline bool pack_straight(const Job& job, const Rows& from, const Rows& to) {
   if (to.dtype == kF32) {
     if (from.dtype == kF32) return each(job, CopyBody<kF32, WordBits>{from, to, {}});
     return from.dtype == kBF16 ? each(job, CastBody<kBF16, kF32>{from, to, {}})
                                : each(job, CastBody<kF16, kF32>{from, to, {}});
+  }
+  if (to.dtype == kF16) {
+    if (from.dtype == kF16)
+      return each(job, CopyBody<kF16, HalfBits>{from, to, HalfBits(kF16, kF16)});
+    return from.dtype == kF32 ? each(job, CastBody<kF32, kF16>{from, to, {}})
+                              : each(job, CastBody<kBF16, kF16>{from, to, {}});
   }
   if (from.dtype == kBF16)
     return each(job, CopyBody<kBF16, HalfBits>{from, to, HalfBits(kBF16, kBF16)});

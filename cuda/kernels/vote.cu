@@ -16,7 +16,7 @@ struct VoteArguments {
 
 __global__ void cast_vote_kernel(VoteArguments a) {
   const bool finite = a.findings->nonfinite == 0;
-  const bool well = a.local_ok && a.findings->failed == 0;
+  const bool well = a.local_ok && a.findings->failed == 0 && a.findings->first_stale < 0;
   a.vote->consent = well && finite;
   a.vote->fingerprint = a.fingerprint;
   a.vote->nonfinite = well && !finite;

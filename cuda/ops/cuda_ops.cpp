@@ -148,11 +148,20 @@ void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
              device_.resident_blocks(), handle);
 }
 
+void CudaOps::check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                            Findings* findings) {
+  if (list.empty()) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::check_masters(params_.find(list.data(), handle, list).items, std::ssize(list), params,
+                      findings, device_.resident_blocks(), handle);
+}
+
 void CudaOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
                      std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                      ConstTypedBuffer message) {
   if (blocks.empty()) return;
-  check_dtype("unpack: the message", message.dtype);
+  check_iterate("unpack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i)
     MUONRT_CHECK_INTERNAL(matrices[i].dtype == message.dtype, "unpack from ",
                           name_of(message.dtype), " to ", name_of(matrices[i].dtype));
@@ -165,7 +174,7 @@ void CudaOps::pack(Stream& stream, std::span<const MatrixBlock> blocks,
                    std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                    TypedBuffer message, Findings* findings) {
   if (blocks.empty()) return;
-  check_dtype("pack: the message", message.dtype);
+  check_iterate("pack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i) check_iterate("pack: a matrix", matrices[i].dtype);
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);

@@ -45,6 +45,8 @@ class CudaOps final : public Ops {
                   TypedBuffer message, Findings* findings) override;
   void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
             Findings* findings) override;
+  void check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                     Findings* findings) override;
   void unpack(Stream& stream, std::span<const MatrixBlock> blocks,
               std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
               ConstTypedBuffer message) override;

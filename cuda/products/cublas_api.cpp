@@ -1,5 +1,6 @@
 #include "cuda/products/cublas_api.hpp"
 
+#include "backend/cuda_device.hpp"
 #include "base/error.hpp"
 #include "cuda/device/vendor_library.hpp"
 
@@ -7,16 +8,19 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// "libcublasLt.so.13" for CUDA 13; this file name is the same for all minor versions.
-std::string library_name() { return cat("libcublasLt.so.", CUBLAS_VER_MAJOR); }
+// The functions, types and values that muonrt uses are equal in the two major versions.
+#if CUBLAS_VER_MAJOR == 12
+constexpr const char* kNames[] = {"libcublasLt.so.12", "libcublasLt.so.13"};
+#else
+constexpr const char* kNames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+#endif
 
 VendorLibrary find_cublas() {
-  const std::string name = library_name();
-  const char* const names[] = {name.c_str()};
+  if (const auto own = VendorLibrary::of_program("cublasLtGetVersion")) return *own;
   return VendorLibrary::open(
-      names, cat("options: device is CUDA, but ", name),
-      cat("install cuBLAS of CUDA ", CUBLAS_VER_MAJOR,
-          " where the loader finds it, or set portable_gemm for slow portable products"));
+      kNames, "options: device is CUDA, but cuBLAS",
+      "install cuBLAS of CUDA 12 or 13 where the loader finds it, for example with pip, or set "
+      "portable_gemm for slow portable products");
 }
 
 CublasApi load() {
@@ -25,9 +29,14 @@ CublasApi load() {
     library.resolve(function, name,
                     "(it is older or newer than this build expects); install another one");
   };
-  CublasApi api;
+  CublasApi api{};
+  api.place = library.place();
   resolve(api.create, "cublasLtCreate");
   resolve(api.get_version, "cublasLtGetVersion");
+  const size_t version = api.get_version();
+  MUONRT_REQUIRE(version / 10000 == 12 || version / 10000 == 13, Status::kNotSupported,
+                 "options: device is CUDA, but ", api.place, " is cuBLAS ",
+                 cublas_version_text(version), "; versions 12 and 13 are supported");
   resolve(api.status_string, "cublasLtGetStatusString");
   resolve(api.matmul, "cublasLtMatmul");
   resolve(api.desc_create, "cublasLtMatmulDescCreate");
@@ -52,9 +61,18 @@ const CublasApi& cublas_api() {
   return api;
 }
 
+std::string cublas_version_text(size_t version) {
+  return cat(version / 10000, '.', version / 100 % 100, '.', version % 100);
+}
+
 void check_cublas(cublasStatus_t status, const char* call, const char* function, int line) {
   MUONRT_REQUIRE(status == CUBLAS_STATUS_SUCCESS, Status::kDevice, call, " failed in ", function,
                  ", line ", line, ": ", cublas_api().status_string(status));
 }
 
 }  // namespace muonrt::cuda
+
+std::string muonrt::describe_cublas() {
+  const cuda::CublasApi& api = cuda::cublas_api();
+  return cat(cuda::cublas_version_text(api.get_version()), " (", api.place, ")");
+}

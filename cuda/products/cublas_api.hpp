@@ -2,11 +2,15 @@
 
 #include <cublasLt.h>
 
+#include <string>
+
 namespace muonrt::cuda {
 
-/// The functions of cuBLASLt, resolved at run time, so that muonrt loads on machines without it. A
-/// copy that is already loaded under this name, for example a framework's, is preferred.
+/// The functions of cuBLASLt of CUDA 12 or 13, resolved at run time, so that muonrt loads on
+/// machines without it. A copy that is already loaded, for example a framework's, is preferred;
+/// then the major version of the build.
 struct CublasApi {
+  std::string place;  // the name or path under which the library was found
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtGetVersion) get_version;
   decltype(&cublasLtGetStatusString) status_string;
@@ -27,6 +31,9 @@ struct CublasApi {
 
 /// Errors: NOT_SUPPORTED if the library or one of the functions does not exist.
 const CublasApi& cublas_api();
+
+/// "13.1.0" for 130100.
+std::string cublas_version_text(size_t version);
 
 void check_cublas(cublasStatus_t status, const char* call, const char* function, int line);
 

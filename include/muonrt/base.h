@@ -129,6 +129,42 @@ enum muonrt_status {
 typedef int32_t muonrt_dtype_t;
 enum muonrt_dtype { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
 
+/**
+ * DLPack's DLTensor, field by field: a tensor in memory of the caller. A pointer to a DLTensor may
+ * be passed after a cast.
+ */
+typedef struct muonrt_dltensor {
+  /** Start of the memory; the elements start `byte_offset` bytes later. */
+  char* data;
+
+  /** 1: host, 2: CUDA, 3: pinned host memory, 13: CUDA managed memory. */
+  int32_t device_type;
+
+  /** Index of the device. */
+  int32_t device_id;
+
+  /** Number of dimensions. */
+  int32_t ndim;
+
+  /** 2: float, 4: bfloat. */
+  uint8_t type_code;
+
+  /** Size of an element in bits. */
+  uint8_t type_bits;
+
+  /** Number of lanes; 1 for scalar elements. */
+  uint16_t type_lanes;
+
+  /** `ndim` sizes. */
+  int64_t* shape;
+
+  /** `ndim` strides in elements; NULL: row-major and contiguous. */
+  int64_t* strides;
+
+  /** Distance from `data` to the first element, in bytes. */
+  uint64_t byte_offset;
+} muonrt_dltensor_t;
+
 /** Which optimizer updates a parameter. muonrt never derives it from a shape. */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
@@ -167,7 +203,13 @@ enum muonrt_qk_kind {
   MUONRT_QK_MLA_KEY_VALUE = 4,
 
   /** Fused projection. Each group holds its query heads, then its key head, then its value head. */
-  MUONRT_QK_QKV = 5
+  MUONRT_QK_QKV = 5,
+
+  /** Fused projection: all query heads, then all key heads, then all value heads. */
+  MUONRT_QK_QKV_BLOCKS = 6,
+
+  /** The name of the parameter determines kind and layer; see muonrt_qk_clip_t. */
+  MUONRT_QK_FROM_NAME = 7
 };
 
 /**

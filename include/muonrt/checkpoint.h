@@ -34,25 +34,22 @@ typedef struct muonrt_save_options {
   uint32_t struct_size;
 
   /**
-   * Has no effect, because parameters are saved by default; for programs that set it to 1. 0
-   * (default) or 1.
-   */
-  int32_t with_params;
-
-  /** Number of checkpoints to keep in the folder, including this one; >= 1. Default: 1. */
-  int64_t keep;
-
-  /**
    * 0 (default): save the parameters. 1: save only a hash of each parameter, which
    * muonrt_optimizer_load() compares with the optimizer's parameters.
    */
   int32_t without_params;
+
+  /** Number of checkpoints to keep in the folder, including this one; >= 1. Default: 1. */
+  int64_t keep;
 
   /**
    * 0 (default): reject a folder whose newest checkpoint is of another model, because a parameter
    * has another name or shape. 1: replace that checkpoint.
    */
   int32_t overwrite;
+
+  /** Reserved; 0. */
+  int32_t reserved;
 } muonrt_save_options_t;
 
 /** Options of muonrt_optimizer_load(). Call muonrt_load_options_init() before you set fields. */

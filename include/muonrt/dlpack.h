@@ -2,9 +2,9 @@
  * @file muonrt/dlpack.h
  * Sets the buffers of a muonrt_param_t from DLPack tensors. Header-only; not part of muonrt.h.
  *
- * DLPack's own header is not needed, because every version of DLPack has the DLTensor that is
- * declared below. If DLPack's header is included first, the compiler checks that both have the same
- * size.
+ * DLPack's own header is not needed, because every version of DLPack has the DLTensor that
+ * muonrt/base.h declares as muonrt_dltensor_t. If DLPack's header is included first, the compiler
+ * checks that both have the same size.
  *
  * A tensor is passed by the address of its DLTensor, for example `&m->dl_tensor` of a
  * `DLManagedTensor* m`. muonrt borrows memory and shape and does not call the deleter. Steps write
@@ -25,39 +25,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/** DLPack's DLTensor, field by field. */
-typedef struct muonrt_dltensor {
-  /** Start of the memory; the elements start `byte_offset` bytes later. */
-  char* data;
-
-  /** 1: host, 2: CUDA, 3: pinned host memory, 13: CUDA managed memory. */
-  int32_t device_type;
-
-  /** Index of the device. */
-  int32_t device_id;
-
-  /** Number of dimensions. */
-  int32_t ndim;
-
-  /** 2: float, 4: bfloat. */
-  uint8_t type_code;
-
-  /** Size of an element in bits. */
-  uint8_t type_bits;
-
-  /** Number of lanes; 1 for scalar elements. */
-  uint16_t type_lanes;
-
-  /** `ndim` sizes. */
-  int64_t* shape;
-
-  /** `ndim` strides in elements; NULL: row-major and contiguous. */
-  int64_t* strides;
-
-  /** Distance from `data` to the first element, in bytes. */
-  uint64_t byte_offset;
-} muonrt_dltensor_t;
 
 #if defined(DLPACK_DLPACK_H_) || defined(DLPACK_VERSION) || defined(DLPACK_MAJOR_VERSION)
 typedef char muonrt_dltensor_is_dlpacks[sizeof(muonrt_dltensor_t) == sizeof(DLTensor) ? 1 : -1];

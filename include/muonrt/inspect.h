@@ -199,6 +199,28 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* coun
                                                          const muonrt_optimizer_t* optimizer);
 
 /**
+ * Gets the attention layers whose logits a step takes: the order and sizes of `qk_logits` of
+ * muonrt_step_args_t.
+ *
+ * Threads: one at a time per optimizer. Collective: no.
+ *
+ * @param[out] layers     `capacity` elements; receives the layers that parameters name in their
+ *                        `qk_clip`, ascending. May be NULL if `capacity` is 0.
+ * @param[out] heads      `capacity` elements; receives the number of query heads of each layer. May
+ *                        be NULL if `capacity` is 0.
+ * @param[in]  capacity   Number of elements in `layers` and `heads`, >= 0.
+ * @param[out] n_layers   Number of layers, even if it exceeds `capacity`.
+ * @param[in]  optimizer  The optimizer.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a required pointer is NULL, or `capacity` is out of range;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_optimizer_get_qk_layers(int32_t* layers, int32_t* heads,
+                                                          int64_t capacity, int64_t* n_layers,
+                                                          const muonrt_optimizer_t* optimizer);
+
+/**
  * Gets the attention heads that QK-clip has clipped in the last committed step.
  *
  * Threads: one at a time per optimizer. Collective: no.

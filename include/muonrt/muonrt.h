@@ -26,6 +26,7 @@
 #include "muonrt/layout.h"
 #include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"
+#include "muonrt/orthogonalize.h"
 #include "muonrt/param.h"
 #include "muonrt/recover.h"
 #include "muonrt/rendezvous.h"

@@ -16,6 +16,7 @@
 #include "muonrt/checkpoint_reader.hpp"
 #include "muonrt/error.hpp"
 #include "muonrt/muonrt.h"
+#include "muonrt/orthogonalize.hpp"
 
 #if !MUONRT_VERSION_AT_LEAST(0, 1, 0)
 #error "muonrt.hpp needs the C headers of muonrt 0.1.0 or later"
@@ -279,13 +280,12 @@ class Optimizer {
   /// @return The heads that QK-clip has scaled in the last committed step, as pairs of layer and
   /// head in ascending order; muonrt_optimizer_get_clipped_heads().
   std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
-    int64_t count = 0;
-    check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, get()));
-    std::vector<int32_t> layers(static_cast<size_t>(count)), heads(static_cast<size_t>(count));
-    check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count, get()));
-    std::vector<std::pair<int32_t, int32_t>> out;
-    for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
-    return out;
+    return pairs(muonrt_optimizer_get_clipped_heads);
+  }
+  /// @return The layers whose logits a step takes, in this order, as pairs of layer and number of
+  /// query heads; muonrt_optimizer_get_qk_layers().
+  std::vector<std::pair<int32_t, int32_t>> qk_layers() const {
+    return pairs(muonrt_optimizer_get_qk_layers);
   }
   /// @return The statistics of the last step that collected them; muonrt_optimizer_get_health().
   Health health() const {
@@ -337,6 +337,17 @@ class Optimizer {
   muonrt_optimizer_t* get() const noexcept { return handle_.get(); }
 
  private:
+  template <class Get>
+  std::vector<std::pair<int32_t, int32_t>> pairs(Get get_arrays) const {
+    int64_t count = 0;
+    check(get_arrays(nullptr, nullptr, 0, &count, get()));
+    std::vector<int32_t> first(static_cast<size_t>(count)), second(first.size());
+    check(get_arrays(first.data(), second.data(), count, &count, get()));
+    std::vector<std::pair<int32_t, int32_t>> out;
+    for (size_t i = 0; i < first.size(); ++i) out.emplace_back(first[i], second[i]);
+    return out;
+  }
+
   std::unique_ptr<muonrt_optimizer_t, detail::Delete> handle_;
 };
 

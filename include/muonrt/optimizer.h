@@ -304,11 +304,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * After one of the following errors, which every rank returns, nothing has changed and the
  * optimizer remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
- *     gradient; a parameter, its master weights or its state is not finite; or a parameter is not
- *     its master weight rounded. The last two are checked in the first step that commits, again
- *     after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
- *     muonrt_optimizer_load(), and for the parameters that muonrt_optimizer_set_data() and
- *     muonrt_optimizer_reset_masters() change.
+ *     gradient; a parameter, its master weights or its state is not finite; or an active parameter
+ *     was written after its master weights, so the step would have overwritten it. Then call
+ *     muonrt_optimizer_reset_masters(), or restore the parameter.
  *   - MUONRT_ERROR_MISMATCH: arguments, settings or replicas differ between ranks.
  *   - MUONRT_ERROR_CALLBACK: `gather` or `redistribute` has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory for its arguments.
@@ -322,6 +320,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *     captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
  *     returns it, without waiting for the others.
+ *
+ * The step checks that weights and state are finite until one is committed, again after
+ * muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and muonrt_optimizer_load(), and
+ * for the parameters that muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters() change.
+ * Every step compares active parameters with their f32 master weights, bit by bit. After the calls
+ * above, and before the first step, a bf16 parameter may also be its master weight rounded in the
+ * other direction.
  *
  * After a fault, ranks may return different statuses for the same step: one may return
  * MUONRT_ERROR_COMM, another MUONRT_ERROR_TIMEOUT or _UNDECIDED, and a rank that has already

@@ -117,6 +117,19 @@ typedef struct muonrt_part {
  *     `nope` rows, 1 for values.
  *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head: its query heads, the
  *     key head, its value head. Factors of queries and keys as above, 1 for values.
+ *   - MUONRT_QK_QKV_BLOCKS: as many rows, but all query heads, all key heads, all value heads.
+ *
+ * MUONRT_QK_FROM_NAME reads kind and layer from the name of the parameter, as
+ * muonrt_qk_layer_parse() does, so one struct holds for all parameters of a model. Parameters with
+ * other names, and those with one dimension, such as biases, are not clipped. If `nope` or `rope`
+ * is above 0, the model has MLA: "wq" and "q_proj" are then MUONRT_QK_MLA_QUERY, "wk" and "k_proj"
+ * are an error, each kind uses only its own sizes, and `head_dim` is 0 or nope + rope. Two weights
+ * that are both queries, or both keys, of one layer are an error.
+ *
+ * A query head of MLA uses the gamma of its key head. With different gammas for queries and keys,
+ * the two parts of a logit, q_nope k_nope and q_rope k_rope, would shrink by different factors. The
+ * two gammas differ only if `kv_heads` is below `heads`. To clip each query head by its own gamma,
+ * give the query weights their own struct with `kv_heads` 0.
  *
  * Call muonrt_qk_clip_init() before you set fields. All fields must be equal on all ranks, and
  * sizes are at most 2^20.
@@ -128,7 +141,10 @@ typedef struct muonrt_qk_clip {
   /** Kind of the weight. Default: MUONRT_QK_NONE, which means no QK-clip. */
   muonrt_qk_kind_t kind;
 
-  /** Number of the layer, 0 to 2^20; equal for the weights of a layer. Default: 0. */
+  /**
+   * Number of the layer, 0 to 2^20; equal for the weights of a layer. -1: the last part of the
+   * parameter's name that is a number. Not read with MUONRT_QK_FROM_NAME. Default: 0.
+   */
   int32_t layer;
 
   /** Number of query heads, >= 1; equal for the weights of a layer. Default: 0. */
@@ -137,7 +153,7 @@ typedef struct muonrt_qk_clip {
   /** Number of key heads, a divisor of `heads`. Default: 0, which means `heads`. */
   int32_t kv_heads;
 
-  /** Rows per head of MUONRT_QK_QUERY, _KEY and _QKV; 0 for other kinds. Default: 0. */
+  /** Rows per head of MUONRT_QK_QUERY, _KEY and the fused kinds; 0 for others. Default: 0. */
   int32_t head_dim;
 
   /**

@@ -157,7 +157,13 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
  *   - "wk", "k_proj": MUONRT_QK_KEY;
  *   - "wq_b", "q_b_proj": MUONRT_QK_MLA_QUERY;
  *   - "wkv_b", "kv_b_proj": MUONRT_QK_MLA_KEY_VALUE;
+ *   - "linear_qkv", "query_key_value", "wqkv": MUONRT_QK_QKV, as in Megatron, GPT-NeoX and
+ *     InternLM2;
+ *   - "c_attn", "qkv_proj", "qkv", "Wqkv": MUONRT_QK_QKV_BLOCKS, as in GPT-2, Phi-3, timm and MPT;
  *   - others: MUONRT_QK_NONE.
+ *
+ * A few models store the rows of a fused weight in the other order, for example ChatGLM's
+ * "query_key_value" and gpt-fast's "wqkv". Set their kind yourself.
  *
  * Example: "layers.3.attention.wq.weight" is MUONRT_QK_QUERY of layer 3.
  *

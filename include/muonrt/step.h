@@ -34,8 +34,9 @@ typedef struct muonrt_step_args {
 
   /**
    * Learning rate of all groups: finite, >= 0. The product with all factors must be representable
-   * in f32. Groups of AdamW, and of Muon with MUONRT_SCALE_MATCH_RMS, take the same rate; with
-   * another scale rule set `group_lrs`. Default: NaN, which is rejected.
+   * in f32. Rejected if a group of Muon with another `scale_rule` than MUONRT_SCALE_MATCH_RMS and a
+   * group of AdamW have parameters and the same `lr_factor`, because they need different rates; set
+   * `group_lrs`. Default: NaN, which is rejected.
    */
   double lr;
 
@@ -47,7 +48,8 @@ typedef struct muonrt_step_args {
 
   /**
    * Indices of the parameters that are inactive in this step. Their values and state do not change,
-   * and their gradients are not read. Default: NULL.
+   * and their gradients are not read. The ranks exchange zeros for them, unless `omit_inactive` of
+   * the tuning options is 1. Default: NULL.
    */
   const int64_t* inactive_params;
 

@@ -138,8 +138,14 @@ typedef struct muonrt_tuning_options {
    */
   int32_t max_peers;
 
-  /** Reserved; 0. */
-  int32_t reserved;
+  /**
+   * 1: ranks compare the active parameters before each step, and do not exchange those of
+   * `inactive_params`. That costs a small allgather in each step, so set it if large parameters are
+   * inactive in many steps. A message with active and inactive parameters is sent from the first
+   * to the last active one, and a return in two levels (`max_peers`) is sent whole. Results do not
+   * change. Default: 0, which exchanges zeros for inactive parameters.
+   */
+  int32_t omit_inactive;
 
   /**
    * Upper limit of a chunk: bytes of whole matrices in `transport_dtype` that one owner receives,

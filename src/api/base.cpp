@@ -102,6 +102,7 @@ muonrt_status_t muonrt_get_build_info(char* buffer, int64_t capacity, int64_t* n
       json.field("host", host->describe());
       json.field("cuda", b::kCuda);
       json.field("cuda_devices", cuda_device_count());
+      json.field("cuda_versions", describe_cuda());
       json.field("mpi", b::kMpi);
       json.field("onednn", b::kOneDnn);
       std::vector<const char*> transports = {"self", "thread", "callback", "tcp", "folder"};

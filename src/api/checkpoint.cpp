@@ -21,13 +21,9 @@ SaveSettings read_options(const muonrt_save_options_t* given) {
                    ", but must be 0 or 1; set it to one of these");
     return value == 1;
   };
-  const bool with = flag("with_params", o.with_params),
-             without = flag("without_params", o.without_params);
-  MUONRT_REQUIRE(!with || !without, kInvalidArg,
-                 "save options: with_params and without_params are 1; set one of them to 0");
   MUONRT_REQUIRE(o.keep >= 1, kInvalidArg, "save options: keep is ", o.keep,
                  ", but must be 1 or more, because it counts this checkpoint; set it to 1");
-  return {!without, o.keep, flag("overwrite", o.overwrite)};
+  return {!flag("without_params", o.without_params), o.keep, flag("overwrite", o.overwrite)};
 }
 
 LoadSettings read_options(const muonrt_load_options_t* given) {

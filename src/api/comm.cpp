@@ -7,7 +7,6 @@
 
 #include "api/as_status.hpp"
 #include "api/handles.hpp"
-#include "base/checked.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/self_transport.hpp"
 #include "optimizer/agreement.hpp"
@@ -150,7 +149,10 @@ muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void
     auto& c = api::unwrap(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
                    ", but must be 0 or more; pass the size of a block in bytes");
-    checked_mul(bytes, c.host.size());
+    const int64_t most = std::numeric_limits<int64_t>::max() / c.host.size();
+    MUONRT_REQUIRE(bytes <= most, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ",
+                   bytes, ", but must be at most ", most, ", so that the blocks of all ",
+                   c.host.size(), " ranks fit into 63 bits; pass the size of a block in bytes");
     if (bytes > 0) {
       require_pointer(mine, "muonrt_comm_allgather", "mine");
       require_pointer(all, "muonrt_comm_allgather", "all");

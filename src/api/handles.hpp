@@ -9,6 +9,7 @@
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
+#include "pipeline/orthogonalizer.hpp"
 #include "state/background_save.hpp"
 #include "state/checkpoint_reader.hpp"
 
@@ -22,6 +23,7 @@ enum class HandleKind : uint64_t {
   kThreadGroup = 0x7075672d72756d67,
   kOptimizer = 0x74706f2d72756d6f,
   kCheckpoint = 0x706b632d72756d6f,
+  kOrthogonalizer = 0x6874726f2d756d6f,
 };
 
 struct HandleHeader {
@@ -140,4 +142,14 @@ struct muonrt_checkpoint {
 
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::CheckpointReader> body;
+};
+
+struct muonrt_orthogonalizer {
+  static constexpr auto kKind = muonrt::api::HandleKind::kOrthogonalizer;
+  static constexpr const char* kArgument = "orthogonalizer";
+
+  muonrt::api::HandleHeader head{kKind};
+  std::unique_ptr<muonrt::Orthogonalizer> body;
+  muonrt::DeviceKind device = muonrt::DeviceKind::kHost;
+  int device_index = 0;
 };

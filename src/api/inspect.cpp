@@ -24,6 +24,15 @@ bool is_json(const enum muonrt_format& format, const char* function) {
   return value == MUONRT_FORMAT_JSON;
 }
 
+/// Errors: INVALID_ARGUMENT if an array with room for elements is NULL.
+void require_arrays(const int32_t* layers, const int32_t* heads, int64_t capacity,
+                    const char* function) {
+  MUONRT_REQUIRE(capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
+                 function, ": capacity is ", capacity,
+                 " (>= 0, and both arrays are needed unless it is 0); pass both arrays or "
+                 "capacity 0");
+}
+
 }  // namespace
 
 extern "C" {
@@ -100,16 +109,31 @@ muonrt_status_t muonrt_optimizer_get_memory(muonrt_memory_t* memory,
   });
 }
 
+muonrt_status_t muonrt_optimizer_get_qk_layers(int32_t* layers, int32_t* heads, int64_t capacity,
+                                               int64_t* n_layers,
+                                               const muonrt_optimizer_t* optimizer) {
+  return as_status([&] {
+    const char* const function = "muonrt_optimizer_get_qk_layers";
+    const Optimizer& o = api::unwrap(optimizer, function);
+    require_pointer(n_layers, function, "n_layers");
+    require_arrays(layers, heads, capacity, function);
+    const std::vector<QkLogits> found = o.qk_layers();
+    *n_layers = std::ssize(found);
+    for (int64_t i = 0; i < std::min(capacity, *n_layers); ++i) {
+      layers[i] = found[static_cast<size_t>(i)].layer;
+      heads[i] = found[static_cast<size_t>(i)].heads;
+    }
+    return Status::kOk;
+  });
+}
+
 muonrt_status_t muonrt_optimizer_get_clipped_heads(int32_t* layers, int32_t* heads,
                                                    int64_t capacity, int64_t* n_heads,
                                                    const muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_clipped_heads");
     require_pointer(n_heads, "muonrt_optimizer_get_clipped_heads", "n_heads");
-    MUONRT_REQUIRE(
-        capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
-        "muonrt_optimizer_get_clipped_heads: capacity is ", capacity,
-        " (>= 0, and both arrays are needed unless it is 0); pass both arrays or capacity 0");
+    require_arrays(layers, heads, capacity, "muonrt_optimizer_get_clipped_heads");
     const auto& found = o.clipped_heads();
     *n_heads = static_cast<int64_t>(found.size());
     for (int64_t i = 0; i < std::min(capacity, *n_heads); ++i) {

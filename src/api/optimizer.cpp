@@ -14,9 +14,7 @@ using namespace muonrt;
 using api::as_status;
 using api::require_pointer;
 
-namespace {
-
-std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
+std::unique_ptr<Device> api::make_device(const OptimizerSettings& settings) {
   if (settings.device == DeviceKind::kCuda) {
     return make_cuda_device(settings.device_index, {.naive_products = settings.portable_gemm,
                                                     .symmetric = settings.symmetric,
@@ -26,6 +24,8 @@ std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
   }
   return host::make_host_device({settings.threads, settings.portable_gemm, settings.allocator});
 }
+
+namespace {
 
 muonrt_step_report_t to_c(const StepReport& r) {
   muonrt_step_report_t out;
@@ -74,7 +74,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
           return api::read_settings(options, groups, n_groups, params, n_params, c.host.rank(),
                                     c.host.size());
         },
-        make_device);
+        api::make_device);
     handle->body = std::move(made);
     *optimizer = api::release_handle(std::move(handle));
     return Status::kOk;

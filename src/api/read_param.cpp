@@ -4,6 +4,7 @@
 
 #include "api/read_values.hpp"
 #include "base/checked.hpp"
+#include "optimizer/methods/qk_clip.hpp"
 
 namespace muonrt::api {
 
@@ -92,7 +93,7 @@ QkClipSettings read_qk_clip(const muonrt_qk_clip_t* given, const std::string& wh
   muonrt_qk_clip_init(&defaults);
   const muonrt_qk_clip_t c = read_struct(given, defaults, who.c_str());
   QkClipSettings out;
-  out.kind = read_enum<QkKind>(who, "kind", c.kind, {0, 1, 2, 3, 4, 5});
+  out.kind = read_enum<QkKind>(who, "kind", c.kind, {0, 1, 2, 3, 4, 5, 6, 7});
   out.layer = c.layer;
   out.heads = c.heads;
   out.kv_heads = c.kv_heads ? c.kv_heads : c.heads;
@@ -164,7 +165,10 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.master = p.master;
   out.lr_factor = p.lr_factor;
   out.normuon_axis = read_enum<NormuonAxis>(who, "normuon_axis", p.normuon_axis, {0, 1, 2, 3});
-  if (p.qk_clip) out.qk_clip = read_qk_clip(p.qk_clip, who + ": qk_clip");
+  if (p.qk_clip) {
+    out.qk_clip = read_qk_clip(p.qk_clip, who + ": qk_clip");
+    resolve_qk_clip(out.qk_clip, out.name, p.ndim);
+  }
   out.owner = p.owner;
   MUONRT_REQUIRE(p.n_owners >= 0 && (p.owners || p.n_owners == 0), kInvalidArg, who,
                  ": n_owners is ", p.n_owners, " with ", p.owners ? "a" : "no",

@@ -122,7 +122,7 @@ Options default_options() {
   return out;
 }
 
-Options read_options(const muonrt_optimizer_options_t* given) {
+Options read_structs(const muonrt_optimizer_options_t* given) {
   Options out = default_options();
   if (given) out.main = read_struct(given, out.main, "options");
   if (out.main.tuning) out.tuning = read_struct(out.main.tuning, out.tuning, "options: tuning");
@@ -178,11 +178,8 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   return out;
 }
 
-OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
-                                const muonrt_group_t* groups, int32_t n_groups,
-                                const muonrt_param_t* params, int64_t n_params, int rank,
-                                int world) {
-  const Options o = read_options(options);
+OptimizerSettings read_options(const muonrt_optimizer_options_t* options, int world) {
+  const Options o = read_structs(options);
   const std::string who = "options";
   auto out =
       OptimizerSettings::defaults(read_enum<DeviceKind>(who, "device", o.main.device, {0, 1}));
@@ -193,7 +190,14 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   if (o.tuning.iteration_dtype) out.gram_iteration_dtype.reset();
   if (o.tuning.distributed) read_distributed(out, o.tuning.distributed, world);
   if (o.tuning.allocator) read_allocator(out, o.tuning.allocator);
+  return out;
+}
 
+OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
+                                const muonrt_group_t* groups, int32_t n_groups,
+                                const muonrt_param_t* params, int64_t n_params, int rank,
+                                int world) {
+  OptimizerSettings out = read_options(options, world);
   MUONRT_REQUIRE(n_groups >= 1 && groups, kInvalidArg, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "NULL", " (a parameter needs a group); pass at least one");
   MUONRT_REQUIRE(n_params >= 1 && n_params < INT32_MAX && params, kInvalidArg, "n_params is ",

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+
+#include "backend/device.hpp"
 #include "muonrt/optimizer.h"
 #include "optimizer/settings/settings.hpp"
 
@@ -11,10 +14,14 @@ namespace muonrt::api {
 /// @param with_lists  read the lists `custom` and `gram_restarts`, as at creation.
 GroupSettings read_group(const muonrt_group_t* group, const std::string& who,
                          bool with_lists = true);
+/// Settings without groups and parameters. @param options  null: the defaults.
+OptimizerSettings read_options(const muonrt_optimizer_options_t* options, int world);
 OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
                                 const muonrt_group_t* groups, int32_t n_groups,
                                 const muonrt_param_t* params, int64_t n_params, int rank,
                                 int world);
+/// Creates the device that the settings name. Errors: as muonrt_optimizer_create().
+std::unique_ptr<Device> make_device(const OptimizerSettings& settings);
 StepArgs read_step(const muonrt_step_args_t* args, int64_t n_params, int32_t n_groups);
 
 }  // namespace muonrt::api

@@ -129,7 +129,7 @@ muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t 
     MUONRT_REQUIRE(capacity >= 0 && (placements || capacity == 0), kInvalidArg,
                    "muonrt_placements_parse: capacity is ", capacity,
                    " with a null buffer or below 0; pass a buffer or capacity 0");
-    const auto parsed = parse_dtensor_placements(text);
+    const auto parsed = parse_placements(text);
     *count = static_cast<int32_t>(parsed.size());
     for (int32_t i = 0; i < std::min(capacity, *count); ++i) {
       placements[i] = in_c(parsed[static_cast<size_t>(i)]);

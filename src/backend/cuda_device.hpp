@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "backend/allocator.hpp"
 #include "backend/device.hpp"
@@ -16,6 +17,14 @@ bool cuda_is_built() noexcept;
 
 /// Returns the number of GPUs that this process sees; 0 without a driver or a GPU.
 int cuda_device_count() noexcept;
+
+/// Describes the CUDA runtime of this build and the installed driver: "runtime 13.0, driver 13.0";
+/// "none" without a CUDA backend.
+std::string describe_cuda();
+
+/// Describes the cuBLASLt that CUDA devices of this process use: "13.1.0 (libcublasLt.so.13)".
+/// Loads it. Errors: NOT_SUPPORTED, with the reason, if there is none.
+std::string describe_cublas();
 
 /// Makes GPU `index` the calling thread's current device, if it exists. Otherwise a library that
 /// restores the thread's current device would create a context on GPU 0.

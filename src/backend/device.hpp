@@ -109,6 +109,19 @@ class Device {
   /// is not negative. Ranges nest.
   virtual void begin_range(const char*, int64_t) {}
   virtual void end_range() noexcept {}
+
+  /// Creates a stream whose work runs on the caller's stream that `follow` names (CUDA). On the
+  /// host it is a stream of kind kCompute.
+  virtual std::unique_ptr<Stream> create_caller_stream() {
+    return create_stream(StreamKind::kCompute);
+  }
+  /// Enqueues the work of `stream`, which create_caller_stream() has created, on the caller's
+  /// stream from now on. Returns whether that stream is being captured; work must then neither wait
+  /// nor allocate. Errors, whose text begins with `what`: NOT_SUPPORTED if it is the default stream
+  /// while a stream is being captured for which it would wait.
+  virtual bool follow(Stream& /*stream*/, void* /*callers_stream*/, const char* /*what*/) {
+    return false;
+  }
 };
 
 /// Calls begin_range in its constructor and end_range in its destructor.

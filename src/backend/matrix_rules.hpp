@@ -49,10 +49,11 @@ class CudaRules final : public MatrixRules {
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
     return cuda_ld(cols, dtype);
   }
-  /// max_elements is the number of 16-bit elements in a chunk of the default size for GPUs
-  /// (256 MiB).
+  /// Usually all matrices of an owner in a chunk, because chunk_bytes ends a chunk earlier: at the
+  /// default of 256 MiB after 2^27 elements of 16 bits. The limit keeps the offsets
+  /// of 16-bit elements below 2^30 bytes.
   LaunchLimits launch_limits() const override {
-    return {.max_elements = int64_t{1} << 27, .mixes_shapes = own_};
+    return {.max_elements = int64_t{1} << 29, .mixes_shapes = own_};
   }
 
  private:

@@ -2,16 +2,27 @@
 
 namespace muonrt {
 
+namespace {
+
+[[noreturn]] void reject(const char* what) {
+  throw Error(Status::kNotSupported,
+              cat("there is no ", what,
+                  ", because this build has no CUDA backend; configure with -DMUONRT_CUDA=ON, or "
+                  "use MUONRT_DEVICE_HOST"));
+}
+
+}  // namespace
+
 bool cuda_is_built() noexcept { return false; }
 
 int cuda_device_count() noexcept { return 0; }
 
+std::string describe_cuda() { return "none"; }
+
+std::string describe_cublas() { reject("cuBLAS"); }
+
 void use_cuda_device(int) noexcept {}
 
-std::unique_ptr<Device> make_cuda_device(int, const CudaSettings&) {
-  throw Error(Status::kNotSupported,
-              "there is no CUDA device, because this build has no CUDA backend; configure with "
-              "-DMUONRT_CUDA=ON, or use MUONRT_DEVICE_HOST");
-}
+std::unique_ptr<Device> make_cuda_device(int, const CudaSettings&) { reject("CUDA device"); }
 
 }  // namespace muonrt

@@ -15,7 +15,8 @@
 namespace muonrt {
 
 /// `count` matrices of equal shape, rows x cols, row-major; `ld` and `stride` in elements. The
-/// dtype is f32 or bf16. Matrices that Newton-Schulz iterates on may be f16.
+/// dtype is f32 or bf16. Matrices that Newton-Schulz iterates on, or that `pack` and `unpack` copy,
+/// may be f16.
 struct MatrixBatch {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -85,6 +86,11 @@ class Ops : public MatrixRules {
   virtual void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                     Findings* findings) = 0;
 
+  /// Compares the weights of the listed parameters that are active and have master weights with
+  /// these (`is_stale`), and notes the lowest parameter with a difference.
+  virtual void check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                             Findings* findings) = 0;
+
   /// matrices[block.matrix] <- message (same dtype). A matrix is stored with its short side as
   /// rows; see OwnedMatrix::transposed.
   virtual void unpack(Stream& stream, std::span<const MatrixBlock> blocks,
@@ -123,9 +129,10 @@ class Ops : public MatrixRules {
   /// x <- x + gamma I with one rounding to x's dtype. Only the diagonal is read and written.
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
-  /// Fills this rank's vote from its findings. If `local_ok` is set and no callback failed, either
-  /// `consent` or `nonfinite` is 1, depending on whether all values were finite; otherwise both are
-  /// 0. The gradient factor (see Vote::set_factor) and the replica words are copied.
+  /// Fills this rank's vote from its findings. If `local_ok` is set, no callback failed and no
+  /// weights are stale, either `consent` or `nonfinite` is 1, depending on whether all values were
+  /// finite; otherwise both are 0. The gradient factor (see Vote::set_factor) and the replica words
+  /// are copied.
   virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                          int64_t orthogonalized, bool local_ok) = 0;
 

@@ -16,14 +16,16 @@ enum class QkKind : int32_t {
   kKey = 2,
   kMlaQuery = 3,
   kMlaKeyValue = 4,
-  kQkv = 5
+  kQkv = 5,
+  kQkvBlocks = 6,
+  kFromName = 7  // only in settings that are given; creation replaces it
 };
 
 /// One weight of an attention layer.
 struct QkClip {
   QkKind kind = QkKind::kNone;
   int32_t heads = 0, kv_heads = 0;        // of the layer; heads is a multiple of kv_heads
-  int32_t head_dim = 0;                   // kQuery, kKey, kQkv
+  int32_t head_dim = 0;                   // kQuery, kKey, kQkv, kQkvBlocks
   int32_t nope = 0, rope = 0, v_dim = 0;  // kMlaQuery, kMlaKeyValue
   float threshold = 100.0f, exponent = 0.5f;
   int64_t rows = 0;                   // of the whole weight
@@ -81,7 +83,14 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
       if (head < each) return qk_power(qk_gamma(c, group * each + head), c.exponent);
       return head == each ? qk_power(qk_group_gamma(c, group), 1.0f - c.exponent) : 1.0f;
     }
+    case QkKind::kQkvBlocks: {
+      const int64_t head = row / c.head_dim;
+      if (head < c.heads) return qk_power(qk_gamma(c, head), c.exponent);
+      const int64_t group = head - c.heads;
+      return group < c.kv_heads ? qk_power(qk_group_gamma(c, group), 1.0f - c.exponent) : 1.0f;
+    }
     case QkKind::kNone:
+    case QkKind::kFromName:
       break;
   }
   return 1.0f;

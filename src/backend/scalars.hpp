@@ -44,6 +44,8 @@ struct ParamView {
   // the element in the whole tensor.
   uint64_t seed = 0, step = 0;
   uint32_t key = 0;  // the parameter's index, or its index when it was saved
+  // kMaster: 1 if the caller has rounded the weights, up or down; 0 if a commit has.
+  int32_t rounded_by_caller = 1;
   MUONRT_HOST_DEVICE int64_t grads() const { return grad_numel < 0 ? numel : grad_numel; }
 };
 
@@ -82,6 +84,8 @@ struct Findings {
   // Lowest index of a parameter that was not finite in f32 already. If it differs from
   // `first_param`, that parameter's direction overflowed only in the message's dtype.
   int64_t first_in_f32 = -1;
+  // Lowest index of a parameter whose weights are not its master weights rounded, or -1.
+  int64_t first_stale = -1;
   int64_t wrote_nonfinite = 0;  // 1 if a commit wrote a weight that is not finite
   int64_t zero_matrices = 0;    // matrices that were all zero
   int64_t failed = 0;           // 1 if one of the caller's callbacks returned an error

@@ -32,6 +32,18 @@ MUONRT_HOST_DEVICE inline SplitWeight split_updated(float w) {
   return split_weight(w == w ? w : std::bit_cast<float>(0x7fc00000u));
 }
 
+/// Whether a weight has other bits than its master weight rounded: to nearest, as commits do, or to
+/// either neighbor if the caller has rounded it.
+MUONRT_HOST_DEVICE inline bool is_stale(bf16 weight, float master, bool by_caller) {
+  const uint32_t bits = std::bit_cast<uint32_t>(master);
+  const uint32_t down = bits >> 16, up = down + ((bits & 0xffffu) != 0);
+  const bool neighbor = (weight.bits == down) | (weight.bits == up);
+  return by_caller ? !neighbor : weight.bits != to_bf16(master).bits;
+}
+MUONRT_HOST_DEVICE inline bool is_stale(float weight, float master, bool) {
+  return std::bit_cast<uint32_t>(weight) != std::bit_cast<uint32_t>(master);
+}
+
 /// Elements that share one output of the generator: 16 of its 128 bits each.
 constexpr uint64_t kRandomBlock = 8;
 

@@ -168,6 +168,13 @@ void Transport::check_and_copy_own(std::span<const SendTo> sends,
   }
 }
 
+void Transport::require_fit(const char* what, int64_t count, int64_t each) const {
+  const int64_t most = std::numeric_limits<int64_t>::max() / each / size_;
+  MUONRT_REQUIRE(count <= most, Status::kInvalidArgument, where(), ": ", what, " is ", count,
+                 ", but must be at most ", most, ", so that the bytes of all ", size_,
+                 " ranks fit into 63 bits; pass the number of one rank");
+}
+
 void Transport::exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                          const CopyMessage* copy) {
   run(OperationKind::kExchange, traffic_of(sends, receives), [&] {
@@ -189,7 +196,7 @@ void Transport::allgather(const void* mine, void* all, int64_t bytes) {
         MUONRT_REQUIRE(bytes >= 0 && (bytes == 0 || (mine && all)), Status::kInvalidArgument,
                        where(), ": bytes is ", bytes, mine && all ? "" : " and a buffer is NULL",
                        "; pass bytes >= 0 and buffers of bytes and size * bytes");
-        checked_mul(bytes, size_);
+        require_fit("bytes", bytes, 1);
         if (bytes > 0) do_allgather(mine, all, bytes);
       });
 }
@@ -199,6 +206,7 @@ void Transport::reduce_max(const float* in, float* out, int64_t n) {
     MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": n is ",
                    n, in && out ? "" : " and a buffer is NULL",
                    "; pass n >= 0 and buffers of n values");
+    require_fit("n", n, 4);
     if (n > 0) do_reduce_max(in, out, n);
   });
 }
@@ -208,6 +216,7 @@ void Transport::reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
     MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": n is ",
                    n, in && out ? "" : " and a buffer is NULL",
                    "; pass n >= 0 and buffers of n values");
+    require_fit("n", n, 8);
     if (n > 0) do_reduce_sum(in, out, n);
   });
 }

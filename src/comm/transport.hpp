@@ -109,6 +109,8 @@ class Transport {
   const Operation& operation() const { return operation_; }
   /// Describes the running operation: "exchange #12 on rank 1 (thread)".
   std::string where() const;
+  /// Errors: INVALID_ARGUMENT if `count` values of `each` bytes of all ranks exceed 63 bits.
+  void require_fit(const char* what, int64_t count, int64_t each) const;
   /// Copies the messages of the running exchange. Null: use memcpy.
   const CopyMessage* copy() const { return copy_; }
 

@@ -27,6 +27,8 @@ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true
   if (in_f32) lower(findings.first_in_f32, param);
 }
 
+inline void note_stale(Findings& findings, int64_t param) { lower(findings.first_stale, param); }
+
 /// Notes that a commit wrote a value that is not finite. @param findings  may be null.
 inline void note_written(Findings* findings) {
   if (findings) std::atomic_ref(findings->wrote_nonfinite).store(1, std::memory_order_relaxed);

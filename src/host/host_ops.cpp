@@ -58,7 +58,7 @@ void HostOps::cast_vote(Stream& stream, Vote* vote, const Findings* findings, in
                         int64_t orthogonalized, bool local_ok) {
   host_stream(stream).enqueue(Task([=] {
     const bool finite = findings->nonfinite == 0;
-    const bool well = local_ok && findings->failed == 0;
+    const bool well = local_ok && findings->failed == 0 && findings->first_stale < 0;
     *vote = Vote{.consent = well && finite ? 1 : 0,
                  .fingerprint = fingerprint,
                  .nonfinite = well && !finite ? 1 : 0,

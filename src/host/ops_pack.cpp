@@ -103,4 +103,27 @@ void HostOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
   }));
 }
 
+void HostOps::check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                            Findings* findings) {
+  if (list.empty()) return;
+  host_stream(stream).enqueue(Task([=, this] {
+    for (const int32_t index : list) {
+      const ParamView& view = params[index];
+      if (!view.active || view.form != WeightForm::kMaster) continue;
+      spread_range(view.numel, [&](int64_t begin, int64_t end) {
+        const bool stale = with_dtype(view.param_dtype, [&](auto weight) {
+          using Weight = decltype(weight);
+          const auto* weights = static_cast<const Weight*>(view.param) + begin;
+          const float* masters = view.master + begin;
+          return (view.rounded_by_caller
+                      ? run_pass<StalePass<Weight, true>>(isa_, weights, masters, end - begin)
+                      : run_pass<StalePass<Weight, false>>(isa_, weights, masters, end - begin)) !=
+                 0;
+        });
+        if (stale) note_stale(*findings, index);
+      });
+    }
+  }));
+}
+
 }  // namespace muonrt::host

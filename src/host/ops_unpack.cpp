@@ -66,7 +66,7 @@ void HostOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
       check_stored(matrix, whole);
       MUONRT_CHECK_INTERNAL(matrix.dtype == message.dtype, "unpack from ", name_of(message.dtype),
                             " to ", name_of(matrix.dtype));
-      with_dtype(message.dtype, [&](auto sent) {
+      with_iterate(message.dtype, [&](auto sent) {
         unpack_rows(isa_, each, first, last, whole, matrix,
                     static_cast<const decltype(sent)*>(message.data));
       });
@@ -85,7 +85,7 @@ void HostOps::pack(Stream& stream, std::span<const MatrixBlock> blocks,
       const OwnedMatrix& whole = owned[static_cast<size_t>(each.matrix)];
       const MatrixBatch& matrix = matrices[each.matrix];
       check_stored(matrix, whole);
-      const uint32_t bad = with_dtype(message.dtype, [&](auto sent) {
+      const uint32_t bad = with_iterate(message.dtype, [&](auto sent) {
         using Sent = decltype(sent);
         return with_iterate(matrix.dtype, [&](auto stored) {
           return pack_rows<decltype(stored)>(isa_, each, first, last, whole, matrix,

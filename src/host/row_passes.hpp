@@ -14,12 +14,14 @@
 
 namespace muonrt::host {
 
-/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 it is half-way
-/// between the largest value and the next power of two.
+/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 and f16 it is
+/// half-way between the largest value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>
 inline constexpr int32_t kEndOfFinite<bf16> = 0x7f7f8000;
+template <>
+inline constexpr int32_t kEndOfFinite<f16> = 0x477ff000;
 
 /// Returns 1 if x is infinite or NaN when stored as T.
 template <class T>
@@ -178,6 +180,17 @@ struct ScanPass {
       const float x = to_f32(values[i]) * scale;
       bad |= not_finite_as<float>(kSquare ? x * x : x);
     }
+    return bad;
+  }
+};
+
+/// Returns 1 if a weight is not its master weight rounded.
+template <class T, bool kByCaller>
+struct StalePass {
+  static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict weight,
+                                           const float* __restrict master, int64_t n) {
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; ++i) bad |= is_stale(weight[i], master[i], kByCaller);
     return bad;
   }
 };

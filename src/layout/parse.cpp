@@ -54,21 +54,45 @@ int32_t small_number(std::string_view item, std::string_view what, std::string_v
   return static_cast<int32_t>(out);
 }
 
+/// A placement with arguments: its short form, and how DTensor prints it.
+struct PlacementForm {
+  std::string_view head;
+  PlacementKind kind;
+};
+constexpr PlacementForm kForms[] = {{"S(", PlacementKind::kShard},
+                                    {"Shard(", PlacementKind::kShard},
+                                    {"SS(", PlacementKind::kStridedShard},
+                                    {"_S(", PlacementKind::kStridedShard},
+                                    {"StridedShard(", PlacementKind::kStridedShard},
+                                    {"_StridedShard(", PlacementKind::kStridedShard}};
+
+std::string_view without(std::string_view text, std::string_view prefix) {
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
+
 Placement parse_placement(std::string_view item, std::string_view context) {
-  if (item == "R") return {PlacementKind::kReplicate, 0, 1};
-  if (item == "P") return {PlacementKind::kPartial, 0, 1};
-  const bool strided = item.starts_with("SS(");
-  MUONRT_REQUIRE((strided || item.starts_with("S(")) && item.ends_with(')'),
-                 Status::kInvalidArgument, "placements '", context, "': '", item,
-                 "' is not a placement; write S(dim), SS(dim,split), R or P");
-  const auto open = item.find('(');
-  const auto inside = split(item.substr(open + 1, item.size() - open - 2), ',');
+  for (const char* replicated : {"R", "Replicate()"})
+    if (item == replicated) return {PlacementKind::kReplicate, 0, 1};
+  for (const char* partial : {"P", "P(sum)", "Partial()", "Partial(sum)"})
+    if (item == partial) return {PlacementKind::kPartial, 0, 1};
+  const auto* const form = std::find_if(std::begin(kForms), std::end(kForms), [&](const auto& f) {
+    return item.starts_with(f.head) && item.ends_with(')');
+  });
+  MUONRT_REQUIRE(form != std::end(kForms), Status::kInvalidArgument, "placements '", context,
+                 "': '", item,
+                 "' is not a placement; write S(dim), SS(dim,split), R or P, or as DTensor prints "
+                 "them");
+  const bool strided = form->kind == PlacementKind::kStridedShard;
+  const size_t open = form->head.size();
+  const auto inside = split(item.substr(open, item.size() - open - 1), ',');
   MUONRT_REQUIRE(inside.size() == (strided ? 2u : 1u), Status::kInvalidArgument, "placements '",
                  context, "': '", item, "' has ", inside.size(), " numbers; write ",
                  strided ? "SS(dim,split)" : "S(dim)");
-  Placement out{strided ? PlacementKind::kStridedShard : PlacementKind::kShard, 0, 1};
-  out.tensor_dim = small_number(inside[0], "placements", context);
-  if (strided) out.split_factor = number(inside[1], "placements", context);
+  Placement out{form->kind, 0, 1};
+  out.tensor_dim = small_number(without(inside[0], "dim="), "placements", context);
+  if (strided)
+    out.split_factor =
+        number(without(without(inside[1], "sf="), "split_factor="), "placements", context);
   MUONRT_REQUIRE(out.split_factor >= 1, Status::kInvalidArgument, "placements '", context, "': '",
                  item, "' has the split factor ", out.split_factor, "; write 1 or more");
   return out;
@@ -137,8 +161,17 @@ Mesh parse_mesh(std::string_view text, std::string_view rank_array) {
 }
 
 std::vector<Placement> parse_placements(std::string_view text) {
+  std::string_view items = trim(text);
+  if (items.starts_with('(') || items.starts_with('[')) {
+    const char close = items.front() == '(' ? ')' : ']';
+    MUONRT_REQUIRE(items.size() >= 2 && items.back() == close, Status::kInvalidArgument,
+                   "placements '", text, "': the closing '", close,
+                   "' is missing; write (Shard(dim=0), Replicate())");
+    items = trim(items.substr(1, items.size() - 2));
+    if (items.ends_with(',')) items.remove_suffix(1);  // a tuple of one
+  }
   std::vector<Placement> out;
-  for (const auto item : split(text, ',')) out.push_back(parse_placement(item, text));
+  for (const auto item : split(items, ',')) out.push_back(parse_placement(item, text));
   return out;
 }
 

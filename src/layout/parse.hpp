@@ -19,7 +19,8 @@ std::vector<int64_t> parse_list(std::string_view text, std::string_view what);
 /// Parses "dp=3,tp=2" and an optional rank array "5,4,3,2,1,0"; "" is one rank without dims.
 Mesh parse_mesh(std::string_view text, std::string_view rank_array = {});
 
-/// Parses "S(0),SS(0,2),R,P".
+/// Parses "S(0),SS(0,2),R,P", or what a DTensor prints: "(Shard(dim=0), Replicate())",
+/// "[_StridedShard(dim=0, sf=2), Partial(sum)]", "_S(0, 2)".
 std::vector<Placement> parse_placements(std::string_view text);
 
 /// Parses cuts, outermost first: "tp:0:2,dp*cp:0:1:64". A cut has mesh dims (joined by * if they

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "layout/parse.hpp"
 
 namespace muonrt {
 
@@ -126,44 +125,6 @@ std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool 
       model_cuts *= mesh.shape()[static_cast<size_t>(d)];
   }
   return out;
-}
-
-std::vector<Placement> parse_dtensor_placements(std::string_view text) {
-  // Rewrites the text into the short form, which parse_placements then checks.
-  std::string out;
-  const std::string whole(text);
-  const auto replace = [&](std::string from, const std::string& to) {
-    for (size_t at = out.find(from); at != std::string::npos; at = out.find(from, at + to.size()))
-      out.replace(at, from.size(), to);
-  };
-  for (const char c : text) {
-    if (c != ' ') out += c;
-  }
-  const bool open = out.starts_with('(') || out.starts_with('[');
-  if (open) {
-    const char close = out.front() == '(' ? ')' : ']';
-    MUONRT_REQUIRE(out.size() >= 2 && out.back() == close, kInvalidArg, "placements '", whole,
-                   "': the closing '", close, "' is missing; write (Shard(dim=0), Replicate())");
-    out = out.substr(1, out.size() - 2);
-    if (out.ends_with(',')) out.pop_back();  // a tuple of one
-  }
-  replace("_StridedShard(", "SS(");
-  replace("StridedShard(", "SS(");
-  replace("Shard(", "S(");
-  replace("Replicate()", "R");
-  replace("Partial(sum)", "P");
-  replace("P(sum)", "P");
-  replace("_S(", "SS(");
-  replace("Partial()", "P");
-  replace("dim=", "");
-  replace("split_factor=", "");
-  replace("sf=", "");
-  try {
-    return parse_placements(out);
-  } catch (const Error& e) {
-    throw Error(e.status(), out == whole ? std::string(e.message())
-                                         : cat("placements '", whole, "': ", e.message()));
-  }
 }
 
 }  // namespace muonrt

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "layout/mesh.hpp"
@@ -38,10 +37,5 @@ MeshUse mesh_use(const Mesh& mesh, int dim);
 ///   - kExpert cuts dim 0 if `expert`, otherwise replicates.
 /// Errors: as mesh_use().
 std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert);
-
-/// Parses what a DTensor prints of its placements, or the short form of parse_placements:
-/// "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2), Partial(sum)]", "S(0),R".
-/// Errors: INVALID_ARGUMENT with the part that is no placement (or a Partial other than a sum).
-std::vector<Placement> parse_dtensor_placements(std::string_view text);
 
 }  // namespace muonrt

@@ -147,14 +147,20 @@ void CommitState::require_whole(const char* what) const {
                  " committed steps, so parameters and state are partly updated; load a checkpoint");
 }
 
-void CommitState::agree_on_steps(Comm& comm, const char* setting, int period) {
+bool CommitState::agree_on(Comm& comm, int64_t mine) {
   std::vector<int64_t>& all = by_rank_;
-  const auto error = capture_error([&] { comm.allgather(&steps_, all.data(), sizeof steps_); });
+  const auto error = capture_error([&] { comm.allgather(&mine, all.data(), sizeof mine); });
   if (error) {
     comm.abort(error->status(), error->message());
     fatal_error_ = as_fatal_error(error->as_comm_error());
     throw *fatal_error_;
   }
+  return std::all_of(all.begin(), all.end(), [mine](int64_t other) { return other == mine; });
+}
+
+void CommitState::agree_on_steps(Comm& comm, const char* setting, int period) {
+  agree_on(comm, steps_);
+  const std::vector<int64_t>& all = by_rank_;
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
                    all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with ", setting, " ",

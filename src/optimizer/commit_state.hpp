@@ -63,6 +63,9 @@ class CommitState {
   /// optimizer.
   /// @param setting, period  why the exchanges depend on it, for the message.
   void agree_on_steps(Comm& comm, const char* setting, int period);
+  /// Returns whether `mine` is equal on all ranks. Collective. Errors: those of the communicator,
+  /// which end the optimizer.
+  bool agree_on(Comm& comm, int64_t mine);
 
   /// Notes the fingerprint of the step that begins.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }

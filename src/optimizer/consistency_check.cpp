@@ -41,32 +41,17 @@ std::string ranks_of(const ReplicaDifference& d) {
 
 }  // namespace
 
-std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings,
-                                             bool host_reaches_memory) {
-  const std::vector<ParamSpec>& params = plan.problem().params;
-  const int64_t count = std::ssize(params);
+std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings) {
+  const int64_t count = std::ssize(plan.problem().params);
   const bool replicas = settings.replica_check != ReplicaCheck::kOff;
   const int64_t lists = FiniteCheck::bytes(count) + (replicas ? ReplicaHashes::bytes(count) : 0);
-  std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 2 * lists);
-  for (size_t rank = 0; !host_reaches_memory && rank < out.size(); ++rank) {
-    int64_t largest = 0;
-    for (size_t i = 0; i < params.size(); ++i) {
-      const bool callers =
-          i < settings.params.size() && settings.params[i].master_kind == MasterKind::kCaller;
-      if (callers || params[i].weight_bytes == 4)
-        largest = std::max(largest, params[i].layout.local_numel(static_cast<int>(rank)));
-    }
-    out[rank] += 2 * MasterCheck::bytes(largest);
-  }
-  return out;
+  return std::vector<int64_t>(static_cast<size_t>(plan.problem().options.world), 2 * lists);
 }
 
 ConsistencyCheck::ConsistencyCheck(Device& device, const OptimizerSettings& settings,
-                                   const State& state, const Plan& plan, const ParamView* params,
-                                   int rank, int world)
+                                   const State& state, const Plan& plan, int rank, int world)
     : when_(settings.replica_check),
       finite_(device, settings, state),
-      masters_(device, settings, params),
       due_(settings.params.size()),
       now_(settings.params.size(), 0),
       by_rank_(static_cast<size_t>(world)) {
@@ -77,7 +62,7 @@ ConsistencyCheck::ConsistencyCheck(Device& device, const OptimizerSettings& sett
 
 void ConsistencyCheck::schedule_all() {
   const uint8_t replicas = when_ == ReplicaCheck::kOff ? 0 : kWeights | kGradient;
-  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kLocal | replicas));
+  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kLocal | kRounding | replicas));
 }
 
 void ConsistencyCheck::schedule_weights(int64_t param) {
@@ -85,21 +70,22 @@ void ConsistencyCheck::schedule_weights(int64_t param) {
   if (when_ != ReplicaCheck::kOff) due_[static_cast<size_t>(param)] |= kWeights;
 }
 
-void ConsistencyCheck::schedule_local(int64_t param) { due_[static_cast<size_t>(param)] |= kLocal; }
+void ConsistencyCheck::schedule_local(int64_t param) {
+  due_[static_cast<size_t>(param)] |= kLocal | kRounding;
+}
 
 void ConsistencyCheck::run_before_step(Pipeline& pipeline, const OptimizerSettings& settings,
-                                       const ParamView* params, StepInputs& inputs) {
+                                       ParamView* params, StepInputs& inputs) {
   Hash compared;
   bool any = false;
   finite_.require_finite(pipeline, settings, params, due_, kLocal);
   for (size_t i = 0; i < due_.size(); ++i) {
     now_[i] = due_[i];
-    if (!params[i].active) now_[i] &= static_cast<uint8_t>(~kGradient);
+    if (!params[i].active) now_[i] &= static_cast<uint8_t>(~(kGradient | kRounding));
+    params[i].rounded_by_caller = (due_[i] & kRounding) != 0;
     const int replicas = now_[i] & (kWeights | kGradient);
     compared.value(int64_t{replicas});
     any = any || replicas != 0;
-    if (now_[i] & kLocal)
-      masters_.require_equal(pipeline, settings, params, static_cast<int64_t>(i));
   }
   if (!any) return;
   inputs.fingerprint ^= static_cast<int64_t>(compared.digest());
@@ -122,7 +108,7 @@ void ConsistencyCheck::run_before_step(Pipeline& pipeline, const OptimizerSettin
 void ConsistencyCheck::on_commit(bool wrote_nonfinite) {
   const bool always = when_ == ReplicaCheck::kEvery;
   for (size_t i = 0; i < due_.size(); ++i) {
-    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & kLocal : now_[i]));
+    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & (kLocal | kRounding) : now_[i]));
     if (wrote_nonfinite) schedule_local(static_cast<int64_t>(i));
   }
 }

@@ -7,7 +7,6 @@
 #include "backend/comm.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/finite_check.hpp"
-#include "optimizer/master_check.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "pipeline/pipeline.hpp"
 #include "pipeline/replica_hashes.hpp"
@@ -16,20 +15,18 @@
 namespace muonrt {
 
 /// Bytes that each rank allocates for its ConsistencyCheck.
-/// @param settings  the settings of the plan. If they have no parameters, no master weights are
-///     assumed to be the caller's.
-std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings,
-                                             bool host_reaches_memory);
+std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings);
 
-/// Checks before the first committed step that weights and state are finite, that parameters match
-/// their master weights, and that replicas are bitwise identical. Later steps do not check again.
-/// A check stays due until a step that ran it is committed.
+/// Checks before the first committed step that weights and state are finite, and that replicas are
+/// bitwise identical. Later steps do not check again. A check stays due until a step that ran it is
+/// committed. Ops::check_masters compares weights with their master weights in every step; for
+/// weights that no step has written yet this class allows the caller's rounding.
 class ConsistencyCheck {
  public:
   ConsistencyCheck() = default;
   /// Allocates the memory. All checks are due.
   ConsistencyCheck(Device& device, const OptimizerSettings& settings, const State& state,
-                   const Plan& plan, const ParamView* params, int rank, int world);
+                   const Plan& plan, int rank, int world);
 
   /// Makes all checks due, for example after state was loaded.
   void schedule_all();
@@ -40,10 +37,10 @@ class ConsistencyCheck {
 
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, and what they
   /// cover to its fingerprint, so that the vote compares both. Blocks if any check is due.
-  /// @param params  the views after ParamTables::fill_for_step.
-  /// Errors: as FiniteCheck and MasterCheck; those of the pipeline.
-  void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings,
-                       const ParamView* params, StepInputs& inputs);
+  /// @param params  the views after ParamTables::fill_for_step; `rounded_by_caller` is set.
+  /// Errors: as FiniteCheck; those of the pipeline.
+  void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
+                       StepInputs& inputs);
   /// Clears the checks that the committed step has run. With ReplicaCheck::kEvery the comparison of
   /// replicas stays due.
   /// @param wrote_nonfinite  the commit wrote a value that is not finite on this rank. All local
@@ -61,13 +58,14 @@ class ConsistencyCheck {
   const char* described(int64_t param) const;
 
  private:
-  enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4 };  // kLocal: without other ranks
+  // kLocal: without other ranks. kRounding: not a check, but allows the caller's rounding until a
+  // step has written the weights.
+  enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4, kRounding = 8 };
   /// Returns the first parameter whose replicas differ. Collective.
   int64_t find_param(Comm& comm, bool gradients);
 
   ReplicaCheck when_ = ReplicaCheck::kFirst;
   FiniteCheck finite_;
-  MasterCheck masters_;
   ReplicaHashes hashes_;
   std::vector<uint8_t> due_, now_;  // by parameter: checks that are due, checks of this step
   std::vector<int64_t> by_rank_;    // memory for one number of each rank

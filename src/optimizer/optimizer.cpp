@@ -70,16 +70,14 @@ void Optimizer::allocate_memory() {
       make_pipeline_config(settings_, param_tables_, state_, qk_clipper_, rank()));
   param_tables_.bind_sums(pipelines_.full_pipeline());
   written_memory_ = WrittenMemory(settings_, param_tables_.params(), state_);
-  consistency_check_ = ConsistencyCheck(*device_, settings_, state_, pipelines_.full_plan(),
-                                        param_tables_.params(), rank(), comm_->size());
+  consistency_check_ =
+      ConsistencyCheck(*device_, settings_, state_, pipelines_.full_plan(), rank(), comm_->size());
   first_update_ = FirstUpdate(pipelines_.full_plan(), comm_->size());
 }
 
 std::string Optimizer::describe(bool json) const {
-  return pipelines_.describe(
-      device_->ops(), settings_.health_every > 0,
-      consistency_check_bytes(pipelines_.full_plan(), settings_, device_->host_reaches_memory()),
-      json);
+  return pipelines_.describe(device_->ops(), settings_.health_every > 0,
+                             consistency_check_bytes(pipelines_.full_plan(), settings_), json);
 }
 
 PlannedMemory Optimizer::planned_memory() const {
@@ -87,8 +85,7 @@ PlannedMemory Optimizer::planned_memory() const {
 }
 
 int64_t Optimizer::check_bytes() const {
-  return consistency_check_bytes(pipelines_.full_plan(), settings_,
-                                 device_->host_reaches_memory())[static_cast<size_t>(rank())];
+  return consistency_check_bytes(pipelines_.full_plan(), settings_)[static_cast<size_t>(rank())];
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {

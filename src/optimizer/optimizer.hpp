@@ -13,6 +13,7 @@
 #include "optimizer/commit_state.hpp"
 #include "optimizer/consistency_check.hpp"
 #include "optimizer/first_update.hpp"
+#include "optimizer/methods/qk_clip.hpp"
 #include "optimizer/methods/qk_clipper.hpp"
 #include "optimizer/methods/written_memory.hpp"
 #include "optimizer/param_tables.hpp"
@@ -64,6 +65,7 @@ class Optimizer {
   int64_t steps() const { return commit_state_.steps(); }
   /// The heads that QK-clip has clipped in the last committed step.
   const QkClipper::Heads& clipped_heads() const { return qk_clipper_.clipped(); }
+  std::vector<QkLogits> qk_layers() const { return muonrt::qk_layers(settings_); }
   void set_steps(int64_t steps);
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
@@ -112,6 +114,7 @@ class Optimizer {
   void enqueue(const StepInputs& inputs);
   void wait();
   void add_first_weights(bool valid);
+  std::optional<Error> stale_weights();
   std::optional<Error> apply_vote_result(const StepArgs& args,
                                          const std::optional<Error>& own_error, StepReport& report);
   void finish_commit();

@@ -53,6 +53,33 @@ float decay_of(const GroupSettings& group, double rate) {
   return as_float(what, rate * group.weight_decay);
 }
 
+bool has_params(const OptimizerSettings& settings, int64_t group) {
+  return std::any_of(settings.params.begin(), settings.params.end(),
+                     [&](const ParamSettings& p) { return p.group == group; });
+}
+
+/// The updates of AdamW, and of Muon with match_rms, have the same RMS for the same rate. Another
+/// scale rule needs another rate, in `group_lrs` or by the factors of the groups.
+void require_separate_rates(const OptimizerSettings& settings, double lr) {
+  for (int64_t m = 0; m < std::ssize(settings.groups); ++m) {
+    const GroupSettings& muon = settings.groups[static_cast<size_t>(m)];
+    if (muon.role != Role::kMuon || muon.scale_rule == ScaleRule::kMatchRms ||
+        !has_params(settings, m))
+      continue;
+    for (int64_t a = 0; a < std::ssize(settings.groups); ++a) {
+      const GroupSettings& adamw = settings.groups[static_cast<size_t>(a)];
+      MUONRT_REQUIRE(adamw.role != Role::kAdamW || adamw.lr_factor != muon.lr_factor ||
+                         !has_params(settings, a),
+                     Status::kInvalidArgument, "step: lr is ", lr, " for all groups, but group ", m,
+                     " '", muon.name, "' has scale_rule ",
+                     kScaleRules[static_cast<size_t>(muon.scale_rule)].text, ", and group ", a,
+                     " '", adamw.name,
+                     "' has parameters of AdamW (only match_rms has one rate for both); set "
+                     "group_lrs, or different lr_factors in the groups");
+    }
+  }
+}
+
 void check_args(const OptimizerSettings& settings, const StepArgs& args) {
   for (int64_t g = 0; g < std::ssize(settings.groups); ++g) {
     const double lr = args.lr_of(g);
@@ -60,6 +87,7 @@ void check_args(const OptimizerSettings& settings, const StepArgs& args) {
                    args.group_lrs.empty() ? "" : cat(" of group ", g), " is ", lr,
                    " (it has no default; finite and >= 0); set it for every step");
   }
+  if (args.group_lrs.empty()) require_separate_rates(settings, args.lr);
   MUONRT_REQUIRE(fits_f32(args.grad_scale_inv) && args.grad_scale_inv > 0, Status::kInvalidArgument,
                  "step: grad_scale_inv is ", args.grad_scale_inv,
                  " (> 0 and representable in f32); use 1 where gradients are not scaled, else a "
@@ -242,6 +270,13 @@ int64_t ParamTables::compute_fingerprint(const OptimizerSettings& settings, cons
   for (const int64_t count : updates_) hash.value(count);
   for (const GroupSettings& group : settings.groups) hash_scalars(hash, group);
   return static_cast<int64_t>(hash.digest());
+}
+
+int64_t ParamTables::active_hash() const {
+  Hash hash;
+  for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
+  constexpr uint64_t kAboveRanks = uint64_t{1} << 32;
+  return static_cast<int64_t>((hash.digest() | kAboveRanks) & ~(uint64_t{1} << 63));
 }
 
 void ParamTables::on_commit() {

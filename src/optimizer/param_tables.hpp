@@ -49,6 +49,8 @@ class ParamTables {
   void set_data(int64_t param, void* data);
   /// Makes all parameters inactive. The step reads no gradient.
   void deactivate_all();
+  /// A hash of the parameters that are active, at least 2^32.
+  int64_t active_hash() const;
   /// Counts the step of the last fill_for_step as committed.
   void on_commit();
 

@@ -41,6 +41,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
       if (grad_layout(p).replica_index(rank) == 0) out.clipping.norm_params.push_back(i);
       if (!local && group.update_every > 1) out.clipping.clip_only_params.push_back(i);
     }
+    if (view.numel > 0 && view.form == WeightForm::kMaster) out.master_params.push_back(i);
     if (view.numel == 0 || group.role != Role::kAdamW || !local) continue;
     if (view.form == WeightForm::kStochastic) {
       out.adamw.by_block.push_back(i);
@@ -55,6 +56,7 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
   out.clipping.tables = tables.gradient_tables();
   out.chunks.normuon = &state.normuon().states();
   out.chunks.callbacks = settings.exchange_callbacks;
+  out.chunks.omit_inactive = settings.omit_inactive;
   out.table_copy = tables.copy();
   out.serial = settings.serial;
   out.health = settings.health_every > 0;

@@ -36,6 +36,9 @@ QkKind kind_of(std::string_view part) {
   if (part == "wk" || part == "k_proj") return QkKind::kKey;
   if (part == "wq_b" || part == "q_b_proj") return QkKind::kMlaQuery;
   if (part == "wkv_b" || part == "kv_b_proj") return QkKind::kMlaKeyValue;
+  if (part == "linear_qkv" || part == "query_key_value" || part == "wqkv") return QkKind::kQkv;
+  if (part == "c_attn" || part == "qkv_proj" || part == "qkv" || part == "Wqkv")
+    return QkKind::kQkvBlocks;
   return QkKind::kNone;
 }
 
@@ -53,20 +56,21 @@ std::string normalize_name(std::string_view name) {
   return out;
 }
 
+int64_t layer_of_name(std::string_view name) {
+  const std::string normalized = normalize_name(name);
+  const auto parts = components_of(normalized);
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    if (const auto layer = number(*part)) return *layer;
+  }
+  return -1;
+}
+
 QkLayer parse_qk_layer(std::string_view name) {
   const std::string normalized = normalize_name(name);
   const auto parts = components_of(normalized);
   if (parts.size() < 2) return {};
-  QkLayer out;
-  out.kind = kind_of(parts[parts.size() - 2]);
-  if (out.kind == QkKind::kNone) return out;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    if (const auto layer = number(*part)) {
-      out.layer = *layer;
-      break;
-    }
-  }
-  return out;
+  const QkKind kind = kind_of(parts[parts.size() - 2]);
+  return {kind, kind == QkKind::kNone ? -1 : layer_of_name(name)};
 }
 
 }  // namespace muonrt

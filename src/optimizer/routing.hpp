@@ -21,9 +21,10 @@ struct QkLayer {
   int64_t layer = -1;  // the last component of the name that is a number; -1: there is none
 };
 /// Finds the kind by the last but one component of the normalized name, for example "wq" of
-/// "layers.3.attention.wq.weight". Known are wq, q_proj; wk, k_proj; wq_b, q_b_proj; wkv_b,
-/// kv_b_proj. A component that does not fit into 64 bits is not a number.
+/// "layers.3.attention.wq.weight"; routing.h lists the names.
 QkLayer parse_qk_layer(std::string_view name);
+/// The last component of the normalized name that is a number and fits into 64 bits, otherwise -1.
+int64_t layer_of_name(std::string_view name);
 
 /// Keys of the caller, next to the built-in rule. A key matches if its words follow each other in
 /// the normalized name: "q_proj" matches "layers.0.q_proj.weight" and "qProj", but not "qq_proj".

@@ -9,6 +9,45 @@ namespace {
 // Spans of every chunk. Three more follow for each batch group.
 enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kRelay };
 
+/// The elements of each parameter in the message buffers of a chunk.
+struct Contents {
+  std::vector<ParamBytes> gather_send, gather_receive, return_send, return_receive;
+};
+
+Contents contents_of(const Plan& plan, const RankChunk& chunk) {
+  const auto of_shards = [](std::vector<ParamBytes>& out, const std::vector<ShardBlock>& blocks,
+                            DType dtype) {
+    const int64_t each = size_of(dtype);
+    for (const ShardBlock& b : blocks)
+      out.push_back(
+          {b.param, b.packed_offset * each, (b.packed_offset + b.rows * b.cols) * each});
+  };
+  const auto of_matrices = [&](std::vector<ParamBytes>& out,
+                               const std::vector<MatrixBlock>& blocks, DType dtype) {
+    const int64_t each = size_of(dtype);
+    for (const MatrixBlock& b : blocks) {
+      const int32_t matrix = chunk.owned[static_cast<size_t>(b.matrix)].matrix;
+      out.push_back({plan.matrices()[static_cast<size_t>(matrix)].param, b.packed_offset * each,
+                     (b.packed_offset + b.rows * b.cols) * each});
+    }
+  };
+  Contents out;
+  of_shards(out.gather_send, chunk.gather_blocks, chunk.gather_dtype);
+  of_shards(out.return_receive, chunk.return_blocks, chunk.return_dtype);
+  if (chunk.kind == ChunkKind::kDirections)
+    of_matrices(out.gather_receive, chunk.gather_matrix_blocks, chunk.gather_dtype);
+  for (const std::vector<ShardBlock>& blocks : chunk.partial_grad_blocks)
+    of_shards(out.gather_receive, blocks, chunk.gather_dtype);
+  if (chunk.kind != ChunkKind::kSlices) {
+    of_matrices(out.return_send, chunk.return_matrix_blocks, chunk.return_dtype);
+  } else {
+    of_shards(out.return_send, chunk.owner_state_blocks, chunk.return_dtype);
+    for (size_t i = 0; i < out.return_send.size(); ++i)  // the blocks have indices of tables
+      out.return_send[i].param = chunk.owner_state[i].param;
+  }
+  return out;
+}
+
 template <class Message>
 std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
   std::vector<Message> out;
@@ -108,6 +147,12 @@ void Chunk::resolve_messages(const MessageBuffers& buffers, void* return_receive
   return_receives_ = resolve<ReceiveFrom>(plan_->return_receives, return_receive);
   relay_sends_ = resolve<SendTo>(plan_->relay_sends, return_receive);
   relay_receives_ = resolve<ReceiveFrom>(plan_->relay_receives, return_receive);
+  if (!config_->omit_inactive || !plan_->callbacks.empty()) return;
+  Contents contents = contents_of(*context_->plan, *plan_);
+  sent_by_gather_ = {plan_->gather_sends, std::move(contents.gather_send)};
+  received_by_gather_ = {plan_->gather_receives, std::move(contents.gather_receive)};
+  sent_by_return_ = {plan_->return_sends, std::move(contents.return_send)};
+  received_by_return_ = {plan_->return_receives, std::move(contents.return_receive)};
 }
 
 void Chunk::bind_callbacks() {
@@ -170,6 +215,20 @@ bool Chunk::rests(const StepInputs& inputs) const {
   return inputs.committed % every != every - 1 && !context_->warming_up;
 }
 
+void Chunk::select_gather(const StepInputs& inputs) {
+  if (!config_->omit_inactive || !plan_->callbacks.empty()) return;
+  sent_by_gather_.select(gather_sends_, buffers_.gather_send, inputs.omits_inactive);
+  received_by_gather_.select(gather_receives_, buffers_.gather_receive, inputs.omits_inactive);
+}
+
+// A return with two levels forwards whole messages.
+void Chunk::select_return(const StepInputs& inputs) {
+  const ChunkSpec& chunk = context_->plan->chunks()[static_cast<size_t>(plan_->index)];
+  if (!config_->omit_inactive || !plan_->callbacks.empty() || chunk.relay > 0) return;
+  sent_by_return_.select(return_sends_, buffers_.return_send, inputs.omits_inactive);
+  received_by_return_.select(return_receives_, return_receive_, inputs.omits_inactive);
+}
+
 void Chunk::pack_gather(bool rests) {
   const PipelineContext& c = *context_;
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
@@ -192,6 +251,7 @@ void Chunk::pack_gather(bool rests) {
 }
 
 void Chunk::gather(const StepInputs& inputs) {
+  select_gather(inputs);
   pack_gather(rests(inputs));
   if (!rests(inputs)) exchange_gather();
   context_->device->record(*arrived_, *context_->exchange);
@@ -280,11 +340,17 @@ void Chunk::run(BatchGroup& batch_group) {
   end(batch_group.span + 2, *c.compute);
 }
 
-void Chunk::produce(bool rests) {
+void Chunk::produce(const StepInputs& inputs) {
   const PipelineContext& c = *context_;
-  if (!rests && (!batch_groups_.empty() || !plan_->owner_state.empty())) {
+  if (!rests(inputs) && (!batch_groups_.empty() || !plan_->owner_state.empty())) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
+    // Omitted gradients are zeros, as those that inactive parameters send.
+    if (inputs.omits_inactive)
+      received_by_gather_.for_each_omitted(inputs.omits_inactive, [&](int64_t begin, int64_t end) {
+        c.ops().fill(*c.compute, static_cast<char*>(buffers_.gather_receive) + begin, 0,
+                     end - begin);
+      });
     if (!plan_->owner_state.empty()) sum();
     for (BatchGroup& batch_group : batch_groups_) run(batch_group);
   }
@@ -293,7 +359,8 @@ void Chunk::produce(bool rests) {
 }
 
 void Chunk::orthogonalize(const StepInputs& inputs) {
-  produce(rests(inputs));
+  select_return(inputs);
+  produce(inputs);
   if (!rests(inputs)) {
     exchange_return();
     relay();

@@ -8,6 +8,7 @@
 #include "algo/newton_schulz.hpp"
 #include "backend/graph_capture.hpp"
 #include "backend/normuon.hpp"
+#include "pipeline/active_messages.hpp"
 #include "pipeline/batches.hpp"
 #include "pipeline/exchange_callbacks.hpp"
 #include "pipeline/health.hpp"
@@ -34,6 +35,7 @@ struct ChunkConfig {
   ExchangeCallbacks callbacks;         // exchange the chunks that have RankChunk::callbacks
   CallbackFailure* failure = nullptr;  // the callbacks report errors here
   Health* health = nullptr;            // null: no step collects statistics
+  bool omit_inactive = false;          // steps may have StepInputs::omits_inactive
 };
 
 /// Runs the stages of one chunk on one rank: gather, orthogonalize, commit. Each stage enqueues its
@@ -113,8 +115,10 @@ class Chunk {
   void bind_callbacks();
   bool has_gather() const;
   bool has_return() const;
+  void select_gather(const StepInputs& inputs);
+  void select_return(const StepInputs& inputs);
   void pack_gather(bool rests);
-  void produce(bool rests);
+  void produce(const StepInputs& inputs);
   void exchange(int32_t span, const Messages& messages);
   void call(int32_t span, std::vector<BoundCallback>& callbacks);
   bool rests(const StepInputs& inputs) const;
@@ -138,6 +142,8 @@ class Chunk {
   const Chunk* previous_ = nullptr;
   std::vector<BatchGroup> batch_groups_;
   std::vector<NormuonState> normuon_;  // of all owned matrices
+  // Also those of steps that omit inactive parameters.
+  ActiveMessages sent_by_gather_, received_by_gather_, sent_by_return_, received_by_return_;
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
   std::vector<SendTo> relay_sends_;  // second level of the return

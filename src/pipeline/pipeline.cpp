@@ -166,9 +166,12 @@ void Pipeline::prepare(const StepInputs& inputs) {
 }
 
 void Pipeline::scan() {
-  if (scanned_.empty()) return;
+  if (scanned_.empty() && config_.master_params.empty()) return;
+  Ops& ops = context_.ops();
   times_.begin(kScanSpan, *compute_);
-  context_.ops().scan(*compute_, scanned_, context_.tables.params, context_.results.findings);
+  ops.scan(*compute_, scanned_, context_.tables.params, context_.results.findings);
+  ops.check_masters(*compute_, config_.master_params, context_.tables.params,
+                    context_.results.findings);
   times_.end(kScanSpan, *compute_);
 }
 

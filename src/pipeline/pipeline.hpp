@@ -44,7 +44,8 @@ struct TableCopy {
 struct PipelineConfig {
   ChunkConfig chunks;  // without `health` and `failure`, which the pipeline sets
   AdamWParams adamw;
-  std::vector<int32_t> held_params;  // every parameter of which this rank holds an element
+  std::vector<int32_t> held_params;    // every parameter of which this rank holds an element
+  std::vector<int32_t> master_params;  // the parameters with f32 master weights on this rank
   ClippingConfig clipping;
   TableCopy table_copy;  // enqueued at the beginning of every step
   bool serial = false;   // run one stage at a time, except gathers that run ahead, for debugging

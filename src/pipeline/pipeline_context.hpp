@@ -47,6 +47,9 @@ struct StepInputs {
   GradientFactors factors;           // of this rank
   const float* qk_logits = nullptr;  // of this rank, of all layers; null: none
   bool collect_health = false;       // collect statistics; only if the pipeline has a Health
+  /// The host's table of parameters if all ranks have the same inactive ones, whose bytes are then
+  /// not exchanged; null: everything is exchanged.
+  const ParamView* omits_inactive = nullptr;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // initial values in the findings
 };
 

@@ -9,7 +9,7 @@ static void check(muonrt_status_t status) {
 }
 
 int main(void) {
-  const int64_t shape[2] = {4, 3};
+  int64_t shape[2] = {4, 3};
   const int64_t ranks = 1;                                        /* the size of the communicator */
   const muonrt_placement_t rows = {MUONRT_PLACEMENT_SHARD, 0, 0}; /* dimension 0 is sharded */
   float shard[12], shard_gradient[12];
@@ -20,6 +20,8 @@ int main(void) {
   muonrt_param_t param;
   muonrt_optimizer_t* optimizer;
   muonrt_step_args_t args;
+  muonrt_dltensor_t x = {0};
+  muonrt_orthogonalizer_t* orthogonalizer;
 
   for (int i = 0; i < 12; ++i) {
     shard[i] = 0.1f * (float)i;
@@ -49,6 +51,20 @@ int main(void) {
   check(muonrt_optimizer_step(NULL, optimizer, &args)); /* collective */
 
   printf("w1[0] = %.5f\n", (double)shard[0]);
+
+  /* include/muonrt/README.md shows the lines from here to the call. */
+  x.data = (char*)shard_gradient;
+  x.shape = shape;
+  x.ndim = 2;        /* or more: a batch of matrices */
+  x.device_type = 1; /* the host */
+  x.type_code = 2;   /* floating point */
+  x.type_bits = 32;
+  x.type_lanes = 1;
+  check(muonrt_orthogonalizer_create(&orthogonalizer, NULL, NULL));
+  check(muonrt_orthogonalize(&x, NULL, orthogonalizer, &x, NULL));
+
+  printf("x[0] = %.5f\n", (double)shard_gradient[0]);
+  muonrt_orthogonalizer_destroy(orthogonalizer);
   muonrt_optimizer_destroy(optimizer);
   muonrt_comm_destroy(comm);
   return 0;

@@ -12,7 +12,7 @@
 #include "muonrt/mpi_comm.h"
 #endif
 
-enum { IN = 16, HIDDEN = 48, SAMPLES = 256, STEPS = 120, MATRICES = 2, MAX_RANKS = 64 };
+enum { IN = 16, HIDDEN = 48, SAMPLES = 256, STEPS = 400, MATRICES = 2, MAX_RANKS = 64 };
 
 /* Ends the program with the error message of muonrt if the call has failed. */
 static void check(muonrt_status_t status, const char* what) {
@@ -148,7 +148,7 @@ static int train(muonrt_comm_t* comm) {
       memcpy(grad[m], full_grad[m] + first[m], (size_t)numel[m] * sizeof(float));
     }
     muonrt_step_args_init(&args);
-    args.lr = 0.05 * (1.0 - (double)step / (double)STEPS);
+    args.lr = 0.01 * (1.0 - (double)step / (double)STEPS);
     check(muonrt_optimizer_step(NULL, optimizer, &args), "step");
   }
   if (rank == 0) printf("%d ranks: loss %.4f -> %.4f\n", (int)ranks, begin, loss);

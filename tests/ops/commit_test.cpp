@@ -270,6 +270,11 @@ TEST_CASE("vote: contains the findings and the state of the rank", "[ops]") {
         out.push_back(bytes_of(machine, vote));
       }
     }
+    auto* stale = machine.put_one(Findings{.nonfinite = 1, .first_stale = 0});
+    auto* vote = machine.put_one(rejecting_vote_sum());
+    machine.ops().cast_vote(machine.on(), vote, stale, kFingerprint, 11, true);
+    machine.finish();
+    out.push_back(bytes_of(machine, vote));
     return out;
   };
   const Results expected = of_host(run);
@@ -283,5 +288,7 @@ TEST_CASE("vote: contains the findings and the state of the rank", "[ops]") {
     CHECK(vote.gradient_replicas == -6);
     CHECK(vote.weight_replicas == int64_t{7} << 40);
   }
+  CHECK(value_of<Vote>(expected[4]).consent == 0);
+  CHECK(value_of<Vote>(expected[4]).nonfinite == 0);
   check_everywhere(expected, run);
 }

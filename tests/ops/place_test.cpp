@@ -139,12 +139,13 @@ int64_t noted_everywhere(const Placing& p, const Content& content, const Move& m
   return found.nonfinite;
 }
 
-/// Returns every pair of dtypes of a matrix and a message that a pipeline packs.
+constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+/// Returns every pair of dtypes of a matrix and a message.
 std::vector<Move> packs() {
   std::vector<Move> out;
-  for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16})
-    for (const DType transport : {DType::kF32, DType::kBF16})
-      out.push_back({stored, transport, false});
+  for (const DType stored : kAll)
+    for (const DType transport : kAll) out.push_back({stored, transport, false});
   return out;
 }
 
@@ -155,11 +156,15 @@ void set_bits(Bytes& bytes, DType dtype, int64_t i, uint32_t bits) {
 
 /// Returns the bits of values in `from` that are infinite or NaN in `to`, at the limits.
 std::vector<uint32_t> not_finite_in(DType from, DType to) {
+  if (from == DType::kBF16 && to == DType::kF16) return {0x4780, 0xff80, 0x7f81, 0xffff};
+  if (from == DType::kF32 && to == DType::kF16)
+    return {0x477ff000, 0xff800000, 0x7f800001, 0xffffffff};
   if (from == DType::kBF16) return {0x7f80, 0xff80, 0x7f81, 0xffff};
   if (from == DType::kF16) return {0x7c00, 0xfc00, 0x7c01, 0xffff};
   return {to == DType::kBF16 ? 0x7f7f8000u : 0x7f800000u, 0xff800000, 0x7f800001, 0xffffffff};
 }
 uint32_t largest_finite_in(DType from, DType to) {
+  if (from != DType::kF16 && to == DType::kF16) return from == DType::kF32 ? 0xc77fefff : 0xc77f;
   if (from == DType::kBF16) return 0xff7f;
   if (from == DType::kF16) return 0xfbff;
   return to == DType::kBF16 ? 0xff7f7fff : 0xff7fffff;
@@ -171,7 +176,7 @@ TEST_CASE("unpack: every element is stored at its position, and padding is uncha
           "[ops][tsan]") {
   for (const auto& shapes : {odd_shapes(), tiled_shapes()}) {
     const Placing p = placing(shapes);
-    for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const DType dtype : kAll)
       for (const int64_t offset : {0, 3, 4})
         noted_everywhere(p, contents(p, dtype, dtype), {dtype, dtype, true, offset});
   }
@@ -222,7 +227,7 @@ TEST_CASE("pack and unpack: all values of 16 bits and NaN of all kinds have the 
   for (const auto& [rows, cols] : {std::pair(512, 128), {128, 512}, {65536 / 7 + 1, 7}}) {
     const Placing p = placing({{rows, cols, 0, 0, cols, 0}});
     std::vector<Move> moves = packs();
-    for (const DType dtype : {DType::kF32, DType::kBF16}) moves.push_back({dtype, dtype, true});
+    for (const DType dtype : kAll) moves.push_back({dtype, dtype, true});
     for (const Move& move : moves) {
       Content content = contents(p, move.stored, move.transport);
       Bytes& read = move.unpack ? content.message : content.matrices[0];

@@ -232,8 +232,8 @@ TEST_CASE("qk-clip: row factors, and a logit that is not finite is noted", "[ops
     machine.finish();
     return Results{bytes_of(machine, findings), bytes_of(machine, clip.factors, clip.rows)};
   };
-  for (const QkKind kind :
-       {QkKind::kQuery, QkKind::kKey, QkKind::kMlaQuery, QkKind::kMlaKeyValue, QkKind::kQkv}) {
+  for (const QkKind kind : {QkKind::kQuery, QkKind::kKey, QkKind::kMlaQuery, QkKind::kMlaKeyValue,
+                            QkKind::kQkv, QkKind::kQkvBlocks}) {
     for (const float bad : {-HUGE_VALF, HUGE_VALF, std::nanf("")}) {
       CAPTURE(static_cast<int>(kind), bad);
       const bool well = bad == -HUGE_VALF;

@@ -1,9 +1,11 @@
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 
 #include "ops/subjects.hpp"
 
-// Scans of gradients that are in no message, copies and fills.
+// Scans of gradients that are in no message, the comparison of weights with their master weights,
+// copies and fills.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -108,6 +110,77 @@ TEST_CASE("scan: checks scaled gradients, and their squares if there is a second
     CHECK(found(1.0f, true));  // 1e50
     CHECK(found(1e14f, false));
     CHECK_FALSE(found(1e-7f, true));
+  }
+}
+
+TEST_CASE("check_masters: a weight must be its master weight rounded to nearest, or by the caller",
+          "[ops]") {
+  const uint32_t one = 0x3f800000, sign = 0x80000000;
+  struct Case {
+    uint32_t master, weight;  // bits of f32; of a bf16 weight the upper half
+    bool nearest, by_caller;  // whether it is accepted
+  };
+  const Case halves[] = {{one, one, true, true},
+                         {one, one + 0x10000, false, false},
+                         {one + 0x8000, one, true, true},  // a tie: to even
+                         {one + 0x8000, one + 0x10000, false, true},
+                         {one + 0x18000, one + 0x20000, true, true},
+                         {one + 0x18000, one + 0x10000, false, true},
+                         {one + 1, one, true, true},
+                         {one + 1, one + 0x10000, false, true},
+                         {one + 1, one - 0x10000, false, false},
+                         {one + 0xffff, one + 0x10000, true, true},
+                         {one + 0xffff, one + 0x20000, false, false},
+                         {0, sign, false, false},
+                         {sign, sign, true, true},
+                         {sign | (one + 0xffff), one + 0x10000, false, false},
+                         {1, 0, true, true},
+                         {one, 0x7fc00000, false, false}};
+  const Case full[] = {{one, one, true, true},
+                       {one, one + 1, false, false},
+                       {0, sign, false, false},
+                       {one, 0x7fc00000, false, false}};
+  constexpr int64_t kNumel = 8201;  // more than a part
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    const auto check = [&](const Case& c, DType dtype, int64_t at, int64_t numel) {
+      // Parameters 1 and 3 have the pair at one element, and 3 comes first in the list; the others
+      // have it, too, but are inactive or have no master weights.
+      Bytes weights(static_cast<size_t>(numel * size_of(dtype)));
+      std::vector<uint32_t> masters(static_cast<size_t>(numel));
+      const uint32_t bits = dtype == DType::kF32 ? c.weight : c.weight >> 16;
+      std::memcpy(weights.data() + at * size_of(dtype), &bits, static_cast<size_t>(size_of(dtype)));
+      masters[static_cast<size_t>(at)] = c.master;
+      ParamView view;
+      view.param = machine.put(weights);
+      view.master = reinterpret_cast<float*>(machine.put(masters));
+      view.numel = numel;
+      view.grad_numel = 3;
+      view.param_dtype = dtype;
+      view.form = WeightForm::kMaster;
+      for (const int by_caller : {0, 1}) {
+        CAPTURE(c.master, c.weight, by_caller, at);
+        view.rounded_by_caller = by_caller;
+        std::vector<ParamView> views(5, view);
+        views[0].active = 0;
+        views[2].form = WeightForm::kParamOnly;
+        views[4].form = WeightForm::kRemainder;
+        auto* findings = machine.put_one(Findings{});
+        const std::vector<int32_t> list = {4, 3, 2, 1, 0};
+        machine.ops().check_masters(machine.on(), list, machine.put(views), findings);
+        machine.finish();
+        const Findings found = machine.get_one(findings);
+        CHECK(found.first_stale == ((by_caller ? c.by_caller : c.nearest) ? -1 : 1));
+        CHECK(found.nonfinite == 0);
+      }
+    };
+    for (const Case& c : halves) check(c, DType::kBF16, 7, 9);
+    for (const Case& c : full) check(c, DType::kF32, 7, 9);
+    for (const int64_t at : {int64_t{0}, int64_t{4095}, int64_t{8192}, kNumel - 1}) {
+      check(halves[1], DType::kBF16, at, kNumel);
+      check(full[1], DType::kF32, at, kNumel);
+    }
   }
 }
 

@@ -51,6 +51,10 @@ class Ops : public muonrt::Ops {
             muonrt::Findings* findings) override {
     inner_.scan(s, list, params, findings);
   }
+  void check_masters(muonrt::Stream& s, std::span<const int32_t> list,
+                     const muonrt::ParamView* params, muonrt::Findings* findings) override {
+    inner_.check_masters(s, list, params, findings);
+  }
   void unpack(muonrt::Stream& s, std::span<const muonrt::MatrixBlock> blocks,
               std::span<const muonrt::OwnedMatrix> owned, const muonrt::MatrixBatch* matrices,
               muonrt::ConstTypedBuffer message) override {

@@ -6,6 +6,7 @@
 
 #include "backend/cuda_device.hpp"
 #include "command/launch.hpp"
+#include "muonrt/nccl.h"
 
 namespace muonrt::tool {
 
@@ -20,6 +21,20 @@ int skip_without_gpu(const std::string& device, bool json) {
     fmt::print("skipped: no CUDA device ({})\n", why);
   }
   return kSkipped;
+}
+
+std::string cublas_text() {
+  try {
+    return describe_cublas();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string nccl_text() {
+  int32_t version = 0;
+  if (muonrt_nccl_get_version(&version) != MUONRT_OK) return muonrt_get_last_error();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 int gpu_of(int rank) { return rank % std::max(1, cuda_device_count()); }

@@ -11,6 +11,10 @@ constexpr int kSkipped = 77;
 /// 0.
 int skip_without_gpu(const std::string& device, bool json);
 
+/// Describes the copies of cuBLAS and NCCL that muonrt loads, or why it cannot load them.
+std::string cublas_text();
+std::string nccl_text();
+
 /// Index of the GPU of a rank: the rank modulo the number of GPUs that this process can access.
 int gpu_of(int rank);
 

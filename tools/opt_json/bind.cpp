@@ -13,11 +13,9 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr Word kQkKinds[] = {{"q", MUONRT_QK_QUERY},
-                             {"k", MUONRT_QK_KEY},
-                             {"mla_q", MUONRT_QK_MLA_QUERY},
-                             {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
-                             {"qkv", MUONRT_QK_QKV}};
+constexpr Word kQkKinds[] = {{"q", MUONRT_QK_QUERY},         {"k", MUONRT_QK_KEY},
+                             {"mla_q", MUONRT_QK_MLA_QUERY}, {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
+                             {"qkv", MUONRT_QK_QKV},         {"qkv_blocks", MUONRT_QK_QKV_BLOCKS}};
 template <class To, class From>
 void take(To& out, const std::optional<From>& value) {
   if (value) out = static_cast<To>(*value);
@@ -40,10 +38,12 @@ BoundRule::BoundRule(const std::string& file, const ParamConfig& config)
   take_rates(config);
   take(owner_, config.owner);
   owners_ = config.owners;
+  take(priority_, config.priority);
   if (!adamw) take_list(config);
 }
 
-void BoundRule::set_owners(muonrt_param_t& param) const {
+void BoundRule::set_exchange(muonrt_param_t& param) const {
+  param.priority = priority_;
   param.owner = owner_;
   param.owners = owners_.empty() ? nullptr : owners_.data();
   param.n_owners = std::ssize(owners_);
@@ -57,10 +57,11 @@ void BoundRule::reject(const char* key, const std::string& value) const {
 void BoundRule::take_qk_clip(const ParamConfig& c) {
   if (!c.qk_clip) return;
   const QkClipConfig& from = *c.qk_clip;
-  if (c.role == "adamw") reject("qk_clip", from.kind + " of an AdamW parameter");
+  if (c.role == "adamw") reject("qk_clip", "QK-clip of an AdamW parameter");
   qk_clip_ = std::make_unique<muonrt_qk_clip_t>();
   muonrt_qk_clip_t& q = *qk_clip_;
   muonrt_qk_clip_init(&q);
+  q.kind = MUONRT_QK_FROM_NAME;
   for (const Word& kind : kQkKinds) {
     if (from.kind == kind.text) q.kind = kind.value;
   }
@@ -189,6 +190,10 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
   take(out.tuning.commit, config.commit);
   take(out.tuning.window, config.window);
   take(out.tuning.chunk_bytes, config.chunk_bytes);
+  out.has_overlap = config.async_parallelism || config.prefetch_count;
+  out.overlap.prefetch_count = out.tuning.window - 1;
+  take(out.overlap.prefetch_count, config.prefetch_count);
+  take(out.overlap.async_parallelism, config.async_parallelism);
   take(out.tuning.replica_mode, config.replica_mode);
   out.general.seed = static_cast<int64_t>(config.seed);
   take(out.general.clip_norm, config.clip_norm);

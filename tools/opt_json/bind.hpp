@@ -22,8 +22,8 @@ class BoundRule {
   muonrt_group_t group(int64_t step) const;
   /// Null if the rule has no qk_clip. The pointer stays valid if this object is moved.
   const muonrt_qk_clip_t* qk_clip() const { return qk_clip_.get(); }
-  /// Sets the owners of a parameter. They are valid as long as this object.
-  void set_owners(muonrt_param_t& param) const;
+  /// Sets owners and priority of a parameter. The owners are valid as long as this object.
+  void set_exchange(muonrt_param_t& param) const;
   /// Whether `group` returns the same settings for every step.
   bool constant() const { return !schedule_ && !lr_schedule_; }
 
@@ -37,7 +37,7 @@ class BoundRule {
   muonrt_group_t group_;
   std::vector<double> custom_;
   std::vector<int32_t> gram_restarts_, select_, owners_;
-  int32_t owner_ = -1;
+  int32_t owner_ = -1, priority_ = 0;
   std::unique_ptr<muonrt_qk_clip_t> qk_clip_;
   bool has_gram_restarts_ = false;
   std::optional<MomentumSchedule> schedule_;

@@ -178,6 +178,8 @@ const std::vector<Key<StepConfig>>& top_keys() {
        [](S& out, const Value& v) { out.grad_scale_inv = v.number(1e-30, kHuge); }},
       {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMaxSize); }},
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
+      {"prefetch_count", [](S& out, const Value& v) { out.prefetch_count = v.integer(0, 63); }},
+      {"async_parallelism", [](S& out, const Value& v) { out.async_parallelism = v.boolean(); }},
       {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
       {"replica_mode",
        [](S& out, const Value& v) { out.replica_mode = v.choice(std::span(kReplicas)); }},
@@ -224,6 +226,10 @@ StepConfig parse_config(std::string_view text, const std::string& file, int64_t 
   try {
     const Value top{json, ""};
     read_object(out, top, top_keys());
+    if (out.window && out.prefetch_count)
+      top.refuse("window is " + std::to_string(*out.window) + " and prefetch_count is " +
+                 std::to_string(*out.prefetch_count) +
+                 ", but prefetch_count + 1 is the window; remove one of them");
     ParamConfig defaults;
     if (json.contains("defaults")) {
       read_object(defaults, top.at("defaults"), param_keys());

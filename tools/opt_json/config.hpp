@@ -97,6 +97,7 @@ struct ParamConfig {
   std::vector<Triple> custom;    // MUONRT_COEFFICIENTS_CUSTOM
   std::optional<int32_t> owner;  // rank that owns all matrices of a parameter; or
   std::vector<int32_t> owners;   // one for each matrix of a stack
+  std::optional<int32_t> priority;
   std::optional<int64_t> steps;
   std::optional<std::vector<int64_t>> gram_restarts;
   std::optional<BlocksConfig> blocks;
@@ -124,7 +125,8 @@ struct StepConfig {
   std::vector<Rule> rules;
   uint64_t seed = 0;
   std::optional<double> clip_norm, grad_scale_inv;
-  std::optional<int64_t> chunk_bytes, window;
+  std::optional<int64_t> chunk_bytes, window, prefetch_count;
+  std::optional<bool> async_parallelism;
   std::optional<int32_t> commit, replica_mode, replica_check;  // values of the C ABI
   int64_t health_every = 0;
   bool allow_no_muon = false;

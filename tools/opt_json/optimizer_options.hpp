@@ -9,10 +9,13 @@ struct OptimizerOptions {
   muonrt_optimizer_options_t general = options();
   muonrt_tuning_options_t tuning = tuning_options();
   muonrt_debug_options_t debug = debug_options();
+  muonrt_distributed_config_t overlap = distributed_config();
+  bool has_overlap = false;  // `overlap` replaces the window of `tuning`
 
-  /// Returns `general` with pointers to `tuning` and `debug`, valid as long as this object.
-  muonrt_optimizer_options_t linked() const {
+  /// Returns `general` with pointers to the other structs, valid as long as this object.
+  muonrt_optimizer_options_t linked() {
     muonrt_optimizer_options_t out = general;
+    if (has_overlap) tuning.distributed = &overlap;
     out.tuning = &tuning;
     out.debug = &debug;
     return out;

@@ -235,7 +235,7 @@ NorMuonConfig read_normuon(const Value& v) {
 QkClipConfig read_qk_clip(const Value& v) {
   using Q = QkClipConfig;
   static const std::vector<Key<Q>> keys = {
-      choice("kind", &Q::kind, {"q", "k", "mla_q", "mla_kv", "qkv"}),
+      choice("kind", &Q::kind, {"q", "k", "mla_q", "mla_kv", "qkv", "qkv_blocks"}),
       integer("layer", &Q::layer, 0, 1 << 30),
       integer("head_dim", &Q::head_dim, 1, 1 << 30),
       integer("nope", &Q::nope, 0, 1 << 30),
@@ -252,10 +252,15 @@ QkClipConfig read_qk_clip(const Value& v) {
       number("exponent", &Q::exponent, 0, 1)};
   Q out;
   read_object(out, v, keys);
-  require_keys(v, {"kind", "layer", "heads"});
-  if (out.kind == "mla_q") {
+  require_keys(v, {"heads"});
+  if (out.kind.empty() && out.layer >= 0) {
+    v.refuse("layer is " + std::to_string(out.layer) +
+             ", but kind is missing; set kind, or remove layer, so that the names of the "
+             "parameters determine both");
+  }
+  if (out.kind == "mla_q" || (out.kind.empty() && v.json.contains("rope"))) {
     require_keys(v, {"nope", "rope"});
-  } else if (out.kind == "mla_kv") {
+  } else if (out.kind == "mla_kv" || (out.kind.empty() && v.json.contains("nope"))) {
     require_keys(v, {"nope", "v_dim"});
   } else {
     require_keys(v, {"head_dim"});
@@ -295,6 +300,7 @@ const std::vector<Key<ParamConfig>>& param_keys() {
         {"owner", read_owner},
         layout_words("flat", &LayoutConfig::flat),
         {"owners", read_owners},
+        integer("priority", &P::priority, INT32_MIN, INT32_MAX),
         {"parts", [](P& o, const Value& v) { o.parts = v.null() ? PartsConfig{} : read_parts(v); }},
         number("lr", &P::lr, 0, kHuge),
         number("lr_factor", &P::lr_factor, 0, kHuge),

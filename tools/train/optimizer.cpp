@@ -97,7 +97,7 @@ void TrainOptimizer::clip(const Config& model, int64_t layer, bool keys, double 
   const int32_t kind = keys ? MUONRT_QK_KEY : MUONRT_QK_QUERY;
   if (!c.is_muon() || (!from && threshold <= 0)) return;
   if (from) p.clip = *from;
-  if (from && from->kind != kind) {
+  if (from && from->kind != kind && from->kind != MUONRT_QK_FROM_NAME) {
     throw std::runtime_error(config_.file + ": " + c.rule + ".qk_clip.kind: " + c.qk_clip->kind +
                              ", but layer " + std::to_string(layer) + "'s " +
                              (keys ? "wk holds keys" : "wq holds queries"));
@@ -138,7 +138,7 @@ void TrainOptimizer::fill(muonrt_param_t& param, int64_t index) const {
   const Param& p = params_[static_cast<size_t>(index)];
   param.group = p.group;
   param.qk_clip = p.clipped ? &p.clip : nullptr;
-  rules_[static_cast<size_t>(p.group)].set_owners(param);
+  rules_[static_cast<size_t>(p.group)].set_exchange(param);
 }
 
 }  // namespace muonrt::train

@@ -215,7 +215,9 @@ void Trainer::set_groups(int64_t step) {
 muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
   set_groups(step);
   muonrt_step_args_t args = step_args();
-  args.lr = rate(step);
+  const std::vector<double> rates(settings_.groups(step).size(), rate(step));
+  args.group_lrs = rates.data();
+  args.n_group_lrs = static_cast<int32_t>(rates.size());
   args.grad_scale_inv = settings_.config().grad_scale_inv.value_or(1.0);
   logits_.clear();
   for (const int32_t layer : settings_.clipped_layers()) {

@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "optimizer/routing.hpp"
 
 namespace muonrt {
 
@@ -23,11 +24,36 @@ int64_t rows_of(const QkClipSettings& c) {
     case QkKind::kMlaKeyValue:
       return kv * (int64_t{c.nope} + c.v_dim);
     case QkKind::kQkv:
+    case QkKind::kQkvBlocks:
       return (heads + 2 * kv) * c.head_dim;
     case QkKind::kNone:
+    case QkKind::kFromName:
       break;
   }
   return -1;
+}
+
+bool has_queries(QkKind kind) { return kind != QkKind::kKey && kind != QkKind::kMlaKeyValue; }
+bool has_keys(QkKind kind) { return kind != QkKind::kQuery && kind != QkKind::kMlaQuery; }
+
+/// Rejects two weights whose names give both the queries, or both the keys, of one layer, such as
+/// those of an encoder and a decoder: they would share their logits.
+void check_names(const OptimizerSettings& settings) {
+  std::map<std::pair<int32_t, bool>, const ParamSettings*> found;
+  for (const ParamSettings& p : settings.params) {
+    const QkClipSettings& c = p.qk_clip;
+    if (c.kind == QkKind::kNone) continue;
+    for (const bool keys : {false, true}) {
+      if (!(keys ? has_keys(c.kind) : has_queries(c.kind))) continue;
+      const auto [at, is_new] = found.try_emplace({c.layer, keys}, &p);
+      const ParamSettings& first = *at->second;
+      MUONRT_REQUIRE(is_new || !(c.from_name || first.qk_clip.from_name), kInvalidArg, "param '",
+                     p.name, "': qk_clip: ", keys ? "keys" : "queries", " of layer ", c.layer,
+                     ", as param '", first.name,
+                     "', so both would have the same logits; set kind and layer of one of them, or "
+                     "leave its qk_clip out");
+    }
+  }
 }
 
 }  // namespace
@@ -46,11 +72,43 @@ const char* name_of(QkKind kind) {
       return "mla_kv";
     case QkKind::kQkv:
       return "qkv";
+    case QkKind::kQkvBlocks:
+      return "qkv_blocks";
+    case QkKind::kFromName:
+      return "from_name";
   }
   return "unknown";
 }
 
+void resolve_qk_clip(QkClipSettings& c, const std::string& param, int32_t ndim) {
+  const std::string who = cat("param '", param, "': qk_clip");
+  if (c.kind == QkKind::kFromName) {
+    c.kind = ndim < 2 ? QkKind::kNone : parse_qk_layer(param).kind;
+    if (c.kind == QkKind::kNone) return;
+    c.layer = -1;
+    if (c.nope > 0 || c.rope > 0) {
+      MUONRT_REQUIRE(c.kind != QkKind::kKey, kInvalidArg, who, ": nope is ", c.nope,
+                     " and rope is ", c.rope, ", which only MLA has, but the name is that of a '",
+                     name_of(c.kind), "'; set kind, or leave qk_clip out");
+      MUONRT_REQUIRE(c.head_dim == 0 || c.head_dim == int64_t{c.nope} + c.rope, kInvalidArg, who,
+                     ": head_dim is ", c.head_dim, ", but nope + rope is ",
+                     int64_t{c.nope} + c.rope, "; set head_dim to 0");
+      if (c.kind == QkKind::kQuery) c.kind = QkKind::kMlaQuery;
+      if (c.kind == QkKind::kMlaQuery) c.head_dim = c.v_dim = 0;
+      if (c.kind == QkKind::kMlaKeyValue) c.head_dim = c.rope = 0;
+    }
+  }
+  if (c.kind == QkKind::kNone || c.layer != -1) return;
+  const int64_t layer = layer_of_name(param);
+  MUONRT_REQUIRE(layer >= 0 && layer <= 1 << 20, kInvalidArg, who, ": '", name_of(c.kind),
+                 "', but the layer by the name is ", layer,
+                 ", and must be between 0 and 1048576; set kind and layer");
+  c.layer = static_cast<int32_t>(layer);
+  c.from_name = true;
+}
+
 std::vector<QkLogits> qk_layers(const OptimizerSettings& settings) {
+  check_names(settings);
   std::map<int32_t, std::pair<int32_t, const ParamSettings*>> found;
   for (const ParamSettings& p : settings.params) {
     if (p.qk_clip.kind == QkKind::kNone) continue;

@@ -17,9 +17,15 @@ struct QkLogits {
 };
 
 /// Returns the layers that parameters name, in ascending order. Errors: INVALID_ARGUMENT, naming
-/// the parameter, if two parameters of a layer have different numbers of heads.
+/// the parameter, if two parameters of a layer have different numbers of heads, or if their names
+/// give both the queries, or both the keys, of one layer.
 std::vector<QkLogits> qk_layers(const OptimizerSettings& settings);
 int64_t logit_count(const std::vector<QkLogits>& layers);
+
+/// Replaces a kind and a layer that the parameter's name determines; include/muonrt/param.h has the
+/// rule. Errors: INVALID_ARGUMENT, naming the parameter, if the name does not determine them.
+/// @param ndim  number of dimensions of the whole tensor.
+void resolve_qk_clip(QkClipSettings& clip, const std::string& param, int32_t ndim);
 
 /// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming the parameter and field.
 void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& param);

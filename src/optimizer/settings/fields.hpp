@@ -179,6 +179,7 @@ void visit_option_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(window), Integers{1, 64}});
   visit(Field{MUONRT_FIELD(replica_mode), Choice{kReplicas}});
   visit(Field{MUONRT_FIELD(max_peers), Integers{0, 1 << 30}});
+  visit(Field{MUONRT_FIELD(omit_inactive), Flag{}});
   visit(Field{MUONRT_FIELD(machine_flops), rate, kZeroIsAbsent});
   visit(Field{MUONRT_FIELD(machine_bytes), rate, kZeroIsAbsent});
   visit(Field{MUONRT_FIELD_AT(machine_message_seconds, machine_message), rate, kZeroIsAbsent});

@@ -113,7 +113,8 @@ struct PartSettings {
 struct QkClipSettings {
   QkKind kind = QkKind::kNone;
   int32_t layer = 0, heads = 0, kv_heads = 0, head_dim = 0, nope = 0, rope = 0, v_dim = 0;
-  bool selects = false;  // true: only the heads in `select`
+  bool selects = false;    // true: only the heads in `select`
+  bool from_name = false;  // whether the layer was read from the parameter's name
   std::vector<int32_t> select;
   double threshold = 100.0, exponent = 0.5;
 };
@@ -172,6 +173,8 @@ struct OptimizerSettings {
   // For CUDA only; see CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
+  // Before a step, compare which parameters are inactive, and do not exchange them. For all devices.
+  bool omit_inactive = false;
   int reserved_sms = 0;                  // Optimizer::create sets it from the communicator
   Allocator allocator = {};              // no functions: the allocator of the device
   AssignOwner assign_owner;              // empty: the plan chooses owners

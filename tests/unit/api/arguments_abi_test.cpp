@@ -185,6 +185,48 @@ TEST_CASE("arguments: group_lrs have the same effect as the lr_factors of the gr
   CHECK(run(true) == run(false));
 }
 
+TEST_CASE("arguments: one lr is rejected if a scale rule needs another rate than AdamW",
+          "[unit][abi]") {
+  using Catch::Contains;
+  const char* const names[] = {"match_rms", "original", "ratio", "max_dim", "none"};
+  for (int32_t rule = 0; rule < 5; ++rule) {
+    for (const int used : {0, 1, 2}) {  // both groups, only Muon's, only AdamW's
+      Buffers b;
+      Arguments a(b);
+      a.options = muonrt::options();
+      a.params[0].qk_clip = nullptr;
+      a.groups[0].scale_rule = rule;
+      std::vector<muonrt_param_t> params;
+      if (used != 2) params.push_back(a.params[0]);
+      if (used != 1) params.push_back(a.params[1]);
+      muonrt::Optimizer optimizer(muonrt::Comm::self(), a.options, {a.groups[0], a.groups[1]},
+                                  params);
+      const auto step = [&](const double* rates) {
+        muonrt_step_args_t args = muonrt::step_args();
+        if (!rates) args.lr = 0.25;
+        args.group_lrs = rates;
+        args.n_group_lrs = rates ? 2 : 0;
+        return muonrt_optimizer_step(nullptr, optimizer.get(), &args);
+      };
+      const std::vector<float> before = b.data;
+      const bool rejected = rule != 0 && used == 0;
+      CAPTURE(rule, used);
+      CHECK(step(nullptr) == (rejected ? MUONRT_ERROR_INVALID_ARGUMENT : MUONRT_OK));
+      CHECK((b.data == before) == rejected);
+      if (!rejected) continue;
+      CHECK_THAT(muonrt_get_last_error(), Contains("lr is 0.25") && Contains("group 0 'matrix'") &&
+                                              Contains(names[rule]) && Contains("group 1 'rest'") &&
+                                              Contains("group_lrs"));
+      const double rates[2] = {0.25, 0.25};
+      CHECK(step(rates) == MUONRT_OK);
+      CHECK(step(nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+      a.groups[1].lr_factor = 0.5;
+      optimizer.set_group(1, a.groups[1]);
+      CHECK(step(nullptr) == MUONRT_OK);
+    }
+  }
+}
+
 TEST_CASE("arguments: constant data can be sent without a cast", "[unit][abi]") {
   const float out[3] = {1, 2, 3};
   float in[3] = {};

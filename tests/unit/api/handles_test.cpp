@@ -78,6 +78,7 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_save_wait(o));
   note(muonrt_optimizer_load(o, "state", nullptr));
   note(muonrt_optimizer_get_load_notes(nullptr, 0, &number, o));
+  note(muonrt_optimizer_get_qk_layers(nullptr, nullptr, 0, &number, o));
   note(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &number, o));
   note(muonrt_optimizer_get_step(&number, o));
   note(muonrt_optimizer_set_step(o, 1));

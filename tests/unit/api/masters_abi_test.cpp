@@ -24,9 +24,10 @@ struct Half {
   muonrt::Comm comm = muonrt::Comm::self();
   muonrt::Optimizer optimizer;
 
-  explicit Half(Weights of, muonrt_master_kind_t kind = MUONRT_MASTER_OWNED)
-      : weights(std::move(of)), optimizer(make(kind)) {}
-  muonrt::Optimizer make(muonrt_master_kind_t kind) {
+  explicit Half(Weights of, muonrt_master_kind_t kind = MUONRT_MASTER_OWNED,
+                const muonrt_group_t& group = muonrt::muon_group())
+      : weights(std::move(of)), optimizer(make(kind, group)) {}
+  muonrt::Optimizer make(muonrt_master_kind_t kind, const muonrt_group_t& group) {
     static const int64_t shape[] = {3, 4};
     muonrt_param_t p = muonrt::param();
     p.name = "w";
@@ -41,11 +42,13 @@ struct Half {
       master.assign(kNumel, 1.0f);
       p.master = master.data();
     }
-    return {comm, muonrt::options(), {muonrt::muon_group()}, {p}};
+    return {comm, muonrt::options(), {group}, {p}};
   }
-  muonrt_status_t step() {
+  muonrt_status_t step(const std::vector<int64_t>& inactive = {}) {
     muonrt_step_args_t args = muonrt::step_args();
     args.lr = 0.1;
+    args.inactive_params = inactive.data();
+    args.n_inactive_params = static_cast<int64_t>(inactive.size());
     return muonrt_optimizer_step(nullptr, optimizer.get(), &args);
   }
   /// The state of this kind, which is one shard.
@@ -102,14 +105,54 @@ TEST_CASE("masters: a parameter may be its master rounded up or down", "[unit][a
   CHECK(next.step() == MUONRT_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_CASE("masters: they are compared again after a resume, and not in every step", "[unit][abi]") {
+TEST_CASE("masters: a step rejects weights that differ in one bit from those of the last step",
+          "[unit][abi]") {
+  for (const muonrt_group_t& group : {muonrt::muon_group(), muonrt::adamw_group()}) {
+    for (const muonrt_master_kind_t kind : {MUONRT_MASTER_OWNED, MUONRT_MASTER_CALLER}) {
+      Half h(all(kOne), kind, group), undisturbed(all(kOne), kind, group);
+      const auto agree = [&] {
+        REQUIRE(h.step() == MUONRT_OK);
+        REQUIRE(undisturbed.step() == MUONRT_OK);
+        CHECK(h.weights == undisturbed.weights);
+      };
+      agree();
+      REQUIRE(h.weights != all(kOne));
+      for (const int bit : {0, 1, 15}) {
+        const Weights before = h.weights;
+        h.weights[7] ^= static_cast<uint16_t>(1 << bit);
+        const Weights written = h.weights;
+        CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);
+        CHECK_THAT(muonrt_get_last_error(), Contains("param 'w': local element 7 is "));
+        CHECK(h.weights == written);
+        h.weights = before;
+        agree();
+      }
+      // Neighbors in both directions: one of them is the other rounding of the master.
+      for (const int by : {-1, 1}) {
+        const uint16_t before = h.weights[11];
+        h.weights[11] = static_cast<uint16_t>(before + by);
+        CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);
+        h.weights[11] = before;
+      }
+      h.grad[0] = undisturbed.grad[0] = std::numeric_limits<float>::quiet_NaN();
+      CHECK(h.step() == MUONRT_SKIPPED);
+      h.grad[0] = undisturbed.grad[0] = 0.5f;
+      agree();
+    }
+  }
+}
+
+TEST_CASE("masters: written weights outlast steps in which their parameter is inactive",
+          "[unit][abi]") {
   Half h(all(kOne));
   REQUIRE(h.step() == MUONRT_OK);
   fill(h.weights, kTwo);
-  REQUIRE(h.step() == MUONRT_OK);  // computed from the masters
-  fill(h.weights, kTwo);
+  REQUIRE(h.step({0}) == MUONRT_OK);
+  CHECK(h.weights == all(kTwo));
+  CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   h.optimizer.set_step(2);
-  REQUIRE(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(h.weights == all(kTwo));
   h.optimizer.reset_masters();
   CHECK(h.step() == MUONRT_OK);
 }

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "comm/thread_transport.hpp"
 #include "muonrt/comm.h"
 #include "muonrt/optimizer.h"
 #include "muonrt/rendezvous.h"
+#include "support/callback_table.hpp"
 #include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/one_matrix.hpp"
@@ -180,6 +182,52 @@ TEST_CASE("out of memory: other collectives fail on every rank or on none, and n
     }
     CHECK((kSanitized || failed > 0));
   }
+}
+
+namespace {
+
+/// Forwards a duplication to a table of functions, and counts it. Its allocations never fail,
+/// because they belong to the caller.
+std::atomic<int> duplicates;
+muonrt_status_t counted_duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms,
+                                  char* message, int64_t capacity) {
+  AllocationFailure::mark(false);
+  const auto status = callback_table::duplicate(state, out, timeout_ms, message, capacity);
+  AllocationFailure::mark(true);
+  duplicates += status == MUONRT_OK;
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("out of memory: the state of callbacks is destroyed once", "[unit][abi]") {
+  const Portable portable;
+  int failed = 0;
+  bool fired = true;
+  for (int64_t nth = 0; fired; nth += nth < 20 ? 1 : 7) {
+    CAPTURE(nth);
+    std::atomic<int> destroyed = 0;
+    duplicates = 0;
+    muonrt::ThreadGroup group(1);
+    muonrt_transport_t table = callback_table::table_over(group.transport(0), destroyed);
+    table.duplicate = counted_duplicate;
+    muonrt_comm_t* comm = nullptr;
+    muonrt_status_t status[2] = {};
+    OneMatrix trainer;
+    fired = support::refused(1, 0, nth, [&](int) {
+      status[0] = muonrt_comm_create_callbacks(&comm, &table);
+      if (comm) status[1] = trainer.create(comm, &portable.options);
+    });
+    trainer.destroy();
+    if (!comm) {  // the state still belongs to the caller
+      CHECK((status[0] == MUONRT_ERROR_OUT_OF_MEMORY && destroyed == 0));
+      table.destroy(table.state);
+    }
+    muonrt_comm_destroy(comm);
+    CHECK(destroyed == 1 + duplicates);
+    failed += comm == nullptr || status[1] != MUONRT_OK;
+  }
+  CHECK((kSanitized || failed > 10));
 }
 
 TEST_CASE("out of memory: over TCP steps and creations end as over threads",

@@ -31,7 +31,6 @@ class World {
     }
     muonrt_thread_group_destroy(group);
     muonrt_save_options_init(&options_);
-    options_.with_params = 1;
     make();
   }
   ~World() {

@@ -1,6 +1,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <functional>
 
 #include "base/text.hpp"
 #include "comm/thread_transport.hpp"
@@ -145,6 +146,10 @@ TEST_CASE("invalid messages: their rank rejects them, and the peers get the erro
       {"the address NULL", {{1, nullptr, 4}}, {}},
       {"sends 3 bytes to itself and expects 4", {{0, a, 3}}, {{0, b, 4}}},
       {"sends 3 bytes to itself and expects 0", {{0, a, 3}}, {}},
+      // Their sum does not fit into 64 bits.
+      {"sends 9223372036854775807 bytes to itself and expects 8",
+       {{1, a, INT64_MAX}, {0, a, INT64_MAX}},
+       {{1, b, INT64_MAX}, {0, b, 8}}},
   };
   for (const Case& c : cases) {
     ThreadGroup group(2);
@@ -159,6 +164,16 @@ TEST_CASE("invalid messages: their rank rejects them, and the peers get the erro
     }
   }
   REQUIRE_THROWS_AS(ThreadGroup(0), Error);
+  int64_t sum = 0;
+  float most = 0;
+  const std::function<void(Transport&)> huge[] = {
+      [&](Transport& t) { t.allgather(a, b, INT64_MAX); },
+      [&](Transport& t) { t.reduce_sum(&sum, &sum, INT64_MAX); },
+      [&](Transport& t) { t.reduce_max(&most, &most, INT64_MAX); }};
+  for (const auto& call : huge)
+    REQUIRE_THROWS_WITH(
+        call(*ThreadGroup(2).transport(0)),
+        Contains(" is 9223372036854775807, but must be at most ") && Contains("#0 on rank 0"));
 }
 
 TEST_CASE("faults: a planted error is published, and a killed rank sends nothing on every channel",

@@ -214,7 +214,7 @@ TEST_CASE("strategies: submeshes must be equal or disjoint", "[unit][strategies]
 TEST_CASE("strategies: parse the text that a DTensor prints", "[unit][strategies]") {
   const auto same = [](const char* printed, const char* text) {
     INFO(printed);
-    CHECK(parse_dtensor_placements(printed) == parse_placements(text));
+    CHECK(parse_placements(printed) == parse_placements(text));
   };
   same("(Shard(dim=0), Replicate())", "S(0),R");
   same("(Shard(dim=0),)", "S(0)");
@@ -222,9 +222,10 @@ TEST_CASE("strategies: parse the text that a DTensor prints", "[unit][strategies
   same("(_StridedShard(dim=0, split_factor=4), Partial(sum))", "SS(0,4),P");
   same("S(0),R,P", "S(0),R,P");
   same("(Partial(), Shard(0))", "P,S(0)");
-  for (const char* bad :
-       {"(Shard(dim=0), Replicate()", "(Partial(avg))", "(Shard())", "Shard(dim=x)", "(Foo())"}) {
-    CHECK_THROWS_WITH(parse_dtensor_placements(bad), Contains(bad));
+  same("_StridedShard(dim=0, sf=2), _S(0, 2),P(sum)", "SS(0,2),SS(0,2),P");
+  for (const char* bad : {"(Shard(dim=0), Replicate()", "(Partial(avg))", "(Shard())",
+                          "Shard(dim=x)", "(Foo())", "S(1 0)", "Shard(sf=0)", "[S(0))"}) {
+    CHECK_THROWS_WITH(parse_placements(bad), Contains(bad));
   }
   muonrt_placement_t out[2];
   int32_t count = 0;

@@ -39,13 +39,14 @@ world::Tensors after(const world::Case& c, const std::function<void(world::Rank&
   });
 }
 
+void write_param(world::Rank& rank, int me, int64_t p) {
+  world::for_each_element(rank.layout(p), me, [&](int64_t element, int64_t local) {
+    const bf16 x = to_bf16(world::value(p, element, 99));
+    std::memcpy(rank.data(p).data() + 2 * local, &x, 2);
+  });
+}
 void write(const world::Case& c, world::Rank& rank, int me) {
-  for (int64_t p = 0; p < std::ssize(c.params); ++p) {
-    world::for_each_element(rank.layout(p), me, [&](int64_t element, int64_t local) {
-      const bf16 x = to_bf16(world::value(p, element, 99));
-      std::memcpy(rank.data(p).data() + 2 * local, &x, 2);
-    });
-  }
+  for (int64_t p = 0; p < std::ssize(c.params); ++p) write_param(rank, me, p);
 }
 
 }  // namespace
@@ -67,16 +68,27 @@ TEST_CASE("masters: reset masters are bitwise identical on any mesh", "[bits][op
 TEST_CASE("masters: stale weights of one rank are an error on every rank, which names the rank",
           "[unit][optimizer]") {
   for (const int ranks : {2, 3, 4}) {
-    const world::Case c = cut(ranks);
-    const auto ends = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
-      if (comm.rank() == 1) write(c, rank, 1);
-      return world::attempt(rank, 0);
-    });
-    for (const world::Ended& end : ends) {
-      CHECK(end.status == Status::kInvalidArgument);
-      CHECK(end.message == ends[0].message);
-      CHECK_THAT(end.message, Catch::Contains("rank 1") &&
-                                  Catch::Contains("param 'matrix': local element 0 is "));
+    for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+      world::Case c = cut(ranks);
+      c.settings.commit = commit;
+      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
+        for (const int64_t steps : {0, 1}) {  // before the step
+          const auto ends = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
+            StepReport report;
+            for (int64_t s = 0; s < steps; ++s) rank.step(s, report);
+            if (comm.rank() == 1) write_param(rank, 1, p);
+            return world::attempt(rank, steps);
+          });
+          for (const world::Ended& end : ends) {
+            CHECK(end.status == Status::kInvalidArgument);
+            CHECK(end.message == ends[0].message);
+            CHECK_THAT(end.message,
+                       Catch::Contains("rank 1") &&
+                           Catch::Contains("param '" + c.params[static_cast<size_t>(p)].name +
+                                           "': local element 0 is "));
+          }
+        }
+      }
     }
   }
 }

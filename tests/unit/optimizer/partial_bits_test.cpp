@@ -351,28 +351,3 @@ TEST_CASE("update_every: parameters that rest exchange nothing", "[unit][optimiz
     }
   }
 }
-
-TEST_CASE("update_every: step numbers that differ between ranks return MISMATCH",
-          "[unit][optimizer][rules]") {
-  world::Case c = world::on_mesh({3});
-  c.params = {world::matrix("embedding", {12, 8}, {{PlacementKind::kPartial, 0, 1}})};
-  c.params[0].role = Role::kAdamW;
-  c.params[0].partial_grads = 3;
-  c.settings.groups = world::default_groups();
-  c.settings.groups[1].update_every = 2;
-  const auto ends = world::on_each(c, [](world::Rank& rank, Comm& comm) {
-    StepReport report;
-    RANK_CHECK(rank.step(0, report) == Status::kOk);
-    if (comm.rank() == 2) rank.optimizer().set_steps(4);
-    const world::Ended end = world::attempt(rank, 1);
-    rank.optimizer().set_steps(1);
-    RANK_CHECK(rank.step(1, report) == Status::kOk && report.step == 2);
-    return end;
-  });
-  for (const world::Ended& end : ends) {
-    CHECK(end.status == Status::kMismatch);
-    CHECK(end.unchanged);
-    for (const char* words : {"committed steps is 4 on rank 2", "1 on rank 0", "update_every 2"})
-      CHECK_THAT(end.message, Catch::Contains(words));
-  }
-}

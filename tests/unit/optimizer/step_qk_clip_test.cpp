@@ -28,6 +28,7 @@ const Weight kWeights[] = {
     {.kind = QkKind::kMlaKeyValue, .rows = 16, .kv_heads = 4, .nope = 3, .v_dim = 1},
     {.kind = QkKind::kQkv, .rows = 24, .kv_heads = 2, .head_dim = 3},
     {.kind = QkKind::kMlaQuery, .rows = 24, .kv_heads = 4, .nope = 1, .rope = 5},
+    {.kind = QkKind::kQkvBlocks, .rows = 24, .kv_heads = 2, .head_dim = 3},
     {.kind = QkKind::kKey, .rows = 20, .kv_heads = 4, .head_dim = 5}};
 
 QkClipSettings settings_of(const Weight& w, int32_t layer) {
@@ -88,7 +89,13 @@ std::vector<double> factors(const Weight& w, const std::vector<double>& logits, 
         put(dim, 1.0);
       }
       break;
+    case QkKind::kQkvBlocks:
+      for (const double g : gamma) put(dim, std::pow(g, alpha));
+      for (const double g : group) put(dim, std::pow(g, 1 - alpha));
+      put(kv * dim, 1.0);
+      break;
     case QkKind::kNone:
+    case QkKind::kFromName:
       break;
   }
   REQUIRE(row == out.size());
@@ -236,9 +243,9 @@ TEST_CASE("qk-clip: a head counts only if a weight that clips it is active",
   };
   CHECK(clipped({}) == 3);
   CHECK(clipped({0, 1, 2, 3, 4, 5}) == 3);
-  CHECK(clipped({7}) == 2);
-  CHECK(clipped({0, 1, 2, 3, 4, 5, 6}) == 1);
-  CHECK(clipped({0, 1, 2, 3, 4, 5, 6, 7}) == 0);
+  CHECK(clipped({8}) == 2);
+  CHECK(clipped({0, 1, 2, 3, 4, 5, 6, 7}) == 1);
+  CHECK(clipped({0, 1, 2, 3, 4, 5, 6, 7, 8}) == 0);
 }
 
 TEST_CASE("qk-clip: partial gradients are bitwise identical to one rank with their sum",
@@ -307,7 +314,7 @@ TEST_CASE("qk-clip: sizes that do not fit the weight are rejected with an error 
       {[](auto& c) { c.params[0].qk_clip.exponent = 2; }, "exponent is 2"},
       {[](auto& c) { c.params[0].qk_clip.select = {4}; }, "select holds head 4"},
       {[](auto& c) {
-         QkClipSettings& clip = c.params[7].qk_clip;
+         QkClipSettings& clip = c.params[8].qk_clip;
          clip.layer = 7;
          clip.heads = clip.kv_heads = 5;
          clip.head_dim = 4;

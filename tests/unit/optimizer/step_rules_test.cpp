@@ -261,22 +261,32 @@ TEST_CASE("blocks: blocks that are shards need no messages between ranks", "[uni
   });
 }
 
-TEST_CASE("blocks: step numbers that differ between ranks return MISMATCH", "[unit][optimizer]") {
-  const auto ends = world::on_each(with_blocks(), [](world::Rank& rank, Comm& comm) {
-    StepReport report;
-    RANK_CHECK(rank.step(0, report) == Status::kOk);
-    // For rank 2 the next step is a full step.
-    if (comm.rank() == 2) rank.optimizer().set_steps(2 * kPeriod);
-    const world::Ended end = world::attempt(rank, 1);
-    rank.optimizer().set_steps(1);
-    RANK_CHECK(rank.step(1, report) == Status::kOk && report.step == 2);
-    return end;
-  });
-  for (const world::Ended& end : ends) {
-    CHECK(end.status == Status::kMismatch);
-    CHECK(end.unchanged);
-    for (const char* words : {"committed steps is 6 on rank 2", "1 on rank 0", "block_period 3"})
-      CHECK_THAT(end.message, Catch::Contains(words));
+TEST_CASE("blocks, update_every: step numbers that differ between ranks return MISMATCH",
+          "[unit][optimizer]") {
+  world::Case rests = world::on_mesh({3});
+  rests.params = {world::matrix("embedding", {12, 8}, {{PlacementKind::kPartial, 0, 1}})};
+  rests.params[0].role = Role::kAdamW;
+  rests.params[0].partial_grads = 3;
+  rests.settings.groups = world::default_groups();
+  rests.settings.groups[1].update_every = 2;
+  // For rank 2 the next step is a full step, or one in which the parameter rests.
+  for (const auto& [c, number, setting] :
+       {std::tuple{with_blocks(), 2 * kPeriod, "block_period 3"}, {rests, 4, "update_every 2"}}) {
+    const auto ends = world::on_each(c, [number = number](world::Rank& rank, Comm& comm) {
+      StepReport report;
+      RANK_CHECK(rank.step(0, report) == Status::kOk);
+      if (comm.rank() == 2) rank.optimizer().set_steps(number);
+      const world::Ended end = world::attempt(rank, 1);
+      rank.optimizer().set_steps(1);
+      RANK_CHECK(rank.step(1, report) == Status::kOk && report.step == 2);
+      return end;
+    });
+    for (const world::Ended& end : ends) {
+      CHECK(end.status == Status::kMismatch);
+      CHECK(end.unchanged);
+      CHECK_THAT(end.message, Catch::Contains(cat("committed steps is ", number, " on rank 2")) &&
+                                  Catch::Contains("1 on rank 0") && Catch::Contains(setting));
+    }
   }
 }
 

@@ -166,6 +166,8 @@ constexpr Pass kPasses[] = {
      }},
     {"scan", 2, Data::kMuon,
      [](ElementwiseWorkload& s) { s.ops.scan(s.stream, s.list, s.params, s.findings); }},
+    {"check_masters", 6, Data::kMuon,
+     [](ElementwiseWorkload& s) { s.ops.check_masters(s.stream, s.list, s.params, s.findings); }},
     {"commit", 22, Data::kMuon, commit_muon},
     {"commit remainder", 20, Data::kRemainder, commit_muon},
     {"commit stochastic", 16, Data::kStochastic, commit_muon},

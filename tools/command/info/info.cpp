@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command/command.hpp"
+#include "command/gpu.hpp"
 #include "muonrt/muonrt.hpp"
 
 namespace muonrt::tool {
@@ -12,7 +13,11 @@ namespace muonrt::tool {
 namespace {
 
 int run(bool json) {
-  const auto info = nlohmann::json::parse(build_info());
+  auto info = nlohmann::json::parse(build_info());
+  if (info.at("cuda").get<bool>()) {
+    info["cublas"] = cublas_text();
+    info["nccl"] = nccl_text();
+  }
   if (json) {
     fmt::print("{}\n", info.dump(2));
     return 0;

@@ -211,10 +211,11 @@ void add_layout(CLI::App& app, Work& work) {
                       "ranks of the mesh, row-major (default: 0,1,2,...)");
   command->add_option("--world", a->world, "number of ranks (default: the mesh's largest + 1)")
       ->check(CLI::Range(1, kMaxRanks));
-  command->add_option(
-      "--placements", t.placements,
-      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without placements and cuts the "
-      "names decide: fsdp or dp_shard cuts dimension 0, tp dimension 1, dp or dp_replicate none");
+  command->add_option("--placements", t.placements,
+                      "one for each mesh dimension: S(dim), SS(dim,split), R, P, or as DTensor "
+                      "prints them; without "
+                      "placements and cuts the names decide: fsdp or dp_shard cuts dimension 0, tp "
+                      "dimension 1, dp or dp_replicate none");
   command->add_option("--reading", t.reading, "of the placements: literal or ordered");
   command->add_option("--flat-dims", t.flat_dims,
                       "ordered: mesh dimensions that FSDP cuts as one, last: dp_shard*cp");

@@ -64,8 +64,7 @@ int run(const Arguments& a) {
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
   const double seconds = now() - start;
   const std::vector<int64_t> scratch = scratch_of(plan, settings);
-  const std::vector<int64_t> checks =
-      consistency_check_bytes(plan, settings, settings.device != DeviceKind::kCuda);
+  const std::vector<int64_t> checks = consistency_check_bytes(plan, settings);
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model =
@@ -103,8 +102,8 @@ void add_problem(CLI::App* command, Arguments& a) {
       ->capture_default_str();
   command->add_option("--placements", a.placements.params,
                       "instead of the names: \"R,S(0)\" for each mesh dimension, for every tensor "
-                      "(a dimension that a tensor lacks is not cut); P: ranks hold partial "
-                      "gradients");
+                      "(a dimension that a tensor lacks is not cut), or as DTensor prints them; P: "
+                      "ranks hold partial gradients");
   command->add_option(
       "--grad-placements", a.placements.grads,
       "the same for the gradients, if their layout differs from that of the parameters");

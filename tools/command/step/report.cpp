@@ -71,24 +71,23 @@ bool looks_transposed(const StepTensor& t) {
 
 void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file,
                             std::vector<std::string> inactive) {
-  steps_.push_back(
-      {report, file, report.skipped ? muonrt_get_last_error() : "", {}, std::move(inactive), ""});
+  Step& step = steps_.emplace_back();
+  step.report = report;
+  step.file = file;
+  if (report.skipped) step.reason = muonrt_get_last_error();
+  step.inactive = std::move(inactive);
   for (const StepTensor& t : tensors_)
     if (t.steps() && t.index == report.large_update_param)
-      steps_.back().warning = large_update_text(
+      step.warning = large_update_text(
           report, t.entry->name, "lr",
           t.config->has_rates() ? t.config->lr_schedule->rates.front() : t.config->lr.value());
 }
 
-void StepReporter::add_clipped(const Optimizer& optimizer) {
+void StepReporter::add_clipped(const Optimizer& optimizer, std::vector<std::string> unused) {
   Step& step = steps_.back();
+  step.unused_logits = std::move(unused);
   if (step.report.skipped) return;
-  int64_t count = 0;
-  check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, optimizer.get()));
-  std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-  check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count,
-                                           optimizer.get()));
-  for (size_t i = 0; i < layers.size(); ++i) step.clipped.emplace_back(layers[i], heads[i]);
+  step.clipped = optimizer.clipped_heads();
 }
 
 void StepReporter::print_notes() const {
@@ -134,6 +133,15 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
                            steps_.size(), steps_[i].clipped.size());
       for (const auto& [layer, head] : steps_[i].clipped)
         lines += fmt::format(" {}.{}", layer, head);
+      lines += "\n";
+    }
+    row["unused_logits"] = steps_[i].unused_logits;
+    if (!steps_[i].unused_logits.empty()) {
+      lines += fmt::format(
+          "step {} of {}: {} logits have no effect, because no parameter of their "
+          "layer has qk_clip:",
+          i + 1, steps_.size(), steps_[i].unused_logits.size());
+      for (const std::string& name : steps_[i].unused_logits) lines += " " + shown(name);
       lines += "\n";
     }
     row["inactive"] = steps_[i].inactive;

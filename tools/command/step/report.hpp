@@ -23,7 +23,8 @@ class StepReporter {
                 std::vector<std::string> inactive);
   void set_state_notes(std::vector<std::string> notes) { state_notes_ = std::move(notes); }
   /// Adds the heads that QK-clip has scaled in the step that was added last.
-  void add_clipped(const Optimizer& optimizer);
+  /// @param unused  logits of layers without qk_clip.
+  void add_clipped(const Optimizer& optimizer, std::vector<std::string> unused);
   /// @param plan   the JSON of muonrt_optimizer_describe_plan(); "" if all parameters are frozen.
   /// @param files  the files with the parameters.
   void print(const std::string& plan, const std::vector<ShardWriter::Written>& files,
@@ -34,7 +35,7 @@ class StepReporter {
     muonrt_step_report_t report;
     std::string file, reason;                          // reason: why it was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
-    std::vector<std::string> inactive;
+    std::vector<std::string> inactive, unused_logits;
     std::string warning;  // about a large first step
   };
   void print_notes() const;

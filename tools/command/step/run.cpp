@@ -125,7 +125,9 @@ int run_step(Comm& comm, const StepArguments& a) {
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorModel>(path));
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.missing_grad == "sit-out", a.where);
-  const auto logits = read_logits(config, session.used(), a.logits, grads.size());
+  const auto layers = session.empty() ? std::vector<std::pair<int32_t, int32_t>>{}
+                                      : session.optimizer().qk_layers();
+  const std::vector<StepLogits> logits = read_logits(layers, a.logits, grads.size());
   check_state(a, session);
   std::vector<std::string> names;
   for (const StepTensor& t : tensors) {
@@ -135,10 +137,10 @@ int run_step(Comm& comm, const StepArguments& a) {
   StepReporter report(tensors, config, a, comm.size());
   if (!a.state_in.empty()) report.set_state_notes(load_state(session, a, params, root));
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
-    const muonrt_step_report_t done = session.step(*grads[i], logits[i]);
+    const muonrt_step_report_t done = session.step(*grads[i], logits[i].values);
     report.add_step(done, grads[i]->path(), session.inactive());
     if (done.has_health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
-    if (!logits[i].empty()) report.add_clipped(session.optimizer());
+    if (!layers.empty()) report.add_clipped(session.optimizer(), logits[i].unused);
   }
   const std::unique_ptr<ShardWriter> out = root ? make_writer(a, params) : nullptr;
   write_parameters(comm, session, params, tensors, out.get());

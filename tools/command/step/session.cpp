@@ -160,7 +160,7 @@ void StepSession::take_param(const TensorModel& params, Local& local) {
   p.parts = local.parts.empty() ? nullptr : local.parts.data();
   p.n_parts = std::ssize(local.parts);
   p.qk_clip = rules_[static_cast<size_t>(p.group)].qk_clip();
-  rules_[static_cast<size_t>(p.group)].set_owners(p);
+  rules_[static_cast<size_t>(p.group)].set_exchange(p);
 }
 
 void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
@@ -256,7 +256,9 @@ muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vect
   muonrt_step_args_init(&args);
   args.inactive_params = inactive_.data();
   args.n_inactive_params = std::ssize(inactive_);
-  args.lr = 1.0;  // each rule has its rate in lr_factor
+  const std::vector<double> rates(rules_.size(), 1.0);  // each rule has its rate in lr_factor
+  args.group_lrs = rates.data();
+  args.n_group_lrs = static_cast<int32_t>(rates.size());
   if (!logits.empty()) {
     const auto bytes = std::ssize(logits) * int64_t{sizeof(float)};
     if (!logits_) logits_ = reinterpret_cast<float*>(memory_.allocate(bytes));

@@ -28,8 +28,6 @@ class StepSession {
   /// @param logits  for QK-clip, as read_logits returns them.
   muonrt_step_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
-  /// Indices of the rules whose parameters the optimizer updates, ascending.
-  const std::vector<size_t>& used() const { return used_; }
   bool empty() const { return params_.empty(); }
   Optimizer& optimizer() { return *optimizer_; }
   /// Names of the parameters that were inactive in the last step, because they had no gradient.

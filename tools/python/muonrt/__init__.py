@@ -4,6 +4,7 @@ import atexit as _atexit
 
 from . import _core, _errors
 from ._core import (
+    AssignInfo,
     Checkpoint,
     CheckpointTensor,
     Comm,
@@ -17,15 +18,17 @@ from ._core import (
     StateShard,
     StepReport,
     ThreadGroup,
+    parse_qk_layer,
     route,
 )
 from ._errors import *  # noqa: F403
 from ._log import set_log_level
+from ._orthogonalize import orthogonalize, symmetric_product
 
 __all__ = [
-    "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param",
-    "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info", "route",
-    "set_log_level", "version",
+    "AssignInfo", "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer",
+    "Param", "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info",
+    "orthogonalize", "parse_qk_layer", "route", "set_log_level", "symmetric_product", "version",
 ]
 __all__ += _errors.__all__
 

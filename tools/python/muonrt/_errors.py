@@ -3,7 +3,8 @@
 __all__ = [
     "AbortedError", "CallbackError", "CommError", "CorruptError", "DeviceError", "Error",
     "InternalError", "InvalidArgumentError", "InvalidStateError", "IoError", "MismatchError",
-    "NotSupportedError", "OutOfMemoryError", "TimeoutError", "TornError", "UndecidedError",
+    "NonFiniteError", "NotSupportedError", "OutOfMemoryError", "TimeoutError", "TornError",
+    "UndecidedError",
 ]
 
 
@@ -11,6 +12,12 @@ class Error(RuntimeError):
     """Base class; `status` is the number of the status in muonrt/base.h."""
 
     status = 0
+
+
+class NonFiniteError(Error, FloatingPointError):
+    """An input of orthogonalize() is not finite; the message has its index. Nothing was written."""
+
+    status = 1
 
 
 class InvalidArgumentError(Error, ValueError):

@@ -18,17 +18,20 @@ def names() -> list[str]:
     return sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json"))
 
 
-def preset(name: str) -> dict[str, dict]:
-    """Returns the settings of each role. The role "muon" is missing if all parameters get AdamW."""
+def preset(name: str, clips: bool = False) -> dict[str, dict]:
+    """Returns the settings of each role. The role "muon" is missing if all parameters get AdamW.
+
+    :param clips: whether the caller has set QK-clip.
+    """
     if name not in names():
         raise muonrt.InvalidArgumentError(
             f"preset is '{name}'; use one of {', '.join(names())}")
     text = resources.files("muonrt").joinpath("presets", f"{name}.json").read_text()
     rules = json.loads(text)["rules"]
-    if any("qk_clip" in rule for rule in rules):
+    if any("qk_clip" in rule for rule in rules) and not clips:
         raise muonrt.NotSupportedError(
-            f"preset '{name}' uses QK-clip, which presets of muonrt.torch do not support; set "
-            "'qk_clip' with role=")
+            f"preset '{name}' uses QK-clip, which needs the sizes of the model; set "
+            "qk_clip=muonrt.QkClip(heads=..., head_dim=...)")
     if any("momentum_schedule" in rule for rule in rules):
         warnings.warn(f"preset '{name}' has a schedule of the momentum, which muonrt.torch does not "
                       "run; set 'momentum' of param_groups in each step", stacklevel=4)

@@ -14,7 +14,7 @@ import muonrt
 from muonrt._torch_models import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # Parts of names that wrappers of a module add: torch.compile, FSDP1, activation checkpointing.
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -76,6 +76,7 @@ class Options(TypedDict, total=False):
     replica_mode: str
     replica_check: str
     max_peers: int
+    omit_inactive: bool
     machine_flops: float
     machine_bytes: float
     machine_message_seconds: float
@@ -86,6 +87,11 @@ class Options(TypedDict, total=False):
     poison: bool
     graphs: bool
     symmetric: str
+    assign: "Callable[[muonrt.AssignInfo], int | Sequence[int]] | None"
+    gather: "Callable[[str, int, torch.Tensor, torch.Tensor | None], None] | None"
+    redistribute: "Callable[[str, int, torch.Tensor | None, torch.Tensor], None] | None"
+    async_parallelism: bool
+    prefetch_count: int
 
 
 def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,

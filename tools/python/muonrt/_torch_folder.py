@@ -12,13 +12,13 @@ from muonrt import _torch_ranks as ranks
 class Folders:
     """The part of muonrt.torch.Muon that saves and loads checkpoints in a folder."""
 
-    def save(self, folder: str | os.PathLike, *, with_params: bool = True, keep: int = 1,
+    def save(self, folder: str | os.PathLike, *, without_params: bool = False, keep: int = 1,
              overwrite: bool = False) -> None:
         """Saves a checkpoint that can be loaded on any mesh; see muonrt.Optimizer.save. Collective.
 
         It contains neither learning rates nor parameters that need no gradient.
         """
-        self._of_folder(self._core.save, folder, with_params=with_params, keep=keep,
+        self._of_folder(self._core.save, folder, without_params=without_params, keep=keep,
                         overwrite=overwrite)
 
     def load(self, folder: str | os.PathLike, *, manifest: str | None = None,
@@ -38,17 +38,17 @@ class Folders:
         self._state_tensors.gather()
         return notes
 
-    def save_reserve(self, *, with_params: bool = True) -> int:
+    def save_reserve(self, *, without_params: bool = False) -> int:
         """Reserves host memory so that `save_begin` can return before the file is written. Returns the
         number of bytes."""
-        taken = self._core.save_reserve(with_params=with_params)
-        self._reserved = with_params or bool(self._reserved)
+        taken = self._core.save_reserve(without_params=without_params)
+        self._reserved = without_params and self._reserved is not False
         return taken
 
-    def save_begin(self, folder: str | os.PathLike, *, with_params: bool = True,
+    def save_begin(self, folder: str | os.PathLike, *, without_params: bool = False,
                    keep: int = 1, overwrite: bool = False) -> None:
         """Starts a save, which a thread writes while steps continue. Collective."""
-        self._of_folder(self._core.save_begin, folder, with_params=with_params, keep=keep,
+        self._of_folder(self._core.save_begin, folder, without_params=without_params, keep=keep,
                         overwrite=overwrite)
         self._saving = True
 

@@ -14,8 +14,8 @@ from muonrt._torch_state import State
 MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
 
 # The attributes that belong to the core optimizer. They are restored if a group is rejected.
-OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", "_copies", "_versions",
-           "_sizes", "_samples", "_device", "_comm", "_made_with")
+OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", "_copies", "_sizes",
+           "_device", "_comm", "_made_with")
 
 
 def _matches_adamw(muon: dict) -> bool:
@@ -94,7 +94,7 @@ def add(optimizer, param_group: dict, enter) -> None:
     def move_state():
         optimizer._state_tensors.take_over(states, kept["_core"])
         if optimizer._reserved is not None:
-            optimizer._core.save_reserve(with_params=optimizer._reserved)
+            optimizer._core.save_reserve(without_params=optimizer._reserved)
 
     with torch.no_grad(), ranks.on_device(optimizer._device):
         try:

@@ -8,8 +8,6 @@ from muonrt import _torch_arguments, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._torch_state import raw_of
 
-SAMPLES = 16  # elements of a parameter that are compared with its master weights on a GPU
-
 
 def memory_of(tensor: torch.Tensor) -> tuple:
     """Identifies the memory of a tensor and its interpretation."""
@@ -118,26 +116,19 @@ class Registered(torch.optim.Optimizer):
         return copy.copy_(local)
 
     def _write_back(self) -> None:
-        """Copies the updated row-major copies to their parameters, and notes all versions."""
+        """Copies the updated row-major copies to their parameters."""
         for i, copy in self._copies.items():
             ranks.local_of(self._params[i]).copy_(copy)
-        self._versions = [raw_of(p)._version for p in self._params]
 
     def _follow_memory(self) -> None:
-        """Binds parameters that have moved in memory (`p.data = ...`) again. Parameters that were written
-        are bound again, too, because the next step then compares them with their master weights."""
+        """Binds parameters that have moved in memory (`p.data = ...`) again."""
         if any(p.device.type != self._device.type for p in self._params):
             _torch_groups.register_again(self, self._params)
         rejected = []
-        on_host = self._device.type == "cpu"
         for i, p in enumerate(self._params):
             raw = raw_of(p)
             memory = raw if raw.is_contiguous() else self._data(i)
-            master = self._state_tensors.master(i)
-            written = master is not None and (
-                raw._version != self._versions[i]
-                or on_host and not torch.equal(master.to(p.dtype), raw))
-            if written or memory_of(memory) != self._memory[i]:
+            if memory_of(memory) != self._memory[i]:
                 try:
                     self._bind(i, self._data(i))
                 except muonrt.InvalidArgumentError:  # the memory may still belong to another parameter
@@ -146,28 +137,7 @@ class Registered(torch.optim.Optimizer):
             self._bind(i, torch.empty_like(local))
         for i, local in rejected:
             self._bind(i, local)
-        if not on_host:
-            self._check_samples()
-
-    def _check_samples(self) -> None:
-        """Compares a few elements of each bf16 parameter with their master weights. `p.data.copy_()`
-        changes no version, and on a GPU comparing all elements would take too long."""
-        if self._samples is None:
-            chosen = [i for i, p in enumerate(self._params)
-                      if self._state_tensors.master(i) is not None and p.numel()]
-            pairs = [(self._data(i).flatten(), self._state_tensors.master(i).flatten()) for i in chosen]
-            strided = [[t[::max(1, len(t) // SAMPLES)] for t in pair] for pair in pairs]
-            owners = [i for i, (p, _) in zip(chosen, strided) for _ in p]
-            self._samples = [p for p, _ in strided], [m for _, m in strided], owners
-        weights, masters, owners = self._samples
-        if not owners:
-            return
-        differ = torch.cat(weights) != torch.cat(masters).to(torch.bfloat16)
-        if differ.any():
-            for i in {owners[k] for k in differ.nonzero().flatten().tolist()}:
-                self._bind(i, self._data(i))
 
     def _bind(self, i: int, local: torch.Tensor) -> None:
         self._core.set_data(i, local)
         self._memory[i] = memory_of(local)
-        self._samples = None

@@ -13,7 +13,8 @@ from muonrt._torch_models import ModelRoles, of_name, unwrapped
 
 # Settings of muonrt.Param that a group may have, and those that a role may have.
 DIMS = ("transposed", "batch_dims", "row_dims")
-PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape")
+PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape",
+                  "owner", "priority")
 
 # The settings of a param_group that may change between steps. All others are fixed.
 CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),

@@ -168,10 +168,6 @@ class State:
         core.update_counts = counts
         self.read_steps()
 
-    def master(self, i: int) -> torch.Tensor | None:
-        """Returns this rank's master weights of a bf16 parameter; None for float32."""
-        return self._memory[i].get("master")
-
     def read_steps(self) -> None:
         """Copies the step number and the update counts to `state`."""
         core = self._optimizer._core

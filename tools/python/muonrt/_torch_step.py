@@ -1,6 +1,7 @@
 """The step of muonrt.torch.Muon: reads parameters, settings and gradients, and runs the core's step."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ class Steps(Registered):
         return sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
 
     def step(self, closure: Callable[[], Any] | None = None, *,
-             qk_logits: torch.Tensor | None = None):
+             qk_logits: torch.Tensor | dict[int, torch.Tensor] | None = None):
         """Runs one step, which updates every parameter or none. Collective.
 
         `last_report` is the report of the step. A parameter that has no gradient on any rank does not
@@ -29,7 +30,8 @@ class Steps(Registered):
 
         :param closure: a function that computes the gradients and returns the loss.
         :param qk_logits: float32, for "qk_clip" of a role: the largest logit of each query head on
-            this rank, as for muonrt.Optimizer.step.
+            this rank, as for muonrt.Optimizer.step, or a dict with one tensor for each layer. Layers of
+            the dict without "qk_clip" cause a warning.
         :return: the loss of the closure, or None.
         """
         loss = None
@@ -45,8 +47,7 @@ class Steps(Registered):
                 rates = [float(group["lr"]) for group in self.param_groups]
                 given = self._scaler() | {"stream": ranks.stream_of(self._device)}
                 if qk_logits is not None:
-                    given["qk_logits"] = torch.as_tensor(
-                        qk_logits, dtype=torch.float32, device=self._device).contiguous()
+                    given["qk_logits"] = self._logits(qk_logits)
             except Exception:
                 self._vote_to_reject()
                 raise
@@ -60,6 +61,26 @@ class Steps(Registered):
                 self._write_back()
                 self._state_tensors.read_steps()
         return loss
+
+    def _logits(self, given: torch.Tensor | dict[int, torch.Tensor]) -> torch.Tensor | None:
+        def tensor(values) -> torch.Tensor:
+            return torch.as_tensor(values, dtype=torch.float32, device=self._device)
+        if not isinstance(given, dict):
+            return tensor(given).contiguous()
+        layers = self._core.qk_layers()
+        for layer, heads in layers:
+            found = tensor(given[layer]).numel() if layer in given else None
+            if found != heads:
+                raise muonrt.InvalidArgumentError(
+                    f"qk_logits: layer {layer} has {found} values, but {heads} query heads; pass one "
+                    "value for each head of every layer with qk_clip, -inf for heads of other ranks")
+        unused = sorted(set(given) - {layer for layer, _ in layers})
+        if unused:
+            warnings.warn(f"qk_logits: the logits of layers {unused} have no effect, because no "
+                          "parameter of these layers has qk_clip", stacklevel=3)
+        if not layers:
+            return None
+        return torch.cat([tensor(given[layer]).reshape(-1) for layer, _ in layers])
 
     def _gradient_of(self, name: str, p: torch.Tensor) -> torch.Tensor | None:
         if p.grad is not None and p.grad.layout != torch.strided:
@@ -127,6 +148,6 @@ class Steps(Registered):
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             try:
-                self._core.step(1.0, stream=ranks.stream_of(self._device))
+                self._core.step([1.0] * len(self.param_groups), stream=ranks.stream_of(self._device))
             except muonrt.Error:
                 pass

@@ -11,20 +11,21 @@ import torch
 import torch.distributed as dist
 
 import muonrt
-from muonrt import _presets, _torch_arguments, _torch_groups
+from muonrt import _presets, _torch_arguments, _torch_functions, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
 from muonrt._torch_folder import Folders
+from muonrt._torch_functions import mesh_from_groups  # noqa: F401
 from muonrt._torch_params import memory_of
 from muonrt._torch_roles import CHANGING, DEFAULTS, Role, describe, of_module, warn_of_conv1d
-from muonrt._torch_state import State, raw_of
+from muonrt._torch_state import State
 from muonrt._torch_step import Steps
 
 if TYPE_CHECKING:
     from typing import Unpack
 
 ARGUMENTS = ("params", "lr", "adamw_lr", "weight_decay", "adamw_weight_decay", "momentum", "nesterov",
-             "betas", "eps", "preset", "role", "muon", "adamw", "process_group", "interface", "comm",
+             "betas", "eps", "preset", "role", "qk_clip", "muon", "adamw", "process_group", "interface", "comm",
              *_torch_arguments.Options.__annotations__)
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
@@ -61,6 +62,9 @@ class Muon(Folders, Steps):
         "transposed", "parts" or "qk_clip", which replace those of the group. "layout" and "shape" are
         for plain tensors that are shards. None: embeddings, output heads, norms and vectors get AdamW,
         by the modules of the model if it is passed, otherwise by name; see describe().
+    :param qk_clip: a muonrt.QkClip without kind and layer, which clips the query and key projections
+        that are named as in most models, such as "layers.3.self_attn.q_proj.weight"; see
+        muonrt_qk_layer_parse(). "qk_clip" of a role replaces it, and None there omits it.
     :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
         "keller_jordan"}. They are fixed.
     :param adamw: further settings of muonrt.Group for AdamW. They are fixed.
@@ -71,7 +75,9 @@ class Muon(Folders, Steps):
     :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors it
         is one of Comm.nccl or Comm.staged.
     :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
-        torch.get_num_threads() by default.
+        torch.get_num_threads() by default. assign(info), gather(name, owner, local, full) and
+        redistribute(name, owner, full, local) get tensors in the transport dtype; ranks are those of
+        the process group, and on CUDA the current stream is muonrt's.
 
     Before a step the optimizer binds the parameters that ``param_groups`` and the model then have, and
     copies what a trainer has written into ``state``. It cannot be copied or pickled.
@@ -92,7 +98,7 @@ class Muon(Folders, Steps):
                  adamw_weight_decay: float | None = None, momentum: float | None = None,
                  nesterov: bool | None = None, betas: tuple[float, float] | None = None,
                  eps: float | None = None, preset: str | None = None,
-                 role: Role | None = None, muon: dict[str, Any] | None = None,
+                 role: Role | None = None, qk_clip: muonrt.QkClip | None = None, muon: dict[str, Any] | None = None,
                  adamw: dict[str, Any] | None = None, process_group=None,
                  interface: str | None = None, comm: muonrt.Comm | None = None,
                  **options: "Unpack[_torch_arguments.Options]"):
@@ -104,10 +110,11 @@ class Muon(Folders, Steps):
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
         self._saving = False
-        self._reserved: bool | None = None  # with_params of save_reserve(); None: not called
+        self._reserved: bool | None = None  # without_params of save_reserve(); None: not called
         self._names: list[str] = []
         self._param_settings: list[dict[str, Any]] = []
-        found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
+        self._qk_clip = qk_clip
+        found = _presets.preset(preset, qk_clip is not None) if preset else {"muon": {}, "adamw": {}}
         if "muon" not in found:
             found, role = found | {"muon": {}}, lambda name, p: "adamw"
         fixed = {"muon": muon or {}, "adamw": adamw or {}}
@@ -209,16 +216,15 @@ class Muon(Folders, Steps):
                     e[i] and ranks.TensorPlacement(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                     for e in everywhere]
                 layout = ranks.layout_of(name, p, placements, self._comm.rank)
-                settings = {"shape": tuple(p.shape), "layout": layout} | self._param_settings[i]
+                settings = {"shape": tuple(p.shape), "layout": layout, "qk_clip": self._qk_clip} \
+                    | self._param_settings[i]
                 params.append(muonrt.Param(name, self._data(i), group=of_group[i], **settings))
 
         ranks.run_collectively(self._comm, describe)
         ranks.settle(self._device)  # the creation copies parameters to master weights
-        self._core = muonrt.Optimizer(params, groups, self._comm, **options)
-        self._samples = None
+        self._core = muonrt.Optimizer(params, groups, self._comm, **_torch_functions.wrapped(options))
         self._sizes = [len(g["params"]) for g in self.param_groups]
         self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]
-        self._versions = [raw_of(p)._version for p in self._params]
         self._find_places()
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "optimizer.hpp"
 
 namespace binding {
@@ -31,6 +33,32 @@ void bind_state_shard(nb::module_& module) {
           "returns it");
 }
 
+/// Shows the garbage collector the caller's functions, which may refer to the optimizer.
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const CallerFunctions* f = nb::inst_ptr<Optimizer>(self)->functions();
+  if (f == nullptr) return 0;
+  Py_VISIT(f->assign.ptr());
+  Py_VISIT(f->gather.ptr());
+  Py_VISIT(f->redistribute.ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  CallerFunctions* f = nb::inst_ready(self) ? nb::inst_ptr<Optimizer>(self)->functions() : nullptr;
+  if (f == nullptr) return 0;
+  // Destroying a function may run code that reads the optimizer.
+  const nb::object kept[] = {std::exchange(f->assign, nb::none()),
+                             std::exchange(f->gather, nb::none()),
+                             std::exchange(f->redistribute, nb::none())};
+  return 0;
+}
+
+PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                        {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                        {0, nullptr}};
+
 }  // namespace
 
 void bind_optimizer(nb::module_& module) {
@@ -43,7 +71,7 @@ void bind_optimizer(nb::module_& module) {
   bind_report(module);
   bind_state_shard(module);
   nb::class_<Optimizer> optimizer(
-      module, "Optimizer", nb::is_weak_referenceable(),
+      module, "Optimizer", nb::is_weak_referenceable(), nb::type_slots(kSlots),
       "Muon and AdamW over sharded parameters; one step updates all of them.\n\n"
       "One thread at a time can use an optimizer. A second one gets InvalidStateError.");
   optimizer
@@ -57,6 +85,13 @@ void bind_optimizer(nb::module_& module) {
            "Settings have the names of muonrt_optimizer_options_t, muonrt_tuning_options_t and\n"
            "muonrt_debug_options_t, and choices are words: threads=1, timeout_ms, clip_norm,\n"
            "transport_dtype=\"bfloat16\", iteration_dtype=\"float32\", health_every, trace, ...\n"
+           "assign(info), gather(name, owner, local, full, stream) and redistribute(name, owner,\n"
+           "full, local, stream) are your functions of include/muonrt/distributed.h, with the\n"
+           "overlap async_parallelism=True and prefetch_count=1. assign returns a rank, or a list\n"
+           "with one for each matrix of a stack. Arrays are views like those of state(), in the\n"
+           "transport dtype, and have values only during the call; full is None on ranks other\n"
+           "than the owner. An exception ends the call with CallbackError on every rank, and is\n"
+           "its __cause__ on the rank that raised it.\n\n"
            "If device (\"host\" or \"cuda\") and device_index are not given, they are those of\n"
            "the arrays.\n\n"
            "On CUDA, ``comm`` is one of Comm.nccl or Comm.staged, and the parameters have been\n"
@@ -130,6 +165,10 @@ void bind_optimizer(nb::module_& module) {
            nb::sig("def clipped_heads(self) -> list[tuple[int, int]]"),
            "Returns the heads that QK-clip has clipped in the last committed step, as pairs of\n"
            "layer and head")
+      .def("qk_layers", &Optimizer::qk_layers,
+           nb::sig("def qk_layers(self) -> list[tuple[int, int]]"),
+           "Returns the layers of ``qk_logits`` of a step in their order, as pairs of layer and\n"
+           "number of query heads")
       .def("find_param", &Optimizer::find_param, nb::arg("name"),
            nb::sig("def find_param(self, name: str | int) -> int"),
            "Returns the index of a parameter")

@@ -220,6 +220,16 @@ struct Place {
   std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
 };
 
+/// A framework's array of any shape, strides and dtype, which this object keeps alive.
+struct Exported {
+  nb::ndarray<nb::ro> array;
+  std::string dtype;  // "bfloat16" if the array holds its bits as uint16
+};
+
+/// Imports an array through DLPack or the buffer protocol; arguments as of take_array().
+Exported export_array(const std::string& what, nb::handle object, const std::string& dtype,
+                      bool writable);
+
 /// A framework's array, which this object keeps alive: row-major, contiguous, f32 or bf16.
 struct Array {
   nb::ndarray<nb::ro> held;
@@ -295,11 +305,14 @@ struct Group {
 
 /// The three option structs of muonrt_optimizer_create(). In Python all their fields are keyword
 /// arguments on one level. No field that a keyword sets is in two of the structs.
+/// The fields of muonrt_distributed_config_t are keywords, too.
 struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {
   Options()
       : muonrt_optimizer_options_t(muonrt::options()),
         muonrt_tuning_options_t(muonrt::tuning_options()),
-        muonrt_debug_options_t(muonrt::debug_options()) {}
+        muonrt_debug_options_t(muonrt::debug_options()) {
+    muonrt_distributed_config_init(&caller);
+  }
   Options(const Options&) = delete;
   Options& operator=(const Options&) = delete;
   /// Returns the C struct, which points to the other two.
@@ -308,6 +321,10 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
     debug = this;
     return this;
   }
+
+  nb::object assign = nb::none(), gather = nb::none(), redistribute = nb::none();
+  muonrt_distributed_config_t caller;
+  bool has_distributed = false;  // whether a keyword has set one of these
 };
 
 /// Returns the device that `settings` name, or else the device of the arrays, and sets it in the
@@ -337,6 +354,8 @@ int32_t master_of(const std::string& word);
 int32_t state_of(const std::string& word);
 int32_t dtype_of(const std::string& word);
 int32_t qk_clip_of(const std::string& word);
+/// Returns the word of a kind of QK-clip.
+std::string qk_clip_word(int32_t kind);
 /// Returns MUONRT_NORMUON_OFF for "", which means the axis of the group.
 int32_t normuon_of(const std::string& word);
 /// Returns the word of a kind of state.
@@ -347,12 +366,18 @@ void bind_log(nb::module_& module);
 /// Adds the calls of a communicator to the class.
 void bind_comm_calls(nb::class_<Comm>& comm);
 void bind_layout(nb::module_& module);
+void bind_mesh(nb::module_& module);
 void bind_param(nb::module_& module);
 void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);
+void bind_orthogonalize(nb::module_& module);
 void bind_checkpoint_reader(nb::module_& module);
+void bind_distributed(nb::module_& module);
+/// Sets Python's current error to an exception of the class of muonrt._errors that belongs to the
+/// status.
+void set_python_error(const muonrt::Error& error);
 /// Closes all optimizers and communicators, so that their peers receive the last messages of this
 /// rank before its process ends. Those that other threads still use, such as daemon threads, are
 /// aborted first, and remain open if their calls do not end within 5 seconds.

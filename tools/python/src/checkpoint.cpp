@@ -24,18 +24,18 @@ namespace {
 
 using Path = std::filesystem::path;
 
-muonrt_save_options_t save_options(bool with_params, int64_t keep, bool overwrite) {
+muonrt_save_options_t save_options(bool without_params, int64_t keep, bool overwrite) {
   auto options = muonrt::detail::filled(muonrt_save_options_init_sized);
-  options.without_params = with_params ? 0 : 1;
+  options.without_params = without_params ? 1 : 0;
   options.keep = keep;
   options.overwrite = overwrite ? 1 : 0;
   return options;
 }
 
 template <class Call>
-void save(Optimizer& optimizer, Call call, const Path& folder, bool with_params, int64_t keep,
+void save(Optimizer& optimizer, Call call, const Path& folder, bool without_params, int64_t keep,
           bool overwrite) {
-  const muonrt_save_options_t options = save_options(with_params, keep, overwrite);
+  const muonrt_save_options_t options = save_options(without_params, keep, overwrite);
   optimizer.run([&](muonrt_optimizer_t* c) { return call(c, folder.c_str(), &options); });
 }
 
@@ -57,19 +57,20 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
   optimizer
       .def(
           "save",
-          [](Optimizer& o, const Path& folder, bool with_params, int64_t keep, bool overwrite) {
-            save(o, muonrt_optimizer_save, folder, with_params, keep, overwrite);
+          [](Optimizer& o, const Path& folder, bool without_params, int64_t keep, bool overwrite) {
+            save(o, muonrt_optimizer_save, folder, without_params, keep, overwrite);
           },
-          nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = true, nb::arg("keep") = 1,
+          nb::arg("folder"), nb::kw_only(), nb::arg("without_params") = false, nb::arg("keep") = 1,
           nb::arg("overwrite") = false,
-          nb::sig("def save(self, folder: str | bytes | os.PathLike, *, with_params: bool = True, "
-                  "keep: int = 1, overwrite: bool = False) -> None"),
+          nb::sig(
+              "def save(self, folder: str | bytes | os.PathLike, *, without_params: bool = False, "
+              "keep: int = 1, overwrite: bool = False) -> None"),
           "Saves a checkpoint: the parameters, all state, the step number, update counts, and the\n"
           "keys of stochastic rounding. Collective; call it between steps.\n\n"
           "Each rank writes a file into ``folder``, which all ranks share. Then rank 0 makes the\n"
           "checkpoint the newest. Until then the folder holds the previous checkpoint. Learning\n"
           "rates and other settings are not saved.\n\n"
-          ":param with_params: False: save only a hash of each parameter, which load() compares.\n"
+          ":param without_params: save only a hash of each parameter, which load() compares.\n"
           "    A parameter with f32 masters is saved as these, and adds no bytes;\n"
           "    ``counters()[\"saved_param_bytes\"]`` is what the parameters of this rank add.\n"
           ":param keep: number of checkpoints to keep in the folder, including this one.\n"
@@ -102,22 +103,23 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
            "lists the differences if the checkpoint belongs to another model, IoError, ...")
       .def(
           "save_reserve",
-          [](Optimizer& o, bool with_params) {
-            return o.save_reserve(save_options(with_params, 1, false));
+          [](Optimizer& o, bool without_params) {
+            return o.save_reserve(save_options(without_params, 1, false));
           },
-          nb::kw_only(), nb::arg("with_params") = true,
-          nb::sig("def save_reserve(self, *, with_params: bool = True) -> int"),
+          nb::kw_only(), nb::arg("without_params") = false,
+          nb::sig("def save_reserve(self, *, without_params: bool = False) -> int"),
           "Reserves host memory so that save_begin() can return before the file is written.\n"
           "Returns the number of bytes that this rank writes. Not collective.")
       .def(
           "save_begin",
-          [](Optimizer& o, const Path& folder, bool with_params, int64_t keep, bool overwrite) {
-            save(o, muonrt_optimizer_save_begin, folder, with_params, keep, overwrite);
+          [](Optimizer& o, const Path& folder, bool without_params, int64_t keep, bool overwrite) {
+            save(o, muonrt_optimizer_save_begin, folder, without_params, keep, overwrite);
           },
-          nb::arg("folder"), nb::kw_only(), nb::arg("with_params") = true, nb::arg("keep") = 1,
+          nb::arg("folder"), nb::kw_only(), nb::arg("without_params") = false, nb::arg("keep") = 1,
           nb::arg("overwrite") = false,
-          nb::sig("def save_begin(self, folder: str | bytes | os.PathLike, *, with_params: bool = "
-                  "True, keep: int = 1, overwrite: bool = False) -> None"),
+          nb::sig(
+              "def save_begin(self, folder: str | bytes | os.PathLike, *, without_params: bool = "
+              "False, keep: int = 1, overwrite: bool = False) -> None"),
           "Starts a save in the background: copies the state into the memory of save_reserve()\n"
           "and returns. A thread writes the file while steps continue. Without enough reserved\n"
           "memory the call writes the file itself. Collective.")

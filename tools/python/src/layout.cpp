@@ -11,27 +11,6 @@ int64_t size_of(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-int32_t Mesh::dimension(nb::handle name_or_index) const {
-  if (nb::isinstance<nb::int_>(name_or_index)) {
-    const auto index = nb::cast<int32_t>(name_or_index);
-    if (index >= 0 && index < static_cast<int32_t>(shape.size())) return index;
-  } else if (nb::isinstance<nb::str>(name_or_index)) {
-    const auto name = nb::cast<std::string>(name_or_index);
-    for (size_t i = 0; i < names.size(); ++i)
-      if (names[i] == name) return static_cast<int32_t>(i);
-  }
-  refuse(kInvalidArg,
-         cat("mesh ", shape_text(shape), " has no dimension ", nb::repr(name_or_index).c_str()));
-}
-
-std::vector<int32_t> Mesh::dimensions(nb::handle names_or_indices) const {
-  if (nb::isinstance<nb::int_>(names_or_indices) || nb::isinstance<nb::str>(names_or_indices))
-    return {dimension(names_or_indices)};
-  std::vector<int32_t> out;
-  for (nb::handle item : names_or_indices) out.push_back(dimension(item));
-  return out;
-}
-
 LayoutView::LayoutView(const Layout& layout) {
   muonrt_mesh_init(&mesh_);
   for (const std::string& name : layout.mesh.names) names_.push_back(name.c_str());
@@ -192,41 +171,33 @@ Layout make(Mesh mesh, nb::object placements, const std::string& reading, nb::ob
   return out;
 }
 
-Mesh make_mesh(std::vector<int64_t> shape, std::vector<std::string> names,
-               std::vector<int32_t> ranks) {
-  const int64_t size = size_of(shape);
-  if (!names.empty() && names.size() != shape.size())
-    refuse(kInvalidArg, cat("there are ", names.size(), " names for mesh ", shape_text(shape),
-                            "; pass one for each mesh dimension"));
-  if (!ranks.empty() && static_cast<int64_t>(ranks.size()) != size)
-    refuse(kInvalidArg, cat("there are ", ranks.size(), " ranks for mesh ", shape_text(shape),
-                            "; pass ", size, " ranks"));
-  return {std::move(shape), std::move(names), std::move(ranks)};
+Layout from_names(const Mesh& mesh, int32_t tp_dim, bool expert, const std::string& reading,
+                  nb::object flat_dims) {
+  std::vector<muonrt_placement_t> placements(mesh.shape.size());
+  Layout out = make(mesh, nb::none(), reading, flat_dims, {}, {}, {}, {}, 0, nb::none());
+  const LayoutView view(out);
+  check(muonrt_placements_from_names(placements.data(), view.get()->mesh,
+                                     out.world_or_mesh(std::nullopt), tp_dim, expert));
+  out.placements = std::move(placements);
+  return out;
+}
+
+/// Returns the placements in the short form that the constructor reads.
+std::vector<std::string> placements_of(const Layout& layout) {
+  std::vector<std::string> out;
+  for (const muonrt_placement_t& p : layout.placements)
+    out.push_back(p.kind == MUONRT_PLACEMENT_SHARD ? cat("S(", p.dim, ")")
+                  : p.kind == MUONRT_PLACEMENT_STRIDED_SHARD
+                      ? cat("SS(", p.dim, ",", p.split_factor, ")")
+                  : p.kind == MUONRT_PLACEMENT_PARTIAL ? "P"
+                                                       : "R");
+  return out;
 }
 
 }  // namespace
 
 void bind_layout(nb::module_& module) {
-  nb::class_<Mesh>(module, "Mesh", "An array of ranks, row-major")
-      .def(
-          "__init__",
-          [](Mesh* self, std::vector<int64_t> shape, std::vector<std::string> names,
-             std::vector<int32_t> ranks) {
-            new (self) Mesh(make_mesh(std::move(shape), std::move(names), std::move(ranks)));
-          },
-          nb::arg("shape"), nb::arg("names") = std::vector<std::string>{},
-          nb::arg("ranks") = std::vector<int32_t>{},
-          nb::sig("def __init__(self, shape: collections.abc.Sequence[int], "
-                  "names: collections.abc.Sequence[str] = [], "
-                  "ranks: collections.abc.Sequence[int] = []) -> None"),
-          ":param shape: the sizes of the mesh.\n"
-          ":param names: a name for each dimension. Default: \"d0\", \"d1\" and so on.\n"
-          ":param ranks: one rank for each position, row-major. Default: 0, 1, 2 and so on.")
-      .def_ro("shape", &Mesh::shape)
-      .def_ro("names", &Mesh::names)
-      .def_ro("ranks", &Mesh::ranks)
-      .def("__repr__", [](const Mesh& mesh) { return cat("Mesh(", shape_text(mesh.shape), ")"); });
-
+  bind_mesh(module);
   nb::class_<Layout>(
       module, "Layout",
       "How a tensor is distributed over a mesh; see muonrt_layout_t. By default it is\n"
@@ -270,7 +241,22 @@ void bind_layout(nb::module_& module) {
           ":param dim: the tensor dimension of row_bounds.\n"
           ":param over: the mesh dimensions of the last step. Default: all that neither shard nor\n"
           "    are partial.")
+      .def_static(
+          "from_names", &from_names, nb::arg("mesh"), nb::arg("tp_dim") = -1, nb::kw_only(),
+          nb::arg("expert") = false, nb::arg("reading") = "ordered",
+          nb::arg("flat_dims").none() = nb::none(),
+          nb::sig("def from_names(mesh: Mesh, tp_dim: int = -1, *, expert: bool = False, "
+                  "reading: str = 'ordered', flat_dims: "
+                  "str | int | collections.abc.Sequence[str | int] | None = None) "
+                  "-> Layout"),
+          "Returns the layout that the names of the mesh dimensions mean, such as \"fsdp\",\n"
+          "\"tp\", \"ep\" and \"dp\"; see muonrt_placements_from_names().\n\n"
+          ":param tp_dim: the tensor dimension that \"tp\" shards. -1: it replicates.\n"
+          ":param expert: True if the tensor is a stack of experts, which \"ep\" shards.\n"
+          ":param reading: as in the constructor; \"ordered\" describes buffers of FSDP2.")
       .def_ro("mesh", &Layout::mesh)
+      .def_prop_ro("placements", &placements_of,
+                   "The placements in their short form: \"S(0)\", \"SS(0,2)\", \"R\" or \"P\"")
       .def("local_shape", &Layout::local_shape, nb::arg("shape"), nb::arg("rank"),
            nb::arg("world") = nb::none(),
            nb::sig("def local_shape(self, shape: collections.abc.Sequence[int], rank: int, "

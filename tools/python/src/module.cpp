@@ -8,6 +8,18 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return out + (shape.size() == 1 ? ",)" : ")");
 }
 
+void set_python_error(const muonrt::Error& error) {
+  // The class already states the status.
+  std::string text = error.what();
+  const std::string name = cat(muonrt_status_get_name(error.status()), ": ");
+  if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
+  nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
+  // The library may have cut the text inside a UTF-8 character.
+  const nb::object decoded = nb::bytes(text.data(), text.size()).attr("decode")("utf-8", "replace");
+  const nb::object raised = make(error.status(), decoded);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+}
+
 namespace {
 
 /// Raises the exception class of muonrt._errors that belongs to the status.
@@ -15,18 +27,7 @@ void raise(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const muonrt::Error& error) {
-    // The class already states the status.
-    std::string text = error.what();
-    const std::string name = cat(muonrt_status_get_name(error.status()), ": ");
-    if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
-    or_sleep([&] {
-      nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
-      // The library may have cut the text inside a UTF-8 character.
-      const nb::object decoded =
-          nb::bytes(text.data(), text.size()).attr("decode")("utf-8", "replace");
-      nb::object raised = make(error.status(), decoded);
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
-    });
+    or_sleep([&] { set_python_error(error); });
   }
 }
 
@@ -86,6 +87,20 @@ NB_MODULE(_core, module) {
       [](const std::string& name, int32_t ndim) { return route(name, ndim, {}); },
       nb::sig("def _route_and_reason(name: str, ndim: int) -> tuple[str, str, str]"),
       "Returns also why, as muonrt_routing_explain() does");
+  module.def(
+      "parse_qk_layer",
+      [](const std::string& name) -> std::pair<std::optional<std::string>, int64_t> {
+        enum muonrt_qk_kind kind {};
+        int64_t layer = -1;
+        check(muonrt_qk_layer_parse(&kind, &layer, name.c_str()));
+        if (kind == MUONRT_QK_NONE) return {std::nullopt, layer};
+        return {qk_clip_word(kind), layer};
+      },
+      nb::arg("name"), nb::sig("def parse_qk_layer(name: str) -> tuple[str | None, int]"),
+      "Returns the kind of a QkClip (\"q\", \"k\", \"mla_q\" or \"mla_kv\") and the layer that "
+      "the\n"
+      "name of an attention projection shows; (None, -1) for other names. See\n"
+      "muonrt_qk_layer_parse().");
   module.def("_close_all", &close_everything);
   bind_log(module);
   bind_comm(module);
@@ -93,6 +108,8 @@ NB_MODULE(_core, module) {
   bind_settings(module);
   bind_parts(module);
   bind_param(module);
+  bind_distributed(module);
   bind_optimizer(module);
+  bind_orthogonalize(module);
   bind_checkpoint_reader(module);
 }

@@ -80,6 +80,8 @@ void Optimizer::prepare(Creation& creation, const std::vector<Param*>& params,
                                                      : MUONRT_DTYPE_F32);
     owners_hold_moments_.push_back(has_partial_gradients(param));
   }
+  held.functions = caller_functions(creation.options, params, place_);
+  if (held.functions) held.functions->held = creation.held;
   for (const Group* group : groups) {
     groups_.push_back(*group);
     creation.groups.push_back(group->settings);
@@ -107,11 +109,13 @@ Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*
   Held& held = *creation.held;
   held.comm = over;
   const muonrt_optimizer_options_t* options = creation.options.get();
-  collective(over.get(), [&] {
-    return muonrt_optimizer_create(&held.handle, over.get(), options, creation.groups.data(),
-                                   static_cast<int32_t>(creation.groups.size()),
-                                   creation.params.data(),
-                                   static_cast<int64_t>(creation.params.size()));
+  with_cause(held.functions.get(), [&] {
+    collective(over.get(), [&] {
+      return muonrt_optimizer_create(&held.handle, over.get(), options, creation.groups.data(),
+                                     static_cast<int32_t>(creation.groups.size()),
+                                     creation.params.data(),
+                                     static_cast<int64_t>(creation.params.size()));
+    });
   });
   held_ = std::move(creation.held);
   alive<Optimizer>().insert(this);
@@ -244,11 +248,20 @@ void Optimizer::set_steps(int64_t steps) {
 }
 
 std::vector<std::pair<int32_t, int32_t>> Optimizer::clipped_heads() {
+  return heads_of(muonrt_optimizer_get_clipped_heads);
+}
+
+std::vector<std::pair<int32_t, int32_t>> Optimizer::qk_layers() {
+  return heads_of(muonrt_optimizer_get_qk_layers);
+}
+
+std::vector<std::pair<int32_t, int32_t>> Optimizer::heads_of(
+    decltype(&muonrt_optimizer_get_clipped_heads) get_heads) {
   Busy busy(busy_, "the optimizer");
   int64_t count = 0;
-  check(muonrt_optimizer_get_clipped_heads(nullptr, nullptr, 0, &count, get()));
+  check(get_heads(nullptr, nullptr, 0, &count, get()));
   std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
-  check(muonrt_optimizer_get_clipped_heads(layers.data(), heads.data(), count, &count, get()));
+  check(get_heads(layers.data(), heads.data(), count, &count, get()));
   std::vector<std::pair<int32_t, int32_t>> out;
   for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
   return out;
@@ -306,7 +319,10 @@ StepReport Optimizer::step(const std::variant<double, std::vector<double>>& lr,
     throw;
   }
   StepReport report{muonrt::detail::filled(muonrt_step_report_init_sized)};
-  collective(held->comm.get(), [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
+  with_cause(held->functions.get(), [&] {
+    collective(held->comm.get(),
+               [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
+  });
   held->scalars.clear();
   warn_of_large_update(report.c, names, held->comm.get());
   return report;

@@ -7,12 +7,64 @@
 
 namespace binding {
 
+/// What `assign` receives; see muonrt_assign_info_t.
+struct AssignInfo {
+  std::string name;
+  int64_t index = 0;
+  std::vector<int64_t> shape;
+  std::vector<int32_t> holders;
+  int32_t world = 0;
+  std::vector<std::vector<int32_t>> matrix_holders;
+};
+
+struct Held;
+
+/// The caller's functions of muonrt/distributed.h, and what their arrays are made from.
+struct CallerFunctions {
+  struct Tensor {
+    std::string name;
+    std::vector<size_t> local, full;  // shapes
+    int32_t batch_dims = 0;           // leading dimensions of `full` that form a stack
+    std::vector<int32_t> owners;      // one, or one for each matrix
+  };
+  nb::object assign, gather, redistribute;  // functions, or None
+  muonrt_dtype_t transport_dtype = MUONRT_DTYPE_BF16;
+  Place place;
+  std::vector<Tensor> tensors;
+  std::weak_ptr<Held> held;                // has the memory that arrays are over
+  std::optional<nb::python_error> raised;  // the first exception of this call; needs the GIL
+};
+
+/// Returns the functions that the options have, and sets them in the C options; null if no keyword
+/// of muonrt_distributed_config_t was passed. `options` must not move afterwards.
+std::unique_ptr<CallerFunctions> caller_functions(Options& options,
+                                                  const std::vector<Param*>& params,
+                                                  const Place& place);
+
+/// Throws the Python exception of `error`, whose cause is the exception that a function has raised.
+[[noreturn]] void raise_with_cause(const muonrt::Error& error, CallerFunctions& functions);
+
+/// Runs a collective call. If it fails after one of the caller's functions has raised, the error
+/// has that exception as its cause.
+template <class Call>
+void with_cause(CallerFunctions* functions, const Call& call) {
+  if (functions == nullptr) return call();
+  functions->raised.reset();
+  try {
+    call();
+  } catch (const muonrt::Error& error) {
+    if (!functions->raised) throw;
+    raise_with_cause(error, *functions);
+  }
+}
+
 /// Everything that lives as long as the C optimizer. Arrays over its state share this object.
 struct Held {
   std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
   std::vector<Array> data, masters;     // borrowed by the C optimizer
   std::vector<std::optional<Array>> grads;
   std::vector<Array> scalars;  // of a step that is running or has failed
+  std::unique_ptr<CallerFunctions> functions;
   muonrt_optimizer_t* handle = nullptr;
 
   Held() = default;
@@ -55,6 +107,7 @@ class Optimizer {
   int64_t steps();
   void set_steps(int64_t steps);
   std::vector<std::pair<int32_t, int32_t>> clipped_heads();
+  std::vector<std::pair<int32_t, int32_t>> qk_layers();
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<StateShard> state_shards();
   std::tuple<std::string, int64_t> recover(Comm& survivors);
@@ -102,6 +155,8 @@ class Optimizer {
     Busy busy(busy_, "the optimizer");
     return binding::health(get(), names);
   }
+  /// The caller's functions, for the garbage collector; null if there are none.
+  CallerFunctions* functions() const { return held_ ? held_->functions.get() : nullptr; }
   std::vector<std::string> names;
 
  private:
@@ -118,6 +173,8 @@ class Optimizer {
   const float* take_scalar(const char* what, nb::handle object);
   void take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
                     nb::handle qk_logits);
+  std::vector<std::pair<int32_t, int32_t>> heads_of(
+      decltype(&muonrt_optimizer_get_clipped_heads) get_heads);
 
   std::shared_ptr<Held> held_;
   Place place_;

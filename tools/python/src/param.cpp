@@ -106,19 +106,19 @@ void require_place(const std::string& what, const Array& array, const Place& pla
                           place.text(), "; pass arrays of one device"));
 }
 
-Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
-                 bool writable) {
+Exported export_array(const std::string& what, nb::handle object, const std::string& dtype,
+                      bool writable) {
   nb::object source = nb::borrow(object);
-  std::string named = dtype;
+  Exported out;
+  out.dtype = dtype;
   if (nb::hasattr(source, "detach")) source = source.attr("detach")();  // torch exports only these
   // ml_dtypes' bfloat16 has neither a buffer nor a DLPack type.
   if (nb::hasattr(source, "dtype") && nb::hasattr(source, "view") &&
       text_of(source.attr("dtype")) == "bfloat16") {
     source = source.attr("view")("uint16");
-    named = "bfloat16";
+    out.dtype = "bfloat16";
   }
-  Array out;
-  if (!nb::try_cast(source, out.held, false)) {
+  if (!nb::try_cast(source, out.array, false)) {
     if (nb::hasattr(source, "__dlpack__")) source.attr("__dlpack__")();  // raises the reason
     refuse(kInvalidArg, cat(what, " has type ", nb::type_name(source.type()).c_str(),
                             ", which supports neither DLPack nor the buffer protocol; pass an "
@@ -126,11 +126,19 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
   }
   nb::ndarray<> mutable_array;
   if (writable && !nb::try_cast(source, mutable_array, false))
-    refuse(kInvalidArg, cat(what, " is read-only, but steps write to it; pass a writable array"));
+    refuse(kInvalidArg, cat(what, " is read-only, but muonrt writes to it; pass a writable array"));
+  return out;
+}
+
+Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
+                 bool writable) {
+  Exported exported = export_array(what, object, dtype, writable);
+  Array out;
+  out.held = std::move(exported.array);
   for (size_t i = 0; i < out.held.ndim(); ++i)
     out.shape.push_back(static_cast<int64_t>(out.held.shape(i)));
   out.place = place_of(what, out.held);
-  out.dtype = dtype_of_array(what, out.held.dtype(), named);
+  out.dtype = dtype_of_array(what, out.held.dtype(), exported.dtype);
   if (!row_major(out.held)) {
     std::vector<int64_t> strides;
     for (size_t i = 0; i < out.held.ndim(); ++i) strides.push_back(out.held.stride(i));

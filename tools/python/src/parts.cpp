@@ -36,13 +36,17 @@ Part make_part(const std::string& name, nb::handle rows, nb::handle cols, double
   return out;
 }
 
-QkClip make_clip(const std::string& kind, int32_t layer, int32_t heads, int32_t kv_heads,
-                 int32_t head_dim, int32_t nope, int32_t rope, int32_t v_dim,
-                 std::vector<int32_t> select, double threshold, double exponent) {
+QkClip make_clip(const std::optional<std::string>& kind, std::optional<int32_t> layer,
+                 int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t nope, int32_t rope,
+                 int32_t v_dim, std::vector<int32_t> select, double threshold, double exponent) {
   QkClip out{std::move(select), muonrt::detail::filled(muonrt_qk_clip_init_sized)};
   muonrt_qk_clip_t& s = out.settings;
-  s.kind = qk_clip_of(kind);
-  s.layer = layer;
+  if (!kind && layer)
+    refuse(kInvalidArg, cat("QkClip: layer is ", *layer,
+                            ", but kind is None; set kind, or leave layer out, so that the name of "
+                            "the parameter determines both"));
+  s.kind = kind ? qk_clip_of(*kind) : MUONRT_QK_FROM_NAME;
+  s.layer = layer.value_or(-1);
   s.heads = heads;
   s.kv_heads = kv_heads;
   s.head_dim = head_dim;
@@ -90,18 +94,20 @@ void bind_parts(nb::module_& module) {
   nb::class_<QkClip>(module, "QkClip", "QK-clip of one weight of an attention layer")
       .def(
           "__init__",
-          [](QkClip* self, const std::string& kind, int32_t layer, int32_t heads, int32_t kv_heads,
-             int32_t head_dim, int32_t nope, int32_t rope, int32_t v_dim,
-             std::vector<int32_t> select, double threshold, double exponent) {
+          [](QkClip* self, const std::optional<std::string>& kind, std::optional<int32_t> layer,
+             int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t nope, int32_t rope,
+             int32_t v_dim, std::vector<int32_t> select, double threshold, double exponent) {
             new (self) QkClip(make_clip(kind, layer, heads, kv_heads, head_dim, nope, rope, v_dim,
                                         std::move(select), threshold, exponent));
           },
-          nb::arg("kind"), nb::arg("layer"), nb::arg("heads"), nb::kw_only(),
-          nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0, nb::arg("nope") = 0,
-          nb::arg("rope") = 0, nb::arg("v_dim") = 0, nb::arg("select") = std::vector<int32_t>{},
-          nb::arg("threshold") = 100.0, nb::arg("exponent") = 0.5,
-          nb::sig("def __init__(self, kind: str, layer: int, heads: int, *, kv_heads: int = 0, "
-                  "head_dim: int = 0, nope: int = 0, rope: int = 0, v_dim: int = 0, "
+          nb::arg("kind").none() = nb::none(), nb::arg("layer").none() = nb::none(),
+          nb::arg("heads") = 0, nb::kw_only(), nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0,
+          nb::arg("nope") = 0, nb::arg("rope") = 0, nb::arg("v_dim") = 0,
+          nb::arg("select") = std::vector<int32_t>{}, nb::arg("threshold") = 100.0,
+          nb::arg("exponent") = 0.5,
+          nb::sig("def __init__(self, kind: str | None = None, layer: int | None = None, "
+                  "heads: int = 0, *, kv_heads: int = 0, head_dim: int = 0, nope: int = 0, rope: "
+                  "int = 0, v_dim: int = 0, "
                   "select: collections.abc.Sequence[int] = [], threshold: float = 100.0, "
                   "exponent: float = 0.5) -> None"),
           "If the largest logit of a head (``qk_logits`` of Optimizer.step) exceeds threshold, "
@@ -111,8 +117,13 @@ void bind_parts(nb::module_& module) {
           ":param kind: \"q\": heads x head_dim rows, times gamma^exponent; \"k\": kv_heads x\n"
           "    head_dim rows, times gamma^(1 - exponent), with the smallest gamma of the query\n"
           "    heads that share the key head; \"mla_q\": heads x (nope + rope) rows; \"mla_kv\":\n"
-          "    kv_heads x (nope + v_dim) rows; \"qkv\": a fused projection. See muonrt_qk_clip_t.\n"
-          ":param layer: number of the layer, equal for the weights of a layer.\n"
+          "    kv_heads x (nope + v_dim) rows; \"qkv\" and \"qkv_blocks\": fused projections. "
+          "None: the\n"
+          "    name of the parameter determines kind and layer, so one QkClip holds for all\n"
+          "    parameters of a model. See muonrt_qk_clip_t.\n"
+          ":param layer: number of the layer, equal for the weights of a layer. None: the last "
+          "part\n"
+          "    of the parameter's name that is a number.\n"
           ":param heads: number of query heads.\n"
           ":param kv_heads: number of key heads. 0: heads.\n"
           ":param select: the query heads that may be clipped. Empty: all.\n"

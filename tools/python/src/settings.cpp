@@ -30,11 +30,9 @@ constexpr Word kStates[] = {{"momentum", MUONRT_STATE_MOMENTUM},
                             {"master", MUONRT_STATE_MASTER},
                             {"remainder", MUONRT_STATE_REMAINDER},
                             {"normuon", MUONRT_STATE_NORMUON}};
-constexpr Word kQkClips[] = {{"q", MUONRT_QK_QUERY},
-                             {"k", MUONRT_QK_KEY},
-                             {"mla_q", MUONRT_QK_MLA_QUERY},
-                             {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
-                             {"qkv", MUONRT_QK_QKV}};
+constexpr Word kQkClips[] = {{"q", MUONRT_QK_QUERY},         {"k", MUONRT_QK_KEY},
+                             {"mla_q", MUONRT_QK_MLA_QUERY}, {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
+                             {"qkv", MUONRT_QK_QKV},         {"qkv_blocks", MUONRT_QK_QKV_BLOCKS}};
 constexpr Word kDtypes[] = {
     {"float32", MUONRT_DTYPE_F32}, {"bfloat16", MUONRT_DTYPE_BF16}, {"float16", MUONRT_DTYPE_F16}};
 constexpr Word kDevices[] = {{"host", MUONRT_DEVICE_HOST}, {"cuda", MUONRT_DEVICE_CUDA}};
@@ -49,13 +47,27 @@ class Fields {
  public:
   explicit Fields(const nb::kwargs& kwargs) : kwargs_(kwargs) {}
 
+  /// Each of these functions returns whether the keyword is set.
   template <class T>
-  void value(const char* name, T& field, const char* kind) {
-    if (nb::handle value = take(name); value.is_valid() && !nb::try_cast(value, field))
+  bool value(const char* name, T& field, const char* kind) {
+    nb::handle value = take(name);
+    if (value.is_valid() && !nb::try_cast(value, field))
       refuse(kInvalidArg, cat(name, " is ", nb::repr(value).c_str(), "; pass a ", kind));
+    return value.is_valid();
   }
-  void flag(const char* name, int32_t& field) {
-    if (nb::handle value = take(name); value.is_valid()) field = is_true(value);
+  bool flag(const char* name, int32_t& field) {
+    nb::handle value = take(name);
+    if (value.is_valid()) field = is_true(value);
+    return value.is_valid();
+  }
+  /// None means that there is no function.
+  bool function(const char* name, nb::object& field) {
+    nb::handle value = take(name);
+    if (!value.is_valid() || value.is_none()) return false;
+    if (PyCallable_Check(value.ptr()) == 0)
+      refuse(kInvalidArg, cat(name, " is ", nb::repr(value).c_str(), "; pass a function, or None"));
+    field = nb::borrow(value);
+    return true;
   }
   void choice(const char* name, Words words, int32_t& field) {
     if (nb::handle value = take(name); value.is_valid()) {
@@ -134,6 +146,13 @@ std::string group_signature() {
 std::string option_signature() {
   std::string out = "*, device: str = ...";
   muonrt::visit_option_fields(signs(out));
+  out +=
+      ", assign: collections.abc.Callable[[AssignInfo], int | collections.abc.Sequence[int]] | "
+      "None "
+      "= ..., gather: collections.abc.Callable[[str, int, typing.Any, typing.Any, int | None], "
+      "None] "
+      "| None = ..., redistribute: collections.abc.Callable[[str, int, typing.Any, typing.Any, "
+      "int | None], None] | None = ..., async_parallelism: bool = ..., prefetch_count: int = ...";
   return out + ")";
 }
 
@@ -143,6 +162,11 @@ int32_t master_of(const std::string& word) { return value_of("master_kind", kMas
 int32_t state_of(const std::string& word) { return value_of("state", kStates, word); }
 int32_t dtype_of(const std::string& word) { return value_of("dtype", kDtypes, word); }
 int32_t qk_clip_of(const std::string& word) { return value_of("kind", kQkClips, word); }
+std::string qk_clip_word(int32_t kind) {
+  for (const Word& w : kQkClips)
+    if (w.value == kind) return w.text;
+  return "";
+}
 int32_t normuon_of(const std::string& word) {
   return word.empty() ? 0 : value_of("normuon_axis", muonrt::kNormuonAxes, word);
 }
@@ -170,7 +194,23 @@ void set_options(Options& options, const nb::kwargs& kwargs) {
   Fields fields(kwargs);
   fields.choice("device", kDevices, options.device);
   muonrt::visit_option_fields(fields.rows_of(options));
+  muonrt_distributed_config_t& caller = options.caller;
+  bool& used = options.has_distributed;
+  used |= fields.function("assign", options.assign);
+  used |= fields.function("gather", options.gather);
+  used |= fields.function("redistribute", options.redistribute);
+  used |= fields.flag("async_parallelism", caller.async_parallelism);
+  const bool counted = fields.value("prefetch_count", caller.prefetch_count, "whole number");
+  used |= counted;
   fields.end();
+  if (!used || !kwargs.contains("window")) return;
+  // In C, prefetch_count replaces the window.
+  if (counted)
+    refuse(kInvalidArg,
+           cat("window is ", options.window, " and prefetch_count is ", caller.prefetch_count,
+               ", but prefetch_count + 1 is the window; pass one "
+               "of them"));
+  caller.prefetch_count = options.window - 1;
 }
 
 void bind_settings(nb::module_& module) {

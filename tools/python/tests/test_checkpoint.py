@@ -82,7 +82,7 @@ def test_options_and_notes(tmp_path):
 def test_folders_and_rejected_arguments(tmp_path):
     one = Trainer().optimizer
     for folder in (tmp_path / "path", str(tmp_path / "str"), os.fsencode(tmp_path / "bytes")):
-        one.save(folder, with_params=False)
+        one.save(folder, without_params=True)
         assert one.load(folder, without_params=True) == []
     other = Trainer(more=["u"]).optimizer
     with pytest.raises(muonrt.InvalidArgumentError, match="another model: param 'u' is not in it"):

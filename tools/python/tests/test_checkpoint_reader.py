@@ -13,7 +13,7 @@ from test_checkpoint import Trainer
 
 def test_tensors_of_two_ranks_have_the_values_of_one(tmp_path):
     one = Trainer().steps(0, 3)
-    on_threads(2, lambda comm: Trainer(comm).steps(0, 3).optimizer.save(tmp_path, with_params=True))
+    on_threads(2, lambda comm: Trainer(comm).steps(0, 3).optimizer.save(tmp_path))
     with muonrt.Checkpoint(tmp_path) as checkpoint:
         assert checkpoint.verify() is None and checkpoint.problems() == []
         facts = (checkpoint.steps, checkpoint.with_params, checkpoint.format_version,
@@ -47,7 +47,7 @@ def test_kept_checkpoints_and_errors(tmp_path):
     assert muonrt.Checkpoint.list_manifests(tmp_path) == []
     trainer = Trainer()
     for step in range(2):
-        trainer.steps(step, step + 1).optimizer.save(tmp_path, keep=2, with_params=False)
+        trainer.steps(step, step + 1).optimizer.save(tmp_path, keep=2, without_params=True)
     names = muonrt.Checkpoint.list_manifests(str(tmp_path))
     assert names == ["manifest.json", "manifest-0000000001-0000000000000001.json"]
     assert [muonrt.Checkpoint(tmp_path, name).steps for name in names] == [2, 1]

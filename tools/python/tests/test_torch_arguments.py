@@ -1,5 +1,7 @@
 """The arguments of muonrt.torch.Muon: what is rejected at the creation, names of parameters, types."""
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -73,19 +75,24 @@ def test_version():
 
 
 def test_options_are_typed(tmp_path):
-    assert {*_torch_arguments.Options.__annotations__} == {
-        part.split(":")[0].strip() for part in
-        muonrt.Optimizer.__init__.__nb_signature__[0][0].split("*,")[1].split(") ->")[0].split(",")}
+    signature = muonrt.Optimizer.__init__.__nb_signature__[0][0].split("*,")[1]
+    assert {*_torch_arguments.Options.__annotations__} == {*re.findall(r"(\w+): ", signature)}
     mypy = pytest.importorskip("mypy.api")
     (tmp_path / "use.py").write_text(
         "import torch, muonrt, muonrt.torch\nm = torch.nn.Linear(2, 3)\n"
         "muonrt.torch.Muon(m.named_parameters(), lr=1e-3, clip_norm=1.0, threads=2)\n"
         "muonrt.torch.Muon(m.named_parameters(), rol=3)\n"
         "muonrt.torch.Muon(m.named_parameters(), threads='x')\n"
-        "muonrt.Group('muon', momentun=0.9)\nmuonrt.Group('muon', momentum=0.9)\n")
+        "muonrt.Group('muon', momentun=0.9)\nmuonrt.Group('muon', momentum=0.9)\n"
+        "def assign(info: muonrt.AssignInfo) -> int: return info.index % info.world\n"
+        "def move(name: str, owner: int, a, b) -> None: pass\n"
+        "muonrt.torch.Muon(m, assign=assign, gather=move, redistribute=move, prefetch_count=2)\n"
+        "muonrt.torch.Muon(m, assign=lambda info: info.name)\n"
+        "muonrt.torch.Muon(m, gather=assign)\n"
+        "muonrt.Mesh.from_groups({'tp': [0, 1]})\n")
     (tmp_path / "mypy.ini").write_text("[mypy]\nfollow_imports = silent\n"
                                        "[mypy-torch.*,numpy.*]\nfollow_imports = skip\n")
     out, err, _ = mypy.run([str(tmp_path / "use.py"), f"--cache-dir={tmp_path}",
                             f"--config-file={tmp_path}/mypy.ini"])
     found = [int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line]
-    assert sorted(set(found)) == [4, 5, 6], out + err
+    assert sorted(set(found)) == [4, 5, 6, 11, 12, 13], out + err

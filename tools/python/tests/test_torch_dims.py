@@ -66,6 +66,29 @@ def test_qk_clip_by_role():
     assert torch.allclose(pair[1][:2], pair[0][:2] / 2, rtol=1e-6)  # sqrt(10 / 40)
 
 
+def test_one_qk_clip_for_a_model():
+    # Two query heads of two rows share a key head. The rate 0 leaves the factors of the rows.
+    sizes = {"q_proj.weight": 4, "k_proj.weight": 2, "v_proj.weight": 2, "q_proj.bias": 0}
+    named = [(f"layers.{layer}.attn.{name}", torch.nn.Parameter(torch.ones((rows, 5) if rows else 4)))
+             for layer in (0, 3) for name, rows in sizes.items()]
+    one = muonrt.torch.Muon(named, 0.0, preset="muonclip", adamw_lr=0.0,
+                            qk_clip=muonrt.QkClip(heads=2, kv_heads=1, head_dim=2, threshold=9.0))
+    for _, p in named:
+        p.grad = torch.ones_like(p)
+    logits = {0: torch.tensor([36.0, 81.0]), 3: torch.tensor([8.0, 36.0])}
+    with pytest.warns(UserWarning, match=r"layers \[7\]"):
+        one.step(qk_logits=logits | {7: torch.ones(2)})
+    assert one.last_report.clipped_heads == 3
+    factors = [[1 / 2, 1 / 2, 1 / 3, 1 / 3], [1 / 3] * 2, [1] * 2, [1] * 4,
+               [1, 1, 1 / 2, 1 / 2], [1 / 2] * 2, [1] * 2, [1] * 4]
+    for (name, p), expected in zip(named, factors, strict=True):
+        assert torch.allclose(p if p.dim() == 1 else p[:, 0], torch.tensor(expected, dtype=torch.float32)), name
+    with pytest.raises(muonrt.InvalidArgumentError, match="layer 3 has None values, but 2 query heads"):
+        one.step(qk_logits={0: logits[0]})
+    with pytest.raises(muonrt.InvalidArgumentError, match="layer is 1, but kind is None"):
+        muonrt.QkClip(layer=1, heads=2, head_dim=2)
+
+
 RATIO = {"muon": {"scale_rule": "ratio"}}
 
 

@@ -90,7 +90,7 @@ def test_statuses_are_exceptions():
     assert issubclass(muonrt.InvalidArgumentError, ValueError)
     assert issubclass(muonrt.TimeoutError, TimeoutError)
     names = {muonrt._core.status_name(c.status) for c in muonrt.Error.__subclasses__()}
-    assert len(names) == 15 and "MUONRT_ERROR_UNKNOWN" not in names
+    assert len(names) == 16 and "MUONRT_ERROR_UNKNOWN" not in names
     one = optimizer()
     one.close()
     with pytest.raises(muonrt.InvalidStateError, match="closed"):
@@ -209,7 +209,8 @@ def test_ctrl_c_ends_a_step_that_waits_for_a_peer():
     assert time.monotonic() - begin < 20
 
 
-@pytest.mark.parametrize("call", ["one.step(0.1)", "one.counters()", "comm.barrier()", "wait_in_callback()"])
+@pytest.mark.parametrize("call", ["one.step(0.1)", "one.counters()", "comm.barrier()", "wait_in_callback()",
+                                  "wait_in_gather()"])
 def test_a_daemon_thread_inside_a_call_does_not_fail_the_end_of_the_process(call):
     program = textwrap.dedent("""
         import threading, time, numpy as np, muonrt
@@ -230,6 +231,13 @@ def test_a_daemon_thread_inside_a_call_does_not_fail_the_end_of_the_process(call
             own = muonrt.Comm.functions(0, 2, sleeps, sleeps)
             while True:
                 own.barrier()
+        def endless(*_):
+            while True:
+                time.sleep(0.01)
+        def wait_in_gather():
+            w = np.ones((3, 3), np.float32)
+            muonrt.Optimizer([muonrt.Param("w", w, w.copy())], [muonrt.Group("muon")], gather=endless,
+                             redistribute=endless, assign=lambda info: 0).step(0.1)
         def work():
             while True:
                 try:

@@ -1,0 +1,153 @@
+/**
+ * @file muonrt/orthogonalize.h
+ * Newton-Schulz and its symmetric products outside of an optimizer, for those who write their own.
+ *
+ * An orthogonalizer has the settings with which an optimizer would be created. It computes with the
+ * same operations as a step, so its results are bitwise identical to those inside a step. README.md
+ * in this folder has an example.
+ *
+ * @par Tensors
+ * A tensor has 2 to MUONRT_MAX_DIMS dimensions. The last two are the rows and columns of a matrix;
+ * the others, if any, form a batch. A batch has the same results as its matrices one by one. Sizes
+ * may be 0. Strides are not negative, and within a matrix the rows or the columns are contiguous,
+ * so that transposed matrices and slices need no copy. Elements are f32, bf16 or f16, in memory of
+ * the orthogonalizer's device.
+ *
+ * An output may be the same tensor as an input. Otherwise it must not share elements with one.
+ *
+ * @par CUDA
+ * Functions enqueue their work on the caller's stream and return; the host does not wait. The first
+ * call with certain shapes, strides and dtypes allocates memory and may wait for the device. Later
+ * ones do not, at any address, and may be captured into a CUDA graph. Calls with one orthogonalizer
+ * use the same workspace: make them on one stream, or order the streams with events. Do not launch
+ * a graph with captured calls after the orthogonalizer was destroyed. Smaller workspaces of earlier
+ * calls remain allocated, so begin with the largest matrices.
+ *
+ * On the host, functions return when the results have been written.
+ *
+ * Every function returns MUONRT_ERROR_INVALID_ARGUMENT if the orthogonalizer is NULL or was
+ * destroyed, and MUONRT_ERROR_INVALID_STATE in a child process that was forked after the
+ * orthogonalizer was created.
+ */
+#ifndef MUONRT_ORTHOGONALIZE_H
+#define MUONRT_ORTHOGONALIZE_H
+
+#include "muonrt/base.h"
+#include "muonrt/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Settings of Newton-Schulz, with the threads and the workspace of one device. */
+typedef struct muonrt_orthogonalizer muonrt_orthogonalizer_t;
+
+/**
+ * Creates an orthogonalizer.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] orthogonalizer  The orthogonalizer.
+ * @param[in]  options         Options of an optimizer, of which these have an effect: `device`,
+ *                             `device_index`, `threads`, and in `tuning` and `debug`
+ *                             `iteration_dtype`, `symmetric`, `allocator` and `portable_gemm`. NULL
+ *                             means the defaults: the host, with one thread.
+ * @param[in]  group           A group of Muon, of which these fields have an effect:
+ *                             `coefficients`, `steps`, `lower_bound`, `cushion`, `safety`,
+ *                             `safety_mode`, `normalize`, `normalize_eps`, `custom`, `form`,
+ *                             `gram_restarts`, `iteration_dtype`, `row_scaling` and `renormalize`.
+ *                             NULL means the defaults.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `orthogonalizer` is NULL, a setting is out of range, `group`
+ *     is one of AdamW, or muonrt_optimizer_create() would reject the coefficients;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: this build or machine does not have the device, or the Gram form
+ *     is not safe with `gram_restarts`;
+ *   - MUONRT_ERROR_DEVICE: the device index does not exist, or a GPU reported an error;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_orthogonalizer_create(muonrt_orthogonalizer_t** orthogonalizer,
+                                                        const muonrt_optimizer_options_t* options,
+                                                        const muonrt_group_t* group);
+
+/**
+ * Destroys an orthogonalizer. On CUDA it waits for the work of earlier calls.
+ *
+ * Threads: one at a time per orthogonalizer. Collective: no.
+ *
+ * @param[in] orthogonalizer  The orthogonalizer; NULL is accepted.
+ */
+MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogonalizer);
+
+/**
+ * Orthogonalizes each matrix of a batch with Newton-Schulz.
+ *
+ * The result of a matrix with singular values s_i is the matrix with the same singular vectors and
+ * the singular values p(s_i / norm), which the coefficients take close to 1. It is not scaled for
+ * its shape, unlike an update with `scale_rule`. A matrix of zeros has the result zero. The results
+ * are those that a step with `transport_dtype` = dtype of `x` computes from the direction `x`, and
+ * are rounded once to the dtype of `out`. f16 has the results of the same values in f32.
+ *
+ * If an element of `x` is not finite:
+ *   - on the host, the call returns MUONRT_SKIPPED and leaves `out` unchanged. The message of
+ *     muonrt_get_last_error() has the index of the element;
+ *   - on CUDA, all elements of that matrix in `out` become NaN.
+ *
+ * Threads: one at a time per orthogonalizer. Collective: no.
+ *
+ * @param[out] out             The results: a tensor with the shape of `x`, of any dtype and
+ * strides.
+ * @param[out] nonfinite       Receives 1 if an element of `x` is not finite, otherwise 0, in memory
+ *                             of the device and in the order of the stream. May be NULL.
+ * @param[in]  orthogonalizer  The orthogonalizer.
+ * @param[in]  x               The matrices. Rows are outputs for `row_scaling` and `renormalize`.
+ * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
+ *
+ * @return MUONRT_OK, MUONRT_SKIPPED, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on another device, shapes differ, or
+ *     `out` overlaps itself or `x`. Nothing has then been written;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the stream is being captured, and the orthogonalizer has not been
+ *     called with these shapes, strides and dtypes before;
+ *   - MUONRT_ERROR_DEVICE;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, int64_t* nonfinite,
+                                                muonrt_orthogonalizer_t* orthogonalizer,
+                                                const muonrt_dltensor_t* x, void* stream);
+
+/**
+ * Computes C = alpha A A^T + beta D for each matrix of a batch, with half of the operations of a
+ * full product.
+ *
+ * A step of Newton-Schulz, X' = a X + Z X with R = X X^T and Z = b R + c R^2, consists of two such
+ * products, (alpha, A, beta, D) = (1, X, 0, NULL) and (c, R, b, R), and a third product Z X. C is
+ * exactly symmetric. Products are summed in f32 and rounded once. Elements that are not finite have
+ * the effects of IEEE arithmetic. The settings of Newton-Schulz have no effect.
+ *
+ * Threads: one at a time per orthogonalizer. Collective: no.
+ *
+ * @param[out] c               The results, m x m, with the dtype of `a`. May be the same tensor as
+ *                             `d`, or as `a`.
+ * @param[in]  orthogonalizer  The orthogonalizer.
+ * @param[in]  alpha           Factor of A A^T, a finite f32 number.
+ * @param[in]  a               The matrices A, m x k.
+ * @param[in]  beta            Factor of D, a finite f32 number. If it is 0, D is not read.
+ * @param[in]  d               The symmetric matrices D, m x m, with the dtype of `a`; only the
+ *                             upper triangle is read. May be the same tensor as `a`. NULL if `beta`
+ *                             is 0.
+ * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
+ *
+ * @return MUONRT_OK, or an error as of muonrt_orthogonalize(); MUONRT_ERROR_INVALID_ARGUMENT also
+ * if the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.
+ */
+MUONRT_API muonrt_status_t muonrt_symmetric_product(const muonrt_dltensor_t* c,
+                                                    muonrt_orthogonalizer_t* orthogonalizer,
+                                                    double alpha, const muonrt_dltensor_t* a,
+                                                    double beta, const muonrt_dltensor_t* d,
+                                                    void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_ORTHOGONALIZE_H */

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "backend/comm.hpp"
+#include "backend/scalars.hpp"
+#include "plan/rank_chunk.hpp"
+
+namespace muonrt {
+
+/// The elements of a parameter in a message buffer, in bytes.
+struct ParamBytes {
+  int32_t param;
+  int64_t begin, end;
+};
+
+/// The messages of a chunk in one direction. A step may send less of them: from the first to the
+/// last active parameter of each message. Both ranks of a message enumerate its parameters in the
+/// same order, so they choose the same bytes.
+class ActiveMessages {
+ public:
+  ActiveMessages() = default;
+  /// @param contents  the parameters of all messages, in any order.
+  ActiveMessages(std::vector<Region> regions, std::vector<ParamBytes> contents);
+
+  /// Sets `messages` to those with active parameters. Does not allocate if its capacity is that of
+  /// all messages.
+  /// @param params  null: all messages, whole.
+  template <class Message>
+  void select(std::vector<Message>& messages, void* buffer, const ParamView* params) const {
+    messages.clear();
+    for_each(params, [&](const Region& r, int64_t begin, int64_t end) {
+      if (begin < end) messages.push_back({r.peer, static_cast<char*>(buffer) + begin, end - begin});
+    });
+  }
+  /// Calls `use(begin, end)` for the bytes of the messages that `select` leaves out.
+  template <class Use>
+  void for_each_omitted(const ParamView* params, const Use& use) const {
+    for_each(params, [&](const Region& r, int64_t begin, int64_t end) {
+      if (r.offset < begin) use(r.offset, begin);
+      if (end < r.offset + r.bytes) use(end, r.offset + r.bytes);
+    });
+  }
+
+ private:
+  /// Calls `use(region, begin, end)` with the bytes that are sent. Nothing: begin == end, which is
+  /// the begin of the message.
+  template <class Use>
+  void for_each(const ParamView* params, const Use& use) const {
+    for (size_t i = 0; i < regions_.size(); ++i) {
+      const Region& r = regions_[i];
+      int64_t begin = r.offset, end = r.offset + r.bytes;
+      if (params) {
+        const std::span<const ParamBytes> of = contents_of(i);
+        const auto active = [&](const ParamBytes& c) { return params[c.param].active != 0; };
+        size_t first = 0, last = of.size();
+        while (first < last && !active(of[first])) ++first;
+        while (last > first && !active(of[last - 1])) --last;
+        begin = first < last ? of[first].begin : r.offset;
+        end = first < last ? of[last - 1].end : r.offset;
+      }
+      use(r, begin, end);
+    }
+  }
+  std::span<const ParamBytes> contents_of(size_t region) const {
+    const auto [first, count] = ranges_[region];
+    return {contents_.data() + first, count};
+  }
+
+  std::vector<Region> regions_;
+  std::vector<ParamBytes> contents_;                // ascending
+  std::vector<std::pair<size_t, size_t>> ranges_;  // by region: first of its contents, and number
+};
+
+}  // namespace muonrt

@@ -1,0 +1,400 @@
+#include "pipeline/orthogonalizer.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "plan/rank_chunk.hpp"
+
+namespace muonrt {
+
+int64_t TensorView::count() const {
+  int64_t out = 1;
+  for (size_t i = 0; i + 2 < shape.size(); ++i) out *= shape[i];
+  return out;
+}
+
+int64_t TensorView::offset_of(int64_t matrix) const {
+  int64_t out = 0;
+  for (size_t i = shape.size() - 2; i-- > 0; matrix /= shape[i])
+    out += matrix % shape[i] * strides[i];
+  return out;
+}
+
+namespace {
+
+int64_t last_offset(const TensorView& t) {
+  int64_t out = 0;
+  for (size_t i = 0; i < t.shape.size(); ++i) out += (t.shape[i] - 1) * t.strides[i];
+  return out;
+}
+
+/// Whether index differences d_i with |d_i| < shape_i and sum d_i strides_i = offset exist. The
+/// dimensions are in the order of their strides, from `at` on, and each is longer than the rest.
+bool meets(const std::vector<std::pair<int64_t, int64_t>>& dims, size_t at, int64_t offset) {
+  if (at == dims.size()) return offset == 0;
+  const auto [stride, size] = dims[at];
+  if (stride == 0) return meets(dims, at + 1, offset);
+  const int64_t below = offset >= 0 ? offset / stride : -ceil_div(-offset, stride);
+  for (const int64_t d : {below, below + 1})
+    if (std::abs(d) < size && meets(dims, at + 1, offset - d * stride)) return true;
+  return false;
+}
+
+/// Whether a tensor shares an element with one of the same shape, strides and dtype.
+bool equal_views_meet(const TensorView& a, int64_t bytes_apart) {
+  const int64_t size = size_of(a.dtype);
+  if (bytes_apart % size != 0) return true;  // elements overlap partly
+  std::vector<std::pair<int64_t, int64_t>> dims;
+  for (size_t i = 0; i < a.shape.size(); ++i) dims.emplace_back(a.strides[i], a.shape[i]);
+  std::sort(dims.rbegin(), dims.rend());
+  return meets(dims, 0, bytes_apart / size);
+}
+
+}  // namespace
+
+void require_same_or_apart(const TensorView& out, const char* out_name, const TensorView& in,
+                           const char* in_name) {
+  if (out == in || out.is_empty() || in.is_empty()) return;
+  const auto begin = [](const TensorView& t) { return reinterpret_cast<uintptr_t>(t.data); };
+  const auto end = [&](const TensorView& t) {
+    return begin(t) + static_cast<uintptr_t>((last_offset(t) + 1) * size_of(t.dtype));
+  };
+  if (end(out) <= begin(in) || end(in) <= begin(out)) return;
+  const bool alike = out.shape == in.shape && out.strides == in.strides && out.dtype == in.dtype;
+  const auto apart = static_cast<int64_t>(begin(in) - begin(out));
+  MUONRT_REQUIRE(alike && !equal_views_meet(out, apart), Status::kInvalidArgument, out_name,
+                 " and ", in_name, " overlap, but are not the same tensor (", out_name, " begins ",
+                 -apart, " bytes after ", in_name, ", with shape ", out.shape, ", strides ",
+                 out.strides, ", dtype ", name_of(out.dtype), " and shape ", in.shape, ", strides ",
+                 in.strides, ", dtype ", name_of(in.dtype),
+                 "); pass the same tensor, or separate memory");
+}
+
+namespace {
+
+template <class Bits>
+int64_t first_with(const void* data, int64_t offset, int64_t n, Bits exponent) {
+  const Bits* const bits = static_cast<const Bits*>(data) + offset;
+  Bits any = 0;
+  for (int64_t i = 0; i < n; ++i) any |= (bits[i] & exponent) == exponent ? Bits{1} : Bits{0};
+  for (int64_t i = 0; any && i < n; ++i)
+    if ((bits[i] & exponent) == exponent) return i;
+  return -1;
+}
+
+/// Returns the index of an element that is not finite.
+std::optional<std::vector<int64_t>> find_nonfinite(const TensorView& x) {
+  const bool by_columns = x.column_major();
+  const int64_t lines = by_columns ? x.cols() : x.rows(), n = by_columns ? x.rows() : x.cols();
+  const int64_t ld = x.strides[x.strides.size() - (by_columns ? 1 : 2)];
+  for (int64_t matrix = 0; matrix < x.count(); ++matrix) {
+    for (int64_t line = 0; line < lines; ++line) {
+      const int64_t offset = x.offset_of(matrix) + line * ld;
+      const int64_t at =
+          x.dtype == DType::kF32
+              ? first_with<uint32_t>(x.data, offset, n, 0x7f800000)
+              : first_with<uint16_t>(x.data, offset, n, x.dtype == DType::kF16 ? 0x7c00 : 0x7f80);
+      if (at < 0) continue;
+      std::vector<int64_t> index(x.shape.size());
+      index[index.size() - 2] = by_columns ? at : line;
+      index[index.size() - 1] = by_columns ? line : at;
+      int64_t rest = matrix;
+      for (size_t i = index.size() - 2; i-- > 0; rest /= x.shape[i]) index[i] = rest % x.shape[i];
+      return index;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The lists with which Ops::unpack and Ops::pack copy matrices of a tensor, which is the message.
+struct Copies {
+  std::vector<OwnedMatrix> owned;
+  std::vector<MatrixBatch> matrices;
+  std::vector<MatrixBlock> blocks;
+
+  Copies() = default;
+  /// @param first   index of the first matrix in the tensor.
+  /// @param stored  the matrices in the workspace.
+  /// @param square  whether they are stored as rows x cols, also if rows > cols. Otherwise the
+  /// short
+  ///     side comes first.
+  Copies(const TensorView& tensor, int64_t first, const MatrixBatch& stored, bool square) {
+    // A column-major tensor is the row-major one of the transposed matrices.
+    const bool transposed = tensor.column_major();
+    const size_t d = tensor.shape.size();
+    const int64_t rows = tensor.shape[d - (transposed ? 1 : 2)];
+    const int64_t cols = tensor.shape[d - (transposed ? 2 : 1)];
+    const int64_t ld = tensor.strides[d - (transposed ? 1 : 2)];
+    // Ops store the matrix of an OwnedMatrix with its short side first, but a square one in the
+    // order that inputs_first names. Only a part of such a square is copied.
+    const int64_t side = std::max(rows, cols);
+    const OwnedMatrix whole{0, square ? side : rows, square ? side : cols, transposed};
+    for (int64_t i = 0; i < stored.count; ++i) {
+      MatrixBatch one = stored;
+      one.data = static_cast<char*>(stored.data) + i * stored.stride * size_of(stored.dtype);
+      one.count = 1;
+      one.rows = whole.short_side();
+      one.cols = whole.long_side();
+      owned.push_back(whole);
+      matrices.push_back(one);
+      const int64_t offset = tensor.offset_of(first + i);
+      const auto matrix = static_cast<int32_t>(i);
+      if (ld == cols || rows == 1) {
+        blocks.push_back({matrix, rows, cols, 0, 0, offset});
+        continue;
+      }
+      for (int64_t row = 0; row < rows; ++row)
+        blocks.push_back({matrix, 1, cols, row, 0, offset + row * ld});
+    }
+  }
+};
+
+/// Divides a workspace. Without memory it only adds up the sizes.
+class Carver {
+ public:
+  explicit Carver(const MatrixRules& rules) : rules_(rules) {}
+  void begin(void* memory) {
+    memory_ = static_cast<char*>(memory);
+    bytes_ = 0;
+  }
+  void* take(int64_t bytes) {
+    char* const at = memory_ ? memory_ + bytes_ : nullptr;
+    bytes_ = checked_add(bytes_, round_up(bytes, kMemoryAlignment));
+    return at;
+  }
+  MatrixBatch batch(DType dtype, int64_t rows, int64_t cols, int64_t count, bool dense = false) {
+    MatrixBatch out{nullptr, dtype, rows, cols, cols, count, 0};
+    if (!dense) out.ld = rules_.leading_dimension(cols, dtype);
+    out.stride = round_up(checked_mul(rows, out.ld), dense ? 1 : kMemoryAlignment / size_of(dtype));
+    out.data = take(checked_mul(checked_mul(out.stride, count), size_of(dtype)));
+    return out;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const MatrixRules& rules_;
+  char* memory_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+void add_to_key(std::vector<int64_t>& key, const TensorView& t) {
+  key.push_back(static_cast<int64_t>(t.dtype));
+  key.insert(key.end(), t.shape.begin(), t.shape.end());
+  key.insert(key.end(), t.strides.begin(), t.strides.end());
+}
+
+}  // namespace
+
+/// A call for certain shapes, strides and dtypes, with addresses only of the workspace.
+struct Orthogonalizer::Work {
+  /// Matrices that run together.
+  struct Part {
+    MatrixBatch widened;  // f16 input as f32, dense; not used for other dtypes
+    Copies in, widen, second, out;
+    std::vector<NormuonState> lines;
+    std::optional<Orthogonalization> newton_schulz;
+    Product product;
+  };
+  Method method;
+  std::vector<Part> parts;
+  bool ran = false;
+};
+
+Orthogonalizer::Orthogonalizer(std::unique_ptr<Device> device, NewtonSchulz settings,
+                               FormChoice form)
+    : device_(std::move(device)),
+      settings_(std::move(settings)),
+      form_(form),
+      stream_(device_->create_caller_stream()),
+      done_(device_->create_event()),
+      findings_(*device_, sizeof(Findings)) {}
+
+Orthogonalizer::~Orthogonalizer() {
+  try {
+    device_->synchronize(*done_, Deadline::in_ms(kMaxTimeoutMs));
+  } catch (const Error&) {  // a lost context runs no work
+  }
+}
+
+void* Orthogonalizer::workspace(int64_t bytes) {
+  if (workspaces_.empty() || workspaces_.back().bytes() < bytes)
+    workspaces_.emplace_back(*device_, bytes);
+  return workspaces_.back().data();
+}
+
+Orthogonalizer::Work& Orthogonalizer::find(const char* what, std::vector<int64_t> key,
+                                           bool captured,
+                                           const std::function<std::unique_ptr<Work>()>& build) {
+  auto at = works_.find(key);
+  MUONRT_REQUIRE(!captured || (at != works_.end() && at->second->ran), Status::kNotSupported, what,
+                 ": the stream is being captured, but this is the first call with these shapes, "
+                 "strides and dtypes, which allocates memory; make one call before the capture");
+  if (at == works_.end()) at = works_.emplace(std::move(key), build()).first;
+  return *at->second;
+}
+
+void Orthogonalizer::finish(bool captured) {
+  if (captured) return;
+  device_->record(*done_, *stream_);
+  if (!device_->host_reaches_memory()) return;
+  device_->synchronize(*done_, Deadline::in_ms(kMaxTimeoutMs));
+  const std::optional<Error> error = device_->error();
+  if (!error) return;
+  device_->clear_error();
+  throw Error(*error);
+}
+
+namespace {
+
+/// Returns how many matrices of this size run together.
+int64_t part_size(const MatrixRules& rules, int64_t elements, int64_t count) {
+  return std::clamp<int64_t>(rules.launch_limits().max_elements / std::max<int64_t>(elements, 1), 1,
+                             count);
+}
+
+}  // namespace
+
+std::optional<std::vector<int64_t>> Orthogonalizer::orthogonalize(const TensorView& out,
+                                                                  const TensorView& x,
+                                                                  int64_t* nonfinite,
+                                                                  void* callers_stream) {
+  constexpr const char* kWhat = "orthogonalize";
+  Ops& ops = device_->ops();
+  const bool captured = device_->follow(*stream_, callers_stream, kWhat);
+  const int64_t m = std::min(x.rows(), x.cols()), n = std::max(x.rows(), x.cols());
+  auto* const findings = findings_.as<Findings>();
+  const bool half = x.dtype == DType::kF16;
+  const auto build = [&] {
+    auto work = std::make_unique<Work>();
+    work->method =
+        choose_method(form_, x.rows(), x.cols(), static_cast<int>(settings_.list.steps.size()),
+                      settings_.gram_restarts);
+    reserve(ops, settings_, work->method, m, n);
+    const int64_t at_once = part_size(ops, m * n, x.count());
+    Carver carver(ops);
+    MatrixBatch raw, input;
+    void* scratch = nullptr;
+    const auto carve = [&](int64_t count) {
+      raw = carver.batch(x.dtype, m, n, count);
+      input = half ? carver.batch(DType::kF32, m, n, count, true) : raw;
+      scratch = carver.take(newton_schulz_workspace(ops, settings_, work->method, m, n, count));
+    };
+    carve(at_once);
+    void* const memory = workspace(carver.bytes());
+    for (int64_t first = 0; first < x.count(); first += at_once) {
+      carver.begin(memory);
+      carve(std::min(at_once, x.count() - first));
+      Work::Part& part = work->parts.emplace_back();
+      part.in = Copies(x, first, raw, false);
+      part.widened = input;
+      if (half) {
+        const TensorView dense{nullptr, DType::kF32, {raw.count, m, n}, {m * n, n, 1}};
+        part.widen = Copies(dense, 0, raw, false);
+      }
+      const OwnedMatrix& owned = part.in.owned[0];
+      if (settings_.scales_neurons()) part.lines.resize(2 * static_cast<size_t>(raw.count));
+      for (NormuonState& line : part.lines)
+        line.stored_rows = owned.inputs_first == owned.transposed();
+      const OrthogonalizeArgs args{&settings_, &work->method, input, scratch, nullptr, part.lines};
+      part.newton_schulz.emplace(ops, *stream_, std::span(&args, 1), findings);
+      part.out = Copies(out, first, part.newton_schulz->results()[0], false);
+    }
+    return work;
+  };
+  if (x.is_empty()) {
+    static constexpr int64_t kNone = 0;
+    if (nonfinite) ops.copy(*stream_, nonfinite, &kNone, sizeof kNone);
+    finish(captured);
+    return std::nullopt;
+  }
+  if (device_->host_reaches_memory()) {
+    auto found = find_nonfinite(x);
+    if (nonfinite) *nonfinite = found ? 1 : 0;
+    if (found) return found;
+  }
+  std::vector<int64_t> key = {0, std::ssize(x.shape)};
+  add_to_key(key, x);
+  add_to_key(key, out);
+  Work& work = find(kWhat, std::move(key), captured, build);
+  static constexpr Findings kNothing;
+  ops.copy(*stream_, findings, &kNothing, sizeof kNothing);
+  for (Work::Part& part : work.parts) {
+    ops.unpack(*stream_, part.in.blocks, part.in.owned, part.in.matrices.data(),
+               {.data = x.data, .dtype = x.dtype});
+    if (half)
+      ops.pack(*stream_, part.widen.blocks, part.widen.owned, part.widen.matrices.data(),
+               {.data = part.widened.data, .dtype = DType::kF32}, findings);
+    part.newton_schulz->enqueue();
+    ops.pack(*stream_, part.out.blocks, part.out.owned, part.out.matrices.data(),
+             {.data = out.data, .dtype = out.dtype}, findings);
+  }
+  if (nonfinite) ops.copy(*stream_, nonfinite, &findings->nonfinite, sizeof *nonfinite);
+  finish(captured);
+  work.ran = true;
+  return std::nullopt;
+}
+
+void Orthogonalizer::symmetric_product(const TensorView& c, float alpha, const TensorView& a,
+                                       float beta, const TensorView* d, void* callers_stream) {
+  constexpr const char* kWhat = "symmetric product";
+  Ops& ops = device_->ops();
+  const bool captured = device_->follow(*stream_, callers_stream, kWhat);
+  const int64_t m = a.rows(), k = a.cols();
+  if (d && (beta == 0.0f || d->is_empty())) d = nullptr;
+  const bool separate = d && *d != a;
+  const auto build = [&] {
+    auto work = std::make_unique<Work>();
+    ops.reserve(m, m, k, a.dtype);
+    const int64_t at_once = part_size(ops, m * std::max(m, k), c.count());
+    Carver carver(ops);
+    MatrixBatch left, result, added;
+    const auto carve = [&](int64_t count) {
+      left = carver.batch(a.dtype, m, k, count);
+      result = carver.batch(a.dtype, m, m, count);
+      if (separate) added = carver.batch(a.dtype, m, m, count);
+    };
+    carve(at_once);
+    void* const memory = workspace(carver.bytes());
+    for (int64_t first = 0; first < c.count(); first += at_once) {
+      carver.begin(memory);
+      carve(std::min(at_once, c.count() - first));
+      Work::Part& part = work->parts.emplace_back();
+      if (k > 0) part.in = Copies(a, first, left, true);
+      if (separate) part.second = Copies(*d, first, added, true);
+      part.out = Copies(c, first, result, true);
+      part.product.a = part.product.b = left;
+      part.product.c = result;
+      if (d) part.product.d = separate ? added : left;
+      part.product.transpose_b = part.product.symmetric = true;
+    }
+    return work;
+  };
+  if (c.is_empty()) return;
+  std::vector<int64_t> key = {1, std::ssize(a.shape), d != nullptr, separate};
+  add_to_key(key, a);
+  add_to_key(key, c);
+  if (separate) add_to_key(key, *d);
+  Work& work = find(kWhat, std::move(key), captured, build);
+  auto* const findings = findings_.as<Findings>();
+  for (Work::Part& part : work.parts) {
+    const auto unpack = [&](const Copies& copies, const TensorView& from) {
+      ops.unpack(*stream_, copies.blocks, copies.owned, copies.matrices.data(),
+                 {.data = from.data, .dtype = from.dtype});
+    };
+    unpack(part.in, a);
+    if (separate) unpack(part.second, *d);
+    part.product.alpha = alpha;
+    part.product.beta = beta;
+    ops.multiply(*stream_, part.product);
+    ops.pack(*stream_, part.out.blocks, part.out.owned, part.out.matrices.data(),
+             {.data = c.data, .dtype = c.dtype}, findings);
+  }
+  finish(captured);
+  work.ran = true;
+}
+
+}  // namespace muonrt

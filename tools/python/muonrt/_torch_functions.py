@@ -1,0 +1,77 @@
+"""The caller's gather and redistribute functions over torch's tensors, and meshes of process groups."""
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+import muonrt
+
+DTYPES = {"float32": torch.float32, "uint16": torch.bfloat16}
+
+
+def tensor_of(array) -> torch.Tensor | None:
+    """Returns a tensor over the memory of an array that muonrt.Optimizer passes to a function."""
+    if array is None:
+        return None
+    if not hasattr(array, "ctypes"):
+        tensor = torch.from_dlpack(array)
+        return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
+    dtype = DTYPES[str(array.dtype)]
+    if array.size == 0:
+        return torch.empty(array.shape, dtype=dtype)
+    # torch has no tensors that are read-only, so it accepts neither such an array nor its DLPack.
+    memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+    memory.owner = array  # keeps the memory
+    return torch.frombuffer(memory, dtype=dtype).reshape(array.shape)
+
+
+def over_tensors(function: Callable) -> Callable:
+    """Returns the function that muonrt.Optimizer calls for a function over tensors."""
+
+    def call(name: str, owner: int, first, second, stream: int | None):
+        with torch.no_grad():
+            if stream is None:
+                return function(name, owner, tensor_of(first), tensor_of(second))
+            device = next(tensor_of(a).device for a in (first, second) if a is not None)
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device)):
+                return function(name, owner, tensor_of(first), tensor_of(second))
+
+    return call
+
+
+def wrapped(options: dict) -> dict:
+    """Returns the options of muonrt.Optimizer for those of muonrt.torch.Muon."""
+    return options | {key: over_tensors(options[key]) for key in ("gather", "redistribute")
+                      if callable(options.get(key))}
+
+
+def mesh_from_groups(process_group=None, **groups: "dist.ProcessGroup | None") -> muonrt.Mesh:
+    """Returns the mesh that process groups form, for the layouts of plain tensors that are shards.
+
+    Collective over the group. Ranks of the mesh are ranks in the group, as muonrt.Layout needs them.
+
+    :param process_group: the ranks that hold the parameters, as for Muon. None: all ranks.
+    :param groups: for each dimension its name and this rank's process group, outermost first, such as
+        ``dp=dp_pg, fsdp=fsdp_pg, tp=tp_pg``. None: the dimension is not used.
+    """
+    group = dist.group.WORLD if process_group is None else process_group
+    number = {r: i for i, r in enumerate(dist.get_process_group_ranks(group))}
+    mine = {name: dist.get_process_group_ranks(g) for name, g in groups.items() if g is not None}
+    everywhere: list = [None] * len(number)
+    dist.all_gather_object(everywhere, mine, group=group)
+    for rank, theirs in enumerate(everywhere):
+        if list(theirs) != list(everywhere[0]):
+            raise muonrt.MismatchError(
+                f"rank 0 has the groups {list(everywhere[0])}, but rank {rank} has {list(theirs)}; pass "
+                "the same names on every rank")
+        for name, ranks in theirs.items():
+            if outside := set(ranks) - set(number):
+                raise muonrt.InvalidArgumentError(
+                    f"{name}: the group of rank {rank} has the ranks {sorted(outside)}, which are not in "
+                    "process_group; pass the process_group of all ranks of the mesh")
+    if not everywhere[0]:
+        return muonrt.Mesh((len(number),), ["dp"])
+    return muonrt.Mesh.from_groups(
+        {name: [[number[r] for r in theirs[name]] for theirs in everywhere] for name in everywhere[0]})
