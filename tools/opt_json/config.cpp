@@ -40,9 +40,10 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.has_rates() && !own("lr_schedule") && own("lr")) config.lr_schedule.reset();
   if (config.role == "adamw") {
-    if (!own("parts")) config.parts = {};
-    if (!own("qk_clip")) config.qk_clip.reset();
-    if (!own("owners")) config.owner.reset(), config.owners.clear();
+    // A rule without a role has them for its parameters of Muon.
+    if (config.by_name || !own("parts")) config.parts = {};
+    if (config.by_name || !own("qk_clip")) config.qk_clip.reset();
+    if (config.by_name || !own("owners")) config.owner.reset(), config.owners.clear();
   }
   if (config.is_muon() && !config.is_stack() && !own("batch_dims")) config.batch_dims.reset();
   muonrt_group_t group{};

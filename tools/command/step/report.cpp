@@ -71,16 +71,14 @@ bool looks_transposed(const StepTensor& t) {
 
 void StepReporter::add_step(const muonrt_step_report_t& report, const std::string& file,
                             std::vector<std::string> inactive) {
-  steps_.push_back({report,
-                    file,
-                    report.skipped ? muonrt_get_last_error() : "",
-                    {},
-                    std::move(inactive),
-                    {},
-                    ""});
+  Step& step = steps_.emplace_back();
+  step.report = report;
+  step.file = file;
+  if (report.skipped) step.reason = muonrt_get_last_error();
+  step.inactive = std::move(inactive);
   for (const StepTensor& t : tensors_)
     if (t.steps() && t.index == report.large_update_param)
-      steps_.back().warning = large_update_text(
+      step.warning = large_update_text(
           report, t.entry->name, "lr",
           t.config->has_rates() ? t.config->lr_schedule->rates.front() : t.config->lr.value());
 }
