@@ -11,8 +11,8 @@ ActiveMessages::ActiveMessages(std::vector<Region> regions, std::vector<ParamByt
   for (const Region& r : regions_) {
     const auto first =
         std::lower_bound(contents_.begin(), contents_.end(), ParamBytes{0, r.offset, 0}, by_begin);
-    const auto last = std::lower_bound(first, contents_.end(),
-                                       ParamBytes{0, r.offset + r.bytes, 0}, by_begin);
+    const auto last =
+        std::lower_bound(first, contents_.end(), ParamBytes{0, r.offset + r.bytes, 0}, by_begin);
     ranges_.emplace_back(first - contents_.begin(), last - first);
   }
 }

@@ -33,7 +33,8 @@ class ActiveMessages {
   void select(std::vector<Message>& messages, void* buffer, const ParamView* params) const {
     messages.clear();
     for_each(params, [&](const Region& r, int64_t begin, int64_t end) {
-      if (begin < end) messages.push_back({r.peer, static_cast<char*>(buffer) + begin, end - begin});
+      if (begin < end)
+        messages.push_back({r.peer, static_cast<char*>(buffer) + begin, end - begin});
     });
   }
   /// Calls `use(begin, end)` for the bytes of the messages that `select` leaves out.
@@ -71,7 +72,7 @@ class ActiveMessages {
   }
 
   std::vector<Region> regions_;
-  std::vector<ParamBytes> contents_;                // ascending
+  std::vector<ParamBytes> contents_;               // ascending
   std::vector<std::pair<size_t, size_t>> ranges_;  // by region: first of its contents, and number
 };
 

@@ -19,11 +19,10 @@ Contents contents_of(const Plan& plan, const RankChunk& chunk) {
                             DType dtype) {
     const int64_t each = size_of(dtype);
     for (const ShardBlock& b : blocks)
-      out.push_back(
-          {b.param, b.packed_offset * each, (b.packed_offset + b.rows * b.cols) * each});
+      out.push_back({b.param, b.packed_offset * each, (b.packed_offset + b.rows * b.cols) * each});
   };
-  const auto of_matrices = [&](std::vector<ParamBytes>& out,
-                               const std::vector<MatrixBlock>& blocks, DType dtype) {
+  const auto of_matrices = [&](std::vector<ParamBytes>& out, const std::vector<MatrixBlock>& blocks,
+                               DType dtype) {
     const int64_t each = size_of(dtype);
     for (const MatrixBlock& b : blocks) {
       const int32_t matrix = chunk.owned[static_cast<size_t>(b.matrix)].matrix;
