@@ -27,6 +27,7 @@
 #include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"
 #include "muonrt/param.h"
+#include "muonrt/plan.h"
 #include "muonrt/recover.h"
 #include "muonrt/rendezvous.h"
 #include "muonrt/routing.h"

@@ -10,7 +10,8 @@ namespace muonrt::api {
 namespace {
 
 constexpr HandleKind kKinds[] = {HandleKind::kComm, HandleKind::kThreadGroup,
-                                 HandleKind::kOptimizer, HandleKind::kCheckpoint};
+                                 HandleKind::kOptimizer, HandleKind::kCheckpoint,
+                                 HandleKind::kPlan};
 
 const char* name_of(HandleKind kind) {
   switch (kind) {
@@ -22,6 +23,8 @@ const char* name_of(HandleKind kind) {
       return "an optimizer";
     case HandleKind::kCheckpoint:
       return "a checkpoint";
+    case HandleKind::kPlan:
+      return "a plan";
   }
   return "no handle of muonrt";
 }

@@ -9,6 +9,7 @@
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
+#include "optimizer/planning.hpp"
 #include "state/background_save.hpp"
 #include "state/checkpoint_reader.hpp"
 
@@ -22,6 +23,7 @@ enum class HandleKind : uint64_t {
   kThreadGroup = 0x7075672d72756d67,
   kOptimizer = 0x74706f2d72756d6f,
   kCheckpoint = 0x706b632d72756d6f,
+  kPlan = 0x6e6c702d72756d6f,
 };
 
 struct HandleHeader {
@@ -140,4 +142,12 @@ struct muonrt_checkpoint {
 
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::CheckpointReader> body;
+};
+
+struct muonrt_plan {
+  static constexpr auto kKind = muonrt::api::HandleKind::kPlan;
+  static constexpr const char* kArgument = "plan";
+
+  muonrt::api::HandleHeader head{kKind};
+  std::unique_ptr<muonrt::Planning> body;
 };

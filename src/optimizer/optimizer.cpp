@@ -77,8 +77,9 @@ void Optimizer::allocate_memory() {
 
 std::string Optimizer::describe(bool json) const {
   return pipelines_.describe(
-      device_->ops(), settings_.health_every > 0,
-      consistency_check_bytes(pipelines_.full_plan(), settings_, device_->host_reaches_memory()),
+      pipelines_.report(device_->ops(), settings_.health_every > 0,
+                        consistency_check_bytes(pipelines_.full_plan(), settings_,
+                                                device_->host_reaches_memory())),
       json);
 }
 
