@@ -280,21 +280,23 @@ ModelShapes read_hf_config(const nlohmann::json& config, const std::string& file
   const std::string type = whole.at("model_type").text();
   if (whole.has("num_nextn_predict_layers") && whole.count_or_zero("num_nextn_predict_layers") > 0)
     whole.out.notes.push_back("the layers of multi-token prediction are not included");
+  const auto& known = families();
+  const auto family =
+      std::find_if(known.begin(), known.end(), [&](const Family& f) { return type == f.type; });
   if (type == "gpt2") {
     add_gpt2(whole);
-    return std::move(whole.out);
-  }
-  if (type == "deepseek_v4") {
+  } else if (type == "deepseek_v4") {
     add_deepseek_v4(whole);
-    return std::move(whole.out);
+  } else if (family != known.end()) {
+    add_decoder(whole, *family);
+  } else {
+    whole.refuse("model_type is '" + type + "', but must be one of " + known_types() +
+                 "; or pass a *.safetensors file or a JSON of shapes");
   }
-  for (const Family& f : families()) {
-    if (type != f.type) continue;
-    add_decoder(whole, f);
-    return std::move(whole.out);
-  }
-  whole.refuse("model_type is '" + type + "', but must be one of " + known_types() +
-               "; or pass a *.safetensors file or a JSON of shapes");
+  const auto& tensors = whole.out.tensors;
+  if (std::any_of(tensors.begin(), tensors.end(), [](const ModelShape& t) { return t.stack; }))
+    whole.out.notes.push_back("the experts of a layer are counted as stacks");
+  return std::move(whole.out);
 }
 
 }  // namespace muonrt::tool

@@ -12,7 +12,7 @@ struct ModelShape {
   std::vector<int64_t> shape;
   bool transposed = false;  // stored as inputs x outputs
   bool stack = false;       // the first dimension counts matrices
-  std::string role = {};         // muon or adamw; "": by the name
+  std::string role = {};    // muon or adamw; "": by the name
 };
 
 /// The tensors of a model, and what they leave out.
