@@ -39,6 +39,14 @@ MeshUse mesh_use(const Mesh& mesh, int dim);
 /// Errors: as mesh_use().
 std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert);
 
+/// Returns the placements that trainers give a tensor with this name; see
+/// muonrt_placements_for_tensor(). Errors: as mesh_use().
+/// @param name    "": tp cuts the columns.
+/// @param expert  the tensor is a stack of experts, in dim 0.
+std::vector<Placement> placements_for_tensor(const Mesh& mesh, std::string_view name,
+                                             const std::vector<int64_t>& shape, bool expert,
+                                             bool transposed);
+
 /// Parses what a DTensor prints of its placements, or the short form of parse_placements:
 /// "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2), Partial(sum)]", "S(0),R".
 /// Errors: INVALID_ARGUMENT with the part that is no placement (or a Partial other than a sum).

@@ -5,43 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <stdexcept>
-#include <string_view>
 
 namespace muonrt::tool {
 
 namespace {
 
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
-
-// How trainers shard a weight with tensor parallelism, by the last word of its module: its outputs,
-// or its inputs. Other weights are replicated.
-constexpr std::string_view kOutputs[] = {
-    "q_proj",    "k_proj",   "v_proj",    "qkv_proj",     "c_attn",       "q_b_proj",
-    "kv_b_proj", "o_a_proj", "gate_proj", "up_proj",      "w1",           "w3",
-    "c_fc",      "fc1",      "lm_head",   "gate_up_proj", "embed_tokens", "wte"};
-constexpr std::string_view kInputs[] = {"o_proj", "c_proj", "o_b_proj", "down_proj", "w2", "fc2"};
-
-/// The tensor dimension that TP shards, or -1.
-int tp_dim(const ModelTensor& tensor) {
-  const int dims = static_cast<int>(tensor.shape.size());
-  if (dims < 2) return -1;
-  if (!tensor.named) return tensor.stack() ? 2 : 1;
-  std::string_view name = tensor.name;
-  if (name.ends_with(".weight")) name.remove_suffix(std::string_view(".weight").size());
-  name.remove_prefix(std::min(name.rfind('.') + 1, name.size()));
-  const auto has = [&](const auto& list) {
-    return std::find(std::begin(list), std::end(list), name) != std::end(list);
-  };
-  const int rows = tensor.stack() ? 1 : 0, columns = rows + 1;
-  if (has(kOutputs)) return tensor.transposed ? columns : rows;
-  if (has(kInputs)) return tensor.transposed ? rows : columns;
-  return -1;
-}
-
-bool shards(const muonrt_placement_t& p, int dim) {
-  return (p.kind == MUONRT_PLACEMENT_SHARD || p.kind == MUONRT_PLACEMENT_STRIDED_SHARD) &&
-         p.dim == dim;
-}
 
 }  // namespace
 
@@ -143,21 +112,10 @@ std::vector<muonrt_placement_t> PlanMeshes::placements(const ModelTensor& tensor
   const TextMesh& mesh = of(tensor);
   const muonrt_mesh_t c = mesh.c();
   std::vector<muonrt_placement_t> out(static_cast<size_t>(mesh.dims()));
-  const bool stack = tensor.stack();
-  check(muonrt_placements_from_names(out.data(), &c, world(), tp_dim(tensor), stack));
-  int64_t shares = 1;  // ranks that would divide dimension 0
-  for (int d = 0; d < mesh.dims(); ++d)
-    if (shards(out[static_cast<size_t>(d)], 0)) shares *= mesh.size(d);
-  int64_t right = 1;  // ranks to the right that divide the rows
-  for (int d = mesh.dims() - 1; d >= 0; --d) {
-    muonrt_placement_t& p = out[static_cast<size_t>(d)];
-    if (mesh.name(d) == "ddp") p = {MUONRT_PLACEMENT_PARTIAL, 0, 0};
-    if (tensor.shape.empty()) p = {MUONRT_PLACEMENT_REPLICATE, 0, 0};
-    if (!stack || shares <= tensor.shape[0]) continue;
-    if (shards(p, 1)) right *= mesh.size(d);
-    if (shards(p, 0) && mesh.name(d) != "ep")
-      p = {right > 1 ? MUONRT_PLACEMENT_STRIDED_SHARD : MUONRT_PLACEMENT_SHARD, 1, right};
-  }
+  const char* name = tensor.named ? tensor.name.c_str() : nullptr;
+  check(muonrt_placements_for_tensor(out.data(), &c, world(), name,
+                                     static_cast<int32_t>(tensor.shape.size()), tensor.shape.data(),
+                                     tensor.stack(), tensor.transposed));
   return out;
 }
 

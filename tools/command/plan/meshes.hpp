@@ -41,10 +41,7 @@ class PlanMeshes {
 
   int32_t world() const { return static_cast<int32_t>(dense_.size()); }
   const TextMesh& of(const ModelTensor& tensor) const { return tensor.stack() ? experts_ : dense_; }
-  /// The placements that the names of the mesh dimensions select (muonrt/strategies.h). FSDP shards
-  /// dimension 0, of a stack the rows of its matrices if it has fewer experts than ranks that would
-  /// share them. TP shards outputs or inputs, as trainers do for this name; of a list of shapes the
-  /// columns. The ranks of ddp hold partial gradients.
+  /// The placements of muonrt_placements_for_tensor(); of a list of shapes TP shards the columns.
   std::vector<muonrt_placement_t> placements(const ModelTensor& tensor) const;
   std::string text() const;
 

@@ -13,6 +13,7 @@ from ._core import (
     Optimizer,
     Param,
     Part,
+    Plan,
     QkClip,
     StateShard,
     StepReport,
@@ -21,10 +22,11 @@ from ._core import (
 )
 from ._errors import *  # noqa: F403
 from ._log import set_log_level
+from ._plan import plan
 
 __all__ = [
     "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer", "Param",
-    "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info", "route",
+    "Part", "Plan", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info", "plan", "route",
     "set_log_level", "version",
 ]
 __all__ += _errors.__all__

@@ -102,6 +102,10 @@ class Optimizer {
     Busy busy(busy_, "the optimizer");
     return binding::health(get(), names);
   }
+  muonrt::Plan plan() {
+    Busy busy(busy_, "the optimizer");
+    return muonrt::Plan(get());
+  }
   std::vector<std::string> names;
 
  private:
@@ -130,6 +134,8 @@ class Optimizer {
 
 /// Adds access to state to the class.
 void bind_state(nb::class_<Optimizer>& optimizer);
+/// Adds the class Plan, and plan() to the class.
+void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer);
 /// Adds the calls that save and load checkpoints to the class.
 void bind_checkpoint(nb::class_<Optimizer>& optimizer);
 
