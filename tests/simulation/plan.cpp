@@ -87,6 +87,8 @@ void Plan::draw_faults(Random& random) {
     f.lane = static_cast<int>(random.below(static_cast<int64_t>(lanes.size())));
     f.step = static_cast<int>(
         random.below(static_cast<int64_t>(lanes[static_cast<size_t>(f.lane)].size())));
+    if (about_network(f.kind) && random.one_in(5)) f.step = f.lane = -1;
+    if (f.step < 0) f.lane = 0;
     f.delay = random.any_size(random.one_in(4) ? 5 * kSecond : 10 * kMillisecond);
     f.calls = random.any_size(2000);
     f.status = kAbortStatuses[random.below(4)];
@@ -122,7 +124,7 @@ std::set<Status> Plan::allowed(int comm) const {
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;
     if (f.kind == Fault::Kind::kLeave || about_network(f.kind)) {
       out.insert(Status::kComm);
-      if (f.kind == Fault::Kind::kMachineDies) out.insert(Status::kTimeout);
+      if (f.kind == Fault::Kind::kMachineDies || f.step < 0) out.insert(Status::kTimeout);
       continue;
     }
     if (!is_affected(comm, f)) continue;

@@ -43,7 +43,7 @@ struct Fault {
     kFlip,           // TCP: a bit of a message from the rank is flipped
   };
   Kind kind = Kind::kPause;
-  int rank = 0, lane = 0, step = 0;
+  int rank = 0, lane = 0, step = 0;  // step -1: before the rank connects
   int64_t delay = 0;  // ns, from the beginning of the step; kPause, kPartition: the duration
   int64_t calls = 0;  // kKill, kMachineDies: the number of calls of the system that it survives
   Status status = Status::kAborted;  // kAbort, kAbortAll
@@ -72,7 +72,12 @@ struct Plan {
   std::vector<int64_t> first_pause;  // by rank: ns before it connects
 
   bool is_short() const { return timeout_ms < 60'000; }
+  int64_t connect_timeout_ms() const { return timeout_ms + 30'000; }
   bool has(Fault::Kind kind) const;
+  /// The lane that runs operations on a communicator.
+  int lane_of(int comm) const {
+    return comm == 1 && lanes.size() > 1 ? 1 : made_at_[static_cast<size_t>(comm)].lane;
+  }
   /// The statuses that operations on a communicator may return.
   std::set<Status> allowed(int comm) const;
   std::string text() const;

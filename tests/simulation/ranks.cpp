@@ -76,6 +76,8 @@ void RankRun::run(const std::function<std::unique_ptr<Transport>()>& connect) {
   Scheduler& s = Scheduler::get();
   comms_.resize(static_cast<size_t>(plan_.comms));
   s.sleep_until(s.now() + plan_.first_pause[static_cast<size_t>(rank_)]);
+  std::vector<std::thread> none;
+  meet_faults(0, -1, none);
   const int64_t began = s.now();
   try {
     comms_[0].transport = connect();
@@ -86,7 +88,7 @@ void RankRun::run(const std::function<std::unique_ptr<Transport>()>& connect) {
     const auto allowed = plan_.allowed(0);
     require(allowed.contains(error.status()),
             cat("creation returned ", muonrt::status_name(error.status()), ": ", error.message()));
-    require(s.now() - began <= plan_.timeout_ms * kMillisecond + kGrace + 5 * kSecond,
+    require(s.now() - began <= plan_.connect_timeout_ms() * kMillisecond + kGrace + 5 * kSecond,
             cat("creation ended ", (s.now() - began) / kMillisecond, " ms after its begin"));
     return;
   }
@@ -113,9 +115,11 @@ void RankRun::run_lane(int lane, bool& leaves) {
     if (lane == 0 && i == 0 && plan_.lanes.size() > 1)
       other = std::thread([&] { run_lane(1, other_leaves); });
   }
-  if (other.joinable()) other.join();
   for (std::thread& t : aborts) t.join();
-  leaves = leaves || other_leaves;
+  for (int comm = 0; leaves && comm < plan_.comms; ++comm) {
+    if (plan_.lane_of(comm) == lane) comms_[static_cast<size_t>(comm)].transport.reset();
+  }
+  if (other.joinable()) other.join();
 }
 
 /// Returns true if the rank leaves.
