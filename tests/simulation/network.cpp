@@ -278,7 +278,9 @@ ssize_t Network::send(int fd, const void* data, size_t bytes, int flags) {
       return fail_with(e->state == Endpoint::State::kConnecting ? EAGAIN : ENOTCONN);
     auto n = std::min(static_cast<int64_t>(bytes), room(*e));
     if (n > 0) {
-      if (weather_.short_transfers && scheduler_.random().one_in(3))
+      // The system takes a small message whole if there is room for it.
+      const bool small = n <= Weather::kLeastWindow && n == static_cast<int64_t>(bytes);
+      if (weather_.short_transfers && !small && scheduler_.random().one_in(3))
         n = 1 + scheduler_.random().below(n);
       transmit(*e, {std::string(static_cast<const char*>(data), static_cast<size_t>(n)), false});
       return n;

@@ -35,7 +35,7 @@ Plan::Plan(uint64_t world, bool over_tcp) : seed(world), tcp(over_tcp) {
   draw_lanes(random);
   weather.most_latency = random.any_size(random.one_in(8) ? kSecond : 5 * kMillisecond);
   weather.least_latency = random.below(weather.most_latency + 1);
-  weather.window = random.one_in(3) ? 1 + random.any_size(4096) : 1024 + random.any_size(1 << 21);
+  weather.window = Weather::kLeastWindow + random.any_size(random.one_in(3) ? 4096 : 1 << 21);
   weather.short_transfers = random.one_in(2);
   if (random.one_in(4)) weather.strangers = static_cast<int>(random.between(1, 3));
   for (int rank = 0; rank < size; ++rank)

@@ -51,6 +51,7 @@ struct Fault {
 
 /// The network between the processes.
 struct Weather {
+  static constexpr int64_t kLeastWindow = 4096;
   int64_t least_latency = 0, most_latency = 0;
   int64_t window = 1 << 16;     // bytes that a connection holds
   bool short_transfers = false;  // reads and writes of a part
