@@ -5,8 +5,7 @@
 #include "api/structs.hpp"
 #include "base/backoff.hpp"
 #include "base/sized_struct.hpp"
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
+#include "comm/tcp/tcp_transport.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -72,7 +71,7 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
       };
     }
     *comm = api::release_comm(std::make_unique<muonrt_comm>(
-        make_mailbox_transport(make_tcp_mailbox(rendezvous, given.timeout_ms))));
+        make_tcp_transport(rendezvous, given.timeout_ms)));
     return Status::kOk;
   });
 }
@@ -112,7 +111,7 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
         rendezvous.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     });
     *comm = api::release_comm(std::make_unique<muonrt_comm>(
-        make_mailbox_transport(make_folder_mailbox(rendezvous, given.timeout_ms))));
+        make_folder_transport(rendezvous, given.timeout_ms)));
     return Status::kOk;
   });
 }
