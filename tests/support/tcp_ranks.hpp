@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +15,17 @@
 // Ranks over TCP in one process, without a rendezvous.
 namespace transport_test {
 
+/// Returns the two ends of a connection over the loopback address.
+inline std::pair<muonrt::Socket, muonrt::Socket> tcp_pair() {
+  using namespace muonrt;
+  const Socket listener = std::move(listen_in_range(resolve("127.0.0.1:0"), {}, 1)[0]);
+  std::string why;
+  Socket one = begin_connect(address_of(listener), {}, why);
+  wait_for(listener.fd(), POLLIN, Deadline::in_ms(30'000));
+  Socket two([&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC); });
+  return {std::move(one), std::move(two)};
+}
+
 /// Returns what each of `size` ranks has after a rendezvous.
 inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
   using namespace muonrt;
@@ -24,7 +37,7 @@ inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
     c.size = size;
     c.sockets.resize(rank == 0 ? out.size() : 1);
     if (rank == 0) continue;
-    std::tie(out[0].sockets[static_cast<size_t>(rank)], c.sockets[0]) = socket_pair();
+    std::tie(out[0].sockets[static_cast<size_t>(rank)], c.sockets[0]) = tcp_pair();
     if (rank == size - 1) continue;
     c.listener = std::move(listen_in_range(resolve("127.0.0.1:0"), {}, size)[0]);
     addresses[static_cast<size_t>(rank)] = address_of(c.listener);

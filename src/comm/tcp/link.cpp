@@ -41,14 +41,14 @@ void Link::close(std::string_view reason) noexcept {
 void Link::queue(const FrameHeader& frame, const void* content) noexcept {
   if (state != State::kOpen) return;
   const auto bytes = static_cast<size_t>(frame.payload_bytes);
-  const FrameHeader head = with_checksums(frame, content);
+  const FrameHeader summed = with_checksums(frame, content);
   try {
     if (control.size() > kMaxControlBytes) return close("the rank reads nothing");
     if (control_at > kControlBytes) {
       control.erase(0, control_at);
       control_at = 0;
     }
-    control.append(reinterpret_cast<const char*>(&head), sizeof head);
+    control.append(reinterpret_cast<const char*>(&summed), sizeof summed);
     if (bytes > 0) control.append(static_cast<const char*>(content), bytes);
   } catch (const std::bad_alloc&) {  // the peer detects the end of the connection
     close("this rank is out of memory");

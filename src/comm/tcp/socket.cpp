@@ -141,17 +141,8 @@ Socket try_connect(const SocketAddress& address, const SocketAddress& from, Dead
   return is_connected(out, why) ? std::move(out) : Socket();
 }
 
-std::pair<Socket, Socket> socket_pair() {
-  auto ends = Socket::pair(
-      [](int(&fds)[2]) { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0; });
-  MUONRT_REQUIRE(ends.first, Status::kComm, "rendezvous: creating a pair of sockets failed (",
-                 errno_text(errno), "); raise the limit of open files (ulimit -n)");
-  return ends;
-}
-
 void prepare(const Socket& s) {
   const int on = 1;
-  // Fails on a socket pair, which does not need it.
   setsockopt(s.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -46,9 +45,6 @@ bool is_connected(const Socket& socket, std::string& why);
 /// @return  an open connection. On error an empty socket, and `why` is the reason.
 Socket try_connect(const SocketAddress& address, const SocketAddress& from, Deadline deadline,
                    std::string& why);
-
-/// Returns two sockets that are connected to each other.
-std::pair<Socket, Socket> socket_pair();
 
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);
