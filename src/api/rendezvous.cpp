@@ -28,6 +28,15 @@ void require_secret_bytes(int64_t bytes, const char* function) {
                  " to 4096); pass the size of the secret");
 }
 
+template <class Options>
+std::function<void()> interrupt_check(const Options& options, const char* function) {
+  if (!options.interrupted) return {};
+  return [call = options.interrupted, state = options.state, function] {
+    MUONRT_REQUIRE(call(state) == 0, Status::kAborted, function,
+                   ": interrupted while ranks connected; call it again on all ranks");
+  };
+}
+
 }  // namespace
 
 extern "C" {
@@ -56,6 +65,8 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
     rendezvous.rank = given.rank;
     rendezvous.size = given.size;
     rendezvous.version = muonrt_get_version();
+    rendezvous.ports = {given.first_port, given.last_port};
+    rendezvous.check_interrupt = interrupt_check(given, kName);
     retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
       rendezvous.address = given.address;
       rendezvous.interface = given.interface_name ? given.interface_name : "";
@@ -104,6 +115,8 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
     rendezvous.rank = given.rank;
     rendezvous.size = given.size;
     rendezvous.version = muonrt_get_version();
+    rendezvous.ports = {given.first_port, given.last_port};
+    rendezvous.check_interrupt = interrupt_check(given, kName);
     retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
       rendezvous.path = given.path;
       rendezvous.run_id = given.run_id;

@@ -64,6 +64,7 @@ class Acceptor {
     listeners_ = std::move(listeners);
     try {
       while (missing() > 0) {
+        if (rendezvous_.check_interrupt) rendezvous_.check_interrupt();
         if (deadline_.passed())
           throw error_with_message(Status::kTimeout, [&] { return timeout_text(); });
         retry_while_out_of_memory(deadline_, [&] { poll_once(); });
@@ -72,7 +73,8 @@ class Acceptor {
       const Error error = current_error();
       answer_all(error.status(), error.message());
       try {
-        if (error.status() != Status::kTimeout) answer_late(error);
+        if (error.status() != Status::kTimeout && error.status() != Status::kAborted)
+          answer_late(error);
       } catch (const std::exception&) {  // the first error counts
       }
       throw;
@@ -129,7 +131,7 @@ class Acceptor {
     std::vector<pollfd> fds;
     for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
     for (const PendingConnection& n : pending_) fds.push_back({n.socket.fd(), POLLIN, 0});
-    poll(fds.data(), fds.size(), poll_ms(deadline_, 200));
+    poll(fds.data(), fds.size(), poll_ms(deadline_, 100));
     size_t at = listeners_.size();
     for (auto n = pending_.begin(); n != pending_.end(); ++at) {
       n = keeps_waiting(*n, fds[at].revents != 0) ? std::next(n) : pending_.erase(n);

@@ -175,7 +175,7 @@ class PublishedAddress {
 };
 
 TcpRendezvous over_tcp(const FolderRendezvous& m, const AddressFile& file) {
-  return {m.rank, m.size, file.path(), "", "", m.version, m.ports};
+  return {m.rank, m.size, file.path(), "", "", m.version, m.ports, {}, m.check_interrupt};
 }
 
 TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const AddressFile& file,
@@ -184,8 +184,11 @@ TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const A
   AddressFileHeader head{kAddressFileMagic, fresh_nonce(), {}};
   TcpRendezvous tcp;
   const PublishedAddress published = retry_while_out_of_memory(deadline, [&] {
-    listeners =
-        listen_in_range(local_addresses(), rendezvous.ports, std::max(64, rendezvous.size));
+    const auto addresses = local_addresses();
+    MUONRT_REQUIRE(!addresses.empty(), Status::kComm, "shared folder: rank 0's machine has no "
+                   "network address, not even the loopback address; configure one (ip link set lo "
+                   "up)");
+    listeners = listen_in_range(addresses, rendezvous.ports, std::max(64, rendezvous.size));
     std::string rest = machine_name() + '\n';
     for (const Socket& listener : listeners) rest += address_of(listener).text() + '\n';
     head.proof = proof_of(rendezvous, head, rest);

@@ -18,6 +18,7 @@ struct FolderRendezvous {
   int32_t version = 0;
   std::string secret{};  // equal on all ranks; at least kSecretBytes bytes, or empty
   PortRange ports = {};  // at which this rank listens
+  std::function<void()> check_interrupt = {};  // as in TcpRendezvous
 };
 
 /// Rank 0 listens at free ports of all addresses of its machine. It writes these addresses and a

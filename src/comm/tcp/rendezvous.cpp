@@ -21,10 +21,11 @@ constexpr int kTryMs = 5000;  // per address: time to connect and to receive the
 
 enum class ReceiveResult { kAll, kClosed, kLate };
 
-ReceiveResult receive_bytes(const Socket& s, void* data, size_t bytes, Deadline deadline) {
+ReceiveResult receive_bytes(const Socket& s, void* data, size_t bytes, Deadline deadline,
+                            const std::function<void()>& check) {
   size_t got = 0;
   while (got < bytes) {
-    if (!wait_for(s.fd(), POLLIN, deadline)) return ReceiveResult::kLate;
+    if (!wait_for(s.fd(), POLLIN, deadline, check)) return ReceiveResult::kLate;
     const ssize_t n = recv(s.fd(), static_cast<char*>(data) + got, bytes - got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n <= 0) return ReceiveResult::kClosed;
@@ -34,8 +35,9 @@ ReceiveResult receive_bytes(const Socket& s, void* data, size_t bytes, Deadline 
 }
 
 template <class T>
-ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline) {
-  return receive_bytes(s, &value, sizeof value, deadline);
+ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline,
+                            const std::function<void()>& check) {
+  return receive_bytes(s, &value, sizeof value, deadline, check);
 }
 
 /// Resolves the address of rank 0, at most once per second, because many ranks may use one name
@@ -78,10 +80,10 @@ Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
     const Deadline try_deadline = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
     --left;
     Socket socket =
-        try_connect(route.to, route.from, try_deadline, why);
+        try_connect(route.to, route.from, try_deadline, why, rendezvous.check_interrupt);
     if (!socket) continue;
     prepare(socket);
-    switch (receive_value(socket, greeting, try_deadline)) {
+    switch (receive_value(socket, greeting, try_deadline, rendezvous.check_interrupt)) {
       case ReceiveResult::kAll:
         if (greeting.magic == kGreeting) return socket;
         MUONRT_REQUIRE(left > 0, Status::kComm, "rendezvous: the program at ", rendezvous.address,
@@ -110,7 +112,9 @@ bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::strin
   claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
   const ReceiveResult result =
-      send_value(socket, claim) ? receive_value(socket, answer, deadline) : ReceiveResult::kClosed;
+      send_value(socket, claim)
+          ? receive_value(socket, answer, deadline, rendezvous.check_interrupt)
+          : ReceiveResult::kClosed;
   MUONRT_REQUIRE(result != ReceiveResult::kLate, Status::kTimeout, "rendezvous at ",
                  rendezvous.address, ": rank ", rendezvous.rank,
                  " is connected, but other ranks did not connect before the timeout; start all "
@@ -163,9 +167,9 @@ void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketA
 void read_addresses(const Socket& socket, const std::string& secret,
                     std::vector<AddressEntry>& entries, TcpConnections& out, Deadline deadline) {
   AddressTable table{};
-  const bool got = receive_value(socket, table, deadline) == ReceiveResult::kAll &&
+  const bool got = receive_value(socket, table, deadline, {}) == ReceiveResult::kAll &&
                    receive_bytes(socket, entries.data(), entries.size() * sizeof(AddressEntry),
-                                 deadline) == ReceiveResult::kAll;
+                                 deadline, {}) == ReceiveResult::kAll;
   MUONRT_REQUIRE(got && equal_in_constant_time(table.proof, proof_of(secret, table, entries)),
                  Status::kComm, "rendezvous: rank ", out.rank,
                  " lost the connection to rank 0 before it received the addresses of all ranks; "
@@ -249,6 +253,7 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
   using std::chrono::milliseconds;
   Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
   for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
+    if (rendezvous.check_interrupt) rendezvous.check_interrupt();
     Greeting greeting{};
     std::string now;
     RankZeroContact contact;

@@ -22,6 +22,8 @@ struct TcpRendezvous {
   PortRange ports = {};   // at which this rank listens for other ranks
   /// Rank 0 calls it, if set, with `address` and the actual port after it has started to listen.
   std::function<void(const std::string& address)> listening = {};
+  /// Called, if set, about every 100 ms while the rendezvous waits. May throw, which ends it.
+  std::function<void()> check_interrupt = {};
 };
 
 /// What a rank has after a rendezvous.

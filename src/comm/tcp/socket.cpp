@@ -44,12 +44,12 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
         good ? "" : cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
     const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
     // If another program listens at one of the addresses, ranks would connect to that program.
-    MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: rank 0 cannot listen at ",
-                   problems, "; pass a port that is free on rank 0's machine");
+    MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: this rank cannot listen at ",
+                   problems, "; pass a port that is free on this machine");
     if (good) out.push_back(std::move(one));
   }
-  MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: rank 0 cannot listen at ", problems,
-                 "; pass an address of rank 0's machine");
+  MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: this rank cannot listen at ", problems,
+                 "; pass an address of this rank's machine");
   return out;
 }
 
@@ -131,10 +131,10 @@ bool is_connected(const Socket& s, std::string& why) {
 }
 
 Socket try_connect(const SocketAddress& address, const SocketAddress& from, Deadline deadline,
-                   std::string& why) {
+                   std::string& why, const std::function<void()>& check) {
   Socket out = begin_connect(address, from, why);
   if (!out) return out;
-  if (!wait_for(out.fd(), POLLOUT, deadline)) {
+  if (!wait_for(out.fd(), POLLOUT, deadline, check)) {
     why = "no answer";
     return Socket();
   }
@@ -154,12 +154,13 @@ int poll_ms(Deadline deadline, int most) {
   return static_cast<int>(std::clamp<int64_t>(left + 1, 0, most));
 }
 
-bool wait_for(int fd, short events, Deadline deadline) {
+bool wait_for(int fd, short events, Deadline deadline, const std::function<void()>& check) {
   pollfd look{fd, events, 0};
   while (true) {
-    const int ready = poll(&look, 1, poll_ms(deadline, 1000));
+    const int ready = poll(&look, 1, poll_ms(deadline, check ? 100 : 1000));
     if (ready > 0) return true;
     if (deadline.passed()) return false;
+    if (check) check();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,15 +43,17 @@ Socket begin_connect(const SocketAddress& address, const SocketAddress& from, st
 bool is_connected(const Socket& socket, std::string& why);
 
 /// Connects to `address`, waiting at most until the deadline.
+/// @param check  as in `wait_for`.
 /// @return  an open connection. On error an empty socket, and `why` is the reason.
 Socket try_connect(const SocketAddress& address, const SocketAddress& from, Deadline deadline,
-                   std::string& why);
+                   std::string& why, const std::function<void()>& check = {});
 
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);
 
 /// Waits until poll() reports one of `events` or an error. Returns false after the deadline.
-bool wait_for(int fd, short events, Deadline deadline);
+/// @param check  if set, called about every 100 ms and after a signal; may throw.
+bool wait_for(int fd, short events, Deadline deadline, const std::function<void()>& check = {});
 
 /// Returns the number of milliseconds until the deadline, at most `most`, as a timeout of poll().
 int poll_ms(Deadline deadline, int most);
