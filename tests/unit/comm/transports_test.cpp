@@ -2,15 +2,13 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
-#include <tuple>
 
 #include "base/text.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/self_transport.hpp"
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
 #include "comm/thread_transport.hpp"
 #include "support/callback_table.hpp"
+#include "support/tcp_ranks.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_scripts.hpp"
 
@@ -44,19 +42,6 @@ Transports over_tables(int size, const std::function<void(muonrt_transport_t&)>&
     muonrt_transport_t table = callback_table::table_over(std::move(inner), destroyed);
     change(table);
     out.push_back(std::make_unique<CallbackTransport>(read_transport(&table)));
-  }
-  return out;
-}
-
-Transports over_tcp(int size) {
-  std::vector<Socket> router(static_cast<size_t>(size)), ends(router.size());
-  for (size_t r = 1; r < router.size(); ++r) std::tie(router[r], ends[r]) = socket_pair();
-  Transports out;
-  for (int rank = 0; rank < size; ++rank) {
-    std::vector<Socket> mine;
-    if (rank > 0) mine.push_back(std::move(ends[static_cast<size_t>(rank)]));
-    out.push_back(make_mailbox_transport(
-        make_mailbox_over(rank, size, rank == 0 ? std::move(router) : std::move(mine))));
   }
   return out;
 }
