@@ -388,9 +388,8 @@ int Network::poll(pollfd* list, nfds_t count, int timeout_ms) {
       pollfd& p = list[i];
       p.revents = 0;
       if (p.fd < 0) continue;
-      const Endpoint* const e = checked(p.fd);
-      if (!e) return -1;
-      p.revents = static_cast<short>(events_of(*e) & (p.events | POLLERR | POLLHUP));
+      const Endpoint* const e = find(p.fd);
+      p.revents = e ? static_cast<short>(events_of(*e) & (p.events | POLLERR | POLLHUP)) : POLLNVAL;
       ready += p.revents != 0;
     }
     if (ready > 0 || scheduler_.now() >= until) return ready;

@@ -41,6 +41,7 @@ Plan::Plan(uint64_t world, bool over_tcp) : seed(world), tcp(over_tcp) {
   for (int rank = 0; rank < size; ++rank)
     first_pause.push_back(random.one_in(3) ? random.any_size(3 * kSecond) : 0);
   draw_faults(random);
+  lingers = random.one_in(2);
 }
 
 void Plan::draw_lanes(Random& random) {
@@ -124,7 +125,9 @@ std::set<Status> Plan::allowed(int comm) const {
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;
     if (f.kind == Fault::Kind::kLeave || about_network(f.kind)) {
       out.insert(Status::kComm);
-      if (f.kind == Fault::Kind::kMachineDies || f.step < 0) out.insert(Status::kTimeout);
+      // Without rank 0 a rank learns of an end only from its own connections.
+      const bool unknown = f.kind == Fault::Kind::kKill && (!lingers || has(Fault::Kind::kLeave));
+      if (f.kind == Fault::Kind::kMachineDies || unknown || f.step < 0) out.insert(Status::kTimeout);
       continue;
     }
     if (!is_affected(comm, f)) continue;

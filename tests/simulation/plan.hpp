@@ -70,6 +70,7 @@ struct Plan {
   std::vector<std::vector<Step>> lanes;
   std::vector<Fault> faults;
   Weather weather;
+  bool lingers;                      // all ranks keep their communicators for a while
   std::vector<int64_t> first_pause;  // by rank: ns before it connects
 
   bool is_short() const { return timeout_ms < 60'000; }

@@ -95,6 +95,7 @@ void RankRun::run(const std::function<std::unique_ptr<Transport>()>& connect) {
   bool leaves = false;
   run_lane(0, leaves);
   if (!leaves) s.log("done");
+  if (plan_.lingers) s.sleep_until(s.now() + 1000 * kSecond);
   // In any order.
   std::vector<size_t> order(comms_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -6,8 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
+#include "comm/tcp/tcp_transport.hpp"
 #include "comm/thread_transport.hpp"
 #include "simulation/network.hpp"
 #include "simulation/ranks.hpp"
@@ -83,8 +82,7 @@ void run_rank(const Plan& plan, Network& network, RankRun& rank, int number) {
     rendezvous.size = plan.size;
     rendezvous.address = "10.0.0.1:5000";
     rendezvous.secret = kSecret;
-    return muonrt::make_mailbox_transport(
-        muonrt::make_tcp_mailbox(rendezvous, plan.connect_timeout_ms()));
+    return muonrt::make_tcp_transport(rendezvous, plan.connect_timeout_ms());
   });
   Scheduler& s = Scheduler::get();
   if (const int open = network.open_of(number))
