@@ -1,15 +1,12 @@
 // Sockets of the C library, for descriptors of a simulated process; others are passed on.
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,36 +47,15 @@ int fail_with(int error) {
   return -1;
 }
 
-template <class Call>
-ssize_t each_part(const iovec* parts, size_t count, Call call) {
-  ssize_t total = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (parts[i].iov_len == 0) continue;
-    const ssize_t n = call(parts[i].iov_base, parts[i].iov_len);
-    if (n < 0) return total > 0 ? total : n;
-    total += n;
-    if (n < static_cast<ssize_t>(parts[i].iov_len)) break;
-  }
-  return total;
-}
-
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int socket(int domain, int type, int protocol) noexcept {
   if (!inside() || !Network::current()) return SIMULATION_REAL(socket)(domain, type, protocol);
   if (domain != AF_INET) return fail_with(EAFNOSUPPORT);
   return network().make_socket(!(type & SOCK_NONBLOCK));
-}
-
-int socketpair(int domain, int type, int protocol, int fds[2]) noexcept {
-  if (!inside() || !Network::current())
-    return SIMULATION_REAL(socketpair)(domain, type, protocol, fds);
-  int both[2];
-  network().make_pair(both, !(type & SOCK_NONBLOCK));
-  std::copy(both, both + 2, fds);
-  return 0;
 }
 
 int eventfd(unsigned value, int flags) noexcept {
@@ -103,8 +79,6 @@ int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
   return out;
 }
 
-int accept(int fd, sockaddr* address, socklen_t* length) { return accept4(fd, address, length, 0); }
-
 int connect(int fd, const sockaddr* address, socklen_t length) {
   if (!Network::owns(fd)) return SIMULATION_REAL(connect)(fd, address, length);
   return network().connect(fd, address_of(address));
@@ -122,28 +96,10 @@ ssize_t recv(int fd, void* data, size_t bytes, int flags) {
 
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   if (!Network::owns(fd)) return SIMULATION_REAL(sendmsg)(fd, message, flags);
-  return each_part(message->msg_iov, message->msg_iovlen, [&](const void* data, size_t bytes) {
-    return network().send(fd, data, bytes, flags);
-  });
-}
-
-ssize_t recvmsg(int fd, msghdr* message, int flags) {
-  if (!Network::owns(fd)) return SIMULATION_REAL(recvmsg)(fd, message, flags);
-  return each_part(message->msg_iov, message->msg_iovlen, [&](void* data, size_t bytes) {
-    return network().receive(fd, data, bytes, flags);
-  });
-}
-
-ssize_t writev(int fd, const iovec* parts, int count) {
-  if (!Network::owns(fd)) return SIMULATION_REAL(writev)(fd, parts, count);
-  return each_part(parts, static_cast<size_t>(count),
-                   [&](const void* data, size_t bytes) { return network().send(fd, data, bytes, 0); });
-}
-
-ssize_t readv(int fd, const iovec* parts, int count) {
-  if (!Network::owns(fd)) return SIMULATION_REAL(readv)(fd, parts, count);
-  return each_part(parts, static_cast<size_t>(count),
-                   [&](void* data, size_t bytes) { return network().receive(fd, data, bytes, 0); });
+  std::string all;
+  for (size_t i = 0; i < message->msg_iovlen; ++i)
+    all.append(static_cast<const char*>(message->msg_iov[i].iov_base), message->msg_iov[i].iov_len);
+  return network().send(fd, all.data(), all.size(), flags);
 }
 
 ssize_t read(int fd, void* data, size_t bytes) {
@@ -214,18 +170,6 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
   return 0;
 }
 
-int fcntl(int fd, int command, ...) {
-  va_list list;
-  va_start(list, command);
-  void* const argument = va_arg(list, void*);
-  va_end(list);
-  if (!Network::owns(fd)) return SIMULATION_REAL(fcntl)(fd, command, argument);
-  Endpoint* const e = network().find(fd);
-  if (command == F_GETFL) return e->blocks ? O_RDWR : O_RDWR | O_NONBLOCK;
-  if (command == F_SETFL) e->blocks = !(reinterpret_cast<intptr_t>(argument) & O_NONBLOCK);
-  return 0;
-}
-
 /// Two interfaces: lo, and eth0 with the address of the process.
 int getifaddrs(ifaddrs** list) noexcept {
   if (!inside() || !Network::current()) return SIMULATION_REAL(getifaddrs)(list);
@@ -258,3 +202,4 @@ void freeifaddrs(ifaddrs* list) noexcept {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -35,6 +35,7 @@ int wait_on(pthread_cond_t* condition, pthread_mutex_t* mutex, int64_t until) {
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
@@ -151,3 +152,4 @@ ssize_t getrandom(void* out, size_t bytes, unsigned flags) {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

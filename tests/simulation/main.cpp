@@ -1,10 +1,12 @@
 // Runs seeded worlds: ranks over threads or over TCP, in a simulated system. See README.md.
 
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +21,7 @@ namespace {
 
 constexpr uint64_t kWorldsOfProcess = 250;  // what killed processes leave is freed with the process
 constexpr uint64_t kRepeated = 16;          // one world in this many runs twice
-constexpr unsigned kSecondsOfWorld = 60;    // of real time
+constexpr time_t kSecondsOfWorld = 60;      // of the processor
 
 struct Options {
   uint64_t first = 0, last = 1000;
@@ -44,7 +46,8 @@ void report(const char* transport, uint64_t seed, const std::string& problem) {
 /// Runs worlds until one has a problem.
 void run_worlds(Shared& shared, uint64_t last, bool tcp) {
   for (; shared.seed < last; ++shared.seed) {
-    alarm(kSecondsOfWorld);
+    const itimerval limit{{}, {kSecondsOfWorld, 0}};
+    setitimer(ITIMER_PROF, &limit, nullptr);
     const Result first = run_world(shared.seed, tcp, false);
     std::string problem = first.problem;
     if (problem.empty() && shared.seed % kRepeated == 0 &&
@@ -74,7 +77,7 @@ int64_t run_all(const Options& options, bool tcp) {
     int status = 0;
     waitpid(child, &status, 0);
     std::string problem = shared->problem;
-    if (WIFSIGNALED(status)) problem = muonrt::cat("the process ended with signal ", WTERMSIG(status));
+    if (WIFSIGNALED(status)) problem = muonrt::cat("the process ended with signal ", WTERMSIG(status), WTERMSIG(status) == SIGPROF ? ": the world takes too long" : "");
     if (problem.empty()) continue;
     report(transport, shared->seed, problem);
     ++problems;

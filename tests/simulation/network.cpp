@@ -68,17 +68,6 @@ void Network::changed(const Endpoint& e) {
 
 int Network::make_socket(bool blocks) { return add(blocks).fd; }
 
-int Network::make_pair(int (&fds)[2], bool blocks) {
-  Endpoint &a = add(blocks), &b = add(blocks);
-  a.peer = b.fd;
-  b.peer = a.fd;
-  a.state = b.state = Endpoint::State::kConnected;
-  a.local_pair = b.local_pair = true;
-  fds[0] = a.fd;
-  fds[1] = b.fd;
-  return 0;
-}
-
 int Network::make_counter(uint64_t value, bool blocks) {
   Endpoint& e = add(blocks);
   e.counts = true;
@@ -199,20 +188,19 @@ void Network::transmit(Endpoint& from, Endpoint::Segment segment) {
     return;
   }
   const auto bytes = static_cast<int64_t>(segment.bytes.size());
-  if (!from.local_pair && bytes > 0 && heard_.size() < 64) heard_.push_back(segment.bytes);
+  if (bytes > 0 && heard_.size() < 64) heard_.push_back(segment.bytes);
   to->window_used += bytes;
   to->in_transit += bytes;
   auto flips = flips_.begin() + from.process;
-  if (*flips && bytes > 0 && !from.local_pair) {
+  if (*flips && bytes > 0) {
     *flips = false;
     const auto bit = static_cast<size_t>(scheduler_.random().below(8 * bytes));
     segment.bytes[bit / 8] = static_cast<char>(segment.bytes[bit / 8] ^ (1 << (bit % 8)));
     scheduler_.log("a bit is flipped");
   }
   to->wire.push_back(std::move(segment));
-  const int64_t delay = from.local_pair ? 0 : latency(from.process, to->process);
-  to->last_arrival = std::max(to->last_arrival, scheduler_.now() + delay);
-  if (from.local_pair) return deliver(to->fd);
+  to->last_arrival =
+      std::max(to->last_arrival, scheduler_.now() + latency(from.process, to->process));
   scheduler_.at(to->last_arrival, [this, fd = to->fd] { deliver(fd); });
 }
 
@@ -220,19 +208,18 @@ void Network::transmit(Endpoint& from, Endpoint::Segment segment) {
 void Network::deliver(int fd) {
   Endpoint* const e = find(fd);
   if (!e || e->wire.empty()) return;
-  if (const Endpoint* const peer = find(e->peer); !e->local_pair) {
-    const int from = peer ? peer->process : static_cast<int>(e->remote.host - host_of(0));
-    const int64_t until = blocked_until(from, e->process);
-    if (until == kNever) return;
-    if (until > scheduler_.now())
-      return scheduler_.at(until + latency(from, e->process), [this, fd] { deliver(fd); });
-  }
+  const int from = static_cast<int>(e->remote.host - host_of(0));
+  const int64_t until = blocked_until(from, e->process);
+  if (until == kNever) return;
+  if (until > scheduler_.now())
+    return scheduler_.at(until + latency(from, e->process), [this, fd] { deliver(fd); });
   Endpoint::Segment segment = std::move(e->wire.front());
   e->wire.pop_front();
   const auto bytes = static_cast<int64_t>(segment.bytes.size());
   e->in_transit -= bytes;
   if (e->state == Endpoint::State::kClosed) return;
-  if (!e->local_pair) scheduler_.log(bytes, segment.end ? " bytes and the end" : " bytes", " arrive at process ", e->process);
+  scheduler_.log(bytes, segment.end ? " bytes and the end" : " bytes", " of process ", from,
+                 " arrive at process ", e->process);
   e->received += segment.bytes;
   e->end_received |= segment.end;
   changed(*e);
@@ -243,7 +230,6 @@ void Network::deliver(int fd) {
 void Network::send_reset(int fd, int from_process) {
   const Endpoint* const e = find(fd);
   if (!e) return;
-  if (e->local_pair) return reset(fd);
   const int64_t until = blocked_until(from_process, e->process);
   if (until == kNever) return;
   const int64_t time = std::max(until, scheduler_.now()) + latency(from_process, e->process);
@@ -272,8 +258,7 @@ ssize_t Network::send(int fd, const void* data, size_t bytes, int flags) {
       return sizeof more;
     }
     if (e->error) return fail_with(std::exchange(e->error, 0));
-    if (e->state == Endpoint::State::kClosed || e->end_sent || (e->local_pair && !find(e->peer)))
-      return fail_with(EPIPE);
+    if (e->state == Endpoint::State::kClosed || e->end_sent) return fail_with(EPIPE);
     if (e->state != Endpoint::State::kConnected)
       return fail_with(e->state == Endpoint::State::kConnecting ? EAGAIN : ENOTCONN);
     auto n = std::min(static_cast<int64_t>(bytes), room(*e));
@@ -311,8 +296,7 @@ ssize_t Network::receive(int fd, void* data, size_t bytes, int flags) {
       e->received.erase(0, n);
       // The sender learns later that there is room.
       const int there = e->peer >= 0 && find(e->peer) ? find(e->peer)->process : e->process;
-      const int64_t delay = e->local_pair ? 0 : latency(e->process, there);
-      scheduler_.after(delay, [this, fd, n] {
+      scheduler_.after(latency(e->process, there), [this, fd, n] {
         Endpoint* const reader = find(fd);
         if (!reader) return;
         reader->window_used -= static_cast<int64_t>(n);
@@ -347,7 +331,7 @@ void Network::close_endpoint(Endpoint& e) {
   }
   if (e.state == Endpoint::State::kConnected) {
     // The system resets a connection whose data was not read.
-    if (!e.local_pair && (e.resets || !e.received.empty()))
+    if (e.resets || !e.received.empty())
       send_reset(e.peer, e.process);
     else if (!e.end_sent)
       transmit(e, {"", true});
@@ -412,7 +396,7 @@ void Network::kill(int process, bool silently) {
 void Network::reset_one(int process) {
   std::vector<int> fds;
   for (const auto& [fd, e] : endpoints_) {
-    if (e->process == process && e->state == Endpoint::State::kConnected && !e->local_pair)
+    if (e->process == process && e->state == Endpoint::State::kConnected)
       fds.push_back(fd);
   }
   if (fds.empty()) return;

@@ -26,7 +26,7 @@ struct Endpoint {
   enum class State { kNew, kListening, kConnecting, kConnected, kClosed };
   int fd = 0, process = 0;
   State state = State::kNew;
-  bool blocks = false, counts = false, local_pair = false;  // counts: an eventfd
+  bool blocks = false, counts = false;  // counts: an eventfd
   uint64_t counter = 0;
   Address local, remote;
   int peer = -1;         // its descriptor; the peer may be closed
@@ -63,7 +63,6 @@ class Network {
   static uint32_t host_of(int process) { return (10u << 24) + 1 + static_cast<uint32_t>(process); }
 
   int make_socket(bool blocks);
-  int make_pair(int (&fds)[2], bool blocks);
   int make_counter(uint64_t value, bool blocks);
   int bind(int fd, Address address);
   int listen(int fd, int backlog);

@@ -32,7 +32,6 @@ Plan::Plan(uint64_t world, bool over_tcp) : seed(world), tcp(over_tcp) {
   Random random(world * 2 + (over_tcp ? 1 : 0));
   size = static_cast<int>(random.between(random.one_in(10) ? 1 : 2, random.one_in(3) ? 6 : 4));
   timeout_ms = random.one_in(4) ? random.between(1, 2000) : 600'000;
-  draw_lanes(random);
   weather.most_latency = random.any_size(random.one_in(8) ? kSecond : 5 * kMillisecond);
   weather.least_latency = random.below(weather.most_latency + 1);
   weather.window = Weather::kLeastWindow + random.any_size(random.one_in(3) ? 4096 : 1 << 21);
@@ -40,6 +39,7 @@ Plan::Plan(uint64_t world, bool over_tcp) : seed(world), tcp(over_tcp) {
   if (random.one_in(4)) weather.strangers = static_cast<int>(random.between(1, 3));
   for (int rank = 0; rank < size; ++rank)
     first_pause.push_back(random.one_in(3) ? random.any_size(3 * kSecond) : 0);
+  draw_lanes(random);
   draw_faults(random);
   lingers = random.one_in(2);
 }
@@ -63,7 +63,7 @@ void Plan::draw_lanes(Random& random) {
     for (int64_t i = 0; i < length; ++i) {
       Step step{static_cast<OperationKind>(random.below(muonrt::kOperationKinds)),
                 random.one_of(its), -1, 0, random.next()};
-      const bool large = tcp && random.one_in(40);
+      const bool large = tcp && weather.window > 1 << 18 && random.one_in(20);
       step.n = random.any_size(large ? 3 << 20 : 3000);
       if (step.kind == OperationKind::kExchange && step.n == 0) step.n = 1;
       if (step.kind == OperationKind::kReduceMax || step.kind == OperationKind::kReduceSum)
@@ -97,8 +97,16 @@ void Plan::draw_faults(Random& random) {
   }
 }
 
-bool Plan::has(Fault::Kind kind) const {
-  return std::any_of(faults.begin(), faults.end(), [&](const Fault& f) { return f.kind == kind; });
+bool Plan::leaves(int rank) const {
+  return std::any_of(faults.begin(), faults.end(), [&](const Fault& f) {
+    return f.kind == Fault::Kind::kLeave && f.rank == rank;
+  });
+}
+
+bool Plan::has_network_fault() const {
+  return std::any_of(faults.begin(), faults.end(), [&](const Fault& f) {
+    return about_network(f.kind) && f.kind != Fault::Kind::kPartition;
+  });
 }
 
 /// True if an error of the communicator that the fault ends can reach `comm`.
@@ -125,8 +133,8 @@ std::set<Status> Plan::allowed(int comm) const {
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;
     if (f.kind == Fault::Kind::kLeave || about_network(f.kind)) {
       out.insert(Status::kComm);
-      // Without rank 0 a rank learns of an end only from its own connections.
-      const bool unknown = f.kind == Fault::Kind::kKill && (!lingers || has(Fault::Kind::kLeave));
+      // After rank 0 has left, a rank learns only from its own connections what happens.
+      const bool unknown = tcp && (f.kind == Fault::Kind::kLeave ? f.rank == 0 : !lingers || leaves(0));
       if (f.kind == Fault::Kind::kMachineDies || unknown || f.step < 0) out.insert(Status::kTimeout);
       continue;
     }

@@ -75,7 +75,8 @@ struct Plan {
 
   bool is_short() const { return timeout_ms < 60'000; }
   int64_t connect_timeout_ms() const { return timeout_ms + 30'000; }
-  bool has(Fault::Kind kind) const;
+  bool leaves(int rank) const;
+  bool has_network_fault() const;
   /// The lane that runs operations on a communicator.
   int lane_of(int comm) const {
     return comm == 1 && lanes.size() > 1 ? 1 : made_at_[static_cast<size_t>(comm)].lane;
