@@ -39,7 +39,7 @@ void Link::close(std::string_view reason) noexcept {
 }
 
 void Link::queue(const FrameHeader& frame, const void* content) noexcept {
-  if (state != State::kOpen) return;
+  if (state != State::kOpen || !writable) return;
   const auto bytes = static_cast<size_t>(frame.payload_bytes);
   const FrameHeader summed = with_checksums(frame, content);
   try {
@@ -53,6 +53,13 @@ void Link::queue(const FrameHeader& frame, const void* content) noexcept {
   } catch (const std::bad_alloc&) {  // the peer detects the end of the connection
     close("this rank is out of memory");
   }
+}
+
+void Link::stop_writing() noexcept {
+  writable = false;
+  part_data = nullptr;
+  control.clear();
+  control_at = 0;
 }
 
 Link::Progress Link::write() {

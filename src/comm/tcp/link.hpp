@@ -51,10 +51,14 @@ struct Link {
   const char* part_data = nullptr;  // null: there is no part
   int64_t part_at = 0;              // bytes written
   std::string rest;                 // copy of a part whose sender has returned
+  bool writable = true;             // false: the peer has closed the connection
 
   /// Prepares an open link: allocates all its memory. Errors: OUT_OF_MEMORY.
   void allocate();
   void close(std::string_view reason) noexcept;
+
+  /// After a write has failed: drops what is not written. What the peer has sent is still read.
+  void stop_writing() noexcept;
 
   bool is_idle() const { return control.empty() && !part_data; }
   /// Appends a frame to `control`. Without memory, or if the peer does not read, closes the link.

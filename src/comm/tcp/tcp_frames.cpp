@@ -117,10 +117,11 @@ bool TcpWorld::next_part(int32_t to) {
 
 void TcpWorld::write(int32_t to) {
   Link& l = link(to);
-  while (l.state == Link::State::kOpen && (l.part_data || next_part(to))) {
+  while (l.state == Link::State::kOpen && l.writable && (l.part_data || next_part(to))) {
     const bool part = l.part_data;
     const Link::Progress progress = l.write();
-    if (progress == Link::Progress::kEnded) return end_link(to, "");
+    // read() ends the link after it has read all that the peer has sent.
+    if (progress == Link::Progress::kEnded) return l.stop_writing();
     if (progress == Link::Progress::kBlocked) return;
     if (!part || l.part_data) continue;
     Channel* const channel = find(l.part.channel);
