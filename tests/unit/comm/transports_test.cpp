@@ -73,14 +73,6 @@ TEST_CASE("transports: in one process deliver every byte and report every error 
                return out;
              }});
   check_all({"threads", {1, 2, 3, 5}, [](int size) { return over_threads(size); }});
-  for (uint64_t seed = 0; seed < 2; ++seed) {
-    check_all({cat("threads, delays of seed ", seed), {4}, [&](int size) {
-                 ThreadFaults faults;
-                 faults.seed = seed;
-                 faults.max_delay_us = 300;
-                 return over_threads(size, faults);
-               }});
-  }
   const std::vector<int> sizes = {1, 2, 3};
   check_all({"table", sizes, [](int size) { return over_tables(size, [](auto&) {}); }});
   check_all({"table without reductions", sizes, [](int size) {
