@@ -39,7 +39,7 @@ void Link::close(std::string_view reason) noexcept {
 }
 
 void Link::queue(const FrameHeader& frame, const void* content) noexcept {
-  if (state != State::kOpen) return;
+  if (state != State::kOpen || unwritable) return;
   const auto bytes = static_cast<size_t>(frame.payload_bytes);
   const FrameHeader summed = with_checksums(frame, content);
   try {
@@ -76,7 +76,13 @@ Link::Progress Link::write() {
     message.msg_iov = parts;
     message.msg_iovlen = n;
     const ssize_t written = sendmsg(socket.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (written < 0) return after_error();
+    if (written < 0 && after_error() == Progress::kBlocked) return Progress::kBlocked;
+    if (written < 0) {
+      unwritable = true;
+      control.clear();
+      part_data = nullptr;
+      return Progress::kEnded;
+    }
     const size_t of_control = std::min(first, static_cast<size_t>(written));
     if (of_control > 0 && (control_at += of_control) == control.size()) {
       control.clear();

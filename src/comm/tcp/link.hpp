@@ -51,6 +51,7 @@ struct Link {
   const char* part_data = nullptr;  // null: there is no part
   int64_t part_at = 0;              // bytes written
   std::string rest;                 // copy of a part whose sender has returned
+  bool unwritable = false;          // the peer has closed the connection; it may have sent data
 
   /// Prepares an open link: allocates all its memory. Errors: OUT_OF_MEMORY.
   void allocate();
@@ -59,7 +60,8 @@ struct Link {
   bool is_idle() const { return control.empty() && !part_data; }
   /// Appends a frame to `control`. Without memory, or if the peer does not read, closes the link.
   void queue(const FrameHeader& frame, const void* content = nullptr) noexcept;
-  /// Writes as much as the socket accepts.
+  /// Writes as much as the socket accepts. If the connection has ended, drops what is not written;
+  /// what the peer has sent before can still be read.
   Progress write();
   /// Copies the rest of a part that is partly written; otherwise drops the part.
   void release_part() noexcept;

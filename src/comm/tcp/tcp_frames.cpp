@@ -117,11 +117,11 @@ bool TcpWorld::next_part(int32_t to) {
 
 void TcpWorld::write(int32_t to) {
   Link& l = link(to);
-  while (l.state == Link::State::kOpen && (l.part_data || next_part(to))) {
+  while (l.state == Link::State::kOpen && !l.unwritable &&
+         (l.part_data || next_part(to))) {
     const bool part = l.part_data;
     const Link::Progress progress = l.write();
-    if (progress == Link::Progress::kEnded) return end_link(to, "");
-    if (progress == Link::Progress::kBlocked) return;
+    if (progress != Link::Progress::kDone) return;  // read() ends a connection
     if (!part || l.part_data) continue;
     Channel* const channel = find(l.part.channel);
     if (!channel || channel->peers[static_cast<size_t>(to)].send < 0) continue;

@@ -371,13 +371,13 @@ void check_many(int size) {
   auto ranks = over_tcp(size);
   std::atomic<int64_t> most = 0;
   const auto errors = on_ranks(size, [&](int rank) {
-    Transport& mine = *ranks[static_cast<size_t>(rank)];
-    mine.set_timeout_ms(120'000);
-    require_none(check_allgather(mine, 100, 1));
-    require_none(check_reductions(mine, 20, 2));
-    require_none(check_allgather(*mine.duplicate(), 5000, 3));
+    const auto mine = std::move(ranks[static_cast<size_t>(rank)]);
+    mine->set_timeout_ms(120'000);
+    require_none(check_allgather(*mine, 100, 1));
+    require_none(check_reductions(*mine, 20, 2));
+    require_none(check_allgather(*mine->duplicate(), 5000, 3));
     if (rank == 0) most = open_files();
-    require_none(check_allgather(mine, 1, 4));
+    require_none(check_allgather(*mine, 1, 4));
   });
   CHECK(text_of(errors) == "");
   int rounds = 0;
