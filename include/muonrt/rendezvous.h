@@ -78,8 +78,8 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The range of ports at which this rank may listen for other ranks, 1 to 65535. On rank 0 it is
-   * used if the port of `address` is 0. Ranks of one machine need different ports. Default: 0 and 0,
-   * which means any free port.
+   * used if the port of `address` is 0. Ranks of one machine need different ports. Default: 0 and
+   * 0, which means any free port.
    */
   int32_t first_port, last_port;
 
@@ -152,8 +152,8 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *     it does if the secrets differ; rank 0 cannot resolve or listen at the address; no port of the
  *     range is free; another program answers there; or the process may not open a file for each
  *     rank (raise `ulimit -n`);
- *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0; on the other ranks, if that
- *     was on rank 0;
+ *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0; on the other ranks, if
+ * that was on rank 0;
  *   - MUONRT_ERROR_MISMATCH, on all ranks: the ranks have different sizes or versions of muonrt, or
  *     a rank is out of range or in use twice;
  *   - MUONRT_ERROR_TIMEOUT: on rank 0, the message names the missing ranks; on the others, it gives

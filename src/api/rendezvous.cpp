@@ -81,8 +81,8 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
             " (0 is success), so no rank was connected; return 0 if the address was published");
       };
     }
-    *comm = api::release_comm(std::make_unique<muonrt_comm>(
-        make_tcp_transport(rendezvous, given.timeout_ms)));
+    *comm = api::release_comm(
+        std::make_unique<muonrt_comm>(make_tcp_transport(rendezvous, given.timeout_ms)));
     return Status::kOk;
   });
 }
@@ -123,8 +123,8 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
       if (given.secret)
         rendezvous.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     });
-    *comm = api::release_comm(std::make_unique<muonrt_comm>(
-        make_folder_transport(rendezvous, given.timeout_ms)));
+    *comm = api::release_comm(
+        std::make_unique<muonrt_comm>(make_folder_transport(rendezvous, given.timeout_ms)));
     return Status::kOk;
   });
 }

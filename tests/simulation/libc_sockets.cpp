@@ -116,9 +116,7 @@ int shutdown(int fd, int how) noexcept {
   return Network::owns(fd) ? network().shutdown(fd, how) : SIMULATION_REAL(shutdown)(fd, how);
 }
 
-int close(int fd) {
-  return Network::owns(fd) ? network().close(fd) : SIMULATION_REAL(close)(fd);
-}
+int close(int fd) { return Network::owns(fd) ? network().close(fd) : SIMULATION_REAL(close)(fd); }
 
 int poll(pollfd* list, nfds_t count, int timeout_ms) {
   if (!inside() || !Network::current()) return SIMULATION_REAL(poll)(list, count, timeout_ms);
@@ -164,9 +162,8 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
   const Endpoint* const peer = Network::current()->find(e->peer);
   if (request == FIONBIO) e->blocks = *static_cast<int*>(argument) == 0;
   if (request == SIOCOUTQ)
-    *static_cast<int*>(argument) = peer && e->state == Endpoint::State::kConnected
-                                       ? static_cast<int>(peer->in_transit)
-                                       : 0;
+    *static_cast<int*>(argument) =
+        peer && e->state == Endpoint::State::kConnected ? static_cast<int>(peer->in_transit) : 0;
   return 0;
 }
 

@@ -147,7 +147,8 @@ int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* 
 ssize_t getrandom(void* out, size_t bytes, unsigned flags) {
   if (!inside()) return SIMULATION_REAL(getrandom)(out, bytes, flags);
   for (size_t i = 0; i < bytes; ++i)
-    static_cast<unsigned char*>(out)[i] = static_cast<unsigned char>(Scheduler::get().random().next());
+    static_cast<unsigned char*>(out)[i] =
+        static_cast<unsigned char>(Scheduler::get().random().next());
   return static_cast<ssize_t>(bytes);
 }
 

@@ -62,8 +62,8 @@ void run_worlds(Shared& shared, uint64_t last, bool tcp) {
 /// Returns the number of problems.
 int64_t run_all(const Options& options, bool tcp) {
   const char* const transport = tcp ? "tcp" : "threads";
-  auto* const shared = static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* const shared = static_cast<Shared*>(
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   int64_t problems = 0;
   shared->seed = options.first;
   while (shared->seed < options.last && problems < options.most_problems) {
@@ -77,7 +77,9 @@ int64_t run_all(const Options& options, bool tcp) {
     int status = 0;
     waitpid(child, &status, 0);
     std::string problem = shared->problem;
-    if (WIFSIGNALED(status)) problem = muonrt::cat("the process ended with signal ", WTERMSIG(status), WTERMSIG(status) == SIGPROF ? ": the world takes too long" : "");
+    if (WIFSIGNALED(status))
+      problem = muonrt::cat("the process ended with signal ", WTERMSIG(status),
+                            WTERMSIG(status) == SIGPROF ? ": the world takes too long" : "");
     if (problem.empty()) continue;
     report(transport, shared->seed, problem);
     ++problems;
@@ -91,8 +93,10 @@ int64_t run_all(const Options& options, bool tcp) {
 }
 
 [[noreturn]] void usage() {
-  std::fputs("usage: muonrt_simulation [--transport threads|tcp] [--seeds FIRST..LAST] [--problems N]\n"
-             "                         [--replay SEED]\n", stderr);
+  std::fputs(
+      "usage: muonrt_simulation [--transport threads|tcp] [--seeds FIRST..LAST] [--problems N]\n"
+      "                         [--replay SEED]\n",
+      stderr);
   std::exit(2);
 }
 
@@ -134,7 +138,8 @@ int main(int argc, char** argv) {
       continue;
     }
     const Result result = run_world(options.first, tcp, true);
-    std::printf("%s\nevents have the hash %016llx\n", result.problem.empty() ? "no problem" : result.problem.c_str(),
+    std::printf("%s\nevents have the hash %016llx\n",
+                result.problem.empty() ? "no problem" : result.problem.c_str(),
                 static_cast<unsigned long long>(result.log_hash));
     problems += !result.problem.empty();
   }

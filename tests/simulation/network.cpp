@@ -396,8 +396,7 @@ void Network::kill(int process, bool silently) {
 void Network::reset_one(int process) {
   std::vector<int> fds;
   for (const auto& [fd, e] : endpoints_) {
-    if (e->process == process && e->state == Endpoint::State::kConnected)
-      fds.push_back(fd);
+    if (e->process == process && e->state == Endpoint::State::kConnected) fds.push_back(fd);
   }
   if (fds.empty()) return;
   const int fd = scheduler_.random().one_of(fds);

@@ -29,9 +29,9 @@ struct Endpoint {
   bool blocks = false, counts = false;  // counts: an eventfd
   uint64_t counter = 0;
   Address local, remote;
-  int peer = -1;         // its descriptor; the peer may be closed
-  int error = 0;         // SO_ERROR
-  bool resets = false;   // SO_LINGER of 0 seconds
+  int peer = -1;        // its descriptor; the peer may be closed
+  int error = 0;        // SO_ERROR
+  bool resets = false;  // SO_LINGER of 0 seconds
   std::string received;
   bool end_received = false, end_sent = false, reads_ended = false;
   std::deque<int> backlog;  // accepted connections

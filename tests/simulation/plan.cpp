@@ -16,9 +16,9 @@ bool about_network(Fault::Kind kind) { return kind >= Fault::Kind::kKill; }
 }  // namespace
 
 const char* name_of(Fault::Kind kind) {
-  constexpr const char* kNames[] = {"abort", "abort with duplicates", "wrong size", "bad argument",
-                                    "leave", "pause", "kill", "machine dies", "disconnect",
-                                    "partition", "flip"};
+  constexpr const char* kNames[] = {
+      "abort", "abort with duplicates", "wrong size", "bad argument", "leave", "pause",
+      "kill",  "machine dies",          "disconnect", "partition",    "flip"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -134,8 +134,10 @@ std::set<Status> Plan::allowed(int comm) const {
     if (f.kind == Fault::Kind::kLeave || about_network(f.kind)) {
       out.insert(Status::kComm);
       // After rank 0 has left, a rank learns only from its own connections what happens.
-      const bool unknown = tcp && (f.kind == Fault::Kind::kLeave ? f.rank == 0 : !lingers || leaves(0));
-      if (f.kind == Fault::Kind::kMachineDies || unknown || f.step < 0) out.insert(Status::kTimeout);
+      const bool unknown =
+          tcp && (f.kind == Fault::Kind::kLeave ? f.rank == 0 : !lingers || leaves(0));
+      if (f.kind == Fault::Kind::kMachineDies || unknown || f.step < 0)
+        out.insert(Status::kTimeout);
       continue;
     }
     if (!is_affected(comm, f)) continue;

@@ -24,23 +24,25 @@ struct Step {
   /// Bytes of the message of an exchange; 0: none.
   int64_t bytes(int from, int to) const;
   /// True if no rank can end the operation before all have begun it.
-  bool meets() const { return kind == OperationKind::kDuplicate || (kind != OperationKind::kExchange && n > 0); }
+  bool meets() const {
+    return kind == OperationKind::kDuplicate || (kind != OperationKind::kExchange && n > 0);
+  }
 };
 
 /// What one rank does wrong, or what happens to it, at a step of a lane.
 struct Fault {
   enum class Kind {
-    kAbort,          // another thread aborts the communicator
-    kAbortAll,       // the same with its duplicates
-    kWrongSize,      // an exchange with messages of another size
-    kBadArgument,    // a message without an address
-    kLeave,          // the rank destroys all its communicators
-    kPause,          // the rank comes late
-    kKill,           // TCP: the process ends; its sockets are closed
-    kMachineDies,    // TCP: the process ends without a trace
-    kDisconnect,     // TCP: a connection of the rank is reset
-    kPartition,      // TCP: messages from and to the rank are delayed
-    kFlip,           // TCP: a bit of a message from the rank is flipped
+    kAbort,        // another thread aborts the communicator
+    kAbortAll,     // the same with its duplicates
+    kWrongSize,    // an exchange with messages of another size
+    kBadArgument,  // a message without an address
+    kLeave,        // the rank destroys all its communicators
+    kPause,        // the rank comes late
+    kKill,         // TCP: the process ends; its sockets are closed
+    kMachineDies,  // TCP: the process ends without a trace
+    kDisconnect,   // TCP: a connection of the rank is reset
+    kPartition,    // TCP: messages from and to the rank are delayed
+    kFlip,         // TCP: a bit of a message from the rank is flipped
   };
   Kind kind = Kind::kPause;
   int rank = 0, lane = 0, step = 0;  // step -1: before the rank connects
@@ -53,7 +55,7 @@ struct Fault {
 struct Weather {
   static constexpr int64_t kLeastWindow = 4096;
   int64_t least_latency = 0, most_latency = 0;
-  int64_t window = 1 << 16;     // bytes that a connection holds
+  int64_t window = 1 << 16;      // bytes that a connection holds
   bool short_transfers = false;  // reads and writes of a part
   int strangers = 0;             // processes that do not know the secret
 };

@@ -191,10 +191,10 @@ void RankRun::check_error(Comm& comm, const Step& step, const std::string& where
   require(plan_.allowed(step.comm).contains(error.status()),
           cat(where, ": unexpected error ", text(error)));
   const auto kept = comm.transport->error();
-  require(kept && kept->status() == error.status() && kept->rank() == error.rank() &&
-              error.message().starts_with(kept->message()),
-          cat(where, ": returned ", text(error), "\n  but error() is ",
-              kept ? text(*kept) : "empty"));
+  require(
+      kept && kept->status() == error.status() && kept->rank() == error.rank() &&
+          error.message().starts_with(kept->message()),
+      cat(where, ": returned ", text(error), "\n  but error() is ", kept ? text(*kept) : "empty"));
   if (!comm.first) {
     comm.first = *kept;
     return;
@@ -217,16 +217,19 @@ void RankRun::operate(Transport& t, const Step& s, const Fault* fault, std::vect
       fill(mine.data(), s.n, s, rank_, 0);
       t.allgather(mine.data(), all.data(), s.n);
       for (int from = 0; from < size; ++from)
-        require(is_filled(all.data() + from * s.n, s.n, s, from, 0), cat("allgather: wrong bytes of rank ", from));
+        require(is_filled(all.data() + from * s.n, s.n, s, from, 0),
+                cat("allgather: wrong bytes of rank ", from));
       return;
     }
     case OperationKind::kReduceMax: {
       std::vector<float> in(n), out(n, -1.0f);
-      for (size_t i = 0; i < n; ++i) in[i] = static_cast<float>(small_number(s, rank_, static_cast<int64_t>(i)));
+      for (size_t i = 0; i < n; ++i)
+        in[i] = static_cast<float>(small_number(s, rank_, static_cast<int64_t>(i)));
       t.reduce_max(in.data(), out.data(), s.n);
       for (size_t i = 0; i < n; ++i) {
         int64_t most = small_number(s, 0, static_cast<int64_t>(i));
-        for (int r = 1; r < size; ++r) most = std::max(most, small_number(s, r, static_cast<int64_t>(i)));
+        for (int r = 1; r < size; ++r)
+          most = std::max(most, small_number(s, r, static_cast<int64_t>(i)));
         require(out[i] == static_cast<float>(most), "reduce_max: wrong value");
       }
       return;
@@ -269,9 +272,11 @@ void RankRun::exchange(Transport& t, const Step& s, const Fault* fault, std::vec
   if (fault && fault->kind == Fault::Kind::kBadArgument) receives.push_back({size, used.data(), 1});
   t.exchange(sends, receives);
   for (const ReceiveFrom& r : receives)
-    require(is_filled(r.data, r.bytes, s, r.peer, rank_), cat("exchange: wrong bytes of rank ", r.peer));
+    require(is_filled(r.data, r.bytes, s, r.peer, rank_),
+            cat("exchange: wrong bytes of rank ", r.peer));
   for (const SendTo& m : sends)
-    require(is_filled(m.data, m.bytes, s, rank_, m.peer), cat("exchange: changed a message to rank ", m.peer));
+    require(is_filled(m.data, m.bytes, s, rank_, m.peer),
+            cat("exchange: changed a message to rank ", m.peer));
 }
 
 }  // namespace simulation

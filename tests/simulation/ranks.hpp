@@ -19,11 +19,13 @@ class RankRun {
   /// What a fault of the network does; called when the rank reaches it.
   using Strike = std::function<void(const Fault&)>;
 
-  RankRun(const Plan& plan, int rank, Strike strike) : plan_(plan), rank_(rank), strike_(std::move(strike)) {}
+  RankRun(const Plan& plan, int rank, Strike strike)
+      : plan_(plan), rank_(rank), strike_(std::move(strike)) {}
 
   /// Connects and runs all steps. Returns when the rank has destroyed its communicators.
   void run(const std::function<std::unique_ptr<muonrt::Transport>()>& connect);
-  /// Checks that nothing has used the buffers after their operation. Call it at the end of the world.
+  /// Checks that nothing has used the buffers after their operation. Call it at the end of the
+  /// world.
   void check_buffers() const;
 
  private:

@@ -50,14 +50,15 @@ Scheduler::~Scheduler() {
 }
 
 void Scheduler::add_line(const std::string& line) {
-  for (const char c : line)
-    hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  for (const char c : line) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
   hash_ = (hash_ ^ static_cast<uint64_t>(now_)) * 0x100000001b3ull;
   hash_ = (hash_ ^ static_cast<uint64_t>(fiber() + 1)) * 0x100000001b3ull;
   if (!prints_) return;
   std::printf("%14.6f ms  ", static_cast<double>(now_ - 1000 * kSecond) / 1e6);
-  if (in_event_ || !running_) std::printf("network ");
-  else std::printf("%d.%-6d", process(), fiber());
+  if (in_event_ || !running_)
+    std::printf("network ");
+  else
+    std::printf("%d.%-6d", process(), fiber());
   std::printf("%s\n", line.c_str());
 }
 

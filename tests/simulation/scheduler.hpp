@@ -34,7 +34,8 @@ class Random {
   bool one_in(int64_t n) { return below(n) == 0; }
   /// A number from 0 to `most`, of a random magnitude.
   int64_t any_size(int64_t most) {
-    const int64_t n = below(int64_t{2} << below(63 - __builtin_clzll(static_cast<uint64_t>(most)) + 1));
+    const int64_t n =
+        below(int64_t{2} << below(63 - __builtin_clzll(static_cast<uint64_t>(most)) + 1));
     return n > most ? most : n;
   }
   template <class T>
@@ -63,8 +64,8 @@ struct Fiber {
   void* exceptions[2] = {};  // the exceptions that it is handling
 };
 
-/// Runs all threads of a world as fibers of one OS thread, one at a time. The seed decides which one
-/// runs next. If all of them wait, the clock advances to the next event.
+/// Runs all threads of a world as fibers of one OS thread, one at a time. The seed decides which
+/// one runs next. If all of them wait, the clock advances to the next event.
 class Scheduler {
  public:
   Scheduler(uint64_t seed, bool prints);
@@ -105,8 +106,8 @@ class Scheduler {
   bool try_lock(const void* mutex);
   void unlock(const void* mutex);
 
-  /// Ends all fibers of a process without running their destructors. Returns if the running fiber is
-  /// none of them.
+  /// Ends all fibers of a process without running their destructors. Returns if the running fiber
+  /// is none of them.
   void kill(int process);
   /// Kills the process in its `steps`-th call of a function of the system from now on.
   void at_step(int process, int64_t steps, std::function<void()> event);

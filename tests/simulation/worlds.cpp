@@ -68,7 +68,8 @@ void disturb(Network& network) {
 /// Starts a process with one thread.
 int start(int process, std::function<void()> body) {
   const auto run = [](void* function) -> void* {
-    const std::unique_ptr<std::function<void()>> owner(static_cast<std::function<void()>*>(function));
+    const std::unique_ptr<std::function<void()>> owner(
+        static_cast<std::function<void()>*>(function));
     (*owner)();
     return nullptr;
   };
@@ -117,9 +118,8 @@ void run_tcp(const Plan& plan, Network& network) {
   };
   for (int rank = 0; rank < plan.size; ++rank) {
     ranks.push_back(std::make_unique<RankRun>(plan, rank, strike));
-    fibers.push_back(start(rank, [&, rank] {
-      run_rank(plan, network, *ranks[static_cast<size_t>(rank)], rank);
-    }));
+    fibers.push_back(start(
+        rank, [&, rank] { run_rank(plan, network, *ranks[static_cast<size_t>(rank)], rank); }));
   }
   for (int k = 0; k < plan.weather.strangers; ++k)
     fibers.push_back(start(plan.size + 1 + k, [&] { disturb(network); }));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fcntl.h>
 #include <poll.h>
 
 #include <cstdint>
@@ -22,6 +23,7 @@ inline std::pair<muonrt::Socket, muonrt::Socket> tcp_pair() {
   std::string why;
   Socket one = begin_connect(address_of(listener), {}, why);
   wait_for(listener.fd(), POLLIN, Deadline::in_ms(30'000));
+  fcntl(one.fd(), F_SETFL, 0);  // for blocking reads of tests
   Socket two([&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC); });
   return {std::move(one), std::move(two)};
 }
@@ -39,7 +41,7 @@ inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
     if (rank == 0) continue;
     std::tie(out[0].sockets[static_cast<size_t>(rank)], c.sockets[0]) = tcp_pair();
     if (rank == size - 1) continue;
-    c.listener = std::move(listen_in_range(resolve("127.0.0.1:0"), {}, size)[0]);
+    c.listener = std::move(listen_in_range(resolve("127.0.0.1:0"), {}, 256)[0]);
     addresses[static_cast<size_t>(rank)] = address_of(c.listener);
   }
   for (TcpConnections& c : out) c.addresses = addresses;

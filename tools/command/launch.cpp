@@ -345,7 +345,7 @@ int run_processes(const Launcher& launcher, int ranks, double timeout,
                                remedy(launcher));
     }
   };
-  // All ranks return the largest code, and rank 0, which forwards all messages, ends last.
+  // All ranks return the largest code, and rank 0, which forwards errors, ends last.
   const auto together = [&](Comm& comm) {
     std::vector<int> codes(static_cast<size_t>(size), work(comm));
     const int mine = codes[0];

@@ -194,7 +194,8 @@ SocketAddress SocketAddress::any(int family) {
 SocketAddress SocketAddress::of(const AddressEntry& entry) {
   if (entry.family != 4 && entry.family != 6) return {};
   SocketAddress out = any(entry.family == 6 ? AF_INET6 : AF_INET);
-  std::memcpy(const_cast<uint8_t*>(bytes_of(out)), entry.address.data(), entry.family == 6 ? 16 : 4);
+  std::memcpy(const_cast<uint8_t*>(bytes_of(out)), entry.address.data(),
+              entry.family == 6 ? 16 : 4);
   out.set_port(entry.port);
   return out;
 }

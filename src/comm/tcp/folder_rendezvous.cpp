@@ -185,7 +185,8 @@ TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const A
   TcpRendezvous tcp;
   const PublishedAddress published = retry_while_out_of_memory(deadline, [&] {
     const auto addresses = local_addresses();
-    MUONRT_REQUIRE(!addresses.empty(), Status::kComm, "shared folder: rank 0's machine has no "
+    MUONRT_REQUIRE(!addresses.empty(), Status::kComm,
+                   "shared folder: rank 0's machine has no "
                    "network address, not even the loopback address; configure one (ip link set lo "
                    "up)");
     listeners = listen_in_range(addresses, rendezvous.ports, std::max(64, rendezvous.size));

@@ -61,8 +61,9 @@ inline FrameHeader with_checksums(FrameHeader h, const void* content) {
 
 inline FrameHeader data_frame(uint64_t channel, int32_t from, int32_t to, uint64_t number,
                               const void* message, int64_t bytes, int64_t offset) {
-  const FrameHeader h{0,      static_cast<int32_t>(FrameKind::kData),     channel, from, to, number,
-                      bytes,  offset, std::min(kMaxPayloadBytes, bytes - offset), 0, 0};
+  const FrameHeader h{
+      0,      static_cast<int32_t>(FrameKind::kData),     channel, from, to, number, bytes,
+      offset, std::min(kMaxPayloadBytes, bytes - offset), 0,       0};
   return with_checksums(h, static_cast<const char*>(message) + offset);
 }
 
@@ -72,8 +73,8 @@ inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me,
   if (h.magic != kFrameMagic || h.head_sum != head_sum(h))
     return "the checksum of a frame header is wrong, so data was corrupted in transit";
   const auto kind = static_cast<FrameKind>(h.kind);
-  const bool between = kind == FrameKind::kData || kind == FrameKind::kGrant ||
-                       kind == FrameKind::kSize;
+  const bool between =
+      kind == FrameKind::kData || kind == FrameKind::kGrant || kind == FrameKind::kSize;
   const bool forwarded = !between && peer == 0 && h.from >= 0 && h.from < size && h.from != me;
   if ((h.from != peer && !forwarded) || (h.to != me && (between || h.to != kToAll)))
     return "a frame has an invalid sender or receiver";

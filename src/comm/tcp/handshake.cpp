@@ -41,8 +41,8 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& cl
 }
 
 Digest proof_of(const Digest& key, const Nonce& greeted, const LinkClaim& claim) {
-  return hmac_sha256({bytes_of(key)}, {"claim", bytes_of(greeted),
-                                       bytes_of(claim, offsetof(LinkClaim, proof))});
+  return hmac_sha256({bytes_of(key)},
+                     {"claim", bytes_of(greeted), bytes_of(claim, offsetof(LinkClaim, proof))});
 }
 
 Digest answer_to(const Digest& key, const Nonce& greeted, const LinkClaim& claim) {

@@ -54,8 +54,8 @@ struct AddressTable {
   Digest proof;  // of the entries
 };
 
-// A connection between two ranks: the lower rank sends a greeting, the higher rank sends a LinkClaim
-// with its proof, and the lower rank sends its own proof.
+// A connection between two ranks: the lower rank sends a greeting, the higher rank sends a
+// LinkClaim with its proof, and the lower rank sends its own proof.
 struct LinkClaim {
   int32_t from, to;
   Nonce nonce;

@@ -138,8 +138,7 @@ void Link::count(const char* data, int64_t bytes) {
 bool Link::take_payload() {
   const int64_t bytes = std::min(payload_left, static_cast<int64_t>(stage_end - stage_begin));
   const char* const from = stage.get() + stage_begin;
-  if (sink != Sink::kDiscard && bytes > 0)
-    std::memcpy(sink_at, from, static_cast<size_t>(bytes));
+  if (sink != Sink::kDiscard && bytes > 0) std::memcpy(sink_at, from, static_cast<size_t>(bytes));
   count(from, bytes);
   stage_begin += static_cast<size_t>(bytes);
   return payload_left == 0;

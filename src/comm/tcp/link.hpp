@@ -21,7 +21,7 @@ struct Link {
 
   State state = State::kNone;
   Socket socket;
-  std::string why;  // why the last attempt to connect failed, or the link has ended
+  std::string why;       // why the last attempt to connect failed, or the link has ended
   bool failed = false;   // this rank cannot connect
   bool goodbye = false;  // the peer has left all channels
   Deadline try_again = Deadline::in_ms(0), connect_by = Deadline::in_ms(0);

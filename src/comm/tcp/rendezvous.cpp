@@ -107,14 +107,14 @@ Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
 /// @param mine  equal in all attempts of this process, so that rank 0 can detect a second process.
 bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::string& secret,
          const Greeting& greeting, const Nonce& mine, uint16_t port, Deadline deadline) {
-  Claim claim{kClaim,           rendezvous.rank, rendezvous.size, rendezvous.version,
-              kProtocolVersion, port,            mine,            {}};
+  Claim claim{
+      kClaim, rendezvous.rank, rendezvous.size, rendezvous.version, kProtocolVersion, port, mine,
+      {}};
   claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
-  const ReceiveResult result =
-      send_value(socket, claim)
-          ? receive_value(socket, answer, deadline, rendezvous.check_interrupt)
-          : ReceiveResult::kClosed;
+  const ReceiveResult result = send_value(socket, claim) ? receive_value(socket, answer, deadline,
+                                                                         rendezvous.check_interrupt)
+                                                         : ReceiveResult::kClosed;
   MUONRT_REQUIRE(result != ReceiveResult::kLate, Status::kTimeout, "rendezvous at ",
                  rendezvous.address, ": rank ", rendezvous.rank,
                  " is connected, but other ranks did not connect before the timeout; start all "
@@ -162,8 +162,8 @@ void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketA
   }
 }
 
-/// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address; then
-/// other machines connect to the address at which they reach rank 0.
+/// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address;
+/// then other machines connect to the address at which they reach rank 0.
 void read_addresses(const Socket& socket, const std::string& secret,
                     std::vector<AddressEntry>& entries, TcpConnections& out, Deadline deadline) {
   AddressTable table{};
@@ -196,7 +196,8 @@ void check_ports(PortRange ports, const char* where) {
   const bool any = ports.first == 0 && ports.last == 0;
   MUONRT_REQUIRE(any || (ports.first >= 1 && ports.first <= ports.last && ports.last <= 65535),
                  Status::kInvalidArgument, where, ": the ports are ", ports.first, " to ",
-                 ports.last, "; set 1 <= first_port <= last_port <= 65535, or both to 0 for any "
+                 ports.last,
+                 "; set 1 <= first_port <= last_port <= 65535, or both to 0 for any "
                  "free port");
 }
 
@@ -273,7 +274,8 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
       }
       MUONRT_REQUIRE(++unanswered < kMaxUnanswered, Status::kComm, "rendezvous at ",
                      rendezvous.address, ": rank 0 closed the connection of rank ", rendezvous.rank,
-                     " ", unanswered, " times without an answer, as it does if the secrets "
+                     " ", unanswered,
+                     " times without an answer, as it does if the secrets "
                      "differ; pass the same secret on all ranks, and see the output of rank 0");
       retry_while_out_of_memory(deadline, [&] { why = "the connection was closed"; });
     } else if (tries == 0 || !deadline.passed()) {

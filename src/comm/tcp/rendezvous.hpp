@@ -64,7 +64,7 @@ TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Soc
 /// Errors: INVALID_ARGUMENT; COMM if another program listens at the address, no port is free, or
 /// rank 0 closes kMaxUnanswered connections without an answer; the error that rank 0 sends;
 /// TIMEOUT.
-constexpr int kMaxUnanswered = 10;
+constexpr int kMaxUnanswered = 8;
 TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline);
 
 /// The possible addresses of rank 0, and the secret of the rendezvous.

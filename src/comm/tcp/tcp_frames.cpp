@@ -224,7 +224,8 @@ void TcpWorld::process_frame(int32_t from) {
     }
     case FrameKind::kError:
       if (!intact)
-        return end_link(from, "the checksum of an error is wrong, so data was corrupted in transit");
+        return end_link(from,
+                        "the checksum of an error is wrong, so data was corrupted in transit");
       if (!channel || !channel->error) forward(from, head, content);
       if (channel) fail(*channel, error_in(head, content, size_));
       return;

@@ -138,8 +138,8 @@ void TcpWorld::retry(int32_t peer, std::string why) {
 void TcpWorld::continue_handshake(int32_t peer) {
   Link& l = link(peer);
   const bool greeting = l.state == Link::State::kGreeted;
-  char* const to = greeting ? reinterpret_cast<char*>(&l.greeting)
-                            : reinterpret_cast<char*>(&l.answer);
+  char* const to =
+      greeting ? reinterpret_cast<char*>(&l.greeting) : reinterpret_cast<char*>(&l.answer);
   const size_t bytes = greeting ? sizeof l.greeting : sizeof l.answer;
   const ssize_t n = recv(l.socket.fd(), to + l.got, bytes - l.got, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;

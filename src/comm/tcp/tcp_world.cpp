@@ -60,8 +60,7 @@ TcpWorld::TcpWorld(TcpConnections c)
     links_[r].allocate();
     links_[r].state = Link::State::kOpen;
   }
-  if (rank_ == 0 && size_ > 2)
-    server_ = start_thread("the connections", [this] { serve(); });
+  if (rank_ == 0 && size_ > 2) server_ = start_thread("the connections", [this] { serve(); });
 }
 
 TcpWorld::~TcpWorld() {
@@ -133,8 +132,9 @@ void TcpWorld::publish(uint64_t id, const Error& error) noexcept {
   char content[sizeof head + kTextLimit];
   std::memcpy(content, &head, sizeof head);
   std::memcpy(content + sizeof head, text.data(), length);
-  send_to_all(frame_to_all(FrameKind::kError, id, rank_, static_cast<int64_t>(sizeof head + length)),
-              content);
+  send_to_all(
+      frame_to_all(FrameKind::kError, id, rank_, static_cast<int64_t>(sizeof head + length)),
+      content);
 }
 
 /// Sends a frame over all connections; rank 0 forwards it to the other ranks.
@@ -196,8 +196,8 @@ void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
     if (s.peer == rank_) continue;
     Peer& peer = channel.peers[static_cast<size_t>(s.peer)];
     peer.send = static_cast<int32_t>(channel.sends.size());
-    channel.sends.push_back({s.peer, static_cast<char*>(const_cast<void*>(s.data)), s.bytes,
-                             peer.sent++});
+    channel.sends.push_back(
+        {s.peer, static_cast<char*>(const_cast<void*>(s.data)), s.bytes, peer.sent++});
     ++channel.incomplete;
   }
   for (Message& m : channel.receives) {
@@ -263,12 +263,12 @@ std::optional<Error> TcpWorld::why_impossible(const Channel& channel, int32_t of
 /// Describes the connection that is missing, with the addresses of both ends.
 std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
-  const std::string here = address_of(link(0).state == Link::State::kOpen ? link(0).socket
-                                                                          : listener_).host();
+  const std::string here =
+      address_of(link(0).state == Link::State::kOpen ? link(0).socket : listener_).host();
   if (rank_ < peer)
     return cat("rank ", peer, " has not connected to this rank, which listens at ", here, " port ",
-               address_of(listener_).port(),
-               "; if rank ", peer, " is running, check whether a firewall blocks this port");
+               address_of(listener_).port(), "; if rank ", peer,
+               " is running, check whether a firewall blocks this port");
   return cat("rank ", rank_, " at ", here, " cannot connect to rank ", peer, " at ",
              addresses_[static_cast<size_t>(peer)].text(), " (",
              l.why.empty() ? "no answer" : l.why, "); if rank ", peer,

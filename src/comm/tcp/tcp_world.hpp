@@ -65,7 +65,7 @@ class TcpWorld {
     char* data;
     int64_t bytes;
     uint64_t number;
-    int64_t done = 0;          // bytes received, or handed to the connection
+    int64_t done = 0;  // bytes received, or handed to the connection
     bool complete = false;
     bool other_size = false;  // the receiver expects another size
   };
@@ -107,7 +107,8 @@ class TcpWorld {
   void fail(Channel& channel, Error error);
 
   // tcp_world.cpp: operations
-  void begin(Channel& channel, std::span<const SendTo> sends, std::span<const ReceiveFrom> receives);
+  void begin(Channel& channel, std::span<const SendTo> sends,
+             std::span<const ReceiveFrom> receives);
   void end(Channel& channel) noexcept;
   bool is_done(Channel& channel);
   void throw_if_impossible(Channel& channel);
@@ -158,12 +159,12 @@ class TcpWorld {
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
   // By rank: when rank 0 has reported that the rank's connection has ended.
   std::vector<std::optional<Clock::time_point>> disconnected_;
-  Socket wake_poll_;         // an eventfd
-  int operations_ = 0;       // that run
-  bool polling_ = false;     // the thread of an operation polls
-  int waiting_ = 0;          // threads that wait for that one
-  bool retrying_ = false;    // a connection will be tried again
-  bool served_ = false;      // no operation has run since the last look of serve()
+  Socket wake_poll_;       // an eventfd
+  int operations_ = 0;     // that run
+  bool polling_ = false;   // the thread of an operation polls
+  int waiting_ = 0;        // threads that wait for that one
+  bool retrying_ = false;  // a connection will be tried again
+  bool served_ = false;    // no operation has run since the last look of serve()
   bool stop_ = false;
   Poll poll_, server_poll_;
   std::thread server_;

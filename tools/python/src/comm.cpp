@@ -2,6 +2,8 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "binding.hpp"
 
