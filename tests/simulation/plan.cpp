@@ -36,7 +36,7 @@ Plan::Plan(uint64_t world, bool over_tcp) : seed(world), tcp(over_tcp) {
   weather.least_latency = random.below(weather.most_latency + 1);
   weather.window = Weather::kLeastWindow + random.any_size(random.one_in(3) ? 4096 : 1 << 21);
   weather.short_transfers = random.one_in(2);
-  if (random.one_in(4)) weather.strangers = static_cast<int>(random.between(1, 3));
+  if (random.one_in(4)) weather.unauthenticated = static_cast<int>(random.between(1, 3));
   for (int rank = 0; rank < size; ++rank)
     first_pause.push_back(random.one_in(3) ? random.any_size(3 * kSecond) : 0);
   draw_lanes(random);
@@ -153,7 +153,7 @@ std::string Plan::text() const {
   if (tcp)
     out += cat(", latency ", weather.least_latency / 1000, " to ", weather.most_latency / 1000,
                " us, window ", weather.window, weather.short_transfers ? ", short transfers" : "",
-               ", ", weather.strangers, " strangers");
+               ", ", weather.unauthenticated, " without the secret");
   for (size_t lane = 0; lane < lanes.size(); ++lane) {
     out += cat("\n  lane ", lane, ":");
     for (const Step& s : lanes[lane])

@@ -57,7 +57,7 @@ struct Weather {
   int64_t least_latency = 0, most_latency = 0;
   int64_t window = 1 << 16;      // bytes that a connection holds
   bool short_transfers = false;  // reads and writes of a part
-  int strangers = 0;             // processes that do not know the secret
+  int unauthenticated = 0;       // processes that do not know the secret
 };
 
 /// All that a seed decides before the world begins.

@@ -121,7 +121,7 @@ void run_tcp(const Plan& plan, Network& network) {
     fibers.push_back(start(
         rank, [&, rank] { run_rank(plan, network, *ranks[static_cast<size_t>(rank)], rank); }));
   }
-  for (int k = 0; k < plan.weather.strangers; ++k)
+  for (int k = 0; k < plan.weather.unauthenticated; ++k)
     fibers.push_back(start(plan.size + 1 + k, [&] { disturb(network); }));
   for (const int fiber : fibers) s.join(fiber);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -140,7 +140,7 @@ Result run_world(uint64_t seed, bool tcp, bool prints) {
   Scheduler scheduler(seed ^ 0x5ced, prints);
   Result out;
   if (tcp) {
-    Network network(scheduler, plan.weather, plan.size + 1 + plan.weather.strangers);
+    Network network(scheduler, plan.weather, plan.size + 1 + plan.weather.unauthenticated);
     out.problem = scheduler.run(plan.size, [&] { run_tcp(plan, network); });
   } else {
     out.problem = scheduler.run(0, [&] { run_threads(plan); });

@@ -68,7 +68,7 @@ PlanInput::PlanInput(const std::vector<ModelTensor>& tensors, const PlanMeshes& 
 void PlanInput::choose_rules(const std::vector<ModelTensor>& tensors) {
   std::set<size_t> used;
   for (const ModelTensor& t : tensors) {
-    const size_t rule = config_->rule_of(t.name);
+    const size_t rule = config_->rule_of(t.name, t.shape);
     if (config_->rules[rule].config.role != "frozen") used.insert(rule);
   }
   used_.assign(used.begin(), used.end());
@@ -86,7 +86,7 @@ void PlanInput::add(const ModelTensor& given, const PlacementWords& words,
   ModelTensor tensor = given;
   size_t rule = 0;
   if (config_) {
-    rule = config_->rule_of(tensor.name);
+    rule = config_->rule_of(tensor.name, tensor.shape);
     const ParamConfig& c = config_->rules[rule].config;
     if (c.role == "frozen") {
       ++frozen_;
@@ -156,7 +156,7 @@ void PlanInput::take_rule(muonrt_param_t& p, Storage& s, const ModelTensor& tens
   p.parts = s.c_parts.empty() ? nullptr : s.c_parts.data();
   p.n_parts = std::ssize(s.c_parts);
   p.qk_clip = rules_[at].qk_clip();
-  rules_[at].set_owners(p);
+  rules_[at].set_exchange(p);
 }
 
 void PlanInput::take_layouts(muonrt_param_t& p, Storage& s, const ModelTensor& tensor,
@@ -176,7 +176,7 @@ void PlanInput::take_layouts(muonrt_param_t& p, Storage& s, const ModelTensor& t
   p.grad_layout = &s.grad_layout;
 }
 
-Plan PlanInput::plan(const OptimizerOptions& options) const {
+Plan PlanInput::plan(OptimizerOptions options) const {
   return Plan(meshes_.world(), options.linked(), groups_, params_);
 }
 

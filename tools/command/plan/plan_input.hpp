@@ -36,7 +36,7 @@ class PlanInput {
             const PlacementWords& words, const TensorTypes& types, const StepConfig* config);
 
   /// @param options  those of the command line, over those of `config`.
-  Plan plan(const OptimizerOptions& options) const;
+  Plan plan(OptimizerOptions options) const;
   /// The options of the optimizer that `config` states, or the defaults.
   const OptimizerOptions& options() const { return options_; }
   const ModelTotals& totals() const { return totals_; }
