@@ -201,18 +201,18 @@ void Network::transmit(Endpoint& from, Endpoint::Segment segment) {
   to->wire.push_back(std::move(segment));
   to->last_arrival =
       std::max(to->last_arrival, scheduler_.now() + latency(from.process, to->process));
-  scheduler_.at(to->last_arrival, [this, fd = to->fd] { deliver(fd); });
+  scheduler_.at(to->last_arrival, [this, fd = to->fd] { segment_arrives(fd); });
 }
 
 /// The next segment arrives. Each segment has one such event.
-void Network::deliver(int fd) {
+void Network::segment_arrives(int fd) {
   Endpoint* const e = find(fd);
   if (!e || e->wire.empty()) return;
   const int from = static_cast<int>(e->remote.host - host_of(0));
   const int64_t until = blocked_until(from, e->process);
   if (until == kNever) return;
   if (until > scheduler_.now())
-    return scheduler_.at(until + latency(from, e->process), [this, fd] { deliver(fd); });
+    return scheduler_.at(until + latency(from, e->process), [this, fd] { segment_arrives(fd); });
   Endpoint::Segment segment = std::move(e->wire.front());
   e->wire.pop_front();
   const auto bytes = static_cast<int64_t>(segment.bytes.size());

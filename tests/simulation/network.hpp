@@ -94,7 +94,7 @@ class Network {
   int64_t latency(int from, int to);
   int64_t blocked_until(int from, int to) const;
   void transmit(Endpoint& from, Endpoint::Segment segment);
-  void deliver(int fd);
+  void segment_arrives(int fd);
   void send_reset(int fd, int from_process);
   void reset(int fd);
   void try_to_connect(int fd, Address to, int64_t give_up);

@@ -14,7 +14,7 @@ namespace simulation {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10, kGuardBytes = 4096;
-constexpr int64_t kMostSteps = 20'000'000;  // of one world
+constexpr int64_t kMaxSteps = 20'000'000;  // of one world
 constexpr int64_t kLongest = 100'000 * kSecond;
 
 std::vector<void*>& free_stacks() {
@@ -174,7 +174,7 @@ Fiber* Scheduler::next() {
     if (waiting_.empty()) return nullptr;
     int64_t time = events_.empty() ? kNever : events_.begin()->first;
     for (const Fiber* f : waiting_) time = std::min(time, f->until);
-    if (time == kNever || time > kLongest || ++steps_ > kMostSteps) {
+    if (time == kNever || time > kLongest || ++steps_ > kMaxSteps) {
       std::string who;
       for (const Fiber* f : waiting_)
         who += muonrt::cat(who.empty() ? "" : ", ", f->number, " of process ", f->process);
@@ -186,7 +186,7 @@ Fiber* Scheduler::next() {
 }
 
 void Scheduler::schedule() {
-  if (++steps_ > kMostSteps) fail("hang: the world does not end");
+  if (++steps_ > kMaxSteps) fail("hang: the world does not end");
   switch_to(next());
 }
 
