@@ -1,5 +1,6 @@
 // Ranks over TCP: bits that change in transit, frames and connections that no rank of muonrt makes,
 // peers that do not read, errors that must overtake the end of a connection, and many ranks.
+#include <sys/ioctl.h>
 
 #include <array>
 #include <atomic>
