@@ -28,6 +28,7 @@
 #include "muonrt/optimizer.h"
 #include "muonrt/orthogonalize.h"
 #include "muonrt/param.h"
+#include "muonrt/plan.h"
 #include "muonrt/recover.h"
 #include "muonrt/rendezvous.h"
 #include "muonrt/routing.h"

@@ -17,6 +17,7 @@
 #include "muonrt/error.hpp"
 #include "muonrt/muonrt.h"
 #include "muonrt/orthogonalize.hpp"
+#include "muonrt/plan.hpp"
 
 #if !MUONRT_VERSION_AT_LEAST(0, 1, 0)
 #error "muonrt.hpp needs the C headers of muonrt 0.1.0 or later"

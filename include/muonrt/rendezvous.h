@@ -2,9 +2,10 @@
  * @file muonrt/rendezvous.h
  * Communicators for ranks that find each other without MPI: at an address, or in a shared folder.
  *
- * Both functions create communicators of host memory over TCP. Rank 0 forwards all data, so use
- * them on one machine, or as the host communicator of muonrt_comm_create_nccl(). On several
- * machines use MPI, NCCL or your own transport (muonrt/transport.h).
+ * Both functions create communicators of host memory over TCP. The ranks prove to each other that
+ * they have the same secret, but their data is neither encrypted nor signed, so use a network that
+ * you trust. Two ranks connect directly when they exchange data for the first time, so each rank
+ * listens at a port, which firewalls must allow; see `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -55,7 +56,7 @@ typedef struct muonrt_tcp_options {
    */
   const char* secret;
 
-  /** Size of `secret` in bytes, 8 to 4096. Default: 0, which is invalid. */
+  /** Size of `secret` in bytes, 16 to 4096. Default: 0, which is invalid. */
   int64_t secret_bytes;
 
   /**
@@ -72,8 +73,21 @@ typedef struct muonrt_tcp_options {
    */
   int32_t (*listening)(void* state, const char* address);
 
-  /** The first argument of `listening`. Default: NULL. */
+  /** The first argument of `listening` and of `interrupted`. Default: NULL. */
   void* state;
+
+  /**
+   * The range of ports at which this rank may listen for other ranks, 1 to 65535. On rank 0 it is
+   * used if the port of `address` is 0. Ranks of one machine need different ports. Default: 0 and
+   * 0, which means any free port.
+   */
+  int32_t first_port, last_port;
+
+  /**
+   * Called about every 100 ms while the call waits, on its thread. If it returns a value other than
+   * 0, the call returns MUONRT_ERROR_ABORTED. Default: NULL.
+   */
+  int32_t (*interrupted)(void* state);
 } muonrt_tcp_options_t;
 
 /**
@@ -95,7 +109,8 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * Creates a communicator over TCP whose ranks find each other at an address.
  *
  * Rank 0 listens at `address`, and the other ranks connect to it. They retry until rank 0 listens
- * and its name can be resolved. Rank 0 must be able to resolve its own name at once.
+ * and its name can be resolved. Rank 0 must be able to resolve its own name at once. Later, each
+ * rank connects to the lower ranks with which it exchanges data, at the addresses that rank 0 sees.
  *
  * @code
  * muonrt_tcp_options_t options;
@@ -117,13 +132,14 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par Security
  * The two ends of a connection prove to each other that they have the same secret, without sending
- * it. Rank 0 rejects every other connection, such as a port scanner's, and continues to wait. Data
- * is neither encrypted nor signed, so use a network that you trust. No environment variable is
- * read.
+ * it. The connecting rank proves it first; a connection without a proof, such as a port scanner's,
+ * is closed without an answer. Data is neither encrypted nor signed, so use a network that you
+ * trust. No environment variable is read. If all addresses of rank 0 are loopback addresses, the
+ * ranks listen only there; otherwise at all addresses of their machine, or at `interface_name`.
  *
  * @par End of rank 0
- * The other ranks depend on rank 0. Destroy its communicator last, and before its process ends,
- * also after an error. Otherwise the other ranks may not receive its last messages.
+ * Rank 0 forwards errors. Destroy its communicator last, and before its process ends, also after
+ * an error. Otherwise the other ranks may wait for their timeouts after an error.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
@@ -132,9 +148,12 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or an option is out of range or malformed;
  *     reported only on this rank;
  *   - MUONRT_ERROR_CALLBACK: `listening` returned an error;
- *   - MUONRT_ERROR_COMM: this rank's secret differs from rank 0's, which continues to wait; rank 0
- *     cannot resolve or listen at the address; another program answers there; or rank 0 may not
- *     open a file for each rank (raise `ulimit -n`);
+ *   - MUONRT_ERROR_COMM: rank 0 has closed several connections of this rank without an answer, as
+ *     it does if the secrets differ; rank 0 cannot resolve or listen at the address; no port of the
+ *     range is free; another program answers there; or the process may not open a file for each
+ *     rank (raise `ulimit -n`);
+ *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0; on the other ranks, if
+ * that was on rank 0;
  *   - MUONRT_ERROR_MISMATCH, on all ranks: the ranks have different sizes or versions of muonrt, or
  *     a rank is out of range or in use twice;
  *   - MUONRT_ERROR_TIMEOUT: on rank 0, the message names the missing ranks; on the others, it gives
@@ -186,8 +205,17 @@ typedef struct muonrt_folder_options {
    */
   const char* secret;
 
-  /** Size of `secret` in bytes, 8 to 4096; 0 without a secret. Default: 0. */
+  /** Size of `secret` in bytes, 16 to 4096; 0 without a secret. Default: 0. */
   int64_t secret_bytes;
+
+  /** As in muonrt_tcp_options_t; rank 0 also uses a port of the range for the rendezvous. */
+  int32_t first_port, last_port;
+
+  /** As in muonrt_tcp_options_t. Default: NULL. */
+  int32_t (*interrupted)(void* state);
+
+  /** The argument of `interrupted`. Default: NULL. */
+  void* state;
 } muonrt_folder_options_t;
 
 /**

@@ -136,6 +136,38 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
                                                         int32_t tp_dim, int32_t expert);
 
 /**
+ * Makes the placements that trainers usually give a parameter, from its name and shape.
+ *
+ * They are those of muonrt_placements_from_names(), with these differences:
+ *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
+ *     up_proj, embed_tokens, lm_head and the like, and the inputs of o_proj, down_proj and the
+ *     like. Other weights, for example of routers and of norms, are replicated.
+ *   - A stack of experts that has fewer experts than ranks share it is sharded in dimension 1 by
+ *     the FSDP dimensions.
+ *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).
+ *
+ * Set `reading` of the layout to MUONRT_READING_ORDERED.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] placements  Array with one element for each dimension of `mesh`.
+ * @param[in]  mesh        The mesh, with names.
+ * @param[in]  world       Number of ranks of the communicator, >= 1.
+ * @param[in]  name        The parameter's name; NULL or "": "tp" shards the columns of matrices.
+ * @param[in]  ndim        Number of dimensions of the global tensor, 0 to MUONRT_MAX_DIMS.
+ * @param[in]  shape       `ndim` sizes of the global tensor.
+ * @param[in]  expert      1: the tensor is a stack of experts, with `ndim` 3. 0: it is not.
+ * @param[in]  transposed  1: matrices are stored as inputs x outputs. 0: outputs x inputs.
+ *
+ * @return As muonrt_placements_from_names().
+ */
+MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* placements,
+                                                        const muonrt_mesh_t* mesh, int32_t world,
+                                                        const char* name, int32_t ndim,
+                                                        const int64_t* shape, int32_t expert,
+                                                        int32_t transposed);
+
+/**
  * Parses the text that a DTensor prints of its placements.
  *
  * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),

@@ -7,7 +7,7 @@
 
 #include "base/peer_status.hpp"
 #include "host/fp_env.hpp"
-#include "muonrt/base.h"
+#include "muonrt/inspect.h"
 
 namespace muonrt::api {
 
@@ -49,6 +49,9 @@ inline void require_pointer(const void* pointer, const char* function, const cha
   MUONRT_REQUIRE(pointer, Status::kInvalidArgument, function, ": ", argument,
                  " is NULL; pass a valid pointer");
 }
+
+/// Whether the format is JSON. Errors: INVALID_ARGUMENT for a value that the enum does not have.
+bool is_json(const enum muonrt_format& format, const char* function);
 
 /// Writes `text` to the buffer of the caller, at most `capacity` bytes including a terminating
 /// zero.

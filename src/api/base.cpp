@@ -33,6 +33,15 @@ void set_last_error(const char* message) noexcept {
   }
 }
 
+bool is_json(const enum muonrt_format& format, const char* function) {
+  // A C program may pass any number, and loading such a number as an enum is undefined.
+  const auto value = std::bit_cast<int32_t>(format);
+  MUONRT_REQUIRE(value == MUONRT_FORMAT_TEXT || value == MUONRT_FORMAT_JSON,
+                 Status::kInvalidArgument, function, ": format is ", value,
+                 ", but must be 0 (text) or 1 (JSON); use one of these");
+  return value == MUONRT_FORMAT_JSON;
+}
+
 void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed) {
   MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, "capacity is ", capacity,
                  ", but must be 0 or more; pass the size of the buffer in bytes");

@@ -5,6 +5,7 @@
 #include "muonrt/checkpoint.h"
 #include "muonrt/inspect.h"
 #include "muonrt/optimizer.h"
+#include "muonrt/plan.h"
 #include "muonrt/state.h"
 #include "optimizer/settings/fields.hpp"
 #include "optimizer/settings/settings.hpp"
@@ -127,6 +128,14 @@ void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size) {
 
 void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size) {
   muonrt::fill_sized(counters, size);
+}
+
+void muonrt_plan_summary_init_sized(muonrt_plan_summary_t* summary, uint32_t size) {
+  muonrt::fill_sized(summary, size);
+}
+
+void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t size) {
+  muonrt::fill_sized(rank, size);
 }
 
 void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint32_t size) {

@@ -9,9 +9,9 @@ namespace muonrt::api {
 
 namespace {
 
-constexpr HandleKind kKinds[] = {HandleKind::kComm, HandleKind::kThreadGroup,
-                                 HandleKind::kOptimizer, HandleKind::kCheckpoint,
-                                 HandleKind::kOrthogonalizer};
+constexpr HandleKind kKinds[] = {HandleKind::kComm,           HandleKind::kThreadGroup,
+                                 HandleKind::kOptimizer,      HandleKind::kCheckpoint,
+                                 HandleKind::kOrthogonalizer, HandleKind::kPlan};
 
 const char* name_of(HandleKind kind) {
   switch (kind) {
@@ -25,6 +25,8 @@ const char* name_of(HandleKind kind) {
       return "a checkpoint";
     case HandleKind::kOrthogonalizer:
       return "an orthogonalizer";
+    case HandleKind::kPlan:
+      return "a plan";
   }
   return "no handle of muonrt";
 }

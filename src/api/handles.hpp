@@ -9,6 +9,7 @@
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
+#include "optimizer/planning.hpp"
 #include "pipeline/orthogonalizer.hpp"
 #include "state/background_save.hpp"
 #include "state/checkpoint_reader.hpp"
@@ -24,6 +25,7 @@ enum class HandleKind : uint64_t {
   kOptimizer = 0x74706f2d72756d6f,
   kCheckpoint = 0x706b632d72756d6f,
   kOrthogonalizer = 0x6874726f2d756d6f,
+  kPlan = 0x6e6c702d72756d6f,
 };
 
 struct HandleHeader {
@@ -152,4 +154,12 @@ struct muonrt_orthogonalizer {
   std::unique_ptr<muonrt::Orthogonalizer> body;
   muonrt::DeviceKind device = muonrt::DeviceKind::kHost;
   int device_index = 0;
+};
+
+struct muonrt_plan {
+  static constexpr auto kKind = muonrt::api::HandleKind::kPlan;
+  static constexpr const char* kArgument = "plan";
+
+  muonrt::api::HandleHeader head{kKind};
+  std::unique_ptr<muonrt::Planning> body;
 };

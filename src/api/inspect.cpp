@@ -1,7 +1,6 @@
 #include "muonrt/inspect.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "api/as_status.hpp"
 #include "api/handles.hpp"
@@ -13,16 +12,6 @@ using api::as_status;
 using api::require_pointer;
 
 namespace {
-
-/// Whether the format is JSON. Errors: INVALID_ARGUMENT for a value that the enum does not have.
-bool is_json(const enum muonrt_format& format, const char* function) {
-  // A C program may pass any number, and loading such a number as an enum is undefined.
-  const auto value = std::bit_cast<int32_t>(format);
-  MUONRT_REQUIRE(value == MUONRT_FORMAT_TEXT || value == MUONRT_FORMAT_JSON,
-                 Status::kInvalidArgument, function, ": format is ", value,
-                 ", but must be 0 (text) or 1 (JSON); use one of these");
-  return value == MUONRT_FORMAT_JSON;
-}
 
 /// Errors: INVALID_ARGUMENT if an array with room for elements is NULL.
 void require_arrays(const int32_t* layers, const int32_t* heads, int64_t capacity,
@@ -42,7 +31,7 @@ muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t capacity, i
                                                enum muonrt_format format) {
   return as_status([&] {
     const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_describe_plan");
-    const std::string text = o.describe(is_json(format, "muonrt_optimizer_describe_plan"));
+    const std::string text = o.describe(api::is_json(format, "muonrt_optimizer_describe_plan"));
     api::write_text(text, buffer, capacity, needed);
     return Status::kOk;
   });
@@ -53,7 +42,7 @@ muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity, int64
                                            enum muonrt_format format) {
   return as_status([&] {
     const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_trace");
-    const bool json = is_json(format, "muonrt_optimizer_get_trace");
+    const bool json = api::is_json(format, "muonrt_optimizer_get_trace");
     MUONRT_REQUIRE(
         !json || o.settings().trace, Status::kInvalidState,
         "muonrt_optimizer_get_trace: the times were not recorded, because trace of the debug "

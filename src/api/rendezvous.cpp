@@ -5,8 +5,7 @@
 #include "api/structs.hpp"
 #include "base/backoff.hpp"
 #include "base/sized_struct.hpp"
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
+#include "comm/tcp/tcp_transport.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -27,6 +26,15 @@ void require_secret_bytes(int64_t bytes, const char* function) {
   MUONRT_REQUIRE(bytes >= least && bytes <= 4096, Status::kInvalidArgument, function,
                  ": secret_bytes is ", bytes, " (", least,
                  " to 4096); pass the size of the secret");
+}
+
+template <class Options>
+std::function<void()> interrupt_check(const Options& options, const char* function) {
+  if (!options.interrupted) return {};
+  return [call = options.interrupted, state = options.state, function] {
+    MUONRT_REQUIRE(call(state) == 0, Status::kAborted, function,
+                   ": interrupted while ranks connected; call it again on all ranks");
+  };
 }
 
 }  // namespace
@@ -57,6 +65,8 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
     rendezvous.rank = given.rank;
     rendezvous.size = given.size;
     rendezvous.version = muonrt_get_version();
+    rendezvous.ports = {given.first_port, given.last_port};
+    rendezvous.check_interrupt = interrupt_check(given, kName);
     retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
       rendezvous.address = given.address;
       rendezvous.interface = given.interface_name ? given.interface_name : "";
@@ -71,8 +81,8 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
             " (0 is success), so no rank was connected; return 0 if the address was published");
       };
     }
-    *comm = api::release_comm(std::make_unique<muonrt_comm>(
-        make_mailbox_transport(make_tcp_mailbox(rendezvous, given.timeout_ms))));
+    *comm = api::release_comm(
+        std::make_unique<muonrt_comm>(make_tcp_transport(rendezvous, given.timeout_ms)));
     return Status::kOk;
   });
 }
@@ -105,14 +115,16 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
     rendezvous.rank = given.rank;
     rendezvous.size = given.size;
     rendezvous.version = muonrt_get_version();
+    rendezvous.ports = {given.first_port, given.last_port};
+    rendezvous.check_interrupt = interrupt_check(given, kName);
     retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
       rendezvous.path = given.path;
       rendezvous.run_id = given.run_id;
       if (given.secret)
         rendezvous.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     });
-    *comm = api::release_comm(std::make_unique<muonrt_comm>(
-        make_mailbox_transport(make_folder_mailbox(rendezvous, given.timeout_ms))));
+    *comm = api::release_comm(
+        std::make_unique<muonrt_comm>(make_folder_transport(rendezvous, given.timeout_ms)));
     return Status::kOk;
   });
 }

@@ -121,6 +121,30 @@ muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,
   });
 }
 
+muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* placements,
+                                             const muonrt_mesh_t* mesh, int32_t world,
+                                             const char* name, int32_t ndim, const int64_t* shape,
+                                             int32_t expert, int32_t transposed) {
+  constexpr const char* kName = "muonrt_placements_for_tensor";
+  return as_status([&] {
+    require_pointer(placements, kName, "placements");
+    require_pointer(mesh, kName, "mesh");
+    MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS && (shape || ndim == 0), kInvalidArg, kName,
+                   ": ndim is ", ndim, " with shape ", shape ? "given" : "NULL", " (0 to ",
+                   MUONRT_MAX_DIMS, " sizes); pass the number of sizes");
+    for (const auto& [field, value] : {std::pair{"expert", expert}, {"transposed", transposed}})
+      MUONRT_REQUIRE(value == 0 || value == 1, kInvalidArg, kName, ": ", field, " is ", value,
+                     ", but must be 0 or 1; use one of these");
+    MUONRT_REQUIRE(expert == 0 || ndim == 3, kInvalidArg, kName, ": expert is 1, but ndim is ",
+                   ndim, "; pass a stack of three dimensions");
+    const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
+    for (const Placement& p : placements_for_tensor(*m, name ? name : "", {shape, shape + ndim},
+                                                    expert == 1, transposed == 1))
+      *placements++ = in_c(p);
+    return Status::kOk;
+  });
+}
+
 muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t capacity,
                                         int32_t* count, const char* text) {
   return as_status([&] {

@@ -60,40 +60,56 @@ MUONRT_HOST_DEVICE inline float qk_power(float gamma, float exponent) {
 /// Returns the factor of row `row` of the whole weight.
 MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
   const int64_t each = c.heads / c.kv_heads;
+  float gamma = 1.0f, exponent = 1.0f;
+  const auto query = [&](int64_t head) {
+    gamma = qk_gamma(c, head);
+    exponent = c.exponent;
+  };
+  const auto key = [&](int64_t group) {
+    gamma = qk_group_gamma(c, group);
+    exponent = 1.0f - c.exponent;
+  };
   switch (c.kind) {
     case QkKind::kQuery:
-      return qk_power(qk_gamma(c, row / c.head_dim), c.exponent);
+      query(row / c.head_dim);
+      break;
     case QkKind::kKey:
-      return qk_power(qk_group_gamma(c, row / c.head_dim), 1.0f - c.exponent);
+      key(row / c.head_dim);
+      break;
     case QkKind::kMlaQuery: {
       // With different gammas for queries and keys, the two parts of a logit would shrink by
       // different factors. Therefore the group's gamma is used.
       const int64_t stride = c.nope + c.rope;
-      const float gamma = qk_group_gamma(c, row / stride / each);
-      return row % stride < c.nope ? qk_power(gamma, c.exponent) : gamma;
+      gamma = qk_group_gamma(c, row / stride / each);
+      if (row % stride < c.nope) exponent = c.exponent;
+      break;
     }
     case QkKind::kMlaKeyValue: {
       const int64_t stride = c.nope + c.v_dim;
-      if (row % stride >= c.nope) return 1.0f;
-      return qk_power(qk_group_gamma(c, row / stride), 1.0f - c.exponent);
+      if (row % stride < c.nope) key(row / stride);
+      break;
     }
     case QkKind::kQkv: {
       const int64_t stride = (each + 2) * c.head_dim, group = row / stride;
       const int64_t head = row % stride / c.head_dim;
-      if (head < each) return qk_power(qk_gamma(c, group * each + head), c.exponent);
-      return head == each ? qk_power(qk_group_gamma(c, group), 1.0f - c.exponent) : 1.0f;
+      if (head < each) query(group * each + head);
+      if (head == each) key(group);
+      break;
     }
     case QkKind::kQkvBlocks: {
       const int64_t head = row / c.head_dim;
-      if (head < c.heads) return qk_power(qk_gamma(c, head), c.exponent);
-      const int64_t group = head - c.heads;
-      return group < c.kv_heads ? qk_power(qk_group_gamma(c, group), 1.0f - c.exponent) : 1.0f;
+      if (head < c.heads) {
+        query(head);
+      } else if (head < c.heads + c.kv_heads) {
+        key(head - c.heads);
+      }
+      break;
     }
     case QkKind::kNone:
     case QkKind::kFromName:
       break;
   }
-  return 1.0f;
+  return qk_power(gamma, exponent);
 }
 
 /// Returns whether a logit rejects the step: it is NaN or +inf. -inf is the value of a head that no

@@ -50,16 +50,10 @@ int64_t Layout::full_replica_index(int rank) const {
   return position < 0 ? -1 : mesh_->index_over(full_replica_dims(), position);
 }
 
-std::vector<int> Layout::equal_holders(int rank) const {
-  std::vector<int> out;
+int Layout::equal_holder(int rank, int64_t index, const std::vector<int>& full) const {
   const int64_t position = mesh_->position_of(rank);
-  if (position < 0) return out;
-  const std::vector<int> full = full_replica_dims();
-  const int64_t count = mesh_->count_over(full);
   const int64_t first = position - mesh_->offset_over(full, mesh_->index_over(full, position));
-  for (int64_t i = 0; i < count; ++i)
-    out.push_back(mesh_->ranks()[static_cast<size_t>(first + mesh_->offset_over(full, i))]);
-  return out;
+  return mesh_->ranks()[static_cast<size_t>(first + mesh_->offset_over(full, index))];
 }
 
 int Layout::first_equal_holder(int rank) const {

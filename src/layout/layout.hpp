@@ -160,9 +160,10 @@ class Layout {
   /// Combines the coordinates on full_replica_dims. The ranks of equal index together hold all
   /// partial gradients of a tensor.
   int64_t full_replica_index(int rank) const;
-  /// Returns the ranks that hold the same elements and the same partial gradient as `rank`, by full
-  /// replica index.
-  std::vector<int> equal_holders(int rank) const;
+  /// Returns the rank of this full replica index that holds the same elements and the same partial
+  /// gradient as `rank`, which must be in the mesh.
+  /// @param full  full_replica_dims().
+  int equal_holder(int rank, int64_t index, const std::vector<int>& full) const;
   /// The first equal holder, or -1 outside the mesh, and their number. Both work without memory.
   int first_equal_holder(int rank) const;
   int64_t full_replicas() const { return replicas() / partial_count(); }

@@ -127,4 +127,59 @@ std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool 
   return out;
 }
 
+namespace {
+
+// How trainers shard a weight with tensor parallelism, by the last word of its module: its outputs,
+// or its inputs. Other weights are replicated.
+constexpr std::string_view kOutputs[] = {
+    "q_proj",       "k_proj", "v_proj",   "qkv_proj",  "c_attn",       "q_b_proj",
+    "kv_b_proj",    "w1",     "o_a_proj", "gate_proj", "up_proj",      "w3",
+    "gate_up_proj", "c_fc",   "fc1",      "lm_head",   "embed_tokens", "wte"};
+constexpr std::string_view kInputs[] = {"o_proj", "c_proj", "o_b_proj", "down_proj", "w2", "fc2"};
+
+/// Returns the tensor dim that tp cuts, or -1.
+int tp_dim_of(std::string_view name, int dims, bool expert, bool transposed) {
+  if (dims < (expert ? 3 : 2)) return -1;
+  const int rows = expert ? 1 : 0, columns = rows + 1;
+  if (name.empty()) return columns;
+  constexpr std::string_view kWeight = ".weight";
+  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+  name.remove_prefix(name.rfind('.') + 1);  // npos + 1 is 0
+  const auto has = [&](const auto& list) {
+    return std::find(std::begin(list), std::end(list), name) != std::end(list);
+  };
+  if (has(kOutputs)) return transposed ? columns : rows;
+  if (has(kInputs)) return transposed ? rows : columns;
+  return -1;
+}
+
+bool cuts(const Placement& p, int dim) {
+  return (p.kind == PlacementKind::kShard || p.kind == PlacementKind::kStridedShard) &&
+         p.tensor_dim == dim;
+}
+
+}  // namespace
+
+std::vector<Placement> placements_for_tensor(const Mesh& mesh, std::string_view name,
+                                             const std::vector<int64_t>& shape, bool expert,
+                                             bool transposed) {
+  const int tp = tp_dim_of(name, static_cast<int>(shape.size()), expert, transposed);
+  std::vector<Placement> out = placements_from_names(mesh, tp, expert);
+  int64_t shares = 1, model_cuts = 1;  // of the experts; of their rows, to the right
+  for (int d = 0; d < mesh.dims(); ++d)
+    if (cuts(out[static_cast<size_t>(d)], 0)) shares *= mesh.shape()[static_cast<size_t>(d)];
+  for (int d = mesh.dims() - 1; d >= 0; --d) {
+    const auto at = static_cast<size_t>(d);
+    if (mesh.names()[at] == "ddp" && mesh.shape()[at] > 1)
+      out[at] = {PlacementKind::kPartial, 0, 1};
+    if (shape.empty() && cuts(out[at], 0)) out[at] = {};
+    if (!expert || shape.empty() || shares <= shape[0]) continue;
+    if (cuts(out[at], 1)) model_cuts *= mesh.shape()[at];
+    if (mesh_use(mesh, d) == MeshUse::kShard)
+      out[at] = {model_cuts > 1 ? PlacementKind::kStridedShard : PlacementKind::kShard, 1,
+                 model_cuts};
+  }
+  return out;
+}
+
 }  // namespace muonrt

@@ -38,4 +38,12 @@ MeshUse mesh_use(const Mesh& mesh, int dim);
 /// Errors: as mesh_use().
 std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert);
 
+/// Returns the placements that trainers give a tensor with this name; see
+/// muonrt_placements_for_tensor(). Errors: as mesh_use().
+/// @param name    "": tp cuts the columns.
+/// @param expert  the tensor is a stack of experts, in dim 0.
+std::vector<Placement> placements_for_tensor(const Mesh& mesh, std::string_view name,
+                                             const std::vector<int64_t>& shape, bool expert,
+                                             bool transposed);
+
 }  // namespace muonrt

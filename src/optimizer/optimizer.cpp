@@ -76,8 +76,10 @@ void Optimizer::allocate_memory() {
 }
 
 std::string Optimizer::describe(bool json) const {
-  return pipelines_.describe(device_->ops(), settings_.health_every > 0,
-                             consistency_check_bytes(pipelines_.full_plan(), settings_), json);
+  return pipelines_.describe(
+      pipelines_.report(device_->ops(), settings_.health_every > 0,
+                        consistency_check_bytes(pipelines_.full_plan(), settings_)),
+      json);
 }
 
 PlannedMemory Optimizer::planned_memory() const {

@@ -68,25 +68,31 @@ void StepPipelines::select_step(int64_t committed) {
   is_block_step_ = block_.pipeline && committed % period_ != 0;
 }
 
-std::string StepPipelines::describe(const MatrixRules& rules, bool health,
-                                    std::span<const int64_t> checks, bool json) const {
+PlanReports StepPipelines::report(const MatrixRules& rules, bool health,
+                                  std::span<const int64_t> checks) const {
   const auto scratch = [&](const Plan& plan) {
     return scratch_bytes(plan, methods_, rules, health);
   };
+  PlanReports out{report_on(full_plan(), scratch(full_plan()), checks), {}};
+  if (block_plan()) out.block = report_on(*block_plan(), scratch(*block_plan()));
+  return out;
+}
+
+std::string StepPipelines::describe(const PlanReports& reports, bool json, int64_t max_rows) const {
   if (!json) {
-    const std::string out = full_plan().describe(0, scratch(full_plan()), checks);
+    const std::string out = full_plan().describe(reports.full, max_rows);
     if (!block_plan()) return out;
     return cat(out, "\nSteps 0, ", period_,
                ", ... take whole matrices, as above; those between take blocks:\n\n",
-               block_plan()->describe(0, scratch(*block_plan())));
+               block_plan()->describe(*reports.block, max_rows));
   }
   JsonWriter out;
   out.object([&] {
-    full_plan().write(out, scratch(full_plan()), checks);
+    full_plan().write(out, reports.full);
     if (!block_plan()) return;
     out.field("block_period", period_);
     out.key("block_plan");
-    out.object([&] { block_plan()->write(out, scratch(*block_plan())); });
+    out.object([&] { block_plan()->write(out, *reports.block); });
   });
   return out.take();
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "optimizer/step_report.hpp"
 #include "pipeline/pipeline.hpp"
 #include "plan/plan.hpp"
+#include "plan/report/report.hpp"
 
 namespace muonrt {
 
@@ -18,6 +20,12 @@ namespace muonrt {
 struct PlannedMemory {
   MemoryPlan full, block;  // block.state_bytes: 0, because the plans share the state
   int64_t scratch = 0, block_scratch = 0;
+};
+
+/// The reports on the plans of full and of block steps.
+struct PlanReports {
+  PlanReport full;
+  std::optional<PlanReport> block;
 };
 
 /// The plan and the pipeline of full steps, which orthogonalize whole matrices. If there is a block
@@ -64,10 +72,12 @@ class StepPipelines {
   void collect_health(const ParamView* params, int64_t steps, bool skipped);
   const HealthReport& health() const { return health_; }
 
-  /// Describes both plans, with the scratch memory of their products, as text or JSON.
+  /// Reports on both plans, with the scratch memory of their products.
   /// @param checks  consistency_check_bytes().
-  std::string describe(const MatrixRules& rules, bool health, std::span<const int64_t> checks,
-                       bool json) const;
+  PlanReports report(const MatrixRules& rules, bool health, std::span<const int64_t> checks) const;
+  /// Describes both plans as text or JSON.
+  /// @param max_rows  maximum number of rows of each table of the text; 0: all.
+  std::string describe(const PlanReports& reports, bool json, int64_t max_rows = 0) const;
   /// The bytes of `rank` that `describe` prints.
   PlannedMemory memory(const MatrixRules& rules, bool health, int rank) const;
 

@@ -11,118 +11,19 @@
 
 namespace muonrt {
 
-int64_t TensorView::count() const {
-  int64_t out = 1;
-  for (size_t i = 0; i + 2 < shape.size(); ++i) out *= shape[i];
-  return out;
-}
-
-int64_t TensorView::offset_of(int64_t matrix) const {
-  int64_t out = 0;
-  for (size_t i = shape.size() - 2; i-- > 0; matrix /= shape[i])
-    out += matrix % shape[i] * strides[i];
-  return out;
-}
-
-namespace {
-
-int64_t last_offset(const TensorView& t) {
-  int64_t out = 0;
-  for (size_t i = 0; i < t.shape.size(); ++i) out += (t.shape[i] - 1) * t.strides[i];
-  return out;
-}
-
-/// Whether index differences d_i with |d_i| < shape_i and sum d_i strides_i = offset exist. The
-/// dimensions are in the order of their strides, from `at` on, and each is longer than the rest.
-bool meets(const std::vector<std::pair<int64_t, int64_t>>& dims, size_t at, int64_t offset) {
-  if (at == dims.size()) return offset == 0;
-  const auto [stride, size] = dims[at];
-  if (stride == 0) return meets(dims, at + 1, offset);
-  const int64_t below = offset >= 0 ? offset / stride : -ceil_div(-offset, stride);
-  for (const int64_t d : {below, below + 1})
-    if (std::abs(d) < size && meets(dims, at + 1, offset - d * stride)) return true;
-  return false;
-}
-
-/// Whether a tensor shares an element with one of the same shape, strides and dtype.
-bool equal_views_meet(const TensorView& a, int64_t bytes_apart) {
-  const int64_t size = size_of(a.dtype);
-  if (bytes_apart % size != 0) return true;  // elements overlap partly
-  std::vector<std::pair<int64_t, int64_t>> dims;
-  for (size_t i = 0; i < a.shape.size(); ++i) dims.emplace_back(a.strides[i], a.shape[i]);
-  std::sort(dims.rbegin(), dims.rend());
-  return meets(dims, 0, bytes_apart / size);
-}
-
-}  // namespace
-
-void require_same_or_apart(const TensorView& out, const char* out_name, const TensorView& in,
-                           const char* in_name) {
-  if (out == in || out.is_empty() || in.is_empty()) return;
-  const auto begin = [](const TensorView& t) { return reinterpret_cast<uintptr_t>(t.data); };
-  const auto end = [&](const TensorView& t) {
-    return begin(t) + static_cast<uintptr_t>((last_offset(t) + 1) * size_of(t.dtype));
-  };
-  if (end(out) <= begin(in) || end(in) <= begin(out)) return;
-  const bool alike = out.shape == in.shape && out.strides == in.strides && out.dtype == in.dtype;
-  const auto apart = static_cast<int64_t>(begin(in) - begin(out));
-  MUONRT_REQUIRE(alike && !equal_views_meet(out, apart), Status::kInvalidArgument, out_name,
-                 " and ", in_name, " overlap, but are not the same tensor (", out_name, " begins ",
-                 -apart, " bytes after ", in_name, ", with shape ", out.shape, ", strides ",
-                 out.strides, ", dtype ", name_of(out.dtype), " and shape ", in.shape, ", strides ",
-                 in.strides, ", dtype ", name_of(in.dtype),
-                 "); pass the same tensor, or separate memory");
-}
-
-namespace {
-
-template <class Bits>
-int64_t first_with(const void* data, int64_t offset, int64_t n, Bits exponent) {
-  const Bits* const bits = static_cast<const Bits*>(data) + offset;
-  Bits any = 0;
-  for (int64_t i = 0; i < n; ++i) any |= (bits[i] & exponent) == exponent ? Bits{1} : Bits{0};
-  for (int64_t i = 0; any && i < n; ++i)
-    if ((bits[i] & exponent) == exponent) return i;
-  return -1;
-}
-
-/// Returns the index of an element that is not finite.
-std::optional<std::vector<int64_t>> find_nonfinite(const TensorView& x) {
-  const bool by_columns = x.column_major();
-  const int64_t lines = by_columns ? x.cols() : x.rows(), n = by_columns ? x.rows() : x.cols();
-  const int64_t ld = x.strides[x.strides.size() - (by_columns ? 1 : 2)];
-  for (int64_t matrix = 0; matrix < x.count(); ++matrix) {
-    for (int64_t line = 0; line < lines; ++line) {
-      const int64_t offset = x.offset_of(matrix) + line * ld;
-      const int64_t at =
-          x.dtype == DType::kF32
-              ? first_with<uint32_t>(x.data, offset, n, 0x7f800000)
-              : first_with<uint16_t>(x.data, offset, n, x.dtype == DType::kF16 ? 0x7c00 : 0x7f80);
-      if (at < 0) continue;
-      std::vector<int64_t> index(x.shape.size());
-      index[index.size() - 2] = by_columns ? at : line;
-      index[index.size() - 1] = by_columns ? line : at;
-      int64_t rest = matrix;
-      for (size_t i = index.size() - 2; i-- > 0; rest /= x.shape[i]) index[i] = rest % x.shape[i];
-      return index;
-    }
-  }
-  return std::nullopt;
-}
-
 /// The lists with which Ops::unpack and Ops::pack copy matrices of a tensor, which is the message.
-struct Copies {
+struct TensorCopies {
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> matrices;
   std::vector<MatrixBlock> blocks;
 
-  Copies() = default;
+  TensorCopies() = default;
   /// @param first   index of the first matrix in the tensor.
   /// @param stored  the matrices in the workspace.
   /// @param square  whether they are stored as rows x cols, also if rows > cols. Otherwise the
   /// short
   ///     side comes first.
-  Copies(const TensorView& tensor, int64_t first, const MatrixBatch& stored, bool square) {
+  TensorCopies(const TensorView& tensor, int64_t first, const MatrixBatch& stored, bool square) {
     // A column-major tensor is the row-major one of the transposed matrices.
     const bool transposed = tensor.column_major();
     const size_t d = tensor.shape.size();
@@ -152,6 +53,8 @@ struct Copies {
     }
   }
 };
+
+namespace {
 
 /// Divides a workspace. Without memory it only adds up the sizes.
 class Carver {
@@ -194,7 +97,7 @@ struct Orthogonalizer::Work {
   /// Matrices that run together.
   struct Part {
     MatrixBatch widened;  // f16 input as f32, dense; not used for other dtypes
-    Copies in, widen, second, out;
+    TensorCopies in, widen, second, out;
     std::vector<NormuonState> lines;
     std::optional<Orthogonalization> newton_schulz;
     Product product;
@@ -250,10 +153,11 @@ void Orthogonalizer::finish(bool captured) {
 
 namespace {
 
-/// Returns how many matrices of this size run together.
+/// Returns how many matrices of this size run together. The workspace of a batch is bounded as that
+/// of a chunk of the default size for GPUs.
 int64_t part_size(const MatrixRules& rules, int64_t elements, int64_t count) {
-  return std::clamp<int64_t>(rules.launch_limits().max_elements / std::max<int64_t>(elements, 1), 1,
-                             count);
+  const int64_t most = std::min(rules.launch_limits().max_elements, int64_t{1} << 27);
+  return std::clamp<int64_t>(most / std::max<int64_t>(elements, 1), 1, count);
 }
 
 }  // namespace
@@ -289,11 +193,11 @@ std::optional<std::vector<int64_t>> Orthogonalizer::orthogonalize(const TensorVi
       carver.begin(memory);
       carve(std::min(at_once, x.count() - first));
       Work::Part& part = work->parts.emplace_back();
-      part.in = Copies(x, first, raw, false);
+      part.in = TensorCopies(x, first, raw, false);
       part.widened = input;
       if (half) {
         const TensorView dense{nullptr, DType::kF32, {raw.count, m, n}, {m * n, n, 1}};
-        part.widen = Copies(dense, 0, raw, false);
+        part.widen = TensorCopies(dense, 0, raw, false);
       }
       const OwnedMatrix& owned = part.in.owned[0];
       if (settings_.scales_neurons()) part.lines.resize(2 * static_cast<size_t>(raw.count));
@@ -301,7 +205,7 @@ std::optional<std::vector<int64_t>> Orthogonalizer::orthogonalize(const TensorVi
         line.stored_rows = owned.inputs_first == owned.transposed();
       const OrthogonalizeArgs args{&settings_, &work->method, input, scratch, nullptr, part.lines};
       part.newton_schulz.emplace(ops, *stream_, std::span(&args, 1), findings);
-      part.out = Copies(out, first, part.newton_schulz->results()[0], false);
+      part.out = TensorCopies(out, first, part.newton_schulz->results()[0], false);
     }
     return work;
   };
@@ -363,9 +267,9 @@ void Orthogonalizer::symmetric_product(const TensorView& c, float alpha, const T
       carver.begin(memory);
       carve(std::min(at_once, c.count() - first));
       Work::Part& part = work->parts.emplace_back();
-      if (k > 0) part.in = Copies(a, first, left, true);
-      if (separate) part.second = Copies(*d, first, added, true);
-      part.out = Copies(c, first, result, true);
+      if (k > 0) part.in = TensorCopies(a, first, left, true);
+      if (separate) part.second = TensorCopies(*d, first, added, true);
+      part.out = TensorCopies(c, first, result, true);
       part.product.a = part.product.b = left;
       part.product.c = result;
       if (d) part.product.d = separate ? added : left;
@@ -381,7 +285,7 @@ void Orthogonalizer::symmetric_product(const TensorView& c, float alpha, const T
   Work& work = find(kWhat, std::move(key), captured, build);
   auto* const findings = findings_.as<Findings>();
   for (Work::Part& part : work.parts) {
-    const auto unpack = [&](const Copies& copies, const TensorView& from) {
+    const auto unpack = [&](const TensorCopies& copies, const TensorView& from) {
       ops.unpack(*stream_, copies.blocks, copies.owned, copies.matrices.data(),
                  {.data = from.data, .dtype = from.dtype});
     };

@@ -10,30 +10,9 @@
 #include "algo/newton_schulz.hpp"
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
+#include "pipeline/tensor_view.hpp"
 
 namespace muonrt {
-
-/// A caller's batch of matrices in memory that the device reaches. The last two dimensions are rows
-/// and columns, one of which has stride 1; strides are in elements and not negative.
-struct TensorView {
-  void* data = nullptr;
-  DType dtype = DType::kF32;
-  std::vector<int64_t> shape, strides;
-
-  int64_t rows() const { return shape[shape.size() - 2]; }
-  int64_t cols() const { return shape.back(); }
-  int64_t count() const;  // of matrices
-  /// The offset of a matrix, in elements.
-  int64_t offset_of(int64_t matrix) const;
-  /// Whether the columns are contiguous, and not the rows.
-  bool column_major() const { return strides.back() != 1; }
-  bool is_empty() const { return count() * rows() * cols() == 0; }
-  friend bool operator==(const TensorView&, const TensorView&) = default;
-};
-
-/// Errors: INVALID_ARGUMENT, naming both, unless the tensors are the same one or share no element.
-void require_same_or_apart(const TensorView& out, const char* out_name, const TensorView& in,
-                           const char* in_name);
 
 /// Orthogonalizes and multiplies matrices outside of a step, with the ops and the bits of a step. A
 /// call with shapes, strides and dtypes that the object has had before allocates nothing. Batches

@@ -26,11 +26,8 @@ const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk) {
 /// owner.
 void MatrixMessages::route(MessageEntry& entry, int32_t head) {
   if (head == entry.holder.replica) return;
-  equal_.resize(static_cast<size_t>(plan_.problem().options.world));
-  std::vector<int>& equal = equal_[static_cast<size_t>(entry.to)];
-  if (equal.empty()) equal = front_layout(plan_, chunk_).equal_holders(entry.to);
   entry.exchange = Exchange::kRelay;
-  entry.from = equal[static_cast<size_t>(head)];
+  entry.from = front_layout(plan_, chunk_).equal_holder(entry.to, head, equal_dims_);
 }
 
 RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,

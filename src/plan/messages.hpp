@@ -30,12 +30,18 @@ struct MessageEntry {
   int64_t numel;  // elements
 };
 
+/// Returns the layout of one parameter of the chunk. If the return takes two levels, a rank has the
+/// same equal holders in the layouts of all parameters.
+const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
+
 /// The messages of a chunk of matrices.
 class MatrixMessages {
  public:
   /// All arguments must outlive the object.
   MatrixMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
-      : plan_(plan), blocks_(blocks), chunk_(chunk) {}
+      : plan_(plan), blocks_(blocks), chunk_(chunk) {
+    if (chunk.relay > 0) equal_dims_ = front_layout(plan, chunk).full_replica_dims();
+  }
 
   /// Calls `use(entry)` for each entry of matrix `id` that `rank` sends or receives. For the owner
   /// this includes the entries that other ranks forward; forwards_to (relay.hpp) returns to which
@@ -78,7 +84,7 @@ class MatrixMessages {
   const Plan& plan_;
   BlockTable& blocks_;
   const ChunkSpec& chunk_;
-  std::vector<std::vector<int>> equal_;  // equal holders by rank, if relayed; filled on demand
+  std::vector<int> equal_dims_;  // if relayed: the mesh dims over which holders are equal
 };
 
 /// The messages of a rank in a chunk of matrices; each list is in the order of its messages.
@@ -169,9 +175,5 @@ class SplitGather {
   std::vector<int32_t> owners_;  // ascending
   std::vector<SliceSources> sources_;
 };
-
-/// Returns the layout of one parameter of the chunk. If the return takes two levels, a rank has the
-/// same equal holders in the layouts of all parameters.
-const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 }  // namespace muonrt

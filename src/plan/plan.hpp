@@ -13,6 +13,7 @@
 namespace muonrt {
 
 class JsonWriter;
+struct PlanReport;
 
 /// One matrix of the world: a 2-D parameter, or one expert of a stack.
 struct Matrix {
@@ -107,11 +108,12 @@ class Plan {
   ///     empty: unknown.
   std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {},
                        std::span<const int64_t> checks = {}) const;
-  /// Returns the same facts as JSON, with all rows. `write` writes them into an open object.
+  /// Returns the same facts as JSON, with all rows.
   std::string json(std::span<const int64_t> scratch = {},
                    std::span<const int64_t> checks = {}) const;
-  void write(JsonWriter& json, std::span<const int64_t> scratch = {},
-             std::span<const int64_t> checks = {}) const;
+  /// The same from a report on this plan (report/report.hpp).
+  std::string describe(const PlanReport& report, int64_t max_rows) const;
+  void write(JsonWriter& json, const PlanReport& report) const;
   /// Hash of the problem (names, options, layouts) and of all decisions.
   uint64_t hash() const;
 

@@ -20,12 +20,14 @@ int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t 
 }
 
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block) {
-  const std::vector<int> equal = layout.equal_holders(rank);
-  const auto first = static_cast<size_t>(layout.full_replica_index(rank) / block * block);
-  const size_t end = std::min(equal.size(), first + static_cast<size_t>(block));
   std::vector<int32_t> out;
-  for (size_t r = first; r < end; ++r) {
-    if (equal[r] != rank) out.push_back(equal[r]);
+  if (!layout.holds_mesh_rank(rank)) return out;
+  const std::vector<int> full = layout.full_replica_dims();
+  const int64_t first = layout.full_replica_index(rank) / block * block;
+  const int64_t end = std::min(layout.mesh().count_over(full), first + block);
+  for (int64_t r = first; r < end; ++r) {
+    const int equal = layout.equal_holder(rank, r, full);
+    if (equal != rank) out.push_back(equal);
   }
   std::sort(out.begin(), out.end());
   return out;

@@ -1,32 +1,55 @@
 #include "plan/state_memory.hpp"
 
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 namespace muonrt {
 
-std::vector<int64_t> local_state_bytes(const Plan& plan) {
+namespace {
+
+/// Bytes of an element of all parameters with equal layouts. There are few layouts and many ranks.
+struct LayoutBytes {
+  const Layout* layout = nullptr;
+  int64_t params = 0, grads = 0, masters = 0, own_masters = 0, moments = 0;
+};
+
+}  // namespace
+
+LocalBytes local_bytes(const Plan& plan) {
   const std::vector<ParamSpec>& params = plan.problem().params;
-  // Groups the parameters by layout, because there are few layouts and many ranks.
-  std::vector<int64_t> state_of(static_cast<size_t>(plan.holders().layouts()), 0);
-  std::vector<const Layout*> layout(state_of.size(), nullptr);
-  for (size_t p = 0; p < params.size(); ++p) {
-    const auto l = static_cast<size_t>(plan.holders().layout_of(static_cast<int32_t>(p)));
-    layout[l] = &params[p].layout;
-    state_of[l] += local_state_bytes(params[p]);
+  std::unordered_map<uint64_t, LayoutBytes> by_hash;
+  const auto at = [&](const Layout& layout) -> LayoutBytes& {
+    LayoutBytes& out = by_hash[layout.hash()];
+    out.layout = &layout;
+    return out;
+  };
+  for (const ParamSpec& spec : params) {
+    LayoutBytes& of = at(spec.layout);
+    of.params += size_of(spec.dtype);
+    of.masters += spec.weight_bytes > 0 ? spec.weight_bytes : (spec.master ? 4 : 0);
+    of.own_masters += spec.weight_bytes;
+    of.moments += local_state_bytes(spec) - spec.weight_bytes;
+    at(grad_layout(spec)).grads += size_of(spec.grad_dtype);
   }
-  std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 0);
-  for (size_t r = 0; r < out.size(); ++r) {
-    for (size_t l = 0; l < layout.size(); ++l) {
-      if (layout[l] != nullptr) out[r] += state_of[l] * layout[l]->local_numel(static_cast<int>(r));
+  const auto world = static_cast<size_t>(plan.problem().options.world);
+  const std::vector<int64_t> zeros(world, 0);
+  LocalBytes out{zeros, zeros, zeros, zeros, zeros};
+  for (const auto& [hash, of] : by_hash) {
+    for (size_t r = 0; r < world; ++r) {
+      const int64_t numel = of.layout->local_numel(static_cast<int>(r));
+      out.params[r] += numel * of.params;
+      out.grads[r] += numel * of.grads;
+      out.masters[r] += numel * of.masters;
+      out.own_masters[r] += numel * of.own_masters;
+      out.moments[r] += numel * of.moments;
     }
   }
   std::set<std::pair<int32_t, int32_t>> owned;  // parameter, owner
   for (const Matrix& m : plan.matrices()) {
     const int64_t bytes = params[static_cast<size_t>(m.param)].owner_bytes;
-    if (bytes > 0 && owned.emplace(m.param, m.owner).second) {
-      out[static_cast<size_t>(m.owner)] += bytes;
-    }
+    if (bytes > 0 && owned.emplace(m.param, m.owner).second)
+      out.moments[static_cast<size_t>(m.owner)] += bytes;
   }
   return out;
 }

@@ -323,7 +323,7 @@ int run_processes(const Launcher& launcher, int ranks, double timeout,
   }
   if (ranks != 0 && ranks != size) throw ranks_differ(ranks, size);
   const Address address = address_of_rank_0(launcher);
-  std::string secret = "muonrt " + address.text() + ' ' + std::to_string(size);
+  std::string secret = "muonrt run " + address.text() + ' ' + std::to_string(size);
   for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"}) {
     const char* const value = variable({name});
     secret += std::string(" ") + (value ? value : "");
@@ -345,7 +345,7 @@ int run_processes(const Launcher& launcher, int ranks, double timeout,
                                remedy(launcher));
     }
   };
-  // All ranks return the largest code, and rank 0, which forwards all messages, ends last.
+  // All ranks return the largest code, and rank 0, which forwards errors, ends last.
   const auto together = [&](Comm& comm) {
     std::vector<int> codes(static_cast<size_t>(size), work(comm));
     const int mine = codes[0];

@@ -53,14 +53,18 @@ class Acceptor {
         deadline_(deadline),
         members_(static_cast<size_t>(rendezvous.size)),
         answered_(members_.size()),
-        connections_(members_.size()) {}
+        entries_(members_.size()) {
+    out_.size = rendezvous.size;
+    out_.sockets.resize(members_.size());
+  }
 
   /// Returns the connections of all ranks. Sending an answer does not allocate, so connected ranks
   /// also receive an OUT_OF_MEMORY error.
-  std::vector<Socket> run(std::vector<Socket> listeners) {
+  TcpConnections run(std::vector<Socket> listeners) {
     listeners_ = std::move(listeners);
     try {
       while (missing() > 0) {
+        if (rendezvous_.check_interrupt) rendezvous_.check_interrupt();
         if (deadline_.passed())
           throw error_with_message(Status::kTimeout, [&] { return timeout_text(); });
         retry_while_out_of_memory(deadline_, [&] { poll_once(); });
@@ -69,20 +73,22 @@ class Acceptor {
       const Error error = current_error();
       answer_all(error.status(), error.message());
       try {
-        if (error.status() != Status::kTimeout) answer_late(error);
+        if (error.status() != Status::kTimeout && error.status() != Status::kAborted)
+          answer_late(error);
       } catch (const std::exception&) {  // the first error counts
       }
       throw;
     }
-    answer_all(Status::kOk, "");
-    for (size_t r = 1; r < members_.size(); ++r) connections_[r] = std::move(members_[r].socket);
-    return std::move(connections_);
+    send_addresses();
+    for (size_t r = 1; r < members_.size(); ++r) out_.sockets[r] = std::move(members_[r].socket);
+    return std::move(out_);
   }
 
  private:
   struct Member {
     Socket socket;
     Nonce greeted{}, claimed{};
+    uint16_t port = 0;
     bool connected_before = false;
   };
 
@@ -125,7 +131,7 @@ class Acceptor {
     std::vector<pollfd> fds;
     for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
     for (const PendingConnection& n : pending_) fds.push_back({n.socket.fd(), POLLIN, 0});
-    poll(fds.data(), fds.size(), poll_ms(deadline_, 200));
+    poll(fds.data(), fds.size(), poll_ms(deadline_, 100));
     size_t at = listeners_.size();
     for (auto n = pending_.begin(); n != pending_.end(); ++at) {
       n = keeps_waiting(*n, fds[at].revents != 0) ? std::next(n) : pending_.erase(n);
@@ -202,10 +208,7 @@ class Acceptor {
   void examine(PendingConnection& n) {
     const Claim& c = n.claim;
     if (!equal_in_constant_time(c.proof, proof_of(rendezvous_.secret, n.greeted, c))) {
-      reject_connection("its secret differs");
-      send_value(n.socket, make_answer(rendezvous_.secret, n.greeted, c.nonce, Status::kComm,
-                                       "the secrets differ"));
-      return;
+      return reject_connection("its secret differs");  // without an answer
     }
     // A connection that knows the secret belongs to the run, so its error ends the rendezvous.
     const auto send_answer = [&](Status status, const std::string& text) {
@@ -242,7 +245,7 @@ class Acceptor {
       reject_all(cat("rendezvous: two processes have rank ", c.rank,
                      "; give each process a different rank"));
     }
-    member = {std::move(n.socket), n.greeted, c.nonce, true};
+    member = {std::move(n.socket), n.greeted, c.nonce, c.port, true};
   }
 
   void reject_connection(const char* reason) {
@@ -254,6 +257,31 @@ class Acceptor {
     char byte = 0;
     const ssize_t n = recv(s.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+  }
+
+  /// Tells all ranks that they are connected, and sends them the addresses of all ranks.
+  void send_addresses() {
+    for (size_t r = 1; r < members_.size(); ++r) {
+      SocketAddress at = peer_of(members_[r].socket);
+      if (at.length == 0) continue;  // the connection has ended
+      at.set_port(members_[r].port);
+      entries_[r] = at.entry();
+    }
+    AddressTable table{fresh_nonce(), {}};
+    table.proof = proof_of(rendezvous_.secret, table, entries_);
+    out_.key = key_of(rendezvous_.secret, table);
+    answer_all(Status::kOk, "");
+    const std::string_view all(reinterpret_cast<const char*>(entries_.data()),
+                               entries_.size() * sizeof(AddressEntry));
+    for (size_t r = 1; r < members_.size(); ++r) {
+      const Socket& s = members_[r].socket;
+      if (!send_value(s, table)) continue;
+      for (std::string_view rest = all; !rest.empty();) {
+        const ssize_t n = send(s.fd(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) rest.remove_prefix(static_cast<size_t>(n));
+        if (n <= 0 && (errno != EAGAIN || !wait_for(s.fd(), POLLOUT, deadline_))) break;
+      }
+    }
   }
 
   void answer_all(Status status, const std::string& message) {
@@ -287,8 +315,9 @@ class Acceptor {
   std::optional<Error> failed_;
   std::vector<Socket> listeners_;
   std::vector<Member> members_;
-  std::vector<bool> answered_;       // ranks to which an answer was sent
-  std::vector<Socket> connections_;  // what `run` returns
+  std::vector<bool> answered_;  // ranks to which an answer was sent
+  std::vector<AddressEntry> entries_;
+  TcpConnections out_;
   std::list<PendingConnection> pending_;
   int64_t rejected_ = 0;
   const char* last_reason_ = "";
@@ -296,7 +325,7 @@ class Acceptor {
 
 }  // namespace
 
-std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline) {
+TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline) {
   check_rendezvous(rendezvous);
   const auto addresses = retry_while_out_of_memory(deadline, [&] {
     auto named = resolve(rendezvous.address);
@@ -309,7 +338,8 @@ std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, Deadline d
                  "which one; set listening, or give a port");
   const int backlog = std::max(64, rendezvous.size);
   auto listeners = retry_while_out_of_memory(deadline, [&] {
-    return any_port ? listen_at_free_port(addresses, backlog) : listen_at(addresses, backlog);
+    return any_port ? listen_in_range(addresses, rendezvous.ports, backlog)
+                    : listen_at(addresses, backlog);
   });
   const TcpRendezvous here = retry_while_out_of_memory(deadline, [&] {
     TcpRendezvous out = rendezvous;
@@ -320,8 +350,8 @@ std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, Deadline d
   return accept_all_ranks(here, std::move(listeners), deadline);
 }
 
-std::vector<Socket> accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Socket> listeners,
-                                     Deadline deadline) {
+TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Socket> listeners,
+                                Deadline deadline) {
   const auto acceptor = retry_while_out_of_memory(
       deadline, [&] { return std::make_unique<Acceptor>(rendezvous, deadline); });
   return acceptor->run(std::move(listeners));

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "comm/tcp/handshake.hpp"
 #include "comm/tcp/socket.hpp"
 
 namespace muonrt {
@@ -172,6 +173,31 @@ void SocketAddress::set_port(uint16_t port) {
   } else {
     reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
   }
+}
+
+AddressEntry SocketAddress::entry() const {
+  AddressEntry out{};
+  if (length == 0) return out;
+  out.family = family() == AF_INET6 ? 6 : 4;
+  out.port = port();
+  std::memcpy(out.address.data(), bytes_of(*this), family() == AF_INET6 ? 16 : 4);
+  return out;
+}
+
+SocketAddress SocketAddress::any(int family) {
+  SocketAddress out;
+  out.storage.ss_family = static_cast<sa_family_t>(family);
+  out.length = length_of(family);
+  return out;
+}
+
+SocketAddress SocketAddress::of(const AddressEntry& entry) {
+  if (entry.family != 4 && entry.family != 6) return {};
+  SocketAddress out = any(entry.family == 6 ? AF_INET6 : AF_INET);
+  std::memcpy(const_cast<uint8_t*>(bytes_of(out)), entry.address.data(),
+              entry.family == 6 ? 16 : 4);
+  out.set_port(entry.port);
+  return out;
 }
 
 std::string SocketAddress::host() const {

@@ -9,6 +9,8 @@
 
 namespace muonrt {
 
+struct AddressEntry;
+
 /// An address and its length, for system calls.
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -19,6 +21,11 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   uint16_t port() const;
   void set_port(uint16_t port);
+  /// The address as the ranks send it; without an address, all zeros.
+  AddressEntry entry() const;
+  static SocketAddress of(const AddressEntry& entry);
+  /// The address for all addresses of this machine.
+  static SocketAddress any(int family);
   /// "10.0.0.5" or "fd00::5".
   std::string host() const;
   /// "10.0.0.5:4567" or "[fd00::5]:4567".

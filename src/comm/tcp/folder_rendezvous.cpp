@@ -175,16 +175,21 @@ class PublishedAddress {
 };
 
 TcpRendezvous over_tcp(const FolderRendezvous& m, const AddressFile& file) {
-  return {m.rank, m.size, file.path(), "", "", m.version};
+  return {m.rank, m.size, file.path(), "", "", m.version, m.ports, {}, m.check_interrupt};
 }
 
-std::vector<Socket> accept_through_folder(const FolderRendezvous& rendezvous,
-                                          const AddressFile& file, Deadline deadline) {
+TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const AddressFile& file,
+                                     Deadline deadline) {
   std::vector<Socket> listeners;
   AddressFileHeader head{kAddressFileMagic, fresh_nonce(), {}};
   TcpRendezvous tcp;
   const PublishedAddress published = retry_while_out_of_memory(deadline, [&] {
-    listeners = listen_at(local_addresses(), std::max(64, rendezvous.size));
+    const auto addresses = local_addresses();
+    MUONRT_REQUIRE(!addresses.empty(), Status::kComm,
+                   "shared folder: rank 0's machine has no "
+                   "network address, not even the loopback address; configure one (ip link set lo "
+                   "up)");
+    listeners = listen_in_range(addresses, rendezvous.ports, std::max(64, rendezvous.size));
     std::string rest = machine_name() + '\n';
     for (const Socket& listener : listeners) rest += address_of(listener).text() + '\n';
     head.proof = proof_of(rendezvous, head, rest);
@@ -226,8 +231,8 @@ RankZeroContact read_contact(const FolderRendezvous& rendezvous, const AddressFi
   return out;
 }
 
-std::vector<Socket> connect_through_folder(const FolderRendezvous& rendezvous,
-                                           const AddressFile& file, Deadline deadline) {
+TcpConnections connect_through_folder(const FolderRendezvous& rendezvous, const AddressFile& file,
+                                      Deadline deadline) {
   const uid_t user = rendezvous.secret.empty()
                          ? retry_while_out_of_memory(deadline, [&] { return file.my_user(); })
                          : 0;
@@ -249,15 +254,12 @@ std::vector<Socket> connect_through_folder(const FolderRendezvous& rendezvous,
     why = "the file has no address that this rank can reach";
     return read_contact(rendezvous, file, content);
   };
-  // Allocated before rank 0 accepts this rank.
-  auto out = retry_while_out_of_memory(deadline, [] { return std::vector<Socket>(1); });
   try {
-    out[0] = connect_to_rank_0(tcp, search, deadline);
+    return connect_to_rank_0(tcp, search, deadline);
   } catch (const Error& error) {
     if (error.status() != Status::kTimeout || !seen) throw;
     throw error.with_context("", ", or delete that file if it is from an earlier run");
   }
-  return out;
 }
 
 void check(const FolderRendezvous& m) {
@@ -276,11 +278,12 @@ void check(const FolderRendezvous& m) {
   MUONRT_REQUIRE(m.secret.empty() || m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
                  "shared folder: the secret has ", m.secret.size(), " bytes; pass at least ",
                  kSecretBytes, " random bytes, or none");
+  check_ports(m.ports, "shared folder");
 }
 
 }  // namespace
 
-std::vector<Socket> rendezvous_in_folder(const FolderRendezvous& rendezvous, Deadline deadline) {
+TcpConnections rendezvous_in_folder(const FolderRendezvous& rendezvous, Deadline deadline) {
   check(rendezvous);
   const AddressFile file =
       retry_while_out_of_memory(deadline, [&] { return AddressFile(rendezvous); });

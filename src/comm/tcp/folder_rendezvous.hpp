@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "comm/tcp/socket.hpp"
+#include "comm/tcp/rendezvous.hpp"
 
 namespace muonrt {
 
@@ -17,6 +17,8 @@ struct FolderRendezvous {
   std::string run_id;  // names this run: 1 to 64 letters, digits, '.', '-', '_'
   int32_t version = 0;
   std::string secret{};  // equal on all ranks; at least kSecretBytes bytes, or empty
+  PortRange ports = {};  // at which this rank listens
+  std::function<void()> check_interrupt = {};  // as in TcpRendezvous
 };
 
 /// Rank 0 listens at free ports of all addresses of its machine. It writes these addresses and a
@@ -25,11 +27,10 @@ struct FolderRendezvous {
 /// without a secret the key is empty, so the HMAC is only a checksum. Over TCP the ranks prove that
 /// they know both the secret and the random number, so ranks of different runs cannot connect, even
 /// without a secret.
-/// @return  rank 0: the connections of all other ranks, by rank; others: the connection to rank 0.
 /// Errors: those of accept_all_ranks and connect_to_rank_0; INVALID_ARGUMENT; IO; on rank 0
 /// INVALID_STATE if the file already exists; on the others COMM if the file was written with
 /// another secret, INVALID_STATE if it belongs to another user and there is no secret, CORRUPT if
 /// rank 0 did not write it.
-std::vector<Socket> rendezvous_in_folder(const FolderRendezvous& rendezvous, Deadline deadline);
+TcpConnections rendezvous_in_folder(const FolderRendezvous& rendezvous, Deadline deadline);
 
 }  // namespace muonrt

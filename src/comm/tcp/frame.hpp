@@ -8,29 +8,30 @@
 
 namespace muonrt {
 
-// The frames that TcpMailbox and TcpRouter exchange: a header, then `payload_bytes` bytes of
-// payload. A reader allocates memory for a payload only if `frame_problem` accepts the header.
+// The frames on a connection between two ranks: a header, then `payload_bytes` bytes of payload. No
+// frame makes its reader allocate memory.
 
 enum class FrameKind : int32_t {
-  kMessage = 1,  // a part of a message
-  kError = 2,    // to all ranks: an ErrorFrameHeader and a text
-  kLeft = 3,     // to all ranks: `from` has left the channel
-  // From the router:
-  kDisconnected = 4,  // the connection of `from` has ended; a text gives the reason, if known
-  kPause = 5,         // the receiver of the frame must not send messages to `from`
-  kResume = 6,        // it may send messages to `from` again
+  kData = 1,   // a part of a message
+  kGrant = 2,  // the sender of the frame has posted the receive of a message of `message_bytes`
+  kSize = 3,   // the message that was granted has another size, `message_bytes`
+  // Rank 0 forwards these to all other ranks if `to` is kToAll:
+  kError = 4,         // an ErrorFrameHeader and a text
+  kLeft = 5,          // `from` has left the channel; channel 0: all channels
+  kDisconnected = 6,  // from rank 0: the connection of `from` has ended
 };
 
 struct FrameHeader {
   uint32_t magic;
   int32_t kind;
   uint64_t channel;
-  int32_t from, to;  // `to` -1: all other ranks
+  int32_t from, to;
+  uint64_t number;  // of the message, among those of the channel from one rank to the other
   int64_t message_bytes, offset, payload_bytes;
   uint32_t content_sum;  // CRC-32C of the payload
   uint32_t head_sum;     // CRC-32C of all fields before this one
 };
-static_assert(sizeof(FrameHeader) == 56);
+static_assert(sizeof(FrameHeader) == 64);
 
 struct ErrorFrameHeader {
   int32_t status, rank;  // rank -1: `from`
@@ -38,11 +39,13 @@ struct ErrorFrameHeader {
 static_assert(sizeof(ErrorFrameHeader) == 8);
 
 /// Version of the protocol of a connection. The ranks compare it during the rendezvous.
-constexpr int32_t kProtocolVersion = 2;
+constexpr uint16_t kProtocolVersion = 3;
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
-constexpr int64_t kMaxPayloadBytes = int64_t{1} << 20;
+constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
 constexpr int64_t kTextLimit = 4000;  // bytes of an error's text
 constexpr int32_t kToAll = -1;
+/// A message of at most this size may be sent before its receive is posted.
+constexpr int64_t kEarlyBytes = 4096;
 
 inline uint32_t head_sum(const FrameHeader& h) {
   return crc32c(&h, offsetof(FrameHeader, head_sum));
@@ -56,63 +59,54 @@ inline FrameHeader with_checksums(FrameHeader h, const void* content) {
   return h;
 }
 
-inline FrameHeader message_frame(uint64_t channel, int32_t from, int32_t to, const void* message,
-                                 int64_t bytes, int64_t offset) {
-  const FrameHeader h{0,      static_cast<int32_t>(FrameKind::kMessage),  channel, from, to, bytes,
-                      offset, std::min(kMaxPayloadBytes, bytes - offset), 0,       0};
+inline FrameHeader data_frame(uint64_t channel, int32_t from, int32_t to, uint64_t number,
+                              const void* message, int64_t bytes, int64_t offset) {
+  const FrameHeader h{
+      0,      static_cast<int32_t>(FrameKind::kData),     channel, from, to, number, bytes,
+      offset, std::min(kMaxPayloadBytes, bytes - offset), 0,       0};
   return with_checksums(h, static_cast<const char*>(message) + offset);
 }
 
-/// Makes a frame of another kind than kMessage.
-inline FrameHeader control_frame(FrameKind kind, uint64_t channel, int32_t from, int32_t to,
-                                 const void* content = nullptr, int64_t bytes = 0) {
-  return with_checksums({0, static_cast<int32_t>(kind), channel, from, to, bytes, 0, bytes, 0, 0},
-                        content);
-}
-
-/// Returns what is wrong with a header if there are `size` ranks; null: nothing.
-inline const char* frame_problem(const FrameHeader& h, int size) {
+/// Returns what is wrong with a header that rank `me` of `size` reads from its connection to rank
+/// `peer`; null: nothing.
+inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me, int size) {
   if (h.magic != kFrameMagic || h.head_sum != head_sum(h))
     return "the checksum of a frame header is wrong, so data was corrupted in transit";
-  if (h.from < 0 || h.from >= size || h.to < kToAll || h.to >= size || h.from == h.to)
+  const auto kind = static_cast<FrameKind>(h.kind);
+  const bool between =
+      kind == FrameKind::kData || kind == FrameKind::kGrant || kind == FrameKind::kSize;
+  const bool forwarded = !between && peer == 0 && h.from >= 0 && h.from < size && h.from != me;
+  if ((h.from != peer && !forwarded) || (h.to != me && (between || h.to != kToAll)))
     return "a frame has an invalid sender or receiver";
   int64_t least = 0, most = 0;  // bytes of the payload
-  bool to_all = false;
-  switch (static_cast<FrameKind>(h.kind)) {
-    case FrameKind::kMessage: {
+  switch (kind) {
+    case FrameKind::kData: {
       const bool inside =
           h.offset >= 0 && h.offset < h.message_bytes && h.offset % kMaxPayloadBytes == 0;
       const bool next =
           inside && h.payload_bytes == std::min(kMaxPayloadBytes, h.message_bytes - h.offset);
-      return next && h.to != kToAll ? nullptr : "a part of a message has an invalid size or offset";
+      return next ? nullptr : "a part of a message has an invalid size or offset";
     }
+    case FrameKind::kGrant:
+    case FrameKind::kSize:
+      return h.message_bytes > 0 && h.offset == 0 && h.payload_bytes == 0
+                 ? nullptr
+                 : "a size of a message is invalid";
     case FrameKind::kError:
-      to_all = true;
       least = sizeof(ErrorFrameHeader);
       most = least + kTextLimit;
       break;
     case FrameKind::kLeft:
-      to_all = true;
       break;
     case FrameKind::kDisconnected:
-      to_all = true;
-      most = kTextLimit;
-      break;
-    case FrameKind::kPause:
-    case FrameKind::kResume:
+      if (peer != 0) return "only rank 0 sends frames of this kind";
       break;
     default:
       return "a frame has an unknown kind";
   }
-  const bool bounded = h.payload_bytes >= least && h.payload_bytes <= most &&
-                       h.message_bytes == h.payload_bytes && h.offset == 0;
-  return bounded && to_all == (h.to == kToAll) ? nullptr
-                                               : "a frame has a size that its kind does not allow";
-}
-
-/// Returns true if the checksum of the payload is that of the header.
-inline bool payload_matches(const FrameHeader& h, const void* content) {
-  return crc32c(content, static_cast<size_t>(h.payload_bytes)) == h.content_sum;
+  return h.payload_bytes >= least && h.payload_bytes <= most
+             ? nullptr
+             : "a frame has a size that its kind does not allow";
 }
 
 }  // namespace muonrt

@@ -40,6 +40,26 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& cl
       secret, {bytes_of(claimed), bytes_of(greeted), bytes_of(answer, offsetof(Answer, proof))});
 }
 
+Digest proof_of(const Digest& key, const Nonce& greeted, const LinkClaim& claim) {
+  return hmac_sha256({bytes_of(key)},
+                     {"claim", bytes_of(greeted), bytes_of(claim, offsetof(LinkClaim, proof))});
+}
+
+Digest answer_to(const Digest& key, const Nonce& greeted, const LinkClaim& claim) {
+  return hmac_sha256({bytes_of(key)}, {"answer", bytes_of(greeted), bytes_of(claim)});
+}
+
+Digest proof_of(const std::string& secret, const AddressTable& table,
+                const std::vector<AddressEntry>& entries) {
+  const std::string_view all(reinterpret_cast<const char*>(entries.data()),
+                             entries.size() * sizeof(AddressEntry));
+  return keyed_digest(secret, {"addresses", bytes_of(table.run), all});
+}
+
+Digest key_of(const std::string& secret, const AddressTable& table) {
+  return keyed_digest(secret, {"key", bytes_of(table.run)});
+}
+
 Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                    Status status, const std::string& message) {
   Answer out{};

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/hmac.hpp"
@@ -11,13 +12,14 @@
 
 namespace muonrt {
 
-// The messages of a rendezvous: rank 0 sends a greeting, the other rank sends a claim, and rank 0
-// sends an answer. They have fixed sizes and the machine's byte order, which is little-endian on
-// all machines that muonrt runs on. Layouts and magic numbers are the same in every version of the
+// The messages of a rendezvous: rank 0 sends a greeting, which is a random number, the other rank
+// sends a claim with its proof, and rank 0 sends an answer with its own proof. A claim with a wrong
+// proof gets no answer. The messages have the machine's byte order, which is little-endian on all
+// machines that muonrt runs on. Layouts and magic numbers are the same in every version of the
 // protocol, so that ranks of different versions can report both versions. The proofs also detect
-// bits that change in transit.
+// bits that change in transit. After the answer, rank 0 sends an AddressTable and its entries.
 
-constexpr size_t kSecretBytes = 8;  // minimum size of a secret
+constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
 using Nonce = std::array<uint8_t, 32>;
 using Digest = Sha256::Digest;
@@ -28,8 +30,10 @@ struct Greeting {
 };
 struct Claim {
   std::array<char, 8> magic;
-  int32_t rank, size, version, wire;
-  Nonce nonce;
+  int32_t rank, size, version;
+  uint16_t wire;
+  uint16_t port;  // at which the rank listens for other ranks; 0: at none
+  Nonce nonce;    // equal in all attempts of a process
   Digest proof;
 };
 struct Answer {
@@ -40,12 +44,30 @@ struct Answer {
 };
 static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 88 && sizeof(Answer) == 544);
 
+/// The address of one rank.
+struct AddressEntry {
+  uint16_t family, port;  // family 4 or 6; 0: no address
+  std::array<uint8_t, 16> address;
+};
+struct AddressTable {
+  Nonce run;     // different for every rendezvous
+  Digest proof;  // of the entries
+};
+
+// A connection between two ranks: the lower rank sends a greeting, the higher rank sends a
+// LinkClaim with its proof, and the lower rank sends its own proof.
+struct LinkClaim {
+  int32_t from, to;
+  Nonce nonce;
+  Digest proof;
+};
+
 constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
 constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
 constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
 
 /// Returns the protocol version of a rank that sends `said`: version 1 sends 0.
-constexpr int32_t protocol_version(int32_t said) { return said == 0 ? 1 : said; }
+constexpr int32_t protocol_version(int32_t said) { return said == 0 ? 1 : said & 0xffff; }
 
 /// Returns a number from the system's random generator. Errors: INTERNAL if that fails.
 Nonce fresh_nonce();
@@ -58,6 +80,14 @@ Digest keyed_digest(const std::string& secret, TextParts text);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                 const Answer& answer);
+
+/// Proofs of the two ends of a connection between two ranks. `key` is that of the run.
+Digest proof_of(const Digest& key, const Nonce& greeted, const LinkClaim& claim);
+Digest answer_to(const Digest& key, const Nonce& greeted, const LinkClaim& claim);
+/// HMAC of an address table; and the key that the ranks of this run derive from the secret.
+Digest proof_of(const std::string& secret, const AddressTable& table,
+                const std::vector<AddressEntry>& entries);
+Digest key_of(const std::string& secret, const AddressTable& table);
 
 /// Makes an answer with its proof. A message that is too long is cut.
 Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,

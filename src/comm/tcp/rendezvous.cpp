@@ -1,10 +1,13 @@
 #include "comm/tcp/rendezvous.hpp"
 
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 
 #include "base/backoff.hpp"
 #include "base/peer_status.hpp"
@@ -18,19 +21,23 @@ constexpr int kTryMs = 5000;  // per address: time to connect and to receive the
 
 enum class ReceiveResult { kAll, kClosed, kLate };
 
-/// Receives a value of fixed size.
-template <class T>
-ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline) {
+ReceiveResult receive_bytes(const Socket& s, void* data, size_t bytes, Deadline deadline,
+                            const std::function<void()>& check) {
   size_t got = 0;
-  while (got < sizeof value) {
-    if (!wait_for(s.fd(), POLLIN, deadline)) return ReceiveResult::kLate;
-    const ssize_t n =
-        recv(s.fd(), reinterpret_cast<char*>(&value) + got, sizeof value - got, MSG_DONTWAIT);
+  while (got < bytes) {
+    if (!wait_for(s.fd(), POLLIN, deadline, check)) return ReceiveResult::kLate;
+    const ssize_t n = recv(s.fd(), static_cast<char*>(data) + got, bytes - got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n <= 0) return ReceiveResult::kClosed;
     got += static_cast<size_t>(n);
   }
   return ReceiveResult::kAll;
+}
+
+template <class T>
+ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline,
+                            const std::function<void()>& check) {
+  return receive_bytes(s, &value, sizeof value, deadline, check);
 }
 
 /// Resolves the address of rank 0, at most once per second, because many ranks may use one name
@@ -73,10 +80,10 @@ Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
     const Deadline try_deadline = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
     --left;
     Socket socket =
-        try_connect(route.to, route.from.length > 0 ? &route.from : nullptr, try_deadline, why);
+        try_connect(route.to, route.from, try_deadline, why, rendezvous.check_interrupt);
     if (!socket) continue;
     prepare(socket);
-    switch (receive_value(socket, greeting, try_deadline)) {
+    switch (receive_value(socket, greeting, try_deadline, rendezvous.check_interrupt)) {
       case ReceiveResult::kAll:
         if (greeting.magic == kGreeting) return socket;
         MUONRT_REQUIRE(left > 0, Status::kComm, "rendezvous: the program at ", rendezvous.address,
@@ -99,13 +106,15 @@ Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
 /// many were waiting.
 /// @param mine  equal in all attempts of this process, so that rank 0 can detect a second process.
 bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::string& secret,
-         const Greeting& greeting, const Nonce& mine, Deadline deadline) {
-  Claim claim{kClaim, rendezvous.rank, rendezvous.size, rendezvous.version, kProtocolVersion, mine,
-              {}};
+         const Greeting& greeting, const Nonce& mine, uint16_t port, Deadline deadline) {
+  Claim claim{
+      kClaim, rendezvous.rank, rendezvous.size, rendezvous.version, kProtocolVersion, port, mine,
+      {}};
   claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
-  const ReceiveResult result =
-      send_value(socket, claim) ? receive_value(socket, answer, deadline) : ReceiveResult::kClosed;
+  const ReceiveResult result = send_value(socket, claim) ? receive_value(socket, answer, deadline,
+                                                                         rendezvous.check_interrupt)
+                                                         : ReceiveResult::kClosed;
   MUONRT_REQUIRE(result != ReceiveResult::kLate, Status::kTimeout, "rendezvous at ",
                  rendezvous.address, ": rank ", rendezvous.rank,
                  " is connected, but other ranks did not connect before the timeout; start all "
@@ -130,6 +139,51 @@ bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::strin
   return true;
 }
 
+/// Listens for higher ranks: at the interface that the user chose; at the loopback address if all
+/// ranks run on this machine; else at all addresses.
+void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketAddress>& rank_0,
+                      const Socket& connection, TcpConnections& out) {
+  const bool last = rendezvous.rank == rendezvous.size - 1;
+  if (last || out.listener) return;
+  const SocketAddress local = address_of(connection);
+  const bool here = std::all_of(rank_0.begin(), rank_0.end(),
+                                [](const SocketAddress& a) { return a.is_loopback(); });
+  if (!rendezvous.interface.empty()) out.from = local;
+  out.from.length == 0 ? void() : out.from.set_port(0);
+  const auto listen = [&](const SocketAddress& at) {
+    out.listener =
+        std::move(listen_in_range({at}, rendezvous.ports, std::max(64, rendezvous.size))[0]);
+  };
+  if (here || !rendezvous.interface.empty()) return listen(local);
+  try {
+    listen(SocketAddress::any(AF_INET6));  // IPv4, too
+  } catch (const Error&) {
+    listen(SocketAddress::any(AF_INET));
+  }
+}
+
+/// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address;
+/// then other machines connect to the address at which they reach rank 0.
+void read_addresses(const Socket& socket, const std::string& secret,
+                    std::vector<AddressEntry>& entries, TcpConnections& out, Deadline deadline) {
+  AddressTable table{};
+  const bool got = receive_value(socket, table, deadline, {}) == ReceiveResult::kAll &&
+                   receive_bytes(socket, entries.data(), entries.size() * sizeof(AddressEntry),
+                                 deadline, {}) == ReceiveResult::kAll;
+  MUONRT_REQUIRE(got && equal_in_constant_time(table.proof, proof_of(secret, table, entries)),
+                 Status::kComm, "rendezvous: rank ", out.rank,
+                 " lost the connection to rank 0 before it received the addresses of all ranks; "
+                 "see the output of rank 0");
+  const SocketAddress rank_0 = peer_of(socket);
+  for (size_t r = 1; r < entries.size(); ++r) {
+    SocketAddress& at = out.addresses[r] = SocketAddress::of(entries[r]);
+    if (at.length == 0 || !at.is_loopback() || rank_0.is_loopback()) continue;
+    at = rank_0;
+    at.set_port(entries[r].port);
+  }
+  out.key = key_of(secret, table);
+}
+
 }  // namespace
 
 void check_rank(int rank, int size) {
@@ -138,14 +192,38 @@ void check_rank(int rank, int size) {
                  " ranks does not exist; set 0 <= rank < size");
 }
 
+void check_ports(PortRange ports, const char* where) {
+  const bool any = ports.first == 0 && ports.last == 0;
+  MUONRT_REQUIRE(any || (ports.first >= 1 && ports.first <= ports.last && ports.last <= 65535),
+                 Status::kInvalidArgument, where, ": the ports are ", ports.first, " to ",
+                 ports.last,
+                 "; set 1 <= first_port <= last_port <= 65535, or both to 0 for any "
+                 "free port");
+}
+
 void check_rendezvous(const TcpRendezvous& m) {
   check_rank(m.rank, m.size);
   MUONRT_REQUIRE(m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
                  "rendezvous: the secret has ", m.secret.size(), " bytes; pass at least ",
                  kSecretBytes, " random bytes, the same on all ranks");
+  check_ports(m.ports, "rendezvous");
 }
 
-Socket connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline) {
+void check_open_files(int rank, int size) {
+  constexpr uint64_t kOther = 16;  // listeners, connections without a proof
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  std::error_code none;
+  const std::filesystem::directory_iterator open("/proc/self/fd", none);
+  const auto used = static_cast<uint64_t>(none ? 3 : std::distance(begin(open), end(open)));
+  const uint64_t needed = used + static_cast<uint64_t>(size) + kOther;
+  MUONRT_REQUIRE(needed <= limit.rlim_cur, Status::kComm, "rendezvous: rank ", rank, " of ", size,
+                 " may need ", needed, " open files (", used,
+                 " are open now), but the limit of this process is ", limit.rlim_cur,
+                 "; raise it to at least ", needed, " (ulimit -n)");
+}
+
+TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline) {
   check_rendezvous(rendezvous);
   MUONRT_REQUIRE(port_of(rendezvous.address) != 0, Status::kInvalidArgument,
                  "rendezvous: address is '", rendezvous.address, "' on rank ", rendezvous.rank,
@@ -158,24 +236,47 @@ Socket connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline) {
   return connect_to_rank_0(rendezvous, search, deadline);
 }
 
-Socket connect_to_rank_0(const TcpRendezvous& rendezvous,
-                         FunctionRef<RankZeroContact(std::string& why)> search, Deadline deadline) {
+TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
+                                 FunctionRef<RankZeroContact(std::string& why)> search,
+                                 Deadline deadline) {
   std::string why = "no attempt was made";
   const Nonce mine = fresh_nonce();
   int tries = 0, unanswered = 0;
+  TcpConnections out;
+  out.rank = rendezvous.rank;
+  out.size = rendezvous.size;
+  std::vector<AddressEntry> entries;
+  retry_while_out_of_memory(deadline, [&] {  // before rank 0 accepts this rank
+    out.sockets.resize(1);
+    out.addresses.resize(static_cast<size_t>(out.size));
+    entries.resize(out.addresses.size());
+  });
   using std::chrono::milliseconds;
   Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
   for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
+    if (rendezvous.check_interrupt) rendezvous.check_interrupt();
     Greeting greeting{};
     std::string now;
     RankZeroContact contact;
     Socket socket = retry_while_out_of_memory(deadline, [&] {
       contact = search(now);
-      return try_connect_to_rank_0(rendezvous, contact.addresses, greeting, deadline, now);
+      Socket greeted =
+          try_connect_to_rank_0(rendezvous, contact.addresses, greeting, deadline, now);
+      if (greeted) listen_for_ranks(rendezvous, contact.addresses, greeted, out);
+      return greeted;
     });
     if (socket) {
-      if (ask(socket, rendezvous, contact.secret, greeting, mine, deadline)) return socket;
-      ++unanswered;
+      const uint16_t port = out.listener ? address_of(out.listener).port() : uint16_t{0};
+      if (ask(socket, rendezvous, contact.secret, greeting, mine, port, deadline)) {
+        read_addresses(socket, contact.secret, entries, out, deadline);
+        out.sockets[0] = std::move(socket);
+        return out;
+      }
+      MUONRT_REQUIRE(++unanswered < kMaxUnanswered, Status::kComm, "rendezvous at ",
+                     rendezvous.address, ": rank 0 closed the connection of rank ", rendezvous.rank,
+                     " ", unanswered,
+                     " times without an answer, as it does if the secrets "
+                     "differ; pass the same secret on all ranks, and see the output of rank 0");
       retry_while_out_of_memory(deadline, [&] { why = "the connection was closed"; });
     } else if (tries == 0 || !deadline.passed()) {
       why.swap(now);  // the reason of an attempt that the deadline has not interrupted

@@ -44,31 +44,36 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
         good ? "" : cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
     const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
     // If another program listens at one of the addresses, ranks would connect to that program.
-    MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: rank 0 cannot listen at ",
-                   problems, "; pass a port that is free on rank 0's machine");
+    MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: this rank cannot listen at ",
+                   problems, "; pass a port that is free on this machine");
     if (good) out.push_back(std::move(one));
   }
-  MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: rank 0 cannot listen at ", problems,
-                 "; pass an address of rank 0's machine");
+  MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: this rank cannot listen at ", problems,
+                 "; pass an address of this rank's machine");
   return out;
 }
 
-std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addresses, int backlog) {
+std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses, PortRange ports,
+                                    int backlog) {
   constexpr int kTries = 20;
-  for (int tries = 1;; ++tries) {
-    std::vector<Socket> out = listen_at(addresses, backlog);
-    std::vector<SocketAddress> others;
-    for (size_t i = 1; i < out.size(); ++i) {
-      others.push_back(address_of(out[i]));
-      others.back().set_port(address_of(out[0]).port());
-    }
-    out.resize(1);
+  const bool any = ports.last == 0;
+  const int32_t last = any ? kTries - 1 : ports.last;
+  for (int32_t port = any ? 0 : ports.first;; ++port) {
     try {
-      if (others.empty()) return out;
-      for (Socket& other : listen_at(others, backlog)) out.push_back(std::move(other));
+      std::vector<SocketAddress> at = addresses;
+      for (SocketAddress& a : at) a.set_port(any ? uint16_t{0} : static_cast<uint16_t>(port));
+      if (!any || at.size() < 2) return listen_at(at, backlog);
+      std::vector<Socket> out = listen_at({at[0]}, backlog);  // the system chooses the port
+      at.erase(at.begin());
+      for (SocketAddress& a : at) a.set_port(address_of(out[0]).port());
+      for (Socket& other : listen_at(at, backlog)) out.push_back(std::move(other));
       return out;
-    } catch (const Error&) {  // another program uses the port at one of the other addresses
-      if (tries == kTries) throw;
+    } catch (const Error& error) {  // another program uses the port at one of the addresses
+      if (error.status() != Status::kComm) throw;
+      if (port < last) continue;
+      if (any) throw;
+      throw error.with_context("", cat("; no port from ", ports.first, " to ", ports.last,
+                                       " is free, so pass a larger range of ports"));
     }
   }
 }
@@ -80,67 +85,64 @@ SocketAddress address_of(const Socket& s) {
   return out;
 }
 
-Socket try_connect(const SocketAddress& address, const SocketAddress* from, Deadline deadline,
-                   std::string& why) {
-  Socket out = stream_socket(address.family());
-  // The system may choose the port at which rank 0 will listen.
-  if (out) share_port(out);
-  if (out && from) {
-    // The system then chooses the local port in connect(), when it knows the remote address.
-    const int on = 1;
-    setsockopt(out.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (bind(out.fd(), from->get(), from->length) != 0) {
-      why = cat("connecting from ", from->host(), " failed: ", errno_text(errno));
-      return Socket();
-    }
-  }
-  if (!out || (connect(out.fd(), address.get(), address.length) != 0 && errno != EINPROGRESS)) {
-    why = errno_text(errno);
-    return Socket();
-  }
-  if (!wait_for(out.fd(), POLLOUT, deadline)) {
-    why = "no answer";
-    return Socket();
-  }
-  int error = 0;
-  socklen_t length = sizeof error;
-  getsockopt(out.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error != 0) {
-    why = errno_text(error);
-    return Socket();
-  }
-  if (is_self_connection(out)) {
-    reset_when_closed(out);
-    why = "no process listens";
-    return Socket();
-  }
+SocketAddress peer_of(const Socket& s) {
+  SocketAddress out;
+  out.length = sizeof out.storage;
+  if (getpeername(s.fd(), reinterpret_cast<sockaddr*>(&out.storage), &out.length) != 0)
+    return SocketAddress();
   return out;
 }
 
-bool is_self_connection(const Socket& s) {
-  const SocketAddress here = address_of(s);
-  SocketAddress there;
-  there.length = sizeof there.storage;
-  return getpeername(s.fd(), reinterpret_cast<sockaddr*>(&there.storage), &there.length) == 0 &&
-         here.port() == there.port() && same_host(here, there);
+Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why) {
+  Socket out = stream_socket(address.family());
+  // The system may choose the port at which rank 0 will listen.
+  if (out) share_port(out);
+  if (out && from.length > 0) {
+    // The system then chooses the local port in connect(), when it knows the remote address.
+    const int on = 1;
+    setsockopt(out.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (bind(out.fd(), from.get(), from.length) != 0) {
+      why = cat("connecting from ", from.host(), " failed: ", errno_text(errno));
+      return Socket();
+    }
+  }
+  if (out && (connect(out.fd(), address.get(), address.length) == 0 || errno == EINPROGRESS))
+    return out;
+  why = errno_text(errno);
+  return Socket();
 }
 
-void reset_when_closed(const Socket& s) {
+bool is_connected(const Socket& s, std::string& why) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(s.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) {
+    why = errno_text(error);
+    return false;
+  }
+  const SocketAddress here = address_of(s), there = peer_of(s);
+  if (here.port() != there.port() || !same_host(here, there)) return true;
+  // The socket is connected to itself, because no process listens at a port of the ephemeral range,
+  // and the system has chosen this port as the local port. Close it without TIME_WAIT.
   const linger at_once{1, 0};
   setsockopt(s.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  why = "no process listens";
+  return false;
 }
 
-std::pair<Socket, Socket> socket_pair() {
-  auto ends = Socket::pair(
-      [](int(&fds)[2]) { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0; });
-  MUONRT_REQUIRE(ends.first, Status::kComm, "rendezvous: creating a pair of sockets failed (",
-                 errno_text(errno), "); raise the limit of open files (ulimit -n)");
-  return ends;
+Socket try_connect(const SocketAddress& address, const SocketAddress& from, Deadline deadline,
+                   std::string& why, const std::function<void()>& check) {
+  Socket out = begin_connect(address, from, why);
+  if (!out) return out;
+  if (!wait_for(out.fd(), POLLOUT, deadline, check)) {
+    why = "no answer";
+    return Socket();
+  }
+  return is_connected(out, why) ? std::move(out) : Socket();
 }
 
 void prepare(const Socket& s) {
   const int on = 1;
-  // Fails on a socket pair, which does not need it.
   setsockopt(s.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
@@ -152,12 +154,13 @@ int poll_ms(Deadline deadline, int most) {
   return static_cast<int>(std::clamp<int64_t>(left + 1, 0, most));
 }
 
-bool wait_for(int fd, short events, Deadline deadline) {
+bool wait_for(int fd, short events, Deadline deadline, const std::function<void()>& check) {
   pollfd look{fd, events, 0};
   while (true) {
-    const int ready = poll(&look, 1, poll_ms(deadline, 1000));
+    const int ready = poll(&look, 1, poll_ms(deadline, check ? 100 : 1000));
     if (ready > 0) return true;
     if (deadline.passed()) return false;
+    if (check) check();
   }
 }
 

@@ -3,8 +3,8 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -23,34 +23,37 @@ std::string errno_text(int error);
 /// Errors: COMM if none does, or if another program listens at one.
 std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int backlog);
 
-/// The same for addresses with port 0: listens at one free port for all of them.
-std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addresses, int backlog);
+/// A range of ports. Without a last port: any free port.
+struct PortRange {
+  int32_t first = 0, last = 0;
+};
 
-/// Returns the local address of a socket.
+/// The same at one free port of the range for all addresses.
+std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses, PortRange ports,
+                                    int backlog);
+
+/// Returns the local address of a socket, and that of the other end of its connection.
 SocketAddress address_of(const Socket& socket);
+SocketAddress peer_of(const Socket& socket);
+
+/// Starts to connect to `address`. The socket is empty if that fails at once, and `why` the reason.
+/// @param from  the local address to use; length 0: any.
+Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
+/// Call it when the socket is writable. Returns false if the connection has failed, and sets `why`.
+bool is_connected(const Socket& socket, std::string& why);
 
 /// Connects to `address`, waiting at most until the deadline.
-/// @param from  the local address to use; null: any.
+/// @param check  as in `wait_for`.
 /// @return  an open connection. On error an empty socket, and `why` is the reason.
-Socket try_connect(const SocketAddress& address, const SocketAddress* from, Deadline deadline,
-                   std::string& why);
-
-/// Returns true if a socket is connected to itself. That can happen if no process listens at a port
-/// of the ephemeral range and the system chooses this port as the local port of the connection.
-bool is_self_connection(const Socket& socket);
-
-/// Makes the port free as soon as the socket is closed, and not after a minute. Only for sockets
-/// over which no data was sent.
-void reset_when_closed(const Socket& socket);
-
-/// Returns two sockets that are connected to each other.
-std::pair<Socket, Socket> socket_pair();
+Socket try_connect(const SocketAddress& address, const SocketAddress& from, Deadline deadline,
+                   std::string& why, const std::function<void()>& check = {});
 
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);
 
 /// Waits until poll() reports one of `events` or an error. Returns false after the deadline.
-bool wait_for(int fd, short events, Deadline deadline);
+/// @param check  if set, called about every 100 ms and after a signal; may throw.
+bool wait_for(int fd, short events, Deadline deadline, const std::function<void()>& check = {});
 
 /// Returns the number of milliseconds until the deadline, at most `most`, as a timeout of poll().
 int poll_ms(Deadline deadline, int most);

@@ -112,23 +112,22 @@ const Holder* HolderGroup::find(int32_t rank) const {
 }
 
 HolderTable::HolderTable(const std::vector<ParamSpec>& params, int32_t world) {
-  std::unordered_map<uint64_t, int32_t> by_hash;
+  Known known;
   layout_of_.reserve(params.size());
   grad_layout_of_.reserve(params.size());
   for (const ParamSpec& spec : params) {
-    layout_of_.push_back(enter(spec, by_hash, world));
+    layout_of_.push_back(enter(spec, known, world));
     grad_layout_of_.push_back(layout_of_.back());
     if (!spec.grad_layout) continue;
     check_grad_layout(spec);
     ParamSpec gradient = spec;
     gradient.layout = *spec.grad_layout;
-    grad_layout_of_.back() = enter(gradient, by_hash, world);
+    grad_layout_of_.back() = enter(gradient, known, world);
   }
 }
 
-int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
-                           int32_t world) {
-  const auto [at, is_new] = by_hash.try_emplace(digest(spec), layouts());
+int32_t HolderTable::enter(const ParamSpec& spec, Known& known, int32_t world) {
+  const auto [at, is_new] = known.layouts.try_emplace(digest(spec), layouts());
   if (is_new) {
     check_ranks(spec, world);
     layouts_.emplace_back();
@@ -137,27 +136,48 @@ int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, i
     check_matrix(spec);
     if (!spec.parts.empty() && spec.layout.numel() > 0) check_parts(spec);
     Entry& entry = layouts_[static_cast<size_t>(at->second)];
-    if (entry.first_kind < 0) find_groups(spec, entry);
+    if (entry.first_kind < 0) find_groups(spec, entry, known);
   } else if (owner_assembles_gradient(spec)) {
     Entry& entry = layouts_[static_cast<size_t>(at->second)];
-    if (entry.whole < 0) entry.whole = add_group(spec.layout, whole_holders(spec.layout));
+    if (entry.whole < 0) entry.whole = whole_group_of(spec.layout, known);
   }
   return at->second;
 }
 
-void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
+void HolderTable::find_groups(const ParamSpec& spec, Entry& entry, Known& known) {
   const int64_t experts = spec.layout.numel() == 0 ? 0 : matrix_count(spec.layout);
   const int64_t matrices = checked_mul(experts, parts_of(spec));
   MUONRT_REQUIRE(matrices <= INT32_MAX - kinds_, Status::kInvalidArgument, "param '", spec.name,
                  "': ", matrices, " matrices are more than the planner supports; split the stack");
   entry.first_kind = kinds_;
   kinds_ += static_cast<int32_t>(matrices);
+  if (!spec.stack) {
+    const int32_t group = experts > 0 ? whole_group_of(spec.layout, known) : 0;
+    entry.groups.assign(static_cast<size_t>(matrices), group);
+    return;
+  }
   std::unordered_map<int64_t, int32_t> by_class;
   for (int64_t e = 0; e < experts; ++e) {
     const auto [at, is_new] = by_class.try_emplace(holder_class(spec.layout, e), 0);
     if (is_new) at->second = add_group(spec.layout, holders_of(spec.layout, e));
     entry.groups.insert(entry.groups.end(), static_cast<size_t>(parts_of(spec)), at->second);
   }
+}
+
+int32_t HolderTable::whole_group_of(const Layout& layout, Known& known) {
+  const Mesh& mesh = layout.mesh();
+  std::vector<int64_t> key = {static_cast<int64_t>(mesh.hash())};
+  key.insert(key.end(), mesh.shape().begin(), mesh.shape().end());
+  for (const std::vector<int>* dims : {&layout.replica_dims(), &layout.partial_dims()}) {
+    key.push_back(-1);
+    key.insert(key.end(), dims->begin(), dims->end());
+  }
+  // The rank that has the whole tensor is a part of the layout.
+  if (layout.kind() == Layout::Kind::kOwner)
+    key.insert(key.end(), {-2, static_cast<int64_t>(layout.hash())});
+  const auto [at, is_new] = known.whole_groups.try_emplace(std::move(key), 0);
+  if (is_new) at->second = add_group(layout, whole_holders(layout));
+  return at->second;
 }
 
 int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holders) {

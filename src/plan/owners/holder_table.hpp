@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -58,10 +59,16 @@ class HolderTable {
     std::vector<int32_t> groups;  // by matrix: index into groups_
     int32_t whole = -1;           // group of the whole tensor, for AdamW
   };
-  int32_t enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
-                int32_t world);
-  void find_groups(const ParamSpec& spec, Entry& entry);
+  /// What the constructor has entered.
+  struct Known {
+    std::unordered_map<uint64_t, int32_t> layouts;              // by digest
+    std::map<std::vector<int64_t>, int32_t> whole_groups = {};  // by mesh and replicating dims
+  };
+  int32_t enter(const ParamSpec& spec, Known& known, int32_t world);
+  void find_groups(const ParamSpec& spec, Entry& entry, Known& known);
   int32_t add_group(const Layout& layout, const MatrixHolders& holders);
+  /// Returns the group of all ranks of a layout. Layouts that differ only in their shapes share it.
+  int32_t whole_group_of(const Layout& layout, Known& known);
   int32_t intern_candidates(std::vector<int32_t> ranks);
 
   const HolderGroup& group_of(int32_t layout, int64_t index) const;

@@ -92,6 +92,25 @@ std::string overlap_line(const PlanReport& report) {
              "% of the traffic can be sent while matrices are orthogonalized\n");
 }
 
+/// Returns the memory of the rank that needs the most, by kind.
+std::string memory_line(const PlanReport& report) {
+  const size_t r = report.largest_rank;
+  const RankTraffic& rank = report.traffic.ranks[r];
+  std::string out = cat("memory      ", spread_text(report.total_bytes), "; rank ", r, ": ");
+  const auto add = [&](const char* kind, int64_t bytes) {
+    out += cat(out.ends_with(": ") ? "" : ", ", kind, " ", human_bytes(bytes));
+  };
+  add("parameters", rank.param_bytes);
+  add("gradients", rank.grad_bytes);
+  if (rank.master_bytes > 0) add("masters", rank.master_bytes);
+  add("moments", rank.moment_bytes);
+  add("messages", rank.memory.message_bytes);
+  add("staged", rank.memory.staged_bytes);
+  if (!report.scratch.empty()) add("scratch", report.scratch[r]);
+  if (!report.checks.empty()) add("checks", report.checks[r]);
+  return out + "\n";
+}
+
 std::string header(const Plan& plan, const PlanReport& report) {
   const PlanOptions& o = plan.problem().options;
   const auto& params = plan.problem().params;
@@ -112,11 +131,7 @@ std::string header(const Plan& plan, const PlanReport& report) {
              " (cost: FLOPs, and 2^20 for the launch of each product)\n", "traffic     ",
              human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
              spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
-             overlap_line(report), return_line(plan, report), "memory      messages ",
-             spread_text(report.message_bytes), "; staged ", spread_text(report.staged_bytes),
-             report.scratch.empty() ? "" : cat("; scratch ", spread_text(report.scratch_bytes)),
-             report.checks.empty() ? "" : cat("; checks ", spread_text(report.check_bytes)),
-             "; state ", spread_text(report.state_bytes), "\n");
+             overlap_line(report), return_line(plan, report), memory_line(report));
 }
 
 /// The number of rows of a table that are printed, and the line that counts the others.
@@ -209,7 +224,10 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
 
 std::string Plan::describe(int64_t max_rows, std::span<const int64_t> scratch,
                            std::span<const int64_t> checks) const {
-  const PlanReport report = report_on(*this, scratch, checks);
+  return describe(report_on(*this, scratch, checks), max_rows);
+}
+
+std::string Plan::describe(const PlanReport& report, int64_t max_rows) const {
   std::string out = header(*this, report);
   for (const std::string& table :
        {param_table(*this, report, max_rows), chunk_table(*this, report, max_rows),

@@ -53,11 +53,17 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   json.field("relayed_chunks", report.relayed_chunks);
   write_spread(json, "sent_bytes", report.sent);
   write_spread(json, "received_bytes", report.received);
+  write_spread(json, "param_bytes", report.param_bytes);
+  write_spread(json, "grad_bytes", report.grad_bytes);
+  write_spread(json, "master_bytes", report.master_bytes);
+  write_spread(json, "moment_bytes", report.moment_bytes);
   write_spread(json, "message_bytes", report.message_bytes);
   write_spread(json, "staged_bytes", report.staged_bytes);
   if (!report.scratch.empty()) write_spread(json, "scratch_bytes", report.scratch_bytes);
   if (!report.checks.empty()) write_spread(json, "check_bytes", report.check_bytes);
   write_spread(json, "state_bytes", report.state_bytes);
+  write_spread(json, "total_bytes", report.total_bytes);
+  json.field("largest_rank", report.largest_rank);
 }
 
 void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t p) {
@@ -107,18 +113,21 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("return_peers", row.peers);
   json.field("sent_bytes", row.sent);
   json.field("received_bytes", row.received);
+  json.field("param_bytes", row.param_bytes);
+  json.field("grad_bytes", row.grad_bytes);
+  json.field("master_bytes", row.master_bytes);
+  json.field("moment_bytes", row.moment_bytes);
   json.field("message_bytes", row.memory.message_bytes);
   json.field("staged_bytes", row.memory.staged_bytes);
   if (!report.scratch.empty()) json.field("scratch_bytes", report.scratch[r]);
   if (!report.checks.empty()) json.field("check_bytes", report.checks[r]);
   json.field("state_bytes", row.memory.state_bytes);
+  json.field("total_bytes", total_bytes(report, r));
 }
 
 }  // namespace
 
-void Plan::write(JsonWriter& json, std::span<const int64_t> scratch,
-                 std::span<const int64_t> checks) const {
-  const PlanReport report = report_on(*this, scratch, checks);
+void Plan::write(JsonWriter& json, const PlanReport& report) const {
   const auto rows = [&](const char* name, size_t count, const auto& write) {
     json.key(name);
     json.list([&] {
@@ -138,7 +147,7 @@ void Plan::write(JsonWriter& json, std::span<const int64_t> scratch,
 
 std::string Plan::json(std::span<const int64_t> scratch, std::span<const int64_t> checks) const {
   JsonWriter json;
-  json.object([&] { write(json, scratch, checks); });
+  json.object([&] { write(json, report_on(*this, scratch, checks)); });
   return json.take();
 }
 

@@ -177,6 +177,13 @@ std::string hash_text(const Plan& plan) {
   return out;
 }
 
+int64_t total_bytes(const PlanReport& report, size_t rank) {
+  const RankTraffic& r = report.traffic.ranks[rank];
+  return r.param_bytes + r.grad_bytes + r.master_bytes + r.moment_bytes + r.memory.message_bytes +
+         r.memory.staged_bytes + (report.scratch.empty() ? 0 : report.scratch[rank]) +
+         (report.checks.empty() ? 0 : report.checks[rank]);
+}
+
 PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
                      std::span<const int64_t> checks) {
   PlanReport out;
@@ -194,11 +201,20 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   out.message_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.message_bytes; });
   out.staged_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.staged_bytes; });
   out.state_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.state_bytes; });
+  out.param_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.param_bytes; });
+  out.grad_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.grad_bytes; });
+  out.master_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.master_bytes; });
+  out.moment_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.moment_bytes; });
   out.scratch.assign(scratch.begin(), scratch.end());
   out.checks.assign(checks.begin(), checks.end());
   const auto itself = [](int64_t bytes) { return bytes; };
   out.scratch_bytes = spread_of(out.scratch, itself);
   out.check_bytes = spread_of(out.checks, itself);
+  std::vector<int64_t> totals;
+  for (size_t r = 0; r < ranks.size(); ++r) totals.push_back(total_bytes(out, r));
+  out.total_bytes = spread_of(totals, itself);
+  out.largest_rank =
+      static_cast<size_t>(std::max_element(totals.begin(), totals.end()) - totals.begin());
   for (const RankTraffic& r : ranks) out.return_peers = std::max(out.return_peers, r.peers);
   for (const ChunkSpec& chunk : plan.chunks()) out.relayed_chunks += chunk.relay > 0;
   add_warnings(plan, out);

@@ -42,13 +42,19 @@ struct PlanReport {
   double round_robin = 1;    // the same if owners were assigned in turn, the costliest first
   int64_t hidden_bytes = 0;  // of moved_total: sent by exchanges that can overlap with products
   Spread sent, received, message_bytes, staged_bytes, state_bytes;
+  Spread param_bytes, grad_bytes, master_bytes, moment_bytes;
   std::vector<int64_t> scratch, checks;  // bytes of each rank; empty: unknown
   Spread scratch_bytes, check_bytes;
+  Spread total_bytes;       // all kinds of memory together
+  size_t largest_rank = 0;  // the first one with the most memory
   std::vector<std::string> warnings;
 };
 
 /// Returns the hash of the plan as 0x and 16 digits.
 std::string hash_text(const Plan& plan);
+
+/// Returns all bytes of a rank: its traffic's memory, with scratch and checks if these are known.
+int64_t total_bytes(const PlanReport& report, size_t rank);
 
 PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch = {},
                      std::span<const int64_t> checks = {});

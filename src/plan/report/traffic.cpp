@@ -271,12 +271,16 @@ class Measurement {
   }
 
   void add_memory() {
-    const std::vector<int64_t> state = local_state_bytes(plan_);
+    const LocalBytes local = local_bytes(plan_);
     for (size_t r = 0; r < ranks(); ++r) {
-      MemoryPlan& memory = out_.ranks[r].memory;
-      memory.message_bytes = taken_[r].message_bytes();
-      memory.staged_bytes = taken_[r].staged_bytes();
-      memory.state_bytes += state[r];
+      RankTraffic& rank = out_.ranks[r];
+      rank.memory.message_bytes = taken_[r].message_bytes();
+      rank.memory.staged_bytes = taken_[r].staged_bytes();
+      rank.moment_bytes = rank.memory.state_bytes + local.moments[r];
+      rank.memory.state_bytes = rank.moment_bytes + local.own_masters[r];
+      rank.param_bytes = local.params[r];
+      rank.grad_bytes = local.grads[r];
+      rank.master_bytes = local.masters[r];
     }
   }
 

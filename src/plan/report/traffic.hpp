@@ -17,6 +17,9 @@ struct RankTraffic {
   int32_t chunks = 0;    // chunks in which it takes part
   int32_t owned = 0;     // matrices
   MemoryPlan memory;
+  int64_t param_bytes = 0, grad_bytes = 0;  // of the caller's buffers
+  int64_t master_bytes = 0;                 // masters and remainders, also those of the caller
+  int64_t moment_bytes = 0;                 // state_bytes of `memory`, without masters
 };
 
 /// Bytes between ranks in the exchanges of a chunk.

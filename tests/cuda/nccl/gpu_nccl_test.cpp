@@ -4,8 +4,7 @@
 
 #include "backend/cuda_comm.hpp"
 #include "comm/self_transport.hpp"
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
+#include "comm/tcp/tcp_transport.hpp"
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/nccl/worlds.hpp"
 #include "support/bits_cases.hpp"
@@ -36,9 +35,9 @@ std::unique_ptr<Comm> between_processes() {
                                                                 std::getenv("MUONRT_TEST_PORT");
   REQUIRE(rank);
   REQUIRE(port);
-  return real(make_mailbox_transport(make_tcp_mailbox(
+  return real(make_tcp_transport(
       {std::atoi(rank), 2, std::string("127.0.0.1:") + port, "lo", "one machine's test", 1},
-      60000)));
+      60000));
 }
 
 }  // namespace

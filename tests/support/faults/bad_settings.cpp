@@ -87,7 +87,7 @@ std::vector<BadCase> setting_cases() {
        [](A& a) { a.options.struct_size = 100000; }},
       {{"options: tuning: struct_size is 0"}, [](A& a) { a.tuning.struct_size = 0; }},
       {{"options: debug: struct_size is 0"}, [](A& a) { a.debug.struct_size = 0; }},
-      {{"tuning: omit_inactive is 2"}, [](A& a) { a.tuning.omit_inactive = 2; }},
+      {{"omit_inactive is 2"}, [](A& a) { a.tuning.omit_inactive = 2; }},
       {{"options: debug: reserved is 1"}, [](A& a) { a.debug.reserved = 1; }},
       {{"param 'wq': mesh [3, 0]", "size 0"}, [](A& a) { a.mesh_shape[1] = 0; }},
       {{"param 'wq': mesh: two dims are named 'fsdp'"}, [](A& a) { a.mesh_names[1] = "fsdp"; }},

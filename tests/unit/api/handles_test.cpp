@@ -88,6 +88,8 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_get_trace(nullptr, 0, &number, o, MUONRT_FORMAT_TEXT));
   note(muonrt_optimizer_get_counters(nullptr, o));
   note(muonrt_optimizer_get_memory(nullptr, o));
+  muonrt_plan_t* plan = nullptr;
+  note(muonrt_plan_create_from_optimizer(&plan, o));
   note(muonrt_optimizer_get_health(nullptr, nullptr, 0, o));
   note(muonrt_optimizer_recover(o, comm, nullptr));
   return out;

@@ -37,6 +37,8 @@ TEST_CASE("rendezvous abi: ranks connect over TCP and in a folder", "[unit][comm
           tcp.size = 3;
           tcp.address = address.c_str();
           tcp.interface_name = "lo";
+          tcp.first_port = 20'000;
+          tcp.last_port = 60'000;
           tcp.secret = secret.data();
           tcp.secret_bytes = std::ssize(secret);
           return muonrt_comm_create_tcp(comm, &tcp);
@@ -66,8 +68,8 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
   check_tcp_error("options.address is NULL");
   tcp.address = "localhost:1234";
   check_tcp_error("options.secret is NULL");
-  tcp.secret = "12345678";
-  tcp.secret_bytes = 8;
+  tcp.secret = "0123456789abcdef";
+  tcp.secret_bytes = 16;
   check_tcp_error("rank -1 of 0");
   tcp.timeout_ms = 0;
   check_tcp_error("timeout_ms is 0");
@@ -85,9 +87,9 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
   folder.run_id = "run";
   folder.secret_bytes = 8;
   check_folder_error("options.secret is NULL");
-  folder.secret = "1234567";
-  folder.secret_bytes = 7;
-  check_folder_error("secret_bytes is 7 (8 to 4096)");
+  folder.secret = "123456789abcdef";
+  folder.secret_bytes = 15;
+  check_folder_error("secret_bytes is 15 (16 to 4096)");
   CHECK(comm == nullptr);
 }
 
@@ -102,8 +104,8 @@ TEST_CASE("rendezvous abi: rank 0 uses a free port and reports its address",
           tcp.size = 3;
           const std::string where = rank == 0 ? "127.0.0.1:0" : address.get();
           tcp.address = where.c_str();
-          tcp.secret = "12345678";
-          tcp.secret_bytes = 8;
+          tcp.secret = "0123456789abcdef";
+          tcp.secret_bytes = 16;
           tcp.state = &listening;
           tcp.listening = [](void* state, const char* text) {
             static_cast<std::promise<std::string>*>(state)->set_value(text);
@@ -122,8 +124,8 @@ TEST_CASE("rendezvous abi: port 0 is rejected if no function reports the port",
   tcp.rank = 0;
   tcp.size = 2;
   tcp.address = "127.0.0.1:0";
-  tcp.secret = "12345678";
-  tcp.secret_bytes = 8;
+  tcp.secret = "0123456789abcdef";
+  tcp.secret_bytes = 16;
   const auto check_error = [&](muonrt_status_t status, const char* text) {
     muonrt_comm_t* comm = nullptr;
     CHECK(muonrt_comm_create_tcp(&comm, &tcp) == status);

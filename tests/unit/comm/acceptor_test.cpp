@@ -31,6 +31,16 @@ bool receive(const Socket& s, T& value) {
   return recv(s.fd(), &value, sizeof value, MSG_WAITALL) == static_cast<ssize_t>(sizeof value);
 }
 
+/// Sends the answer of rank 0, which the test plays, and the addresses of two ranks.
+void send_answer(const Socket& socket, const Answer& answer) {
+  const std::vector<AddressEntry> entries(2);
+  AddressTable table{fresh_nonce(), {}};
+  table.proof = proof_of(kSecret, table, entries);
+  send_value(socket, answer);
+  send_value(socket, table);
+  for (const AddressEntry& entry : entries) send_value(socket, entry);
+}
+
 /// A connection to rank 0.
 struct Visitor {
   Socket socket;
@@ -45,8 +55,8 @@ struct Visitor {
   }
   bool greeted() { return receive(socket, greeting); }
   void claims(int rank, int size, const Nonce& nonce = fresh_nonce(),
-              int32_t wire = kProtocolVersion) {
-    claim = {kClaim, rank, size, 100, wire, nonce, {}};
+              uint16_t wire = kProtocolVersion) {
+    claim = {kClaim, rank, size, 100, wire, 0, nonce, {}};
     claim.proof = proof_of(kSecret, greeting.nonce, claim);
     send_value(socket, claim);
   }
@@ -206,7 +216,7 @@ TEST_CASE("acceptor: a rank that is rejected without an answer reconnects",
       send_value(connection, greeting);
       if (!receive(connection, claim)) continue;
       if (++claims == 3)
-        send_value(connection, make_answer(kSecret, greeting.nonce, claim.nonce, Status::kOk, ""));
+        send_answer(connection, make_answer(kSecret, greeting.nonce, claim.nonce, Status::kOk, ""));
     }
   });
   const auto outcome =
@@ -219,7 +229,7 @@ TEST_CASE("acceptor: a rank that is rejected without an answer reconnects",
 TEST_CASE("acceptor: a rank with an older protocol version is named on all ranks",
           "[unit][comm][rendezvous]") {
   const std::string text =
-      "rendezvous: the protocol version is 1 on rank 1, but 2 on rank 0; use the same version of "
+      "rendezvous: the protocol version is 1 on rank 1, but 3 on rank 0; use the same version of "
       "muonrt on all ranks";
   std::string answers;
   const auto outcome = while_rank_0_waits(3, [&](int port) {
@@ -252,7 +262,7 @@ std::optional<Error> error_of_rank_1(const std::function<void(Answer&)>& change,
     answer.wire = wire;
     answer.proof = proof_of(kSecret, greeting.nonce, claim.nonce, answer);
     change(answer);
-    send_value(connection, answer);
+    send_answer(connection, answer);
   });
   const auto outcome =
       on_ranks(1, [&](int) { connect_to_rank_0(config(port, 1, 2), Deadline::in_ms(kLong)); });
@@ -275,7 +285,7 @@ TEST_CASE("acceptor: a rank 0 with an older protocol version is rejected with bo
   REQUIRE(old);
   CHECK(old->status() == Status::kMismatch);
   CHECK(old->message() ==
-        "rendezvous: the protocol version is 1 on rank 0, but 2 on rank 1; use the same version of "
+        "rendezvous: the protocol version is 1 on rank 0, but 3 on rank 1; use the same version of "
         "muonrt on all ranks");
 }
 
@@ -293,7 +303,7 @@ TEST_CASE("acceptor: a connection is rejected if a bit changes in transit",
     for (size_t bit = 0; bit < 8 * sizeof(Claim); bit += 23) {
       Visitor visitor(port);
       if (!visitor.greeted()) return;
-      visitor.claim = {kClaim, 1, 2, 100, kProtocolVersion, fresh_nonce(), {}};
+      visitor.claim = {kClaim, 1, 2, 100, kProtocolVersion, 0, fresh_nonce(), {}};
       visitor.claim.proof = proof_of(kSecret, visitor.greeting.nonce, visitor.claim);
       flip(visitor.claim, bit);
       send_value(visitor.socket, visitor.claim);

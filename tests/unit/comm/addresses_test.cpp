@@ -2,9 +2,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/tcp/mailbox_transport.hpp"
 #include "comm/tcp/socket.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
+#include "comm/tcp/tcp_transport.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -85,7 +84,7 @@ TEST_CASE("addresses: rank 0 listens at all addresses of its machine", "[unit][c
 
 TEST_CASE("addresses: a free port is the same at all addresses", "[unit][comm][rendezvous]") {
   const auto listeners =
-      listen_at_free_port(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), 4);
+      listen_in_range(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), {}, 4);
   const std::string port = cat(':', address_of(listeners.at(0)).port());
   CHECK(port != ":0");
   CHECK(texts(listeners) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
@@ -94,16 +93,34 @@ TEST_CASE("addresses: a free port is the same at all addresses", "[unit][comm][r
   CHECK(with_port("[::1]:0", 80) == "[::1]:80");
 }
 
+TEST_CASE("addresses: a range of ports is used from its first free one, and its end is an error",
+          "[unit][comm][rendezvous]") {
+  const auto at = list({"127.0.0.1:0"});
+  const int32_t first = loopback::free_port();
+  std::vector<Socket> taken;
+  for (int32_t port = first; port < first + 3; ++port) {
+    try {
+      taken.push_back(std::move(listen_in_range(at, {first, first + 2}, 4)[0]));
+    } catch (const Error&) {  // another program uses a port of the range
+      break;
+    }
+    const int32_t got = address_of(taken.back()).port();
+    CHECK((got >= port && got <= first + 2));
+  }
+  CHECK_THROWS_WITH(listen_in_range(at, {first, first + 2}, 4),
+                    Catch::Contains(cat("no port from ", first, " to ", first + 2, " is free")));
+}
+
 TEST_CASE("addresses: ranks connect at an address of an interface that is not its first",
           "[unit][comm][rendezvous]") {
   const std::string address = cat("127.0.0.9:", loopback::free_port());
   CHECK(text_of(on_ranks(2, [&](int rank) {
           const TcpRendezvous m{rank, 2, address, "lo", "a secret of this test", 100};
-          const auto t = make_mailbox_transport(make_tcp_mailbox(m, 30'000));
+          const auto t = make_tcp_transport(m, 30'000);
           require_none(check_allgather(*t, 10, 1));
         })) == "");
   const auto one_rank = on_ranks(1, [&](int) {
-    make_tcp_mailbox({0, 2, address, "lo", "a secret of this test", 100}, 50);
+    make_tcp_transport({0, 2, address, "lo", "a secret of this test", 100}, 50);
   });
   CHECK(text_of(one_rank).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
 }
@@ -114,8 +131,8 @@ TEST_CASE("socket: a connection to itself is detected, and frees its port at onc
     const int port = loopback::free_port();
     Socket own = self_connection(port, host);
     REQUIRE(own);
-    CHECK(is_self_connection(own));
-    reset_when_closed(own);
+    std::string why;
+    CHECK_FALSE(is_connected(own, why));
     own = Socket();
     // Without SO_REUSEADDR, so the port must not be in TIME_WAIT.
     const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
@@ -124,15 +141,13 @@ TEST_CASE("socket: a connection to itself is detected, and frees its port at onc
   }
 }
 
-TEST_CASE("socket: a connection to another socket is no self-connection, and may share its port",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("socket: a connection to another socket may share its port", "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   const auto at = resolve(loopback::at_port(port));
   const auto listeners = listen_at(at, 4);
   std::string why;
-  const Socket caller = try_connect(at[0], nullptr, Deadline::in_ms(30'000), why);
+  const Socket caller = try_connect(at[0], {}, Deadline::in_ms(30'000), why);
   REQUIRE(caller);
-  CHECK_FALSE(is_self_connection(caller));
   int shares = 0;
   socklen_t length = sizeof shares;
   getsockopt(caller.fd(), SOL_SOCKET, SO_REUSEADDR, &shares, &length);

@@ -79,32 +79,6 @@ TEST_CASE("timeout: the message names operation, rank, missing peers and the las
   REQUIRE_THAT(errors[2]->message(), Contains("killed"));
 }
 
-TEST_CASE("timeout: a collective names the rank that does not take part", "[unit][comm]") {
-  ThreadGroup group(3);
-  std::atomic<int> ended = 0;
-  const auto errors = on_group(group, kShort, [&](Transport& t) {
-    if (t.rank() == 1) {  // waits until the others have failed
-      while (ended < 2) std::this_thread::yield();
-      return;
-    }
-    const int64_t one = 1;
-    int64_t sum = 0;
-    try {
-      t.reduce_sum(&one, &sum, 1);
-    } catch (...) {
-      ++ended;
-      throw;
-    }
-    ++ended;
-  });
-  INFO(text_of(errors));
-  for (const size_t rank : {0, 2}) {
-    REQUIRE(status_of(errors[rank]) == Status::kTimeout);
-    REQUIRE_THAT(errors[rank]->message(),
-                 Contains("reduce_sum #0") && Contains("rank 1 did not receive"));
-  }
-}
-
 TEST_CASE("timeout: it must be between one millisecond and 366 days", "[unit][comm]") {
   ThreadGroup group(1);
   const auto t = group.transport(0);
@@ -217,56 +191,6 @@ TEST_CASE("faults: a planted error is published, and a killed rank sends nothing
       REQUIRE_THAT(errors[1]->message(), Contains("exchange #") && Contains("killed"));
     }
   }
-}
-
-TEST_CASE("faults: after a dropped exchange its receivers time out, and its sender gets no error",
-          "[unit][comm]") {
-  ThreadFaults faults;
-  faults.drops.push_back({.from = 0, .ordinal = 1, .to = 1});
-  ThreadGroup group(3, faults);
-  std::atomic<bool> rank_1_ended = false;
-  const auto errors = on_group(group, kShort, [&](Transport& t) {
-    char out[2] = {1, 2}, in = 0;
-    const SendTo sends[] = {{1, out, 1}, {2, out + 1, 1}};
-    const ReceiveFrom receive{0, &in, 1};
-    try {
-      for (int k = 0; k < 2; ++k) {
-        if (t.rank() == 0) {
-          t.exchange(sends, {});
-        } else {
-          t.exchange({}, {&receive, 1});
-          require_none(in == t.rank() ? "" : "wrong byte");
-        }
-      }
-    } catch (...) {
-      rank_1_ended = t.rank() == 1;
-      throw;
-    }
-    // Waits, so that rank 1 waits for a message and does not detect that a rank has ended.
-    while (!rank_1_ended) std::this_thread::yield();
-  });
-  INFO(text_of(errors));
-  REQUIRE(status_of(errors[0]) == Status::kOk);
-  REQUIRE(status_of(errors[1]) == Status::kTimeout);
-  REQUIRE(status_of(errors[2]) == Status::kOk);
-  REQUIRE_THAT(errors[1]->message(),
-               Contains("exchange #1 on rank 1") && Contains("no message from rank 0"));
-}
-
-TEST_CASE("a rank that ends: a peer that waits for its message gets an error at once",
-          "[unit][comm][tsan]") {
-  ThreadGroup group(3);
-  const auto errors = on_group(group, kLong, [](Transport& t) {
-    require_none(check_allgather(t, 1, 1));
-    if (t.rank() == 2) return;
-    ring(t);
-  });
-  INFO(text_of(errors));
-  REQUIRE(status_of(errors[0]) == Status::kComm);
-  REQUIRE(status_of(errors[1]) == Status::kComm);
-  REQUIRE(status_of(errors[2]) == Status::kOk);
-  REQUIRE_THAT(errors[0]->message() + errors[1]->message(),
-               Contains("rank 2 destroyed its communicator"));
 }
 
 TEST_CASE("flight recorder: keeps the last 64 operations, oldest first", "[unit][comm]") {

@@ -20,27 +20,6 @@ std::string run(int size, ThreadFaults faults, const std::function<void(Transpor
 
 }  // namespace
 
-TEST_CASE("thread transport: seeds change the order in which messages are delivered",
-          "[unit][comm]") {
-  // Compares the order of sources at rank 0 over many exchanges.
-  const auto order_of = [](uint64_t seed) {
-    ThreadFaults faults;
-    faults.seed = seed;
-    faults.max_delay_us = 2000;
-    std::vector<int32_t> order;
-    faults.after_delivery = [&](const ThreadMessage& m) {
-      if (m.to == 0) order.push_back(m.from);
-    };
-    const Pattern to_zero{"to 0", [](int, int to, int) -> int64_t { return to == 0 ? 8 : 0; }};
-    REQUIRE(run(6, faults, [&](Transport& t) {
-              for (int k = 0; k < 12; ++k) require_none(check_exchange(t, to_zero, 1, k));
-            }) == "");
-    return order;
-  };
-  REQUIRE(order_of(1).size() == 5 * 12);
-  REQUIRE(order_of(1) != order_of(2));
-}
-
 TEST_CASE("thread transport: a duplicate remains usable without its original and its group",
           "[unit][comm]") {
   std::vector<std::unique_ptr<Transport>> duplicates(4);

@@ -13,8 +13,7 @@
 #include <sstream>
 #include <thread>
 
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
+#include "comm/tcp/tcp_transport.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -33,7 +32,7 @@ FolderRendezvous rendezvous(const loopback::Folder& folder, int rank, int size,
 }
 
 void run_rank(const FolderRendezvous& m, int64_t timeout_ms = kLong) {
-  const auto t = make_mailbox_transport(make_folder_mailbox(m, timeout_ms));
+  const auto t = make_folder_transport(m, timeout_ms);
   t->set_timeout_ms(timeout_ms);
   require_none(check_allgather(*t, 10, 1));
 }
@@ -103,7 +102,7 @@ TEST_CASE("folder rendezvous: two runs in one folder at the same time do not mix
   const auto errors = on_ranks(4, [&](int rank) {
     FolderRendezvous m = rendezvous(folder, rank / 2, 2, kSecret);
     m.run_id = rank % 2 == 0 ? "run-1" : "run-2";
-    const auto t = make_mailbox_transport(make_folder_mailbox(m, kLong));
+    const auto t = make_folder_transport(m, kLong);
     const int32_t mine = rank;
     int32_t all[2] = {};
     t->allgather(&mine, all, sizeof mine);

@@ -1,24 +1,19 @@
 // Each allocation of two steps fails in turn. Only allocations with operator new fail, and GEMMs
 // are portable, because other libraries do not handle failed allocations.
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <mutex>
-#include <thread>
 
 #include "base/text.hpp"
 #include "comm/host_comm.hpp"
-#include "comm/tcp/frame.hpp"
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
 #include "support/bits_cases.hpp"
 #include "support/faults/allocation_failure.hpp"
 #include "support/faults/failing_new.hpp"
 #include "support/numerics/gradient_cases.hpp"
 #include "support/sanitized.hpp"
+#include "support/tcp_ranks.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/world.hpp"
 
@@ -240,134 +235,34 @@ TEST_CASE("out of memory: a step that is rejected for another reason reports tha
   }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE(
-    "out of memory: over TCP a message that arrives early ends all ranks, which name the rank "
-    "without memory",
-    "[unit][tcp]") {
-  std::vector<Socket> router(3), ends(3);
-  for (size_t r = 1; r < 3; ++r) std::tie(router[r], ends[r]) = socket_pair();
-  std::vector<std::unique_ptr<Transport>> ranks;
-  for (int r = 0; r < 3; ++r) {
-    std::vector<Socket> mine;
-    if (r > 0) mine.push_back(std::move(ends[static_cast<size_t>(r)]));
-    ranks.push_back(make_mailbox_transport(
-        make_mailbox_over(r, 3, r == 0 ? std::move(router) : std::move(mine))));
-    ranks.back()->set_timeout_ms(20'000);
-  }
+TEST_CASE("out of memory: over TCP, operations after the first ones do not allocate",
+          "[unit][tcp]") {
+  const auto ranks = transport_test::over_tcp(3);
   refusal.disarm();
-  AllocationFailure::mark(false);
-  refusal.begin_drought();
   const auto errors = transport_test::on_ranks(3, [&](int r) {
     AllocationFailure::mark(false);
     Transport& mine = *ranks[static_cast<size_t>(r)];
-    char byte = 0, all[3];
-    const SendTo send{1, &byte, 1}, call{0, &byte, 1};
-    const ReceiveFrom first{0, &byte, 1}, second{2, &byte, 1};
-    // Rank 0 sends after it has a message of rank 2, so the message of rank 2 to rank 1 is earlier.
-    if (r == 2) mine.exchange({&send, 1}, {});
-    if (r == 2) mine.exchange({&call, 1}, {});
-    if (r == 0) mine.exchange({}, {&second, 1});
-    if (r == 0) mine.exchange({&send, 1}, {});
-    if (r == 1) mine.exchange({}, {&first, 1});
-    if (r == 1) mine.exchange({}, {&second, 1});
-    mine.allgather(&byte, all, 1);
-  });
-  refusal.disarm();
-  for (const auto& error : errors) {
-    REQUIRE(error);
-    CHECK(error->status() == Status::kOutOfMemory);
-  }
-  CHECK_THAT(errors[1]->message(),
-             Catch::Contains("rank 1 is out of memory for messages that arrived early"));
-  for (const size_t other : {0, 2}) CHECK(errors[other]->rank() == 1);
-  ranks.clear();
-}
-
-namespace {
-
-constexpr uint64_t kPosted = 1, kEarly = 2, kMark = 3;
-
-/// Rank 1 of three ranks, which has entered two channels, and rank 0's end of its connection.
-struct Rank1 {
-  Socket router;
-  std::shared_ptr<Mailbox> mailbox;
-  Rank1() {
-    refusal.disarm();
+    std::vector<char> data(1 << 20), all(3 << 20);
+    for (int turn = 0; turn < 4; ++turn) {
+      for (const int64_t bytes : {1, 1 << 20}) {
+        const SendTo send{(r + 1) % 3, data.data(), bytes};
+        const ReceiveFrom receive{(r + 2) % 3, all.data(), bytes};
+        mine.exchange({&send, 1}, {&receive, 1});
+        mine.exchange({&send, 1}, {});
+        mine.exchange({}, {&receive, 1});
+        mine.allgather(data.data(), all.data(), bytes);
+      }
+      if (turn == 0 && r == 0) refusal.begin_drought();  // of the service thread of rank 0
+      mine.allgather(data.data(), all.data(), 1);
+      if (turn == 0) {
+        AllocationFailure::mark(true);
+        if (r == 1) refusal.arm(0);
+      }
+    }
     AllocationFailure::mark(false);
-    auto [mine, end] = socket_pair();
-    router = std::move(mine);
-    std::vector<Socket> connection(1);
-    connection[0] = std::move(end);
-    mailbox = make_mailbox_over(1, 3, std::move(connection));
-    for (const uint64_t channel : {kPosted, kMark}) mailbox->enter(channel);
-  }
-  ~Rank1() { refusal.disarm(); }
-  void put(const FrameHeader& head, const void* content) const {
-    const auto bytes = static_cast<size_t>(head.payload_bytes);
-    REQUIRE(send(router.fd(), &head, sizeof head, 0) == ssize_t{sizeof head});
-    REQUIRE((bytes == 0 || send(router.fd(), content, bytes, 0) == head.payload_bytes));
-  }
-};
-
-}  // namespace
-
-TEST_CASE(
-    "out of memory: over TCP an early message ends only its channel, or all channels if its "
-    "channel "
-    "was not entered",
-    "[unit][tcp]") {
-  for (const bool entered : {true, false}) {
-    const Rank1 rank;
-    if (entered) rank.mailbox->enter(kEarly);
-    refusal.begin_drought();
-    char sent = 7, got = 0;
-    rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
-    rank.put(message_frame(kPosted, 0, 1, &sent, 1, 0), &sent);
-    const auto outcome = transport_test::on_ranks(1, [&](int) {
-      AllocationFailure::mark(false);
-      rank.mailbox->receive(kPosted, 0, &got, 1, Deadline::in_ms(20'000));
-    })[0];
-    CHECK(!outcome == entered);
-    const auto error = entered ? rank.mailbox->published_error(kEarly) : outcome;
-    REQUIRE(error);
-    CHECK(error->status() == Status::kOutOfMemory);
-    CHECK_THAT(error->message(), Catch::Contains("rank 1 is out of memory"));
-  }
+    mine.allgather(data.data(), all.data(), 1);
+  });
+  CHECK(transport_test::text_of(errors) == "");
+  CHECK_FALSE(refusal.fired());
+  refusal.disarm();
 }
-
-TEST_CASE("out of memory: over TCP a paused sender resumes if kResume follows an early message",
-          "[unit][tcp]") {
-  const Rank1 rank;
-  rank.mailbox->enter(kEarly);
-  rank.put(control_frame(FrameKind::kPause, 0, 2, 1), nullptr);
-  const ErrorFrameHeader stop{static_cast<int32_t>(Status::kAborted), -1};
-  rank.put(control_frame(FrameKind::kError, kMark, 0, kToAll, &stop, sizeof stop), &stop);
-  while (!rank.mailbox->published_error(kMark))
-    std::this_thread::yield();  // wait until all earlier frames are read
-  refusal.begin_drought();
-  char byte = 7;
-  rank.put(message_frame(kEarly, 0, 1, &byte, 1, 0), &byte);
-  rank.put(control_frame(FrameKind::kResume, 0, 2, 1), nullptr);
-  rank.mailbox->send(kPosted, 2, &byte, 1, Deadline::in_ms(20'000));
-  CHECK(rank.mailbox->published_error(kEarly)->status() == Status::kOutOfMemory);
-}
-
-TEST_CASE("out of memory: over TCP messages for a channel that was left need no memory",
-          "[unit][tcp]") {
-  const Rank1 rank;
-  rank.mailbox->enter(kEarly);
-  rank.mailbox->leave(kEarly);
-  refusal.begin_drought();
-  char sent = 7, got = 0;
-  rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
-  rank.put(message_frame(kPosted, 0, 1, &sent, 1, 0), &sent);
-  CHECK(transport_test::text_of(transport_test::on_ranks(1, [&](int) {
-          AllocationFailure::mark(false);
-          rank.mailbox->receive(kPosted, 0, &got, 1, Deadline::in_ms(20'000));
-        })) == "");
-  CHECK(got == sent);
-  const auto left = rank.mailbox->published_error(kEarly);
-  CHECK((left && left->status() == Status::kInvalidState));
-}
-#endif

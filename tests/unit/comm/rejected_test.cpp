@@ -14,8 +14,8 @@
 
 #include "comm/tcp/addresses.hpp"
 #include "muonrt/rendezvous.h"
-#include "support/loopback.hpp"
 #include "support/one_matrix.hpp"
+#include "support/tcp_ranks.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
@@ -107,33 +107,28 @@ TEST_CASE("rejected thread: the creation of an optimizer is out of memory on eve
 }
 
 TEST_CASE("rejected thread: the creation of a connection is out of memory", "[unit][tcp]") {
-  for (int faulty = 0; faulty < 2; ++faulty) {
-    const int needed = faulty == 0 ? 2 : 1;  // router and reader
-    for (int nth = 0; nth <= needed; ++nth) {
-      const std::string address = loopback::at_port(loopback::free_port()), secret(32, 's');
-      const Ended ended = with_few_threads(faulty, nth, [&](int rank, std::string& message) {
-        muonrt_tcp_options_t tcp;
-        muonrt_tcp_options_init(&tcp);
-        tcp.rank = rank;
-        tcp.size = 2;
-        tcp.address = address.c_str();
-        tcp.secret = secret.data();
-        tcp.secret_bytes = std::ssize(secret);
-        muonrt_comm_t* comm = nullptr;
-        muonrt_status_t status = muonrt_comm_create_tcp(&comm, &tcp);
-        message = muonrt_get_last_error();
-        // The other rank is connected by then, and detects that its peer has ended.
-        if (comm && nth < needed) status = muonrt_comm_barrier(comm);
-        muonrt_comm_destroy(comm);
-        return status;
-      });
-      CAPTURE(faulty, nth, ended.message[0], ended.message[1]);
-      CHECK(ended.status[faulty] == (nth < needed ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
-      CHECK(ended.status[1 - faulty] == (nth < needed ? MUONRT_ERROR_COMM : MUONRT_OK));
-      if (nth < needed)
-        CHECK_THAT(ended.message[faulty], Catch::Contains("cannot start a thread for"));
+  auto connections = transport_test::tcp_connections(3);  // with three ranks, rank 0 has a thread
+  threads_left = 0;
+  marked = true;
+  const auto outcome = [&]() -> std::optional<Error> {
+    try {
+      make_tcp_transport_over(std::move(connections[0]));
+    } catch (const Error& error) {
+      return error;
     }
-  }
+    return std::nullopt;
+  }();
+  marked = false;
+  REQUIRE(outcome);
+  CHECK(outcome->status() == Status::kOutOfMemory);
+  CHECK_THAT(outcome->message(), Catch::Contains("cannot start a thread for"));
+  char byte = 0;
+  const ReceiveFrom receive{0, &byte, 1};
+  const auto errors = on_ranks(1, [&](int) {
+    make_tcp_transport_over(std::move(connections[1]))->exchange({}, {&receive, 1});
+  });
+  REQUIRE(errors[0]);
+  CHECK(errors[0]->status() == Status::kComm);
 }
 
 TEST_CASE("resolving a name: an error without memory does not blame the name",

@@ -1,13 +1,13 @@
 #include "comm/tcp/rendezvous.hpp"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
 
 #include "comm/tcp/handshake.hpp"
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
+#include "comm/tcp/tcp_transport.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -24,7 +24,7 @@ TcpRendezvous config(int port, int rank, int size) {
 }
 
 std::unique_ptr<Transport> connect(const TcpRendezvous& m, int64_t timeout_ms = kLong) {
-  auto out = make_mailbox_transport(make_tcp_mailbox(m, timeout_ms));
+  auto out = make_tcp_transport(m, timeout_ms);
   out->set_timeout_ms(timeout_ms);
   return out;
 }
@@ -49,8 +49,8 @@ bool is_error(const std::optional<Error>& error, Status status, const std::strin
 TEST_CASE("rendezvous: a rank with another secret is rejected, and the others continue to wait",
           "[unit][comm][rendezvous]") {
   const auto errors =
-      with_rank_2([](TcpRendezvous& m) { m.secret = "another secret altogether"; }, 1000);
-  CHECK(is_error(errors[2], Status::kComm, "different secrets"));
+      with_rank_2([](TcpRendezvous& m) { m.secret = "another secret altogether"; }, 2000);
+  CHECK(is_error(errors[2], Status::kComm, "without an answer, as it does if the secrets differ"));
   CHECK(is_error(errors[0], Status::kTimeout, "rank 2 of 3 did not connect"));
   CHECK(is_error(errors[0], Status::kTimeout, "its secret differs"));
   CHECK(is_error(errors[1], Status::kTimeout, "rendezvous at"));
@@ -78,7 +78,7 @@ TEST_CASE("rendezvous: after a timeout the missing ranks are named", "[unit][com
   CHECK(is_error(one_rank[0], Status::kTimeout, "found no rank 0"));
 }
 
-TEST_CASE("rendezvous: the error is_error if only rank 0's machine can connect to its address",
+TEST_CASE("rendezvous: the error says so if only rank 0's machine can connect to its address",
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   for (const auto& [host, local] :
@@ -109,7 +109,7 @@ TEST_CASE("rendezvous: unauthenticated connections and port scanners do not dist
     kept.push_back(send_text("GET / HTTP/1.1\r\n\r\n"));
     kept.push_back(send_text(std::string(100000, '\xff')));  // much garbage
     close(send_text("muonrtC1"));                            // only the right magic number
-    Claim claim{kClaim, 1, 3, 100, 0, {}, {}};               // a claim without the secret
+    Claim claim{kClaim, 1, 3, 100, 0, 0, {}, {}};            // a claim without the secret
     kept.push_back(send_text(std::string(reinterpret_cast<const char*>(&claim), sizeof claim)));
     for (int i = 0; i < 300; ++i) kept.push_back(loopback::connect_to(port));  // many connections
     scanned = true;
@@ -172,7 +172,7 @@ TEST_CASE("rendezvous: a proof is valid for one claim and one greeting",
           "[unit][comm][rendezvous]") {
   const Nonce greeted = fresh_nonce();
   CHECK(greeted != fresh_nonce());
-  Claim claim{kClaim, 1, 3, 100, 0, fresh_nonce(), {}};
+  Claim claim{kClaim, 1, 3, 100, 0, 0, fresh_nonce(), {}};
   const Digest proof = proof_of("secret", greeted, claim);
   CHECK(proof == proof_of("secret", greeted, claim));
   CHECK(proof != proof_of("Secret", greeted, claim));
@@ -188,8 +188,13 @@ TEST_CASE("rendezvous: invalid arguments are named", "[unit][comm][rendezvous]")
            errors[0]->message().find(text) != std::string::npos;
   };
   TcpRendezvous m = config(1, 0, 2);
-  m.secret = "short";
-  CHECK(rejected(m, "secret has 5 bytes"));
+  m.secret = "only 15 bytes..";
+  CHECK(rejected(m, "secret has 15 bytes; pass at least 16"));
+  m = config(1, 0, 2);
+  m.ports = {5, 3};
+  CHECK(rejected(m, "the ports are 5 to 3"));
+  m.ports = {1, 65536};
+  CHECK(rejected(m, "the ports are 1 to 65536"));
   m = config(1, 2, 2);
   CHECK(rejected(m, "rank 2 of 2"));
   m = config(loopback::free_port(), 0, 2);
@@ -215,6 +220,38 @@ TEST_CASE(
        {"256.1.1.1:80", "[]:80", "[rank0]:80", " rank0:80", "tcp://rank0:80", "rank0:", "rank0:0",
         "rank0:70000", "rank0:http", "", "rank0", ":80", "fd00::x:80"})
     CHECK(is_error(error_at(wrong, kLong), Status::kInvalidArgument, "rendezvous: "));
+}
+
+TEST_CASE("rendezvous: an interrupt ends the wait of every rank at once",
+          "[unit][comm][rendezvous]") {
+  const int port = loopback::free_port();
+  const auto begin = Deadline::Clock::now();
+  const auto errors = on_ranks(2, [&](int rank) {
+    TcpRendezvous m = config(port, rank, 3);
+    if (rank == 0) {
+      m.check_interrupt = [&] {
+        if (seconds_since(begin) > 0.3) throw Error(Status::kAborted, "interrupted");
+      };
+    }
+    connect(m);
+  });
+  for (const auto& error : errors) CHECK(is_error(error, Status::kAborted, "interrupted"));
+  TcpRendezvous alone = config(loopback::free_port(), 1, 2);
+  alone.check_interrupt = [] { throw Error(Status::kAborted, "interrupted"); };
+  CHECK(is_error(on_ranks(1, [&](int) { connect(alone); })[0], Status::kAborted, "interrupted"));
+  CHECK(seconds_since(begin) < 5);
+}
+
+TEST_CASE("rendezvous: a limit of open files that is too low is named with the number needed",
+          "[unit][comm][rendezvous]") {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{200, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  const auto errors = on_ranks(1, [&](int) { connect(config(1, 7, 300)); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(is_error(errors[0], Status::kComm, "rank 7 of 300 may need 3"));
+  CHECK(is_error(errors[0], Status::kComm, "the limit of this process is 200; raise it to"));
 }
 
 TEST_CASE("rendezvous: the other ranks detect the end of a rank", "[unit][comm][rendezvous]") {

@@ -2,15 +2,13 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
-#include <tuple>
 
 #include "base/text.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/self_transport.hpp"
-#include "comm/tcp/mailbox_transport.hpp"
-#include "comm/tcp/tcp_mailbox.hpp"
 #include "comm/thread_transport.hpp"
 #include "support/callback_table.hpp"
+#include "support/tcp_ranks.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_scripts.hpp"
 
@@ -48,19 +46,6 @@ Transports over_tables(int size, const std::function<void(muonrt_transport_t&)>&
   return out;
 }
 
-Transports over_tcp(int size) {
-  std::vector<Socket> router(static_cast<size_t>(size)), ends(router.size());
-  for (size_t r = 1; r < router.size(); ++r) std::tie(router[r], ends[r]) = socket_pair();
-  Transports out;
-  for (int rank = 0; rank < size; ++rank) {
-    std::vector<Socket> mine;
-    if (rank > 0) mine.push_back(std::move(ends[static_cast<size_t>(rank)]));
-    out.push_back(make_mailbox_transport(
-        make_mailbox_over(rank, size, rank == 0 ? std::move(router) : std::move(mine))));
-  }
-  return out;
-}
-
 /// Runs every script on fresh transports.
 void check_all(const Kind& kind) {
   for (const int size : kind.sizes) {
@@ -88,14 +73,6 @@ TEST_CASE("transports: in one process deliver every byte and report every error 
                return out;
              }});
   check_all({"threads", {1, 2, 3, 5}, [](int size) { return over_threads(size); }});
-  for (uint64_t seed = 0; seed < 2; ++seed) {
-    check_all({cat("threads, delays of seed ", seed), {4}, [&](int size) {
-                 ThreadFaults faults;
-                 faults.seed = seed;
-                 faults.max_delay_us = 300;
-                 return over_threads(size, faults);
-               }});
-  }
   const std::vector<int> sizes = {1, 2, 3};
   check_all({"table", sizes, [](int size) { return over_tables(size, [](auto&) {}); }});
   check_all({"table without reductions", sizes, [](int size) {

@@ -104,6 +104,62 @@ TEST_CASE("strategies: from names, the split factor counts the cuts to the right
   CHECK(text({2, 2}, {"replicate", "shard"}, -1, false) == "R,S(0)");
 }
 
+TEST_CASE("strategies: the name and the shape of a tensor select its placements",
+          "[unit][strategies]") {
+  const auto text = [](const std::vector<int64_t>& sizes, const std::vector<std::string>& names,
+                       const char* name, const std::vector<int64_t>& shape, bool expert = false,
+                       bool transposed = false) {
+    return to_text(placements_for_tensor(Mesh(sizes, names), name, shape, expert, transposed));
+  };
+  const std::vector<std::string> dense = {"dp", "fsdp", "tp"}, experts = {"efsdp", "ep", "tp"};
+  const std::vector<int64_t> all = {2, 2, 4}, matrix = {16, 8}, stack = {8, 16, 8};
+  CHECK(text(all, dense, "layers.0.q_proj.weight", matrix) == "R,SS(0,4),S(0)");
+  CHECK(text(all, dense, "layers.0.o_proj.weight", matrix) == "R,S(0),S(1)");
+  CHECK(text(all, dense, "h.0.mlp.c_fc.weight", matrix, false, true) == "R,S(0),S(1)");
+  CHECK(text(all, dense, "h.0.mlp.c_proj.weight", matrix, false, true) == "R,SS(0,4),S(0)");
+  CHECK(text(all, dense, "layers.0.mlp.gate.weight", matrix) == "R,S(0),R");
+  CHECK(text(all, dense, "q_proj", matrix) == "R,SS(0,4),S(0)");
+  CHECK(text(all, dense, "layers.0.q_proj.bias", {16}) == "R,S(0),R");
+  CHECK(text(all, dense, "", matrix) == "R,S(0),S(1)");
+  CHECK(text(all, dense, "temperature", {}) == "R,R,R");
+  CHECK(text({2, 4}, {"ddp", "fsdp"}, "q_proj", matrix) == "P,S(0)");
+  CHECK(text({1, 4}, {"ddp", "fsdp"}, "q_proj", matrix) == "R,S(0)");
+  // Eight experts over 2 x 2 ranks move whole; over 2 x 8 ranks they are cut.
+  CHECK(text({2, 2, 1}, experts, "experts.up_proj", stack, true) == "SS(0,2),S(0),R");
+  CHECK(text({2, 8, 1}, experts, "experts.up_proj", stack, true) == "S(1),S(0),R");
+  CHECK(text({2, 8, 2}, experts, "experts.up_proj", stack, true) == "SS(1,2),S(0),S(1)");
+  CHECK(text({2, 8, 2}, experts, "experts.down_proj", stack, true) == "S(1),S(0),S(2)");
+  CHECK(text({2, 2, 2}, experts, "experts.up_proj", stack, true) == "SS(0,2),S(0),S(1)");
+}
+
+TEST_CASE("strategies: the arguments of muonrt_placements_for_tensor are checked",
+          "[unit][strategies]") {
+  const int64_t sizes[] = {2, 3}, shape[] = {4, 4, 4};
+  const char* const names[] = {"fsdp", "tp"};
+  muonrt_mesh_t mesh;
+  muonrt_mesh_init(&mesh);
+  mesh.ndim = 2;
+  mesh.shape = sizes;
+  mesh.names = names;
+  muonrt_placement_t out[2];
+  const struct {
+    int32_t ndim, expert, transposed;
+    const char* said;
+  } rows[] = {{9, 0, 0, "ndim is 9"},
+              {-1, 0, 0, "ndim is -1"},
+              {2, 2, 0, "expert is 2"},
+              {2, 0, -1, "transposed is -1"},
+              {2, 1, 0, "expert is 1, but ndim is 2"}};
+  for (const auto& row : rows) {
+    CHECK(muonrt_placements_for_tensor(out, &mesh, 6, "w", row.ndim, shape, row.expert,
+                                       row.transposed) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_get_last_error(), Contains(row.said));
+  }
+  REQUIRE(muonrt_placements_for_tensor(out, &mesh, 6, nullptr, 2, shape, 0, 0) == MUONRT_OK);
+  CHECK((out[0].kind == MUONRT_PLACEMENT_SHARD && out[0].dim == 0));
+  CHECK((out[1].kind == MUONRT_PLACEMENT_SHARD && out[1].dim == 1));
+}
+
 TEST_CASE("strategies: placements from the names of a C mesh", "[unit][strategies]") {
   const int64_t sizes[] = {2, 3};
   muonrt_mesh_t mesh;

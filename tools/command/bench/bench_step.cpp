@@ -16,6 +16,7 @@
 #include "command/validators.hpp"
 #include "command/verify/sharded.hpp"
 #include "layout/parse.hpp"
+#include "layout/strategies.hpp"
 #include "train/mesh.hpp"
 
 namespace muonrt::tool {
@@ -173,11 +174,27 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
   return out;
 }
 
+/// The placements that the names of the mesh select for a matrix, or for a stack of matrices:
+/// dimensions that shard cut rows, tp cuts columns, ep the stack.
+std::vector<Placement> named_placements(const Mesh& mesh, bool stack) {
+  const int rows = stack ? 1 : 0;
+  std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
+  for (int d = 0; d < mesh.dims(); ++d) {
+    const MeshUse use = mesh_use(mesh, d);
+    const int cut = use == MeshUse::kShard             ? rows
+                    : use == MeshUse::kTensor          ? rows + 1
+                    : use == MeshUse::kExpert && stack ? 0
+                                                       : -1;
+    if (cut >= 0) out[static_cast<size_t>(d)] = {PlacementKind::kShard, cut, 1};
+  }
+  return out;
+}
+
 LayoutWords words_of(const train::TrainMesh& mesh) {
   LayoutWords out;
   out.mesh = mesh.text();
-  out.placements = to_text(named_placements(parse_mesh(out.mesh), {"", {1, 1}, true, {}}));
-  out.stack = to_text(named_placements(parse_mesh(out.mesh), {"", {1, 1, 1}, true, {}}));
+  out.placements = to_text(named_placements(parse_mesh(out.mesh), false));
+  out.stack = to_text(named_placements(parse_mesh(out.mesh), true));
   return out;
 }
 

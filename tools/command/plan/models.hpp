@@ -5,9 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "layout/mesh.hpp"
-#include "layout/placement.hpp"
-
 namespace muonrt::tool {
 
 /// Rows of each matrix of a tensor that are orthogonalized separately.
@@ -21,8 +18,10 @@ struct RowBlock {
 struct ModelTensor {
   std::string name;
   std::vector<int64_t> shape;
-  bool muon = false;            // else AdamW: embeddings, head, norms, biases
-  std::vector<RowBlock> parts;  // tiling the rows; none: each matrix is one part
+  bool muon = false;                 // else AdamW: embeddings, head, norms, biases
+  std::vector<RowBlock> parts = {};  // tiling the rows; none: each matrix is one part
+  bool transposed = false;           // (in, out)
+  bool named = false;  // the name is that of a trainer, so it says how TP shards the tensor
 
   /// The seed of the values that fill the tensor. It depends only on the name, not on the index.
   uint64_t seed() const;
@@ -34,20 +33,19 @@ struct ModelTensor {
 /// The names of published language models: gpt2-124m, llama3-8b, ...
 std::vector<std::string> model_names();
 
-/// A model by name, or a list "768x768x4,3072x768,53": rows x columns x how many (matrices for
-/// Muon), or one size (a vector for AdamW).
+/// The tensors of a model: a published one, a file (models/model_file.hpp), or a list
+/// "768x768x4,3072x768,53" of rows x columns x how many (matrices for Muon), or one size (a vector
+/// for AdamW). Roles follow from the names (muonrt_routing_resolve), except those that a JSON of
+/// shapes states; a tensor with at most one dimension above 1 is for AdamW.
 /// Throws std::runtime_error with the allowed forms.
-std::vector<ModelTensor> model_tensors(const std::string& text);
+/// @param notes  receives sentences about what the list leaves out; may be null.
+std::vector<ModelTensor> model_tensors(const std::string& text,
+                                       std::vector<std::string>* notes = nullptr);
 
 struct ModelTotals {
   int64_t tensors = 0, elements = 0;
   int64_t muon_tensors = 0, muon_matrices = 0, muon_elements = 0;
 };
 ModelTotals totals(const std::vector<ModelTensor>& tensors);
-
-/// The placements that the names of the mesh dimensions select for a tensor: dimensions that shard
-/// (MeshUse) cut the rows of matrices and all of vectors, tp the columns of matrices, ep the stack.
-/// Errors: as mesh_use().
-std::vector<Placement> named_placements(const Mesh& mesh, const ModelTensor& tensor);
 
 }  // namespace muonrt::tool

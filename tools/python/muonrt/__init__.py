@@ -14,6 +14,7 @@ from ._core import (
     Optimizer,
     Param,
     Part,
+    Plan,
     QkClip,
     StateShard,
     StepReport,
@@ -24,11 +25,13 @@ from ._core import (
 from ._errors import *  # noqa: F403
 from ._log import set_log_level
 from ._orthogonalize import orthogonalize, symmetric_product
+from ._plan import plan
 
 __all__ = [
     "AssignInfo", "Checkpoint", "CheckpointTensor", "Comm", "Group", "Layout", "Mesh", "Optimizer",
-    "Param", "Part", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info",
-    "orthogonalize", "parse_qk_layer", "route", "set_log_level", "symmetric_product", "version",
+    "Param", "Part", "Plan", "QkClip", "StateShard", "StepReport", "ThreadGroup", "build_info",
+    "orthogonalize", "parse_qk_layer", "plan", "route", "set_log_level", "symmetric_product",
+    "version",
 ]
 __all__ += _errors.__all__
 

@@ -263,10 +263,9 @@ class Muon(Folders, Steps):
         raise TypeError("muonrt.torch.Muon cannot be copied or pickled, because its state belongs to a "
                         "communicator; create a new one and load state_dict() into it")
 
-    @property
-    def plan(self) -> str:
-        """The plan as text: owners, chunks, bytes, memory, balance."""
-        return self._core.describe()
+    def plan(self) -> muonrt.Plan:
+        """Returns the plan: owners, chunks, bytes, memory, balance. str() makes it text."""
+        return self._core.plan()
 
     def health(self) -> dict[str, float]:
         """Returns the statistics of the last step that collected them (health_every=k), as a flat dict

@@ -201,6 +201,7 @@ void bind_optimizer(nb::module_& module) {
           nb::sig("def __enter__(self) -> Optimizer"))
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
+  bind_plan(module, optimizer);
   bind_state(optimizer);
   bind_checkpoint(optimizer);
 }

@@ -2,6 +2,8 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "binding.hpp"
 
@@ -82,63 +84,91 @@ muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_statu
 
 namespace {
 
-/// The Python function that receives the address of rank 0, and the exception that it has raised.
-struct ListeningCallback {
-  nb::object function;
+/// The Python code that a rendezvous calls, and the exception that it has raised.
+struct RendezvousCallbacks {
+  nb::object listening;
   std::optional<nb::python_error> raised;
 
-  static int32_t call(void* state, const char* address) {
-    auto* self = static_cast<ListeningCallback*>(state);
+  template <class Call>
+  int32_t run(const Call& call) {
     const GilAcquired acquire;
     try {
-      or_sleep([&] { self->function(address); });
+      or_sleep(call);
       return 0;
     } catch (nb::python_error& error) {
-      self->raised.emplace(error);
+      raised.emplace(error);
       return 1;
     }
   }
+  static int32_t call_listening(void* state, const char* address) {
+    auto* self = static_cast<RendezvousCallbacks*>(state);
+    return self->run([&] { self->listening(address); });
+  }
+  /// Raises the exception of a signal, for example KeyboardInterrupt.
+  static int32_t interrupted(void* state) {
+    return static_cast<RendezvousCallbacks*>(state)->run([] {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    });
+  }
 };
 
-std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& address,
-                               nb::bytes secret, double timeout,
-                               const std::optional<std::string>& interface_name,
-                               nb::object listening) {
-  muonrt_tcp_options_t tcp;
-  muonrt_tcp_options_init(&tcp);
-  tcp.rank = rank;
-  tcp.size = size;
-  tcp.address = address.c_str();
-  tcp.secret = secret.c_str();
-  tcp.secret_bytes = static_cast<int64_t>(secret.size());
-  tcp.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
-  if (interface_name) tcp.interface_name = interface_name->c_str();
-  ListeningCallback callback{std::move(listening), {}};
-  if (!callback.function.is_none()) tcp.listening = ListeningCallback::call;
-  tcp.state = &callback;
+/// Calls `create(&handle, &options)` without the GIL.
+template <class Options, class Create>
+std::unique_ptr<Comm> connected(Options& options, nb::object listening,
+                                const std::optional<std::pair<int32_t, int32_t>>& ports,
+                                const Create& create) {
+  RendezvousCallbacks callbacks{std::move(listening), {}};
+  if (ports) std::tie(options.first_port, options.last_port) = *ports;
+  options.interrupted = RendezvousCallbacks::interrupted;
+  options.state = &callbacks;
   muonrt_comm_t* handle = nullptr;
   muonrt_status_t status = MUONRT_OK;
   {
     const GilReleased release;
-    status = muonrt_comm_create_tcp(&handle, &tcp);
+    status = create(&handle, &options);
   }
-  if (callback.raised) throw nb::python_error(*callback.raised);
+  if (callbacks.raised) throw nb::python_error(*callbacks.raised);
   check(status);
   return std::make_unique<Comm>(handle);
 }
 
+/// Rejects a text that C would cut at a NUL.
+const char* c_text(const std::string& text, const char* name) {
+  if (text.find('\0') != text.npos)
+    throw nb::value_error((std::string(name) + " contains a NUL character; remove it").c_str());
+  return text.c_str();
+}
+
+std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& address,
+                               nb::bytes secret, double timeout,
+                               const std::optional<std::string>& interface_name,
+                               nb::object listening,
+                               const std::optional<std::pair<int32_t, int32_t>>& ports) {
+  auto tcp = muonrt::detail::filled(muonrt_tcp_options_init_sized);
+  tcp.rank = rank;
+  tcp.size = size;
+  tcp.address = c_text(address, "address");
+  tcp.secret = secret.c_str();
+  tcp.secret_bytes = static_cast<int64_t>(secret.size());
+  tcp.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
+  if (interface_name) tcp.interface_name = c_text(*interface_name, "interface");
+  if (!listening.is_none()) tcp.listening = RendezvousCallbacks::call_listening;
+  return connected(tcp, std::move(listening), ports, muonrt_comm_create_tcp);
+}
+
 std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string& path,
                                   const std::string& run_id, std::optional<nb::bytes> secret,
-                                  double timeout) {
+                                  double timeout,
+                                  const std::optional<std::pair<int32_t, int32_t>>& ports) {
   auto folder = muonrt::detail::filled(muonrt_folder_options_init_sized);
   folder.rank = rank;
   folder.size = size;
-  folder.path = path.c_str();
-  folder.run_id = run_id.c_str();
+  folder.path = c_text(path, "path");
+  folder.run_id = c_text(run_id, "run_id");
   folder.secret = secret ? secret->c_str() : nullptr;
   folder.secret_bytes = secret ? static_cast<int64_t>(secret->size()) : 0;
   folder.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
-  return created([&](muonrt_comm_t** out) { return muonrt_comm_create_folder(out, &folder); });
+  return connected(folder, nb::none(), ports, muonrt_comm_create_folder);
 }
 
 /// Calls mpi4py from Python, so that the binding needs no particular MPI library.
@@ -197,33 +227,40 @@ void bind_comm(nb::module_& module) {
           "Creates a communicator of one rank")
       .def_static("tcp", &over_tcp, nb::arg("rank"), nb::arg("size"), nb::arg("address"),
                   nb::arg("secret"), nb::arg("timeout") = 60.0, nb::arg("interface") = nb::none(),
-                  nb::arg("listening").none() = nb::none(),
+                  nb::arg("listening").none() = nb::none(), nb::arg("ports") = nb::none(),
                   nb::sig("def tcp(rank: int, size: int, address: str, secret: bytes, "
                           "timeout: float = 60.0, interface: str | None = None, "
-                          "listening: collections.abc.Callable[[str], object] | None = None) "
-                          "-> Comm"),
-                  "Creates a communicator over TCP whose ranks connect to rank 0. Collective.\n\n"
+                          "listening: collections.abc.Callable[[str], object] | None = None, "
+                          "ports: tuple[int, int] | None = None) -> Comm"),
+                  "Creates a communicator over TCP whose ranks connect to rank 0, and later\n"
+                  "directly to each other. Collective. The ranks prove that they have the same\n"
+                  "secret, but data is neither encrypted nor signed.\n\n"
                   ":param address: address of rank 0, \"host:port\". On rank 0 the port may be 0,\n"
                   "    which means a free port, if listening is set.\n"
-                  ":param secret: at least 8 bytes, equal on all ranks and new for every run.\n"
+                  ":param secret: at least 16 bytes, equal on all ranks and new for every run.\n"
                   ":param timeout: seconds in which all ranks must connect.\n"
                   ":param interface: the network interface to use, by name or address.\n"
                   ":param listening: rank 0 calls listening(address) with its actual address, so\n"
-                  "    that it can send the address to the other ranks.\n\n"
-                  "Rank 0 forwards all data, so its process must end last.")
+                  "    that it can send the address to the other ranks.\n"
+                  ":param ports: first and last port at which this rank may listen for other\n"
+                  "    ranks. None: any free port.\n\n"
+                  "Rank 0 forwards errors, so its process must end last.")
       .def_static(
           "folder", &over_folder, nb::arg("rank"), nb::arg("size"), nb::arg("path"),
           nb::arg("run_id"), nb::arg("secret") = nb::none(), nb::arg("timeout") = 60.0,
+          nb::arg("ports") = nb::none(),
           nb::sig("def folder(rank: int, size: int, path: str, run_id: str, "
-                  "secret: bytes | None = None, timeout: float = 60.0) -> Comm"),
+                  "secret: bytes | None = None, timeout: float = 60.0, "
+                  "ports: tuple[int, int] | None = None) -> Comm"),
           "Creates a communicator over TCP whose ranks find rank 0's address in a shared folder.\n"
           "Collective.\n\n"
           ":param path: a folder that all ranks can access. Rank 0 writes the file path/run_id.\n"
           ":param run_id: identifies the run, different from every other run: 1 to 64 characters\n"
           "    of A-Z, a-z, 0-9, '.', '-' and '_'.\n"
           ":param secret: as for tcp(). None: every process that can read the file can connect.\n"
-          ":param timeout: seconds in which all ranks must connect.\n\n"
-          "Rank 0 forwards all data, so its process must end last.")
+          ":param timeout: seconds in which all ranks must connect.\n"
+          ":param ports: as for tcp().\n\n"
+          "Rank 0 forwards errors, so its process must end last.")
       .def_static(
           "mpi", &over_mpi, nb::arg("comm"), nb::arg("timeout") = 60.0,
           nb::sig("def mpi(comm: object, timeout: float = 60.0) -> Comm"),

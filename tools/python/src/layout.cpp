@@ -171,6 +171,19 @@ Layout make(Mesh mesh, nb::object placements, const std::string& reading, nb::ob
   return out;
 }
 
+Layout for_tensor(const Mesh& mesh, const std::vector<int64_t>& shape, const std::string& name,
+                  bool expert, bool transposed) {
+  Layout out;
+  out.mesh = mesh;
+  const LayoutView view(out);
+  out.placements.resize(mesh.shape.size());
+  check(muonrt_placements_for_tensor(
+      out.placements.data(), view.get()->mesh, out.world_or_mesh(std::nullopt), name.c_str(),
+      static_cast<int32_t>(shape.size()), shape.data(), expert, transposed));
+  out.reading = MUONRT_READING_ORDERED;
+  return out;
+}
+
 Layout from_names(const Mesh& mesh, int32_t tp_dim, bool expert, const std::string& reading,
                   nb::object flat_dims) {
   std::vector<muonrt_placement_t> placements(mesh.shape.size());
@@ -271,6 +284,13 @@ void bind_layout(nb::module_& module) {
            "The new mesh has a further last dimension, \"submeshes\", over which the tensor is\n"
            "replicated.\n\n"
            ":param submeshes: for each rank the ranks of its submesh, row-major.")
+      .def_static(
+          "for_tensor", &for_tensor, nb::arg("mesh"), nb::arg("shape"), nb::arg("name") = "",
+          nb::arg("expert") = false, nb::arg("transposed") = false,
+          nb::sig("def for_tensor(mesh: Mesh, shape: collections.abc.Sequence[int], "
+                  "name: str = '', expert: bool = False, transposed: bool = False) -> Layout"),
+          "Returns the layout that trainers usually give a parameter with this name, from the\n"
+          "names of the mesh dimensions; see muonrt_placements_for_tensor()")
       .def("runs", &runs, nb::arg("shape"), nb::arg("rank"), nb::arg("dim"),
            nb::arg("world") = nb::none(),
            nb::sig("def runs(self, shape: collections.abc.Sequence[int], rank: int, dim: int, "

@@ -157,6 +157,10 @@ class Optimizer {
   }
   /// The caller's functions, for the garbage collector; null if there are none.
   CallerFunctions* functions() const { return held_ ? held_->functions.get() : nullptr; }
+  muonrt::Plan plan() {
+    Busy busy(busy_, "the optimizer");
+    return muonrt::Plan(get());
+  }
   std::vector<std::string> names;
 
  private:
@@ -187,6 +191,8 @@ class Optimizer {
 
 /// Adds access to state to the class.
 void bind_state(nb::class_<Optimizer>& optimizer);
+/// Adds the class Plan, and plan() to the class.
+void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer);
 /// Adds the calls that save and load checkpoints to the class.
 void bind_checkpoint(nb::class_<Optimizer>& optimizer);
 

@@ -58,15 +58,10 @@ Place place_of(const std::string& what, const nb::ndarray<nb::ro>& array) {
 
 }  // namespace
 
-void fill(ParamView& view, const Param& param) {
-  view.c = param.settings;
-  view.c.name = param.name.c_str();
-  view.c.ndim = static_cast<int32_t>(param.shape.size());
-  view.c.shape = param.shape.data();
-  view.c.data = param.data.data;
-  view.c.grad = param.grad ? param.grad->data : nullptr;
-  if (param.layout) view.c.layout = view.layout.emplace(*param.layout).get();
-  if (param.grad_layout) view.c.grad_layout = view.grad_layout.emplace(*param.grad_layout).get();
+namespace {
+
+/// Sets the shape of the shard. Rejects data that cannot be a shard of the tensor.
+void fill_shard(ParamView& view, const Param& param) {
   view.local = param.data.shape;
   if (param.layout && param.layout->kind == MUONRT_LAYOUT_FLAT) {
     if (view.local.size() != 1)
@@ -79,6 +74,20 @@ void fill(ParamView& view, const Param& param) {
                             ", but the whole tensor has shape ", shape_text(param.shape),
                             "; pass a shard with the same number of dimensions"));
   view.c.local_shape = view.local.data();
+}
+
+}  // namespace
+
+void fill(ParamView& view, const Param& param) {
+  view.c = param.settings;
+  view.c.name = param.name.c_str();
+  view.c.ndim = static_cast<int32_t>(param.shape.size());
+  view.c.shape = param.shape.data();
+  view.c.data = param.data.data;
+  view.c.grad = param.grad ? param.grad->data : nullptr;
+  if (param.layout) view.c.layout = view.layout.emplace(*param.layout).get();
+  if (param.grad_layout) view.c.grad_layout = view.grad_layout.emplace(*param.grad_layout).get();
+  if (param.data.held.is_valid()) fill_shard(view, param);
   for (const Part& part : param.parts) {
     muonrt_part_t c = part.settings;
     c.name = part.name.empty() ? nullptr : part.name.c_str();
@@ -163,7 +172,14 @@ void init(Param* self, const std::string& name, nb::object data, nb::object grad
   const std::string what = cat("param '", name, "': ");
   Param out;
   out.name = name;
-  out.data = take_array(what + "data", data, dtype, true);
+  if (data.is_none()) {
+    if (!shape || dtype.empty())
+      refuse(kInvalidArg,
+             what + "data is None, but shape or dtype is missing; pass both for a plan");
+    out.data.dtype = dtype_of(dtype);
+  } else {
+    out.data = take_array(what + "data", data, dtype, true);
+  }
   if (layout != nullptr && !shape)
     refuse(kInvalidArg,
            what + "layout is set, but shape is None; pass the shape of the whole tensor");
@@ -245,10 +261,10 @@ Place place_of(const std::vector<Param*>& params, Options& options, const nb::kw
 
 void bind_param(nb::module_& module) {
   nb::class_<Param>(module, "Param", "A parameter as this rank holds it; see muonrt_param_t")
-      .def("__init__", &init, nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(),
-           nb::kw_only(), nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
-           nb::arg("group") = 0, nb::arg("dtype") = "", nb::arg("grad_dtype") = "",
-           nb::arg("view") = "none", nb::arg("master_kind") = "auto",
+      .def("__init__", &init, nb::arg("name"), nb::arg("data").none(),
+           nb::arg("grad").none() = nb::none(), nb::kw_only(), nb::arg("shape") = nb::none(),
+           nb::arg("layout").none() = nb::none(), nb::arg("group") = 0, nb::arg("dtype") = "",
+           nb::arg("grad_dtype") = "", nb::arg("view") = "none", nb::arg("master_kind") = "auto",
            nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
            nb::arg("grad_layout").none() = nb::none(), nb::arg("transposed") = false,
            nb::arg("batch_dims") = 0, nb::arg("row_dims") = 0,
@@ -266,14 +282,16 @@ void bind_param(nb::module_& module) {
                "normuon_axis: str = '', priority: int = 0) -> None"),
            ":param name: the parameter's name, unique in the optimizer.\n"
            ":param data: this rank's shard, float32 or bfloat16, row-major and contiguous, on the\n"
-           "    host or on a CUDA device. Steps write to it.\n"
+           "    host or on a CUDA device. Steps write to it. None: only for muonrt.Plan.\n"
            ":param grad: the gradient, with the shape of data unless grad_layout is set. None: it "
            "is\n"
            "    bound later.\n"
            ":param shape: shape of the whole tensor, required with a layout.\n"
            ":param layout: how the tensor is distributed. None: replicated over all ranks.\n"
            ":param group: index of the group.\n"
-           ":param dtype: \"bfloat16\" if the elements of data are uint16 bits.\n"
+           ":param dtype: \"bfloat16\" if the elements of data are uint16 bits; required if data "
+           "is\n"
+           "    None.\n"
            ":param grad_dtype: dtype of gradients. Default: that of data.\n"
            ":param view: how the dimensions form matrices. \"none\": the tensor is a matrix;\n"
            "    \"stack\": experts x rows x columns; \"flatten\": all dimensions after the first\n"

@@ -204,7 +204,7 @@ def test_health_and_plan():
     health = one.health()
     assert health["muonrt/step"] == 1 and health["muonrt/0.weight/0/update_rms"] > 0
     assert all(np.isscalar(v) for v in health.values())
-    assert "0.weight" in one.plan
+    assert "0.weight" in str(one.plan())
 
 
 def test_backward_after_the_step_sees_that_parameters_changed():

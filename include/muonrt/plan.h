@@ -1,0 +1,272 @@
+/**
+ * @file muonrt/plan.h
+ * What a step will do and need on every rank, planned in one process: without the other ranks,
+ * without a GPU and without memory for the parameters.
+ *
+ * Describe the options, groups and parameters as for muonrt_optimizer_create(), but without
+ * buffers. The plan is the one that all ranks of such an optimizer would make.
+ *
+ * @code
+ * muonrt_plan_t* plan = NULL;
+ * muonrt_plan_rank_t rank;
+ * muonrt_plan_create(&plan, 512, NULL, groups, n_groups, params, n_params);
+ * muonrt_plan_rank_init(&rank);
+ * muonrt_plan_get_rank(&rank, plan, 0);
+ * printf("%lld bytes\n", (long long)rank.total_bytes);
+ * muonrt_plan_destroy(plan);
+ * @endcode
+ */
+#ifndef MUONRT_PLAN_H
+#define MUONRT_PLAN_H
+
+#include "muonrt/inspect.h"
+#include "muonrt/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A plan without an optimizer. It holds no device memory. */
+typedef struct muonrt_plan muonrt_plan_t;
+
+/** A plan in numbers. With a block period, those of a full step. */
+typedef struct muonrt_plan_summary {
+  /** Size of the struct in bytes; set by muonrt_plan_summary_init(). */
+  uint32_t struct_size;
+
+  /** Number of ranks. */
+  int32_t world;
+
+  /** Number of parameters, and of those for Muon. */
+  int64_t params, muon_params;
+
+  /** Number of elements of all parameters, and of those for Muon. */
+  int64_t elements, muon_elements;
+
+  /**
+   * Number of matrices that are orthogonalized in a step. Experts and parts count each, and so do
+   * the repetitions of MUONRT_REPLICA_MODE_EACH.
+   */
+  int64_t matrices;
+
+  /** Number of chunks. */
+  int64_t chunks;
+
+  /** FLOP of the products of a step on all ranks. Symmetric products count half. */
+  double flops;
+
+  /**
+   * Cost of the products of the busiest rank, and a lower bound that no choice of owners can beat.
+   * Cost is FLOP, plus 2^20 for the launch of each product.
+   */
+  double makespan, lower_bound;
+
+  /** Bytes that are sent between ranks in a step. */
+  int64_t moved_bytes;
+
+  /** Those of them whose exchange can run while matrices are orthogonalized. */
+  int64_t hidden_bytes;
+
+  /** Largest number of ranks to which a rank sends in one exchange. */
+  int64_t peers;
+
+  /** The first of the ranks that need the most memory; see muonrt_plan_get_rank(). */
+  int32_t largest_rank;
+
+  /** Reserved; 0. */
+  int32_t reserved;
+} muonrt_plan_summary_t;
+
+/**
+ * Sets every field of `summary` to its default.
+ *
+ * Call it through the macro muonrt_plan_summary_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] summary  The struct to fill; NULL is accepted.
+ * @param[in]  size     Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_plan_summary_init_sized(muonrt_plan_summary_t* summary, uint32_t size);
+#define muonrt_plan_summary_init(summary) \
+  muonrt_plan_summary_init_sized((summary), sizeof(muonrt_plan_summary_t))
+
+/**
+ * One rank in a plan. The kinds of memory do not overlap.
+ *
+ * With a block period, `message_bytes`, `staged_bytes` and `scratch_bytes` are the sums of full
+ * steps and block steps, because an optimizer allocates both; the other fields are those of full
+ * steps.
+ */
+typedef struct muonrt_plan_rank {
+  /** Size of the struct in bytes; set by muonrt_plan_rank_init(). */
+  uint32_t struct_size;
+
+  /** The rank. */
+  int32_t rank;
+
+  /** Number of matrices that the rank orthogonalizes. */
+  int64_t matrices;
+
+  /** Number of chunks in which the rank takes part. */
+  int64_t chunks;
+
+  /** Cost of its products, in the unit of `makespan`. */
+  double cost;
+
+  /** Number of messages to other ranks in a step. */
+  int64_t messages;
+
+  /** Bytes to and from other ranks in a step. */
+  int64_t sent_bytes, received_bytes;
+
+  /** The parameters, and the gradients in the layout and dtype in which a step reads them. */
+  int64_t param_bytes, grad_bytes;
+
+  /** Master weights and remainders, including those of the caller. */
+  int64_t master_bytes;
+
+  /** Momentum and second moments. */
+  int64_t moment_bytes;
+
+  /** Buffers of the messages that are sent and received in a step. */
+  int64_t message_bytes;
+
+  /** Returned updates and summed gradients, which a step keeps until its vote. */
+  int64_t staged_bytes;
+
+  /** Gathered matrices and iterates of Newton-Schulz. */
+  int64_t scratch_bytes;
+
+  /** Results of the consistency check. */
+  int64_t check_bytes;
+
+  /** The sum of all kinds. */
+  int64_t total_bytes;
+} muonrt_plan_rank_t;
+
+/**
+ * Sets every field of `rank` to its default.
+ *
+ * Call it through the macro muonrt_plan_rank_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] rank  The struct to fill; NULL is accepted.
+ * @param[in]  size  Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t size);
+#define muonrt_plan_rank_init(rank) muonrt_plan_rank_init_sized((rank), sizeof(muonrt_plan_rank_t))
+
+/**
+ * Plans an optimizer.
+ *
+ * The arguments after `world` are those of muonrt_optimizer_create(). `data`, `grad`, `master`,
+ * `local_shape`, `strides` and `grad_strides` of the parameters are not read, and neither is
+ * `allocator`. MUONRT_DEVICE_CUDA selects the defaults and the memory of a GPU; a GPU is not
+ * needed. If `distributed` has `assign`, it is called here.
+ *
+ * Threads: any. Collective: no.
+ *
+ * @param[out] plan      The new plan; NULL on error. Destroy it with muonrt_plan_destroy().
+ * @param[in]  world     Number of ranks, 1 to 2^24.
+ * @param[in]  options   The options; NULL for the defaults.
+ * @param[in]  groups    `n_groups` groups. The struct_size of the first element is the stride of
+ *                       the array.
+ * @param[in]  n_groups  Number of groups, >= 1.
+ * @param[in]  params    `n_params` parameters. The struct_size of the first element is the stride
+ *                       of the array.
+ * @param[in]  n_params  Number of parameters, 1 to 2^31 - 2.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument or field is out of range; the message names it;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: settings cannot be combined;
+ *   - MUONRT_ERROR_CALLBACK: `assign` of muonrt_distributed_config_t has returned an error;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_plan_create(muonrt_plan_t** plan, int32_t world,
+                                              const muonrt_optimizer_options_t* options,
+                                              const muonrt_group_t* groups, int32_t n_groups,
+                                              const muonrt_param_t* params, int64_t n_params);
+
+/**
+ * Makes a plan of an existing optimizer, which is independent of it afterwards.
+ *
+ * Threads: one at a time per optimizer. Collective: no.
+ *
+ * @param[out] plan       The new plan; NULL on error. Destroy it with muonrt_plan_destroy().
+ * @param[in]  optimizer  The optimizer.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_plan_create_from_optimizer(muonrt_plan_t** plan,
+                                                             const muonrt_optimizer_t* optimizer);
+
+/**
+ * Destroys a plan.
+ *
+ * Threads: one at a time per plan. Collective: no.
+ *
+ * @param[in] plan  The plan; NULL is accepted.
+ */
+MUONRT_API void muonrt_plan_destroy(muonrt_plan_t* plan);
+
+/**
+ * Gets the numbers of a plan.
+ *
+ * Threads: one at a time per plan. Collective: no.
+ *
+ * @param[out] summary  The numbers. Call muonrt_plan_summary_init() on it first.
+ * @param[in]  plan     The plan.
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `summary` is not
+ * initialized.
+ */
+MUONRT_API muonrt_status_t muonrt_plan_get_summary(muonrt_plan_summary_t* summary,
+                                                   const muonrt_plan_t* plan);
+
+/**
+ * Gets the memory and the work of one rank.
+ *
+ * Threads: one at a time per plan. Collective: no.
+ *
+ * @param[out] info  The numbers. Call muonrt_plan_rank_init() on it first.
+ * @param[in]  plan  The plan.
+ * @param[in]  rank  The rank, 0 to `world` - 1.
+ *
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `info` is not
+ * initialized, or `rank` is out of range.
+ */
+MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const muonrt_plan_t* plan,
+                                                int32_t rank);
+
+/**
+ * Prints a plan: owners, chunks, bytes, memory and balance.
+ *
+ * Threads: one at a time per plan. Collective: no.
+ *
+ * @param[out] buffer    Receives at most `capacity` bytes, including a terminating zero; NULL if
+ *                       `capacity` is 0.
+ * @param[in]  capacity  Size of `buffer` in bytes, >= 0.
+ * @param[out] needed    Length of the whole text without the terminating zero; may be NULL.
+ * @param[in]  plan      The plan.
+ * @param[in]  format    The format of the text.
+ * @param[in]  max_rows  MUONRT_FORMAT_TEXT: maximum number of rows of each table, >= 0; 0: all.
+ *                       MUONRT_FORMAT_JSON has all rows.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `format` is unknown, `capacity` or `max_rows` is below 0, or
+ *     `buffer` is NULL and `capacity` is not 0;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_plan_describe(char* buffer, int64_t capacity, int64_t* needed,
+                                                const muonrt_plan_t* plan,
+                                                enum muonrt_format format, int64_t max_rows);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_PLAN_H */

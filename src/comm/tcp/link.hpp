@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "comm/tcp/frame.hpp"
+#include "comm/tcp/handshake.hpp"
+#include "comm/tcp/socket.hpp"
+
+namespace muonrt {
+
+/// The connection between this rank and another one: the frames that are being written and read.
+/// No function blocks. Threads: one at a time.
+struct Link {
+  enum class State { kNone, kConnecting, kGreeted, kProof, kOpen, kClosed };
+  /// Where the payload of a frame goes.
+  enum class Sink { kDiscard, kReceive, kEarly, kText };
+  enum class Progress { kDone, kBlocked, kEnded };
+
+  State state = State::kNone;
+  Socket socket;
+  std::string why;       // why the last attempt to connect failed, or the link has ended
+  bool failed = false;   // this rank cannot connect
+  bool goodbye = false;  // the peer has left all channels
+  Deadline try_again = Deadline::in_ms(0), connect_by = Deadline::in_ms(0);
+
+  // The handshake of a rank that connects.
+  Greeting greeting{};
+  LinkClaim claim{};
+  Digest answer{};
+  size_t got = 0;  // bytes of the message that is read
+
+  // Reading: `stage` has bytes that were received and not processed.
+  static constexpr size_t kStageBytes = 8192;
+  std::unique_ptr<char[]> stage, text;
+  size_t stage_begin = 0, stage_end = 0;
+  FrameHeader head{};
+  size_t head_bytes = 0;     // bytes of `head` that were read
+  int64_t payload_left = 0;  // bytes of the payload that were not read
+  Sink sink = Sink::kDiscard;
+  char* sink_at = nullptr;
+  uint64_t sink_channel = 0;
+  uint32_t sum = 0;  // CRC-32C of the payload so far
+
+  // Writing: frames without a sender that waits, then a part of a message in its sender's memory.
+  std::string control;
+  size_t control_at = 0;
+  FrameHeader part{};
+  const char* part_data = nullptr;  // null: there is no part
+  int64_t part_at = 0;              // bytes written
+  std::string rest;                 // copy of a part whose sender has returned
+  bool writable = true;             // false: the peer has closed the connection
+
+  /// Prepares an open link: allocates all its memory. Errors: OUT_OF_MEMORY.
+  void allocate();
+  void close(std::string_view reason) noexcept;
+
+  /// After a write has failed: drops what is not written. What the peer has sent is still read.
+  void stop_writing() noexcept;
+
+  bool is_idle() const { return control.empty() && !part_data; }
+  /// Appends a frame to `control`. Without memory, or if the peer does not read, closes the link.
+  void queue(const FrameHeader& frame, const void* content = nullptr) noexcept;
+  /// Writes as much as the socket accepts.
+  Progress write();
+  /// Copies the rest of a part that is partly written; otherwise drops the part.
+  void release_part() noexcept;
+
+  /// Reads from the socket to `stage`, or to the destination of a long payload.
+  Progress fill();
+  /// Takes bytes of the payload from `stage`. Returns true if the payload is complete.
+  bool take_payload();
+  /// Takes bytes of a header from `stage`. Returns true if it is complete.
+  bool take_header();
+
+ private:
+  void count(const char* data, int64_t bytes);
+};
+
+}  // namespace muonrt

@@ -1,0 +1,309 @@
+// The frames of a TcpWorld: which one is written next, and what one that was read means.
+#include <algorithm>
+#include <cstring>
+
+#include "base/peer_status.hpp"
+#include "comm/tcp/tcp_world.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr int64_t kReadBytes = int64_t{1} << 20;  // read from one connection before the next one
+
+/// Returns the text of a peer without control characters, or "" if there is no memory for it.
+std::string printable_text(const char* text, int64_t bytes) noexcept {
+  std::string out;
+  try {
+    out.assign(text, static_cast<size_t>(bytes));
+  } catch (const std::bad_alloc&) {
+  }
+  for (char& c : out) {
+    const auto byte = static_cast<unsigned char>(c);  // char is unsigned on arm64
+    if ((byte < ' ' && byte != '\n') || byte == 127) c = '?';
+  }
+  return out;
+}
+
+template <class... What>
+Error invalid_frame_error(int32_t from, const What&... what) {
+  return make_error(Status::kComm, "received an invalid frame from rank ", from, ": ", what...,
+                    "; use the same build of muonrt on all ranks");
+}
+
+Error checksum_error(int32_t from) {
+  return make_error(
+      Status::kComm, "the checksum of a message from rank ", from,
+      " is wrong, so data was corrupted in transit; check the network and the memory of both "
+      "machines");
+}
+
+Error size_error(int32_t from, int64_t sent, int64_t expected) {
+  return make_error(Status::kMismatch, "rank ", from, " sent ", sent,
+                    " bytes, but this rank expected ", expected,
+                    "; pass the same size on both ranks");
+}
+
+/// Returns the error in the payload of a frame.
+Error error_in(const FrameHeader& head, const char* content, int size) {
+  ErrorFrameHeader error;
+  std::memcpy(&error, content, sizeof error);
+  if (!is_error(error.status) || error.rank < -1 || error.rank >= size)
+    return invalid_frame_error(head.from, "an error has status ", error.status, " and rank ",
+                               error.rank);
+  const auto status = static_cast<Status>(error.status);
+  std::string text = printable_text(content + sizeof error,
+                                    head.payload_bytes - static_cast<int64_t>(sizeof error));
+  const Error error_of_peer =
+      text.empty() ? Error(status, error.rank) : Error(status, std::move(text), error.rank);
+  return error_of_peer.reported_by_rank(head.from);
+}
+
+}  // namespace
+
+void TcpWorld::grant(const Channel& channel, const Message& receive) {
+  FrameHeader frame{};
+  frame.kind = static_cast<int32_t>(FrameKind::kGrant);
+  frame.channel = channel.id;
+  frame.from = rank_;
+  frame.to = receive.peer;
+  frame.number = receive.number;
+  frame.message_bytes = receive.bytes;
+  link(receive.peer).queue(frame);  // if it is open; otherwise open() calls this function again
+}
+
+/// Takes the message that has arrived before its receive.
+void TcpWorld::receive_early(Channel& channel, Peer& peer, Message& receive) {
+  if (peer.early_bytes == 0) return;
+  if (peer.early_bytes != receive.bytes)
+    return fail(channel, size_error(receive.peer, peer.early_bytes, receive.bytes));
+  std::memcpy(receive.data, peer.early.get(), static_cast<size_t>(receive.bytes));
+  peer.early_bytes = 0;
+  receive.complete = true;
+  --channel.incomplete;
+}
+
+/// Selects the next part of a message to the peer. Returns false if none may be sent now.
+bool TcpWorld::next_part(int32_t to) {
+  Link& l = link(to);
+  for (auto& [id, channel] : channels_) {
+    Peer& peer = channel.peers[static_cast<size_t>(to)];
+    if (peer.send < 0 || channel.error) continue;
+    Message& m = channel.sends[static_cast<size_t>(peer.send)];
+    if (m.done == m.bytes || m.other_size) continue;
+    const bool granted = peer.granted > m.number;
+    const bool early = m.bytes <= kEarlyBytes && m.number > 0 && peer.granted == m.number;
+    if (!granted && !early) continue;
+    if (granted && peer.granted_bytes != m.bytes) {
+      FrameHeader frame{};
+      frame.kind = static_cast<int32_t>(FrameKind::kSize);
+      frame.channel = id;
+      frame.from = rank_;
+      frame.to = to;
+      frame.number = m.number;
+      frame.message_bytes = m.bytes;
+      m.other_size = true;  // remains incomplete until the receiver publishes the error
+      l.queue(frame);
+      continue;
+    }
+    l.part = data_frame(id, rank_, to, m.number, m.data, m.bytes, m.done);
+    l.part_data = m.data + m.done;
+    l.part_at = 0;
+    m.done += l.part.payload_bytes;
+    return true;
+  }
+  return !l.control.empty();
+}
+
+void TcpWorld::write(int32_t to) {
+  Link& l = link(to);
+  while (l.state == Link::State::kOpen && l.writable && (l.part_data || next_part(to))) {
+    const bool part = l.part_data;
+    const Link::Progress progress = l.write();
+    // read() ends the link after it has read all that the peer has sent.
+    if (progress == Link::Progress::kEnded) return l.stop_writing();
+    if (progress == Link::Progress::kBlocked) return;
+    if (!part || l.part_data) continue;
+    Channel* const channel = find(l.part.channel);
+    if (!channel || channel->peers[static_cast<size_t>(to)].send < 0) continue;
+    const auto at = static_cast<size_t>(channel->peers[static_cast<size_t>(to)].send);
+    Message& m = channel->sends[at];
+    if (m.number != l.part.number || m.done < m.bytes) continue;
+    m.complete = true;
+    --channel->incomplete;
+  }
+}
+
+void TcpWorld::read(int32_t from) {
+  Link& l = link(from);
+  for (int64_t left = kReadBytes; left > 0 && l.state == Link::State::kOpen;) {
+    const int64_t before = l.payload_left;
+    switch (l.fill()) {
+      case Link::Progress::kBlocked:
+        return;
+      case Link::Progress::kEnded:
+        return end_link(from, "");
+      case Link::Progress::kDone:
+        break;
+    }
+    const auto staged = static_cast<int64_t>(l.stage_end - l.stage_begin);
+    const bool drained = staged > 0 && staged < static_cast<int64_t>(Link::kStageBytes);
+    left -= staged + before - l.payload_left;
+    if (staged == 0 && l.payload_left == 0) process_frame(from);
+    while (l.stage_begin < l.stage_end) {
+      if (l.payload_left > 0) {
+        if (l.take_payload()) process_frame(from);
+      } else if (l.take_header()) {
+        process_header(from);
+      }
+    }
+    if (drained && l.payload_left == 0) return;  // poll() reports whether there is more
+  }
+}
+
+void TcpWorld::process_header(int32_t from) {
+  Link& l = link(from);
+  if (const char* const problem = frame_problem(l.head, from, rank_, size_))
+    return end_link(from, problem);
+  if (l.payload_left == 0) return process_frame(from);
+  if (l.head.kind == static_cast<int32_t>(FrameKind::kData)) {
+    find_destination(from);
+  } else {
+    l.sink = Link::Sink::kText;
+    l.sink_at = l.text.get();
+  }
+}
+
+/// Finds where the payload of a part of a message goes: to its receive, to the memory for an early
+/// message, or nowhere.
+void TcpWorld::find_destination(int32_t from) {
+  Link& l = link(from);
+  const FrameHeader& head = l.head;
+  Channel* const channel = find(head.channel);
+  if (!channel || error_of(*channel)) return;
+  Peer& peer = channel->peers[static_cast<size_t>(from)];
+  l.sink_channel = channel->id;
+  if (peer.receive >= 0) {
+    Message& m = channel->receives[static_cast<size_t>(peer.receive)];
+    if (head.number == m.number && !m.complete) {
+      if (head.message_bytes != m.bytes)
+        return fail(*channel, size_error(from, head.message_bytes, m.bytes));
+      if (head.offset != m.done)
+        return fail(*channel, invalid_frame_error(from, "a part of a message is out of order"));
+      l.sink = Link::Sink::kReceive;
+      l.sink_at = m.data + m.done;
+      return;
+    }
+  }
+  const bool fits = peer.early && peer.early_bytes == 0 && head.message_bytes <= kEarlyBytes;
+  if (head.number != peer.received || !fits)
+    return fail(*channel, invalid_frame_error(from, "no receive of this rank expects a message"));
+  l.sink = Link::Sink::kEarly;
+  l.sink_at = peer.early.get();
+}
+
+void TcpWorld::process_frame(int32_t from) {
+  Link& l = link(from);
+  const FrameHeader& head = l.head;
+  const bool intact = l.sum == head.content_sum;
+  const char* const content = l.text.get();
+  Channel* const channel = find(head.channel);
+  switch (static_cast<FrameKind>(head.kind)) {
+    case FrameKind::kData:
+      if (!channel || error_of(*channel) || l.sink == Link::Sink::kDiscard) return;
+      if (!intact) return fail(*channel, checksum_error(from));
+      return process_data(from, *channel);
+    case FrameKind::kGrant:
+      if (channel) process_grant(*channel, head);
+      return;
+    case FrameKind::kSize: {
+      if (!channel || error_of(*channel)) return;
+      const int32_t at = channel->peers[static_cast<size_t>(from)].receive;
+      const int64_t expected = at < 0 ? 0 : channel->receives[static_cast<size_t>(at)].bytes;
+      return fail(*channel, size_error(from, head.message_bytes, expected));
+    }
+    case FrameKind::kError:
+      if (!intact)
+        return end_link(from,
+                        "the checksum of an error is wrong, so data was corrupted in transit");
+      if (!channel || !channel->error) forward(from, head, content);
+      if (channel) fail(*channel, error_in(head, content, size_));
+      return;
+    case FrameKind::kLeft: {
+      const bool forwarded = head.from != from;
+      forward(from, head, nullptr);
+      if (head.channel == 0 && !forwarded) l.goodbye = true;
+      if (!channel) return;
+      Peer& peer = channel->peers[static_cast<size_t>(head.from)];
+      (forwarded ? peer.left_forwarded : peer.left) = true;
+      return wake_all();
+    }
+    case FrameKind::kDisconnected: {
+      auto& since = disconnected_[static_cast<size_t>(head.from)];
+      if (!since) since = Clock::now();
+      return wake_all();
+    }
+  }
+}
+
+void TcpWorld::process_data(int32_t from, Channel& channel) {
+  Link& l = link(from);
+  Peer& peer = channel.peers[static_cast<size_t>(from)];
+  if (l.sink == Link::Sink::kEarly) {
+    peer.early_bytes = l.head.message_bytes;
+    if (peer.receive < 0) return;
+    // Its receive may have been posted since the header was read.
+    Message& posted = channel.receives[static_cast<size_t>(peer.receive)];
+    if (posted.number == l.head.number) receive_early(channel, peer, posted);
+    return;
+  }
+  Message& m = channel.receives[static_cast<size_t>(peer.receive)];
+  m.done += l.head.payload_bytes;
+  if (m.done < m.bytes) return;
+  m.complete = true;
+  --channel.incomplete;
+}
+
+void TcpWorld::process_grant(Channel& channel, const FrameHeader& head) {
+  Peer& peer = channel.peers[static_cast<size_t>(head.from)];
+  if (head.number != peer.granted || head.number > peer.sent)
+    return fail(channel, invalid_frame_error(head.from, "a grant is out of order"));
+  peer.granted = head.number + 1;
+  peer.granted_bytes = head.message_bytes;
+  write(head.from);
+}
+
+/// On rank 0: sends a frame that is for all ranks to the other ones.
+void TcpWorld::forward(int32_t from, const FrameHeader& head, const void* content) {
+  if (rank_ != 0 || head.to != kToAll) return;
+  for (int32_t peer = 1; peer < size_; ++peer) {
+    if (peer == from) continue;
+    link(peer).queue(head, content);
+    write(peer);
+  }
+}
+
+void TcpWorld::end_link(int32_t peer, std::string_view why) noexcept {
+  Link& l = link(peer);
+  const bool goodbye = l.goodbye;
+  l.close(why);
+  if (rank_ > 0 && peer == 0 && !goodbye && !error_) {
+    error_ = why.empty()
+                 ? make_error(Status::kComm,
+                              "lost the connection to rank 0, which forwards errors; see the "
+                              "output of rank 0, and make sure that rank 0 exits last")
+                 : make_error(Status::kComm, "lost the connection to rank 0: ", why,
+                              "; check the network and the memory of both machines, and use the "
+                              "same build of muonrt on all ranks");
+  }
+  if (rank_ == 0 && !goodbye) {
+    FrameHeader frame{};
+    frame.kind = static_cast<int32_t>(FrameKind::kDisconnected);
+    frame.from = peer;
+    frame.to = kToAll;
+    forward(peer, frame, nullptr);
+  }
+  wake_all();
+}
+
+}  // namespace muonrt

@@ -1,0 +1,230 @@
+// The connections of a TcpWorld: polling them, and connecting when two ranks exchange first.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "comm/tcp/tcp_world.hpp"
+
+namespace muonrt {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kConnectMs = 20'000;  // until the system of the peer has accepted a connection
+constexpr int kRetryMs = 20;        // after the peer has closed a connection without an answer
+constexpr int kMaxPollMs = 1000;
+constexpr int kServerPauseMs = 10;  // between two looks of rank 0's thread while operations run
+constexpr size_t kMaxPending = 64;
+
+}  // namespace
+
+/// Polls until something happens, or waits for the thread that does.
+void TcpWorld::wait(Lock& lock, Deadline deadline) {
+  if (polling_) {
+    ++waiting_;
+    wake_.wait_until(lock, deadline.at());
+    --waiting_;
+    return;
+  }
+  polling_ = true;
+  poll_links(lock, poll_, poll_ms(deadline, retrying_ ? kRetryMs : kMaxPollMs));
+  polling_ = false;
+  if (waiting_ > 0) wake_.notify_all();
+}
+
+void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
+  p.fds.clear();
+  p.peers.clear();
+  const auto add = [&](const Socket& socket, int events, int32_t peer) {
+    p.fds.push_back({socket.fd(), static_cast<short>(events), 0});
+    p.peers.push_back(peer);
+  };
+  add(wake_poll_, POLLIN, -1);
+  if (listener_) add(listener_, POLLIN, -1);
+  for (const Pending& pending : pending_) add(pending.socket, POLLIN, -1);
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    const Link& l = link(peer);
+    if (!l.socket) continue;
+    const bool connecting = l.state == Link::State::kConnecting;
+    add(l.socket, (connecting ? 0 : POLLIN) | (connecting || !l.is_idle() ? POLLOUT : 0), peer);
+  }
+  lock.unlock();
+  poll(p.fds.data(), p.fds.size(), timeout_ms);
+  lock.lock();
+  if (&p == &server_poll_ && operations_ > 0) return;  // their threads read everything
+  uint64_t taken = 0;
+  if (p.fds[0].revents) {
+    [[maybe_unused]] const ssize_t n = ::read(wake_poll_.fd(), &taken, sizeof taken);
+  }
+  if (listener_ && p.fds[1].revents) accept();
+  if (!pending_.empty()) read_pending();
+  for (size_t i = 1; i < p.fds.size(); ++i) {
+    if (p.peers[i] < 0 || !p.fds[i].revents) continue;
+    const int32_t peer = p.peers[i];
+    if (link(peer).state == Link::State::kOpen) {
+      if (p.fds[i].revents & ~POLLOUT) read(peer);
+      write(peer);
+    } else if (link(peer).socket) {
+      connected(peer);
+    }
+  }
+  retrying_ = false;
+  for (int32_t peer = 0; peer < rank_; ++peer) {
+    Link& l = link(peer);
+    if (l.state == Link::State::kConnecting && l.connect_by.passed()) {
+      l.failed = true;
+      l.state = Link::State::kNone;
+      l.socket = Socket();
+      l.why = cat("no answer for ", kConnectMs / 1000, " s");
+    }
+    retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty() && !l.failed);
+  }
+}
+
+/// The thread of rank 0: forwards errors while no operation runs.
+void TcpWorld::serve() {
+  Lock lock(mutex_);
+  while (!stop_) {
+    if (operations_ > 0 || !served_) {
+      served_ = true;
+      wake_.wait_for(lock, milliseconds(kServerPauseMs));
+    } else {
+      poll_links(lock, server_poll_, kMaxPollMs);
+    }
+  }
+}
+
+/// Starts to connect to a lower rank; a higher rank connects to this one.
+void TcpWorld::connect(int32_t peer) {
+  Link& l = link(peer);
+  if (peer > rank_ || l.failed || !l.try_again.passed()) return;
+  const SocketAddress& at = addresses_[static_cast<size_t>(peer)];
+  std::string why;
+  l.socket = begin_connect(at, from_, why);
+  l.state = l.socket ? Link::State::kConnecting : Link::State::kNone;
+  l.failed = !l.socket;
+  l.why = why;
+  l.connect_by = Deadline::in_ms(kConnectMs);
+}
+
+/// The socket of a connection that is being made is ready.
+void TcpWorld::connected(int32_t peer) {
+  Link& l = link(peer);
+  if (l.state == Link::State::kConnecting) {
+    std::string why;
+    if (is_connected(l.socket, why)) {
+      prepare(l.socket);
+      l.state = Link::State::kGreeted;
+      l.got = 0;
+      return;
+    }
+    l.failed = true;
+    return retry(peer, std::move(why));
+  }
+  continue_handshake(peer);
+}
+
+void TcpWorld::retry(int32_t peer, std::string why) {
+  Link& l = link(peer);
+  l.socket = Socket();
+  l.state = Link::State::kNone;
+  l.why = std::move(why);
+  l.try_again = Deadline::in_ms(kRetryMs);
+}
+
+void TcpWorld::continue_handshake(int32_t peer) {
+  Link& l = link(peer);
+  const bool greeting = l.state == Link::State::kGreeted;
+  char* const to =
+      greeting ? reinterpret_cast<char*>(&l.greeting) : reinterpret_cast<char*>(&l.answer);
+  const size_t bytes = greeting ? sizeof l.greeting : sizeof l.answer;
+  const ssize_t n = recv(l.socket.fd(), to + l.got, bytes - l.got, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) return retry(peer, "the rank closed the connection");
+  l.got += static_cast<size_t>(n);
+  if (l.got < bytes) return;
+  l.got = 0;
+  if (greeting) {
+    l.claim = {rank_, peer, fresh_nonce(), {}};
+    l.claim.proof = proof_of(key_, l.greeting.nonce, l.claim);
+    if (!send_value(l.socket, l.claim)) return retry(peer, "the rank closed the connection");
+    l.state = Link::State::kProof;
+    return;
+  }
+  if (equal_in_constant_time(l.answer, answer_to(key_, l.greeting.nonce, l.claim)))
+    return open(peer);
+  l.failed = true;
+  retry(peer, "another program answers there");
+}
+
+/// The connection is ready. Sends the grants for which there was no connection.
+void TcpWorld::open(int32_t peer) {
+  Link& l = link(peer);
+  try {
+    l.allocate();
+  } catch (const std::bad_alloc&) {
+    return end_link(peer, "this rank is out of memory");
+  }
+  l.state = Link::State::kOpen;
+  l.why.clear();
+  for (const auto& [id, channel] : channels_) {
+    const int32_t at = channel.peers[static_cast<size_t>(peer)].receive;
+    if (at >= 0) grant(channel, channel.receives[static_cast<size_t>(at)]);
+  }
+  write(peer);
+}
+
+void TcpWorld::accept() {
+  while (true) {
+    Socket socket(
+        [&] { return accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+    if (!socket) {
+      const bool full = errno == EMFILE || errno == ENFILE;
+      if (full && pending_.empty() && !error_)
+        error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
+                            errno_text(errno), "); raise the limit of open files (ulimit -n)");
+      if (full && !pending_.empty()) pending_.pop_front();
+      return;
+    }
+    try {
+      if (pending_.size() >= kMaxPending + static_cast<size_t>(size_)) pending_.pop_front();
+      pending_.emplace_back();
+    } catch (const std::bad_alloc&) {
+      return;  // the peer connects again
+    }
+    prepare(socket);
+    pending_.back().socket = std::move(socket);
+    if (!send_value(pending_.back().socket, Greeting{kGreeting, pending_.back().greeted}))
+      pending_.pop_back();
+  }
+}
+
+void TcpWorld::read_pending() {
+  for (auto pending = pending_.begin(); pending != pending_.end();)
+    pending = keeps_waiting(*pending) ? std::next(pending) : pending_.erase(pending);
+}
+
+/// Reads from a connection without a proof. Returns true if it remains pending. A connection with a
+/// wrong proof is closed without an answer.
+bool TcpWorld::keeps_waiting(Pending& p) {
+  char* const to = reinterpret_cast<char*>(&p.claim);
+  const ssize_t n = recv(p.socket.fd(), to + p.got, sizeof p.claim - p.got, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return !p.deadline.passed();
+  if (n <= 0) return false;
+  p.got += static_cast<size_t>(n);
+  if (p.got < sizeof p.claim) return true;
+  const LinkClaim& claim = p.claim;
+  if (!equal_in_constant_time(claim.proof, proof_of(key_, p.greeted, claim))) return false;
+  if (claim.to != rank_ || claim.from <= rank_ || claim.from >= size_) return false;
+  Link& l = link(claim.from);
+  if (l.state != Link::State::kNone) return false;
+  if (!send_value(p.socket, answer_to(key_, p.greeted, claim))) return false;
+  l.socket = std::move(p.socket);
+  open(claim.from);
+  return false;
+}
+
+}  // namespace muonrt

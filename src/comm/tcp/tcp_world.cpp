@@ -1,0 +1,295 @@
+#include "comm/tcp/tcp_world.hpp"
+
+#include <linux/sockios.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/signal_mask.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr int kGoodbyeMs = 1000;  // for frames that are not sent yet
+// After rank 0 has reported the end of a rank: until the connection to this rank ends, too.
+constexpr auto kDisconnectGrace = std::chrono::seconds(2);
+
+Error disconnected_error(int32_t from, const std::string& why) {
+  if (why.empty())
+    return make_error(Status::kComm, "rank ", from,
+                      " destroyed its communicator or its process ended; see the output of rank ",
+                      from, " for the cause");
+  return make_error(Status::kComm, "lost the connection to rank ", from, ": ", why,
+                    "; check the network and the memory of both machines, and use the same build "
+                    "of muonrt on all ranks");
+}
+
+FrameHeader frame_to_all(FrameKind kind, uint64_t channel, int32_t rank, int64_t bytes = 0) {
+  FrameHeader out{};
+  out.kind = static_cast<int32_t>(kind);
+  out.channel = channel;
+  out.from = rank;
+  out.to = kToAll;
+  out.payload_bytes = bytes;
+  return out;
+}
+
+}  // namespace
+
+TcpWorld::TcpWorld(TcpConnections c)
+    : rank_(c.rank),
+      size_(c.size),
+      listener_(std::move(c.listener)),
+      addresses_(std::move(c.addresses)),
+      from_(c.from),
+      key_(c.key),
+      links_(static_cast<size_t>(c.size)),
+      disconnected_(links_.size()),
+      wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
+  MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
+                 errno_text(errno), "); raise the limit of open files (ulimit -n)");
+  for (size_t r = 0; r < c.sockets.size(); ++r) {
+    if (!c.sockets[r]) continue;
+    links_[r].socket = std::move(c.sockets[r]);
+    prepare(links_[r].socket);
+    links_[r].allocate();
+    links_[r].state = Link::State::kOpen;
+  }
+  if (rank_ == 0 && size_ > 2) server_ = start_thread("the connections", [this] { serve(); });
+}
+
+TcpWorld::~TcpWorld() {
+  {
+    const Lock lock(mutex_);
+    stop_ = true;
+    wake_all();
+  }
+  if (server_.joinable()) server_.join();
+  Lock lock(mutex_);
+  send_to_all(frame_to_all(FrameKind::kLeft, 0, rank_), nullptr);
+  // If data arrives after a socket is closed, the system sends a reset, and the peer may lose data
+  // that is in transit. So wait until the peer's system has acknowledged all data.
+  const auto is_delivered = [](const Link& l) {
+    int unsent = 0;
+    return l.state != Link::State::kOpen ||
+           (l.is_idle() && (ioctl(l.socket.fd(), SIOCOUTQ, &unsent) != 0 || unsent == 0));
+  };
+  const Deadline deadline = Deadline::in_ms(kGoodbyeMs);
+  while (!std::all_of(links_.begin(), links_.end(), is_delivered) && !deadline.passed())
+    poll_links(lock, poll_, 1);
+}
+
+TcpWorld::Channel* TcpWorld::find(uint64_t channel) {
+  const auto found = channels_.find(channel);
+  return found == channels_.end() ? nullptr : &found->second;
+}
+
+/// The only place that decides which error an operation of the channel returns.
+const std::optional<Error>& TcpWorld::error_of(const Channel& channel) const {
+  return channel.error ? channel.error : error_;
+}
+
+void TcpWorld::fail(Channel& channel, Error error) {
+  if (!channel.error) channel.error = std::move(error);
+  wake_all();
+}
+
+void TcpWorld::wake_all() noexcept {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(wake_poll_.fd(), &one, sizeof one);
+  wake_.notify_all();
+}
+
+void TcpWorld::enter(uint64_t id) {
+  const Lock lock(mutex_);
+  Channel channel;
+  channel.id = id;
+  channel.peers.resize(links_.size());
+  channel.sends.reserve(links_.size());
+  channel.receives.reserve(links_.size());
+  channels_.emplace(id, std::move(channel));
+}
+
+void TcpWorld::leave(uint64_t id) noexcept {
+  const Lock lock(mutex_);
+  for (Link& l : links_)
+    if (l.sink == Link::Sink::kEarly && l.sink_channel == id) l.sink = Link::Sink::kDiscard;
+  channels_.erase(id);
+  send_to_all(frame_to_all(FrameKind::kLeft, id, rank_), nullptr);
+}
+
+void TcpWorld::publish(uint64_t id, const Error& error) noexcept {
+  const Lock lock(mutex_);
+  if (Channel* const channel = find(id)) fail(*channel, error.reported_by_rank(rank_));
+  const ErrorFrameHeader head{static_cast<int32_t>(error.status()), error.rank()};
+  const std::string& text = error.message();
+  const auto length = std::min(text.size(), static_cast<size_t>(kTextLimit));
+  char content[sizeof head + kTextLimit];
+  std::memcpy(content, &head, sizeof head);
+  std::memcpy(content + sizeof head, text.data(), length);
+  send_to_all(
+      frame_to_all(FrameKind::kError, id, rank_, static_cast<int64_t>(sizeof head + length)),
+      content);
+}
+
+/// Sends a frame over all connections; rank 0 forwards it to the other ranks.
+void TcpWorld::send_to_all(const FrameHeader& frame, const void* content) noexcept {
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    if (link(peer).state != Link::State::kOpen) continue;
+    link(peer).queue(frame, content);
+    write(peer);
+  }
+}
+
+std::optional<Error> TcpWorld::published_error(uint64_t id) {
+  Lock lock(mutex_);
+  Channel* const channel = find(id);
+  if (!channel) return std::nullopt;
+  if (!error_of(*channel) && operations_ == 0 && !polling_) {
+    polling_ = true;
+    poll_links(lock, poll_, 0);
+    polling_ = false;
+    wake_.notify_all();
+  }
+  return error_of(*channel);
+}
+
+void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
+                        std::span<const ReceiveFrom> receives, Deadline deadline) {
+  Lock lock(mutex_);
+  Channel& channel = *find(id);
+  ++operations_;
+  served_ = false;
+  try {
+    begin(channel, sends, receives);
+    while (true) {
+      if (const auto& error = error_of(channel)) throw *error;
+      if (is_done(channel)) break;
+      throw_if_impossible(channel);
+      if (deadline.passed()) throw_timeout(channel);
+      wait(lock, deadline);
+    }
+  } catch (...) {
+    end(channel);
+    throw;
+  }
+  end(channel);
+}
+
+void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
+                     std::span<const ReceiveFrom> receives) {
+  channel.running = true;
+  for (const ReceiveFrom& r : receives) {
+    if (r.peer == rank_) continue;
+    Peer& peer = channel.peers[static_cast<size_t>(r.peer)];
+    if (!peer.early) peer.early = std::make_unique_for_overwrite<char[]>(kEarlyBytes);
+    peer.receive = static_cast<int32_t>(channel.receives.size());
+    channel.receives.push_back({r.peer, static_cast<char*>(r.data), r.bytes, peer.received++});
+    ++channel.incomplete;
+  }
+  for (const SendTo& s : sends) {
+    if (s.peer == rank_) continue;
+    Peer& peer = channel.peers[static_cast<size_t>(s.peer)];
+    peer.send = static_cast<int32_t>(channel.sends.size());
+    channel.sends.push_back(
+        {s.peer, static_cast<char*>(const_cast<void*>(s.data)), s.bytes, peer.sent++});
+    ++channel.incomplete;
+  }
+  for (Message& m : channel.receives) {
+    grant(channel, m);
+    receive_early(channel, channel.peers[static_cast<size_t>(m.peer)], m);
+  }
+  for (const Message& m : channel.sends) write(m.peer);
+  for (const Message& m : channel.receives) write(m.peer);
+}
+
+void TcpWorld::end(Channel& channel) noexcept {
+  for (Link& l : links_) {
+    if (l.sink == Link::Sink::kReceive && l.sink_channel == channel.id)
+      l.sink = Link::Sink::kDiscard;
+    if (l.part_data && l.part.channel == channel.id) l.release_part();
+  }
+  for (const auto* const messages : {&channel.sends, &channel.receives}) {
+    for (const Message& m : *messages) {
+      Peer& peer = channel.peers[static_cast<size_t>(m.peer)];
+      peer.send = peer.receive = -1;
+    }
+  }
+  channel.sends.clear();
+  channel.receives.clear();
+  channel.incomplete = 0;
+  channel.running = false;
+  --operations_;
+}
+
+/// True if all messages are complete and the grants of this operation are written, because no
+/// thread may write them later.
+bool TcpWorld::is_done(Channel& channel) {
+  if (channel.incomplete > 0) return false;
+  return std::all_of(channel.receives.begin(), channel.receives.end(),
+                     [&](const Message& m) { return link(m.peer).control.empty(); });
+}
+
+void TcpWorld::throw_if_impossible(Channel& channel) {
+  for (const auto* const messages : {&channel.sends, &channel.receives}) {
+    for (const Message& m : *messages) {
+      if (m.complete) continue;
+      if (link(m.peer).state == Link::State::kNone) connect(m.peer);
+      if (const auto error = why_impossible(channel, m.peer)) throw *error;
+    }
+  }
+}
+
+/// Returns an error if no message can arrive from the peer, or be sent to it. A frame that was
+/// forwarded by rank 0 may be faster than data of the peer's own connection.
+std::optional<Error> TcpWorld::why_impossible(const Channel& channel, int32_t of) {
+  const Peer& peer = channel.peers[static_cast<size_t>(of)];
+  const Link& l = link(of);
+  const auto& since = disconnected_[static_cast<size_t>(of)];
+  const bool connecting = l.state != Link::State::kNone && l.state != Link::State::kClosed;
+  if (l.state == Link::State::kClosed) return disconnected_error(of, l.why);
+  if (peer.left || (peer.left_forwarded && !connecting)) return disconnected_error(of, "");
+  if (since && (!connecting || Clock::now() - *since > kDisconnectGrace))
+    return disconnected_error(of, "");
+  if (l.failed) return make_error(Status::kComm, missing_link_text(of));
+  return std::nullopt;
+}
+
+/// Describes the connection that is missing, with the addresses of both ends.
+std::string TcpWorld::missing_link_text(int32_t peer) {
+  const Link& l = link(peer);
+  const std::string here =
+      address_of(link(0).state == Link::State::kOpen ? link(0).socket : listener_).host();
+  if (rank_ < peer)
+    return cat("rank ", peer, " has not connected to this rank, which listens at ", here, " port ",
+               address_of(listener_).port(), "; if rank ", peer,
+               " is running, check whether a firewall blocks this port");
+  return cat("rank ", rank_, " at ", here, " cannot connect to rank ", peer, " at ",
+             addresses_[static_cast<size_t>(peer)].text(), " (",
+             l.why.empty() ? "no answer" : l.why, "); if rank ", peer,
+             " is running, check whether a firewall blocks this port, or set the range of ports");
+}
+
+void TcpWorld::throw_timeout(const Channel& channel) {
+  for (const auto* const messages : {&channel.receives, &channel.sends}) {
+    for (const Message& m : *messages) {
+      if (m.complete) continue;
+      const bool receives = messages == &channel.receives;
+      const std::string missing =
+          link(m.peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(m.peer);
+      throw make_error(Status::kTimeout, receives ? "received no message from rank " : "rank ",
+                       m.peer, receives ? "" : " accepted no message",
+                       " before the timeout; check whether rank ", m.peer,
+                       " is still running, or raise the timeout with muonrt_comm_set_timeout()",
+                       missing);
+    }
+  }
+  throw make_error(Status::kTimeout, "a peer reads no frames");
+}
+
+}  // namespace muonrt

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <poll.h>
+
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/comm.hpp"
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+#include "comm/tcp/link.hpp"
+#include "comm/tcp/rendezvous.hpp"
+
+namespace muonrt {
+
+/// The connections of one rank, which a transport and its duplicates share; each of them uses a
+/// channel. The thread of an operation reads and writes all connections; if several operations
+/// run at the same time, one of their threads does. On rank 0 a thread of this class does it while
+/// no operation runs, because rank 0 forwards errors.
+///
+/// A rank connects to a lower rank when both exchange for the first time. The receiver grants each
+/// message, and the sender then sends it directly to its destination. Only a message of at most
+/// kEarlyBytes may be sent before its grant, after the previous message of the same channel and
+/// pair has been granted; the receiver keeps it in memory that it has allocated before.
+/// Threads: one for each channel; `publish` and `published_error` from any.
+class TcpWorld {
+ public:
+  explicit TcpWorld(TcpConnections connections);
+  /// Delivers the frames that are queued, for at most one second.
+  ~TcpWorld();
+  TcpWorld(const TcpWorld&) = delete;
+  TcpWorld& operator=(const TcpWorld&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  void enter(uint64_t channel);
+  /// Ends this rank's use of the channel. Messages that it has sent are still delivered.
+  void leave(uint64_t channel) noexcept;
+  /// Ends all waits on the channel, here and on the peers. Does not block.
+  void publish(uint64_t channel, const Error& error) noexcept;
+  std::optional<Error> published_error(uint64_t channel);
+
+  /// Sends and receives the messages. Skips those of this rank to itself.
+  /// Errors: TIMEOUT; MISMATCH if the size of a message differs; COMM if a peer has left the
+  /// channel or its connection has ended or is blocked; an error published on the channel.
+  void exchange(uint64_t channel, std::span<const SendTo> sends,
+                std::span<const ReceiveFrom> receives, Deadline deadline);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Clock = Deadline::Clock;
+
+  /// A message of the running operation of a channel.
+  struct Message {
+    int32_t peer;
+    char* data;
+    int64_t bytes;
+    uint64_t number;
+    int64_t done = 0;  // bytes received, or handed to the connection
+    bool complete = false;
+    bool other_size = false;  // the receiver expects another size
+  };
+  /// The messages of a channel from and to one peer.
+  struct Peer {
+    uint64_t sent = 0, received = 0;  // messages of all operations, with the running one
+    uint64_t granted = 0;             // messages that the peer has granted
+    int64_t granted_bytes = 0;        // size of the last one
+    int32_t send = -1, receive = -1;  // index of the message in the running operation
+    std::unique_ptr<char[]> early;    // kEarlyBytes bytes, if this rank has received from the peer
+    int64_t early_bytes = 0;          // size of the message in `early`; 0: there is none
+    bool left = false, left_forwarded = false;
+  };
+  struct Channel {
+    uint64_t id = 0;
+    std::vector<Peer> peers;
+    std::vector<Message> sends, receives;  // of the running operation
+    int64_t incomplete = 0;
+    bool running = false;
+    std::optional<Error> error;  // the first error of the channel
+  };
+  /// An accepted connection without a valid proof.
+  struct Pending {
+    Socket socket;
+    Nonce greeted = fresh_nonce();
+    LinkClaim claim{};
+    size_t got = 0;
+    Deadline deadline = Deadline::in_ms(5000);
+  };
+  /// The sockets of one poll().
+  struct Poll {
+    std::vector<pollfd> fds;
+    std::vector<int32_t> peers;
+  };
+
+  Link& link(int32_t peer) { return links_[static_cast<size_t>(peer)]; }
+  Channel* find(uint64_t channel);
+  const std::optional<Error>& error_of(const Channel& channel) const;
+  void fail(Channel& channel, Error error);
+
+  // tcp_world.cpp: operations
+  void begin(Channel& channel, std::span<const SendTo> sends,
+             std::span<const ReceiveFrom> receives);
+  void end(Channel& channel) noexcept;
+  bool is_done(Channel& channel);
+  void throw_if_impossible(Channel& channel);
+  std::optional<Error> why_impossible(const Channel& channel, int32_t peer);
+  [[noreturn]] void throw_timeout(const Channel& channel);
+  std::string missing_link_text(int32_t peer);
+  void send_to_all(const FrameHeader& frame, const void* content) noexcept;
+  void wake_all() noexcept;
+
+  // tcp_frames.cpp: frames
+  void grant(const Channel& channel, const Message& receive);
+  void receive_early(Channel& channel, Peer& peer, Message& receive);
+  bool next_part(int32_t peer);
+  void write(int32_t peer);
+  void read(int32_t peer);
+  void process_header(int32_t peer);
+  void find_destination(int32_t peer);
+  void process_frame(int32_t peer);
+  void process_data(int32_t peer, Channel& channel);
+  void process_grant(Channel& channel, const FrameHeader& head);
+  void forward(int32_t peer, const FrameHeader& head, const void* content);
+  void end_link(int32_t peer, std::string_view why) noexcept;
+
+  // tcp_links.cpp: polling, connecting
+  void wait(Lock& lock, Deadline deadline);
+  void poll_links(Lock& lock, Poll& poll, int timeout_ms);
+  void serve();
+  void connect(int32_t peer);
+  void connected(int32_t peer);
+  void continue_handshake(int32_t peer);
+  void retry(int32_t peer, std::string why);
+  void open(int32_t peer);
+  void accept();
+  void read_pending();
+  bool keeps_waiting(Pending& pending);
+
+  const int rank_, size_;
+  const Socket listener_;
+  const std::vector<SocketAddress> addresses_;
+  const SocketAddress from_;
+  const Digest key_;
+  std::vector<Link> links_;  // by rank
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<uint64_t, Channel> channels_;
+  std::list<Pending> pending_;
+  std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
+  // By rank: when rank 0 has reported that the rank's connection has ended.
+  std::vector<std::optional<Clock::time_point>> disconnected_;
+  Socket wake_poll_;       // an eventfd
+  int operations_ = 0;     // that run
+  bool polling_ = false;   // the thread of an operation polls
+  int waiting_ = 0;        // threads that wait for that one
+  bool retrying_ = false;  // a connection will be tried again
+  bool served_ = false;    // no operation has run since the last look of serve()
+  bool stop_ = false;
+  Poll poll_, server_poll_;
+  std::thread server_;
+};
+
+}  // namespace muonrt

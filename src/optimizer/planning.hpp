@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+
+#include "optimizer/settings/settings.hpp"
+#include "optimizer/step_pipelines.hpp"
+
+namespace muonrt {
+
+/// What a step of an optimizer will do and need on all ranks, computed without device, communicator
+/// and buffers.
+class Planning {
+ public:
+  /// @param settings  data, grad, master and local_shape of the parameters are not used.
+  /// @param checked   the settings are those of an existing optimizer: valid, and with owners.
+  /// Errors: those of validate(), assign_owners(), make_newton_schulz() and Plan.
+  Planning(OptimizerSettings settings, int world, bool checked = false);
+
+  const OptimizerSettings& settings() const { return settings_; }
+  const Plan& plan() const { return pipelines_.full_plan(); }
+  const PlanReports& reports() const { return reports_; }
+  std::string describe(bool json, int64_t max_rows) const {
+    return pipelines_.describe(reports_, json, max_rows);
+  }
+
+ private:
+  OptimizerSettings settings_;
+  StepPipelines pipelines_;  // only the plans
+  PlanReports reports_;
+};
+
+}  // namespace muonrt

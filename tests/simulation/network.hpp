@@ -1,0 +1,119 @@
+#pragma once
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simulation/plan.hpp"
+#include "simulation/scheduler.hpp"
+
+namespace simulation {
+
+struct Address {
+  uint32_t host = 0;  // in the order of the host; 0: any
+  uint16_t port = 0;
+  bool operator==(const Address&) const = default;
+};
+
+/// What a file descriptor of a simulated process refers to.
+struct Endpoint {
+  enum class State { kNew, kListening, kConnecting, kConnected, kClosed };
+  int fd = 0, process = 0;
+  State state = State::kNew;
+  bool blocks = false, counts = false;  // counts: an eventfd
+  uint64_t counter = 0;
+  Address local, remote;
+  int peer = -1;        // its descriptor; the peer may be closed
+  int error = 0;        // SO_ERROR
+  bool resets = false;  // SO_LINGER of 0 seconds
+  std::string received;
+  bool end_received = false, end_sent = false, reads_ended = false;
+  std::deque<int> backlog;  // accepted connections
+  size_t most_backlog = 0;
+  // What is in transit to this end.
+  struct Segment {
+    std::string bytes;
+    bool end = false;
+  };
+  std::deque<Segment> wire;
+  int64_t last_arrival = 0;
+  int64_t window_used = 0;  // bytes that the peer may not send again yet
+  int64_t in_transit = 0;   // bytes
+};
+
+/// The sockets of all processes and the network between them. The functions return -1 and set errno
+/// like those of the system.
+class Network {
+ public:
+  static constexpr int kFirstFd = 1 << 20;
+
+  Network(Scheduler& scheduler, const Weather& weather, int processes);
+  static Network* current() { return current_; }
+  ~Network() { current_ = nullptr; }
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  static bool owns(int fd) { return current_ && fd >= kFirstFd; }
+  static uint32_t host_of(int process) { return (10u << 24) + 1 + static_cast<uint32_t>(process); }
+
+  int make_socket(bool blocks);
+  int make_counter(uint64_t value, bool blocks);
+  int bind(int fd, Address address);
+  int listen(int fd, int backlog);
+  int accept(int fd, bool blocks);
+  int connect(int fd, Address to);
+  ssize_t send(int fd, const void* data, size_t bytes, int flags);
+  ssize_t receive(int fd, void* data, size_t bytes, int flags);
+  int shutdown(int fd, int how);
+  int close(int fd);
+  int poll(pollfd* list, nfds_t count, int timeout_ms);
+  Endpoint* find(int fd);
+
+  // Faults.
+  void kill(int process, bool silently);
+  void reset_one(int process);
+  void isolate(int process, int64_t until) { isolated_[static_cast<size_t>(process)] = until; }
+  void flip_one(int process) { flips_[static_cast<size_t>(process)] = true; }
+
+  /// Descriptors of a process that are open.
+  int open_of(int process) const;
+  /// Addresses at which a process listens.
+  std::vector<Address> listening() const;
+  /// The first segments of this world, which an unauthenticated process may have recorded.
+  const std::vector<std::string>& heard() const { return heard_; }
+
+ private:
+  Endpoint& add(bool blocks);
+  Endpoint* listener_at(Address address);
+  int64_t latency(int from, int to);
+  int64_t blocked_until(int from, int to) const;
+  void transmit(Endpoint& from, Endpoint::Segment segment);
+  void segment_arrives(int fd);
+  void send_reset(int fd, int from_process);
+  void reset(int fd);
+  void try_to_connect(int fd, Address to, int64_t give_up);
+  void refuse(int fd, int error, int64_t delay);
+  void close_endpoint(Endpoint& e);
+  int64_t room(const Endpoint& e);
+  short events_of(const Endpoint& e);
+  void changed(const Endpoint& e);
+  Endpoint* checked(int fd);
+
+  static Network* current_;
+  Scheduler& scheduler_;
+  const Weather weather_;
+  std::map<int, std::unique_ptr<Endpoint>> endpoints_;
+  std::vector<int64_t> isolated_;  // by process: the time when its network works again
+  std::vector<bool> flips_;        // by process: flips a bit of the next segment
+  std::vector<std::string> heard_;
+  int next_fd_ = kFirstFd;
+  uint16_t next_port_ = 40'000;
+};
+
+}  // namespace simulation

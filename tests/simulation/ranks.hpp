@@ -1,0 +1,62 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/transport.hpp"
+#include "simulation/plan.hpp"
+
+namespace simulation {
+
+/// One rank of a world. It runs the plan on a transport and checks the result of each operation.
+class RankRun {
+ public:
+  /// What a fault of the network does; called when the rank reaches it.
+  using Strike = std::function<void(const Fault&)>;
+
+  RankRun(const Plan& plan, int rank, Strike strike)
+      : plan_(plan), rank_(rank), strike_(std::move(strike)) {}
+
+  /// Connects and runs all steps. Returns when the rank has destroyed its communicators.
+  void run(const std::function<std::unique_ptr<muonrt::Transport>()>& connect);
+  /// Checks that nothing has used the buffers after their operation. Call it at the end of the
+  /// world.
+  void check_buffers() const;
+
+ private:
+  struct Comm {
+    std::unique_ptr<muonrt::Transport> transport;
+    std::optional<muonrt::Error> first;
+  };
+  /// Memory of an operation, filled with a pattern once the operation has returned.
+  struct Buffer {
+    std::vector<unsigned char> memory;
+    std::string what;
+    unsigned char pattern = 0;
+  };
+  struct Lane;
+
+  void run_lane(int lane, bool& leaves);
+  bool meet_faults(int lane, int step, std::vector<std::thread>& aborts);
+  void run_step(int lane, int step);
+  void operate(muonrt::Transport& t, const Step& s, const Fault* fault, std::vector<Buffer>& used);
+  void exchange(muonrt::Transport& t, const Step& s, const Fault* fault, std::vector<Buffer>& used);
+  void check_error(Comm& comm, const Step& s, const std::string& where, const muonrt::Error& error,
+                   int64_t began);
+  void keep(std::vector<Buffer>& used);
+  Buffer& fresh(std::vector<Buffer>& used, int64_t bytes, const std::string& what);
+  void require(bool good, const std::string& problem) const;
+
+  const Plan& plan_;
+  const int rank_;
+  const Strike strike_;
+  std::vector<Comm> comms_;
+  std::vector<Buffer> kept_;
+};
+
+}  // namespace simulation

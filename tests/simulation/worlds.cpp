@@ -1,0 +1,153 @@
+#include "simulation/worlds.hpp"
+
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "comm/tcp/tcp_transport.hpp"
+#include "comm/thread_transport.hpp"
+#include "simulation/network.hpp"
+#include "simulation/ranks.hpp"
+
+namespace simulation {
+
+using muonrt::cat;
+
+namespace {
+
+constexpr const char* kSecret = "the secret of all ranks of a world";
+
+void run_threads(const Plan& plan) {
+  muonrt::ThreadGroup group(plan.size);
+  std::vector<std::unique_ptr<RankRun>> ranks;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < plan.size; ++rank) {
+    ranks.push_back(std::make_unique<RankRun>(plan, rank, [](const Fault&) {}));
+    threads.emplace_back([&, rank] {
+      ranks[static_cast<size_t>(rank)]->run([&] { return group.transport(rank); });
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const auto& rank : ranks) rank->check_buffers();
+}
+
+/// A process that does not know the secret: connects, sends bytes that it has made up or heard.
+void disturb(Network& network) {
+  Scheduler& s = Scheduler::get();
+  for (int64_t tries = s.random().between(1, 4); tries > 0; --tries) {
+    s.sleep_until(s.now() + s.random().any_size(2 * kSecond));
+    const auto targets = network.listening();
+    if (targets.empty()) continue;
+    const Address target = s.random().one_of(targets);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(target.host);
+    to.sin_port = htons(target.port);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    pollfd one{fd, POLLOUT, 0};
+    poll(&one, 1, 3000);
+    for (int64_t k = s.random().below(4); k > 0; --k) {
+      std::string bytes(static_cast<size_t>(s.random().any_size(3000)), '\0');
+      for (char& c : bytes) c = static_cast<char>(s.random().next());
+      if (!network.heard().empty() && !s.random().one_in(3))
+        bytes = s.random().one_of(network.heard());
+      send(fd, bytes.data(), bytes.size(), 0);
+      one.events = POLLIN;
+      poll(&one, 1, static_cast<int>(s.random().any_size(2000)));
+      char in[256];
+      recv(fd, in, sizeof in, MSG_DONTWAIT);
+    }
+    s.sleep_until(s.now() + s.random().any_size(20 * kSecond));
+    close(fd);
+  }
+}
+
+/// Starts a process with one thread.
+int start(int process, std::function<void()> body) {
+  const auto run = [](void* function) -> void* {
+    const std::unique_ptr<std::function<void()>> owner(
+        static_cast<std::function<void()>*>(function));
+    (*owner)();
+    return nullptr;
+  };
+  return Scheduler::get().spawn(process, run, new std::function<void()>(std::move(body)));
+}
+
+void run_rank(const Plan& plan, Network& network, RankRun& rank, int number) {
+  rank.run([&] {
+    muonrt::TcpRendezvous rendezvous;
+    rendezvous.rank = number;
+    rendezvous.size = plan.size;
+    rendezvous.address = "10.0.0.1:5000";
+    rendezvous.secret = kSecret;
+    return muonrt::make_tcp_transport(rendezvous, plan.connect_timeout_ms());
+  });
+  Scheduler& s = Scheduler::get();
+  if (const int open = network.open_of(number))
+    s.fail(cat("rank ", number, " leaves ", open, " descriptors open"));
+  if (const int fibers = s.fibers_of(number); fibers != 1)
+    s.fail(cat("rank ", number, " leaves ", fibers - 1, " threads"));
+}
+
+void run_tcp(const Plan& plan, Network& network) {
+  Scheduler& s = Scheduler::get();
+  // Not destroyed where a killed rank leaves its communicators.
+  std::vector<std::unique_ptr<RankRun>> ranks;
+  std::vector<bool> killed(static_cast<size_t>(plan.size));
+  std::vector<int> fibers;
+  const auto strike = [&](const Fault& f) {
+    switch (f.kind) {
+      case Fault::Kind::kKill:
+      case Fault::Kind::kMachineDies:
+        return s.at_step(f.rank, f.calls + 1, [&, f] {
+          killed[static_cast<size_t>(f.rank)] = true;
+          network.kill(f.rank, f.kind == Fault::Kind::kMachineDies);
+        });
+      case Fault::Kind::kDisconnect:
+        return s.after(f.delay, [&, f] { network.reset_one(f.rank); });
+      case Fault::Kind::kPartition:
+        return network.isolate(f.rank, s.now() + f.delay);
+      case Fault::Kind::kFlip:
+        return network.flip_one(f.rank);
+      default:
+        return;
+    }
+  };
+  for (int rank = 0; rank < plan.size; ++rank) {
+    ranks.push_back(std::make_unique<RankRun>(plan, rank, strike));
+    fibers.push_back(start(
+        rank, [&, rank] { run_rank(plan, network, *ranks[static_cast<size_t>(rank)], rank); }));
+  }
+  for (int k = 0; k < plan.weather.unauthenticated; ++k)
+    fibers.push_back(start(plan.size + 1 + k, [&] { disturb(network); }));
+  for (const int fiber : fibers) s.join(fiber);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (killed[rank])
+      (void)ranks[rank].release();
+    else
+      ranks[rank]->check_buffers();
+  }
+}
+
+}  // namespace
+
+Result run_world(uint64_t seed, bool tcp, bool prints) {
+  const Plan plan(seed, tcp);
+  if (prints) std::printf("%s\n", plan.text().c_str());
+  Scheduler scheduler(seed ^ 0x5ced, prints);
+  Result out;
+  if (tcp) {
+    Network network(scheduler, plan.weather, plan.size + 1 + plan.weather.unauthenticated);
+    out.problem = scheduler.run(plan.size, [&] { run_tcp(plan, network); });
+  } else {
+    out.problem = scheduler.run(0, [&] { run_threads(plan); });
+  }
+  out.log_hash = scheduler.log_hash();
+  out.steps = scheduler.steps();
+  return out;
+}
+
+}  // namespace simulation

@@ -1,0 +1,399 @@
+// Ranks over TCP: bits that change in transit, frames and connections that no rank of muonrt makes,
+// peers that do not read, errors that must overtake the end of a connection, and many ranks.
+
+#include <array>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+#include "comm/tcp/frame.hpp"
+#include "support/loopback.hpp"
+#include "support/tcp_ranks.hpp"
+#include "support/thread_ranks.hpp"
+#include "support/transport_checks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+
+namespace {
+
+constexpr uint64_t kChannel = 1;                    // of a transport that is not a duplicate
+constexpr int64_t kHead = 8 * sizeof(FrameHeader);  // bits
+
+using Errors = std::vector<std::optional<Error>>;
+
+bool is_error(const std::optional<Error>& error, Status status, const std::string& text) {
+  return error && error->status() == status && error->message().find(text) != std::string::npos;
+}
+
+/// Forwards bytes from one socket to another until the first one ends, and flips one bit.
+void pump(const Socket& from, const Socket& to, int64_t flipped) {
+  std::vector<char> buffer(1 << 16);
+  for (int64_t passed = 0;;) {
+    const ssize_t n = recv(from.fd(), buffer.data(), buffer.size(), 0);
+    if (n <= 0) break;
+    const int64_t at = flipped < 0 ? -1 : flipped / 8 - passed;
+    if (at >= 0 && at < n) buffer[static_cast<size_t>(at)] ^= static_cast<char>(1 << flipped % 8);
+    passed += n;
+    if (send(to.fd(), buffer.data(), static_cast<size_t>(n), MSG_NOSIGNAL) != n) break;
+  }
+  shutdown(to.fd(), SHUT_RDWR);
+  shutdown(from.fd(), SHUT_RDWR);
+}
+
+/// Two ranks exchange `bytes` bytes over a connection that flips bit `flipped` of what rank `from`
+/// sends (-1: none). Returns their errors; wrong data without an error is CORRUPT.
+Errors exchange_with_flip(int from, int64_t flipped, int64_t bytes) {
+  auto ranks = tcp_connections(2);
+  auto [zero, near] = tcp_pair();
+  auto [far, one] = tcp_pair();
+  ranks[0].sockets[1] = std::move(zero);
+  ranks[1].sockets[0] = std::move(one);
+  std::thread down([&] { pump(near, far, from == 0 ? flipped : -1); });
+  std::thread up([&] { pump(far, near, from == 1 ? flipped : -1); });
+  auto out = on_ranks(2, [&](int rank) {
+    const auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(rank)]));
+    mine->set_timeout_ms(60'000);
+    std::vector<char> data(static_cast<size_t>(bytes), static_cast<char>('a' + rank)), in(data);
+    const SendTo send{1 - rank, data.data(), bytes};
+    const ReceiveFrom receive{1 - rank, in.data(), bytes};
+    mine->exchange({&send, 1}, {&receive, 1});
+    int64_t own = rank, all[2];
+    mine->allgather(&own, all, sizeof own);
+    if (in != std::vector<char>(data.size(), static_cast<char>('b' - rank)) || all[0] != 0 ||
+        all[1] != 1)
+      throw Error(Status::kCorrupt, "wrong bits, and OK");
+  });
+  down.join();
+  up.join();
+  return out;
+}
+
+void check_noticed(int from, int64_t bit, int64_t bytes) {
+  const Errors errors = exchange_with_flip(from, bit, bytes);
+  const auto& receiver = errors[static_cast<size_t>(1 - from)];
+  INFO("bit " << bit << " from rank " << from << "\n" << text_of(errors));
+  REQUIRE(is_error(receiver, Status::kComm, "corrupted in transit"));
+  CHECK(is_error(receiver, Status::kComm, cat("rank ", from)));
+  for (const auto& error : errors)
+    if (error) CHECK(error->status() == Status::kComm);
+}
+
+/// Returns the peak of this process's virtual memory in KiB.
+int64_t peak_memory() {
+  std::ifstream in("/proc/self/status");
+  std::string word;
+  int64_t out = 0;
+  while (in >> word && word != "VmPeak:") continue;
+  in >> out;
+  return out;
+}
+
+struct Hostile {
+  const char* name;
+  FrameHeader head;
+  std::string content;
+  bool with_checksums = true;  // correct ones
+};
+
+/// Frames that `from` sends to `to`, the only other rank, which expects a message of 16 bytes.
+std::vector<Hostile> hostile_frames(int from, int to) {
+  const std::string text(16, 'x'), full(static_cast<size_t>(kMaxPayloadBytes), 'x');
+  std::vector<Hostile> out;
+  const auto add = [&](const char* name, FrameKind kind, const std::string& content, auto change) {
+    const auto bytes = std::ssize(content);
+    out.push_back({name,
+                   {0, static_cast<int32_t>(kind), kChannel, from, to, 0, bytes, 0, bytes, 0, 0},
+                   content});
+    change(out.back().head);
+  };
+  const auto data = [&](const char* name, const std::string& content, auto change) {
+    add(name, FrameKind::kData, content, change);
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const int64_t bytes : {int64_t{3'900'000'000}, int64_t{1} << 62, kMost})
+    data("a huge message", full, [=](FrameHeader& h) { h.message_bytes = bytes; });
+  for (const int64_t bytes : {int64_t{-1}, int64_t{0}, kMost, kMaxPayloadBytes + 1, int64_t{17}})
+    data("size of a payload", text, [=](FrameHeader& h) { h.payload_bytes = bytes; });
+  for (const int64_t bytes : {int64_t{-1}, int64_t{0}, int64_t{15}, -kMost - 1})
+    data("size of a message", text, [=](FrameHeader& h) { h.message_bytes = bytes; });
+  data("less than is expected", std::string(15, 'x'), [](FrameHeader&) {});
+  for (const int64_t offset : {int64_t{-1}, int64_t{1}, int64_t{16}, kMost})
+    data("an offset", text, [=](FrameHeader& h) { h.offset = offset; });
+  data("a second part first", text, [](FrameHeader& h) {
+    h.offset = kMaxPayloadBytes;
+    h.message_bytes = kMaxPayloadBytes + 16;
+  });
+  for (const uint64_t number : {uint64_t{2}, ~uint64_t{0}})
+    data("a later message", text, [=](FrameHeader& h) { h.number = number; });
+  data("a later message that is long", full, [](FrameHeader& h) { h.number = 1; });
+  for (const int32_t who : {-2, -1, to, 2, 1 << 30, std::numeric_limits<int32_t>::min()})
+    data("a sender", text, [=](FrameHeader& h) { h.from = who; });
+  for (const int32_t who : {-2, -1, from, 2, 1 << 30})
+    data("a receiver", text, [=](FrameHeader& h) { h.to = who; });
+  for (const int32_t kind : {-1, 0, 2, 3, 5, 6, 7, 1 << 30})
+    data("a kind", text, [=](FrameHeader& h) { h.kind = kind; });
+  data("no checksums", text, [](FrameHeader& h) { h.magic = kFrameMagic; });
+  out.back().with_checksums = false;
+  data("protocol version 2", text, [](FrameHeader& h) { h.magic = 0x324d524d; });
+  out.back().with_checksums = false;
+  for (const uint64_t number : {uint64_t{1}, ~uint64_t{0}})
+    add("a grant of a later message", FrameKind::kGrant, "", [=](FrameHeader& h) {
+      h.number = number;
+      h.message_bytes = 16;
+    });
+  add("a size", FrameKind::kSize, "", [](FrameHeader& h) { h.message_bytes = 17; });
+  for (const auto& [status, rank] : {std::pair{0, -1},
+                                     {1, -1},
+                                     {2, -1},
+                                     {-1, -1},
+                                     {12345, -1},
+                                     {52, -2},
+                                     {52, 2},
+                                     {52, 1 << 30}}) {
+    const ErrorFrameHeader error{status, rank};
+    const std::string content(reinterpret_cast<const char*>(&error), sizeof error);
+    add("an error", FrameKind::kError, content + "no error", [](FrameHeader&) {});
+  }
+  for (const std::string& content : {std::string(7, 'x'), std::string(4009, 'x')})
+    add("size of an error", FrameKind::kError, content, [](FrameHeader&) {});
+  return out;
+}
+
+void send_frame(const Socket& socket, Hostile frame) {
+  if (frame.with_checksums) {
+    // The checksum covers the actual content, also if the size in the header is wrong.
+    frame.head.magic = kFrameMagic;
+    frame.head.content_sum = crc32c(frame.content.data(), frame.content.size());
+    frame.head.head_sum = head_sum(frame.head);
+  }
+  std::string all(reinterpret_cast<const char*>(&frame.head), sizeof frame.head);
+  all += frame.content;
+  [[maybe_unused]] const ssize_t n = send(socket.fd(), all.data(), all.size(), MSG_NOSIGNAL);
+  shutdown(socket.fd(), SHUT_WR);
+}
+
+/// The transport of rank `me` of two, and the end of the other rank, which the test plays.
+std::pair<std::unique_ptr<Transport>, Socket> one_of_two(int me) {
+  auto ranks = tcp_connections(2);
+  Socket other = std::move(ranks[static_cast<size_t>(1 - me)].sockets[static_cast<size_t>(me)]);
+  auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(me)]));
+  mine->set_timeout_ms(60'000);
+  return {std::move(mine), std::move(other)};
+}
+
+std::optional<Error> receive_error(Transport& mine, int from) {
+  std::array<char, 16> data{};
+  const ReceiveFrom receive{from, data.data(), 16};
+  return on_ranks(1, [&](int) { mine.exchange({}, {&receive, 1}); })[0];
+}
+
+int64_t open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return std::distance(begin(files), end(files));
+}
+
+}  // namespace
+
+TEST_CASE("tcp: the receiver detects a bit that changes in transit, and names the sender",
+          "[unit][comm][rendezvous]") {
+  REQUIRE(text_of(exchange_with_flip(1, -1, 24)) == "");
+  // Two grants, 24 bytes and 8 bytes.
+  for (int64_t bit = 0; bit < 4 * kHead + 8 * (24 + 8); bit += 13)
+    check_noticed(bit % 2 == 0 ? 0 : 1, bit, 24);
+  const int64_t bytes = 2 * kMaxPayloadBytes + 77, part = kHead + 8 * kMaxPayloadBytes;
+  REQUIRE(text_of(exchange_with_flip(1, -1, bytes)) == "");
+  for (const int64_t bit : {2 * kHead, kHead + part - 1, kHead + part + kHead + 1'000'003,
+                            kHead + 2 * part + 200, kHead + 2 * part + kHead + 8 * 77 - 1})
+    for (const int from : {0, 1}) check_noticed(from, bit, bytes);
+}
+
+TEST_CASE("tcp: no frame of a hostile rank makes a result wrong or allocates much memory",
+          "[unit][comm][rendezvous]") {
+  const int64_t before = peak_memory();
+  for (const int me : {0, 1}) {
+    for (const Hostile& frame : hostile_frames(1 - me, me)) {
+      const auto [transport, other] = one_of_two(me);
+      send_frame(other, frame);
+      const auto outcome = receive_error(*transport, 1 - me);
+      INFO("rank " << me << ": " << frame.name << " (kind " << frame.head.kind << ")");
+      REQUIRE(outcome);
+      INFO(outcome->message());
+      CHECK((outcome->status() == Status::kComm || outcome->status() == Status::kMismatch));
+      CHECK(outcome->message().find(cat("rank ", 1 - me)) != std::string::npos);
+    }
+  }
+  CHECK(peak_memory() - before < int64_t{1} << 20);  // 1 GiB, including the stacks of threads
+}
+
+TEST_CASE("tcp: the text of a peer's error has no control characters", "[unit][comm][rendezvous]") {
+  const auto [transport, other] = one_of_two(0);
+  const ErrorFrameHeader error{static_cast<int32_t>(Status::kAborted), -1};
+  std::string content(reinterpret_cast<const char*>(&error), sizeof error);
+  content += "a\x1b[2Jb\x7f";
+  const auto bytes = std::ssize(content);
+  send_frame(other, {"", {0, 4, kChannel, 1, kToAll, 0, bytes, 0, bytes, 0, 0}, content});
+  CHECK(is_error(receive_error(*transport, 1), Status::kAborted, "a?[2Jb?"));
+}
+
+TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort ends the wait",
+          "[unit][comm][rendezvous][tsan]") {
+  const std::vector<char> much(64 << 20);
+  const SendTo send{0, much.data(), std::ssize(much)};
+  for (const bool granted : {false, true}) {
+    const auto [transport, other] = one_of_two(1);
+    Hostile grant{"", {0, 2, kChannel, 0, 1, 0, std::ssize(much), 0, 0, 0, 0}, ""};
+    if (granted) send_frame(other, grant);
+    const auto begin = Deadline::Clock::now();
+    std::thread beside([&, t = transport.get()] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      t->abort(Status::kAborted, "enough");  // also while a part of the message is written
+    });
+    const auto error = on_ranks(1, [&, t = transport.get()](int) {
+      t->exchange({&send, 1}, {});
+    })[0];
+    beside.join();
+    CHECK(seconds_since(begin) < 5);
+    // The other end has closed its direction, which ends the exchange, too.
+    CHECK((error && (granted || error->status() == Status::kAborted)));
+    int arrived = 0;
+    ioctl(other.fd(), FIONREAD, &arrived);
+    CHECK((arrived > 4096) == granted);
+  }
+}
+
+TEST_CASE("tcp: small messages may be early, and a sender waits if its peer receives none",
+          "[unit][comm][rendezvous]") {
+  auto ranks = over_tcp(2);
+  std::atomic<int> sent = 0;
+  const auto errors = on_ranks(2, [&](int rank) {
+    Transport& mine = *ranks[static_cast<size_t>(rank)];
+    mine.set_timeout_ms(30'000);
+    for (char i = 0; i < 10; ++i) {
+      std::vector<char> data(kEarlyBytes, i);
+      const SendTo send{1, data.data(), kEarlyBytes};
+      const ReceiveFrom receive{0, data.data(), kEarlyBytes};
+      if (rank == 0) {
+        mine.exchange({&send, 1}, {});
+        ++sent;
+        continue;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(i == 3 ? 50 : 0));
+      if (sent > i + 1) throw Error(Status::kInternal, "too early");
+      mine.exchange({}, {&receive, 1});
+      if (data != std::vector<char>(kEarlyBytes, i)) throw Error(Status::kCorrupt, "wrong bytes");
+    }
+  });
+  CHECK(text_of(errors) == "");
+}
+
+TEST_CASE("tcp: the reason of an error arrives before the end of a rank that received it",
+          "[unit][comm][rendezvous][tsan]") {
+  for (int turn = 0; turn < 20; ++turn) {
+    auto ranks = over_tcp(3);
+    const auto begin = Deadline::Clock::now();
+    const auto errors = on_ranks(3, [&](int rank) {
+      auto& mine = ranks[static_cast<size_t>(rank)];
+      mine->set_timeout_ms(30'000);
+      if (rank == 2 && turn % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (rank == 2) mine->abort(Status::kDevice, "the reason");
+      // Rank 0 waits for rank 2, or does nothing; then its communicator ends.
+      std::optional<Error> error;
+      if (rank == 1) error = receive_error(*mine, 0);
+      if (rank == 0 && turn % 4 < 2) error = receive_error(*mine, 2);
+      if (rank == 0 && turn % 4 >= 2)
+        while (!mine->published_error()) std::this_thread::yield();
+      mine.reset();
+      if (error) throw *error;
+    });
+    CHECK(is_error(errors[1], Status::kDevice, "the reason"));
+    CHECK(seconds_since(begin) < 5);
+  }
+}
+
+TEST_CASE("tcp: rank 0 forwards an error while it runs no operation", "[unit][comm][rendezvous]") {
+  auto ranks = over_tcp(3);
+  std::optional<Error> error;
+  std::thread waits([&] { error = receive_error(*ranks[1], 0); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto begin = Deadline::Clock::now();
+  ranks[2]->abort(Status::kDevice, "the reason");
+  waits.join();
+  CHECK(is_error(error, Status::kDevice, "rank 2 reported: the reason"));
+  CHECK(seconds_since(begin) < 2);
+}
+
+TEST_CASE("tcp: a connection between ranks that is blocked is an error with both addresses",
+          "[unit][comm][rendezvous]") {
+  auto ranks = tcp_connections(3);
+  const int closed = loopback::free_port();
+  for (TcpConnections& c : ranks)
+    if (c.addresses[1].length > 0) c.addresses[1].set_port(static_cast<uint16_t>(closed));
+  const auto errors = on_ranks(3, [&](int rank) {
+    const auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(rank)]));
+    mine->set_timeout_ms(30'000);
+    if (const auto error = receive_error(*mine, rank == 1 ? 2 : 1)) throw *error;
+  });
+  const std::string text =
+      cat("rank 2 at 127.0.0.1 cannot connect to rank 1 at 127.0.0.1:", closed, " (errno 111");
+  for (const auto& error : errors) CHECK(is_error(error, Status::kComm, text));
+}
+
+TEST_CASE("tcp: connections without a proof get no answer and do not disturb the ranks",
+          "[unit][comm][rendezvous]") {
+  auto ranks = tcp_connections(3);
+  const int port = ranks[1].addresses[1].port();
+  std::vector<int> visitors;
+  for (int i = 0; i < 100; ++i) visitors.push_back(loopback::connect_to(port));
+  LinkClaim claim{2, 1, {}, {}};  // with a wrong proof
+  for (const int fd : visitors) {
+    claim.from = fd % 2 ? 2 : 0;
+    [[maybe_unused]] const ssize_t n = send(fd, &claim, sizeof claim, MSG_NOSIGNAL);
+  }
+  const auto errors = on_ranks(3, [&](int rank) {
+    const auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(rank)]));
+    mine->set_timeout_ms(30'000);
+    for (int i = 0; i < 3; ++i) require_none(check_allgather(*mine, 10, 1));
+  });
+  CHECK(text_of(errors) == "");
+  for (const int fd : visitors) {
+    std::array<char, 256> got{};
+    const ssize_t n = recv(fd, got.data(), got.size(), MSG_WAITALL);
+    CHECK((n <= 0 || n == ssize_t{sizeof(Greeting)}));  // a random number, and no proof
+    close(fd);
+  }
+}
+
+namespace {
+
+/// All ranks gather and exchange with their neighbours, and count the open files.
+void check_many(int size) {
+  const int64_t before = open_files();
+  auto ranks = over_tcp(size);
+  std::atomic<int64_t> most = 0;
+  const auto errors = on_ranks(size, [&](int rank) {
+    const auto mine = std::move(ranks[static_cast<size_t>(rank)]);
+    mine->set_timeout_ms(120'000);
+    require_none(check_allgather(*mine, 100, 1));
+    require_none(check_reductions(*mine, 20, 2));
+    require_none(check_allgather(*mine->duplicate(), 5000, 3));
+    if (rank == 0) most = open_files();
+    require_none(check_allgather(*mine, 1, 4));
+  });
+  CHECK(text_of(errors) == "");
+  int rounds = 0;
+  while (1 << rounds < size) ++rounds;
+  // Each rank has a listener, an eventfd, the connection to rank 0, and two for each round.
+  CHECK(most - before <= size * (2 * rounds + 4));
+}
+
+}  // namespace
+
+TEST_CASE("tcp: 64 ranks gather, and each opens few connections", "[unit][comm][rendezvous]") {
+  check_many(64);
+}
+
+TEST_CASE("tcp: 256 ranks gather, and each opens few connections", "[.full]") { check_many(256); }

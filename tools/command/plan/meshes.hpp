@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "command/plan/models.hpp"
+#include "muonrt/muonrt.hpp"
+
+namespace muonrt::tool {
+
+/// A mesh as text: "dp=16,fsdp=8,tp=4", row-major over the ranks 0, 1, 2, ...
+class TextMesh {
+ public:
+  /// Throws std::runtime_error that names the option and the part that is wrong.
+  TextMesh(const std::string& text, const std::string& option);
+
+  muonrt_mesh_t c() const;
+  int64_t size() const;
+  int dims() const { return static_cast<int>(sizes_.size()); }
+  const std::string& name(int d) const { return names_[static_cast<size_t>(d)]; }
+  int64_t size(int d) const { return sizes_[static_cast<size_t>(d)]; }
+  bool has(const std::string& name) const;
+  void prepend(const std::string& name, int64_t size);
+  std::string text() const;
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<int64_t> sizes_;
+  mutable std::vector<const char*> name_pointers_;
+};
+
+/// The meshes of a plan: one of all tensors except experts, and one of the stacks of experts over
+/// the same ranks. Ranks that the mesh of the experts leaves out hold replicas.
+class PlanMeshes {
+ public:
+  /// Throws std::runtime_error with both sizes if the experts' ranks do not divide those of `mesh`,
+  /// or if only `mesh` has ranks with partial gradients.
+  /// @param experts  "": that of all other tensors.
+  PlanMeshes(const std::string& mesh, const std::string& experts);
+
+  int32_t world() const { return static_cast<int32_t>(dense_.size()); }
+  const TextMesh& of(const ModelTensor& tensor) const { return tensor.stack() ? experts_ : dense_; }
+  /// The placements of muonrt_placements_for_tensor(); of a list of shapes TP shards the columns.
+  std::vector<muonrt_placement_t> placements(const ModelTensor& tensor) const;
+  std::string text() const;
+
+ private:
+  TextMesh dense_, experts_;
+};
+
+}  // namespace muonrt::tool

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "command/plan/models.hpp"
+
+namespace muonrt::tool {
+
+/// The tensors of one pipeline stage.
+struct Stage {
+  int64_t first_layer = 0, layers = 0;
+  std::vector<ModelTensor> tensors;
+};
+
+/// Divides the layers of a model, which the first number in their names counts, evenly over `count`
+/// stages; stages with one layer more are spread. Embeddings are in the first stage, and other
+/// tensors without a layer in the last one.
+/// Throws std::runtime_error if there are fewer layers than stages.
+std::vector<Stage> pipeline_stages(std::vector<ModelTensor> tensors, int64_t count);
+
+}  // namespace muonrt::tool

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/shapes.hpp"
+
+namespace muonrt::tool {
+
+/// The tensors of the model that a config.json of Hugging Face describes. The names are those of
+/// transformers, except that the matrices of all experts of a layer are three stacks: gate_proj,
+/// up_proj and down_proj. A tied head is left out. The notes name what else is left out.
+/// Throws std::runtime_error that names the field and its value.
+/// @param file  the name of the file for messages.
+ModelShapes read_hf_config(const nlohmann::json& config, const std::string& file);
+
+}  // namespace muonrt::tool

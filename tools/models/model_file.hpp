@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/shapes.hpp"
+
+namespace muonrt::tool {
+
+/// A published model: a config.json that is built into the command.
+struct NamedModel {
+  const char* name;
+  const char* json;
+};
+
+/// All files of tools/models, by name. CMake makes the list.
+const std::vector<NamedModel>& named_models();
+
+/// Whether `text` names a file or folder, and not a published model or a list of shapes.
+bool is_model_file(const std::string& text);
+
+/// The tensors of a published model, or of a file:
+///   - a config.json of Hugging Face (hf_config.hpp), or a folder with one;
+///   - *.safetensors, of which only the header is read;
+///   - *.safetensors.index.json, with the headers of its shards in the same folder;
+///   - a JSON of shapes: {"name": [rows, cols], "name": {"shape": [...], "stack": true, ...}}.
+/// Throws std::runtime_error that names the file, the field and the value.
+ModelShapes read_model(const std::string& text);
+
+}  // namespace muonrt::tool

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muonrt::tool {
+
+/// One tensor of a model, with the name that the trainer gives it.
+struct ModelShape {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool transposed = false;  // stored as inputs x outputs
+  bool stack = false;       // the first dimension counts matrices
+  std::string role = {};    // muon or adamw; "": by the name
+};
+
+/// The tensors of a model, and what they leave out.
+struct ModelShapes {
+  std::vector<ModelShape> tensors;
+  std::vector<std::string> notes;  // sentences for the reader of a plan
+};
+
+constexpr int64_t kMaxTensors = 1 << 20;  // fifteen times as many as the largest model has
+
+/// Appends a tensor. Throws std::runtime_error that names it, if it has 2^62 elements or more, or
+/// if the model has more than kMaxTensors tensors.
+void add_tensor(ModelShapes& to, ModelShape tensor);
+
+/// Replaces the tensors "...experts.0.x", "...experts.1.x" and so on by one stack "...experts.x",
+/// if they are matrices of one shape and no number is missing. A note counts them.
+void stack_experts(ModelShapes& model);
+
+}  // namespace muonrt::tool

@@ -1,0 +1,86 @@
+"""muonrt.plan(): what Muon will need for a model on a mesh, without ranks, GPUs and memory."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _errors
+from ._core import Group, Layout, Mesh, Param, Plan, route
+
+
+def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, int]", *,
+         experts: "str | Mapping[str, int] | None" = None, dtype: str | None = None,
+         grad_dtype: str = "", master_kind: str = "auto", muon: dict[str, Any] | None = None,
+         adamw: dict[str, Any] | None = None, **options: Any) -> Plan:
+    """Plans Muon for a model on a mesh, in this process.
+
+    Example: ``with torch.device("meta"): model = Model(...)``, then
+    ``muonrt.plan(model, "dp=2,fsdp=8,tp=4", dtype="bfloat16").rank(0)["total_bytes"]``.
+
+    :param model: a torch.nn.Module, on any device (also "meta"), or a dict of names and shapes. Roles
+        are those of muonrt.torch.Muon for a module, and those of muonrt.route() for a dict.
+    :param mesh: sizes by name, as text or dict; muonrt_placements_for_tensor() says what the names mean.
+        With pipeline parallelism pass the model and the mesh of one stage.
+    :param experts: the mesh of stacks of experts, over the same ranks; ranks that it leaves out hold
+        replicas. None: ``mesh``.
+    :param dtype: "float32" or "bfloat16". None: that of each parameter; "float32" for a dict.
+    :param grad_dtype: dtype of gradients. Default: that of the parameter.
+    :param master_kind: how bits that dtype cannot hold are kept; see muonrt.Param.
+    :param muon: settings of muonrt.Group for Muon.
+    :param adamw: settings of muonrt.Group for AdamW.
+    :param options: settings of muonrt.Optimizer, such as device="cuda" or chunk_bytes.
+    """
+    dense = _mesh(mesh, "mesh")
+    world = math.prod(dense.shape)
+    stacks = dense if experts is None else _experts(_mesh(experts, "experts"), world)
+    params = []
+    for name, shape, own_dtype, role, settings in _tensors(model):
+        expert = role == "muon" and settings.get("view") == "stack" and len(shape) == 3
+        layout = Layout.for_tensor(stacks if expert else dense, shape, name, expert,
+                                   bool(settings.get("transposed", False)))
+        params.append(Param(name, None, shape=shape, dtype=dtype or own_dtype, grad_dtype=grad_dtype,
+                            master_kind=master_kind, layout=layout, group=int(role != "muon"), **settings))
+    groups = [Group("muon", **(muon or {})), Group("adamw", **(adamw or {}))]
+    return Plan(params, groups, world, **options)
+
+
+def _mesh(given, what: str) -> Mesh:
+    if isinstance(given, str):
+        pairs = [item.partition("=") for item in given.split(",") if item]
+        if not all(size.isdecimal() for _, _, size in pairs):
+            raise _errors.InvalidArgumentError(
+                f"{what} is {given!r}; write name=size for each dimension, such as 'dp=2,fsdp=4'")
+        pairs = [(name.strip(), int(size)) for name, _, size in pairs]
+    else:
+        pairs = list(given.items())
+    pairs = pairs or [("dp", 1)]
+    return Mesh([size for _, size in pairs], [name for name, _ in pairs])
+
+
+def _experts(mesh: Mesh, world: int) -> Mesh:
+    size = math.prod(mesh.shape)
+    if size < 1 or world % size:
+        raise _errors.InvalidArgumentError(
+            f"experts has {size} ranks, but mesh has {world}, which is no multiple of them; let the "
+            "sizes of experts divide it")
+    if size == world:
+        return mesh
+    name = next(n for n in ("dp_replicate", "replicate", "hsdp_replicate", "dp") if n not in mesh.names)
+    return Mesh([world // size, *mesh.shape], [name, *mesh.names])
+
+
+def _tensors(model):
+    """Yields name, shape, dtype, role and settings of muonrt.Param of each parameter."""
+    if isinstance(model, Mapping):
+        for name, shape in model.items():
+            shape = [int(n) for n in shape]
+            role, view = ("adamw", "none") if sum(n > 1 for n in shape) < 2 else route(name, len(shape))
+            yield name, shape, "float32", role, {"view": view} if role == "muon" else {}
+        return
+    from . import _torch_roles
+
+    role_of = _torch_roles.of_module(model, None)
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            role, settings = _torch_roles.role_of(name, p, None, role_of, {})
+            yield name, list(p.shape), str(p.dtype).removeprefix("torch."), role, dict(settings)

@@ -1,0 +1,82 @@
+"""muonrt.plan(): models as shapes and as modules, live optimizers, bad input."""
+
+import json
+
+import numpy as np
+import pytest
+
+import muonrt
+
+SHAPES = {"layers.0.q_proj.weight": [64, 32], "layers.0.mlp.experts.up_proj": [8, 32, 64],
+          "layers.0.mlp.gate.weight": [8, 32], "norm.weight": [32], "embed_tokens.weight": [100, 32]}
+
+
+def layouts(plan):
+    return {p["name"]: p["layout"] for p in json.loads(plan.describe(json=True))["params"]}
+
+
+def test_a_dict_of_shapes_is_planned_without_ranks():
+    plan = muonrt.plan(SHAPES, "dp=2,fsdp=4,tp=2", experts={"ep": 4, "efsdp": 2}, dtype="bfloat16")
+    summary = plan.summary()
+    assert summary["world"] == 16 and summary["matrices"] == 1 + 8 + 1
+    assert summary["elements"] == 64 * 32 + 8 * 32 * 64 + 8 * 32 + 32 + 100 * 32
+    found = layouts(plan)
+    assert found["layers.0.q_proj.weight"] == "S(0) over tp=2, then S(0) over fsdp=4, R over dp=2"
+    assert found["layers.0.mlp.gate.weight"] == "S(0) over fsdp=4, R over dp=2, R over tp=2"
+    assert found["layers.0.mlp.experts.up_proj"] == \
+        "S(0) over ep=4, then S(0) over efsdp=2, R over dp_replicate=2"
+    # Rank 0: an eighth of q_proj and the experts' stack, a quarter of gate and norm, and of the
+    # embedding the ceil rule's part of 50 rows over 4.
+    elements = 64 * 32 // 8 + 32 * 64 + 8 * 32 // 4 + 8 + 13 * 32
+    rank = plan.rank(0)
+    assert [rank[k] for k in ("param_bytes", "grad_bytes", "master_bytes")] == [
+        2 * elements, 2 * elements, 4 * elements]
+    assert rank["moment_bytes"] == 4 * elements + 4 * (8 + 13 * 32)
+    assert rank["total_bytes"] == sum(v for k, v in rank.items() if k.endswith("_bytes")
+                                      and k not in ("sent_bytes", "received_bytes", "total_bytes"))
+    assert "16 ranks; 10 matrices" in str(plan) and "... 4 more" in plan.describe(max_rows=1)
+    gpu = muonrt.plan(SHAPES, {"fsdp": 4}, device="cuda", muon={"coefficients": "keller_jordan"})
+    assert gpu.rank(0)["scratch_bytes"] != muonrt.plan(SHAPES, {"fsdp": 4}).rank(0)["scratch_bytes"]
+
+
+def test_the_plan_of_an_optimizer_is_the_same():
+    params = [muonrt.Param("w", np.ones((6, 4), np.float32)), muonrt.Param("v", np.ones(3, np.float32), group=1)]
+    groups = [muonrt.Group("muon"), muonrt.Group("adamw")]
+    with muonrt.Optimizer(params, groups) as optimizer:
+        live, memory = optimizer.plan(), optimizer.memory()
+    planned = muonrt.Plan([muonrt.Param("w", None, shape=(6, 4), dtype="float32"),
+                           muonrt.Param("v", None, shape=(3,), dtype="float32", group=1)], groups)
+    assert live.describe(json=True) == planned.describe(json=True)
+    rank = live.rank(0)
+    assert all(rank[k] == memory[k] for k in ("message_bytes", "staged_bytes", "scratch_bytes", "check_bytes"))
+    assert rank["moment_bytes"] == memory["state_bytes"] == 4 * 24 + 8 * 3
+
+
+def test_bad_arguments_are_named():
+    for mesh, said in (("fsdp", "mesh is 'fsdp'"), ("fsdp=x", "'fsdp=x'"), ("heads=2", "'heads'"), ("pp=2", "'pp'")):
+        with pytest.raises(muonrt.InvalidArgumentError, match=said):
+            muonrt.plan(SHAPES, mesh)
+    with pytest.raises(muonrt.InvalidArgumentError, match="experts has 3 ranks, but mesh has 8"):
+        muonrt.plan(SHAPES, "fsdp=8", experts="ep=3")
+    with pytest.raises(muonrt.InvalidArgumentError, match="rank is 8"):
+        muonrt.plan(SHAPES, "fsdp=8").rank(8)
+    with pytest.raises(muonrt.InvalidArgumentError, match="data is None, but shape or dtype"):
+        muonrt.Param("w", None, shape=(2, 3))
+    with pytest.raises(muonrt.InvalidArgumentError, match="param 'w': data is NULL"):
+        muonrt.Optimizer([muonrt.Param("w", None, shape=(2, 3), dtype="float32")], [muonrt.Group("muon")])
+
+
+def test_a_torch_model_needs_no_memory():
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({"embed_tokens": torch.nn.Embedding(50000, 4096),
+                                     "q_proj": torch.nn.Linear(4096, 4096, dtype=torch.bfloat16),
+                                     "norm": torch.nn.LayerNorm(4096),
+                                     "lm_head": torch.nn.Linear(4096, 50000, bias=False)})
+    model["norm"].bias.requires_grad_(False)
+    plan = muonrt.plan(model, "fsdp=8,tp=8")
+    summary = plan.summary()
+    assert summary["params"] == 5 and summary["muon_params"] == 1 and summary["muon_elements"] == 4096 * 4096
+    linear = 4096 * 4096 // 64 + 4096 // 8
+    table = 782 * 4096  # 50000 rows over tp=8, then over fsdp=8, rounded up
+    assert plan.rank(0)["param_bytes"] == 2 * linear + 4 * (2 * table + 4096 // 8)
