@@ -22,6 +22,10 @@ CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
 NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+(?:\(\))?|\bmuonrt/\w+\.hp{0,2}\b)")
 
 
+# A link of a guide to a file of the repository; the site shows its path, but links headers and guides.
+FILE_LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
+
+
 class PageError(Exception):
     """The pages and the headers do not fit together."""
 
@@ -50,6 +54,11 @@ def write_sources(root, sources):
     (sources / "headers").mkdir()
     for page, text in pages.items():
         (sources / page).write_text(text, encoding="utf-8")
+    shutil.rmtree(sources / "guides", ignore_errors=True)
+    (sources / "guides").mkdir()
+    for path in (root / "cmake/docs/guides").glob("*.md"):
+        text = FILE_LINK.sub(r"\1 (`\2`)", path.read_text(encoding="utf-8"))
+        (sources / "guides" / path.name).write_text(text, encoding="utf-8")
     for name in headers:
         text = (root / "include/muonrt" / name).read_text(encoding="utf-8")
         (sources / "headers" / f"{name}.rst").write_text(header_page(name, text), encoding="utf-8")

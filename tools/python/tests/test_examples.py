@@ -49,7 +49,7 @@ def over_ranks(name, ranks, *arguments):
 
 
 @pytest.mark.parametrize("name, ranks, says", [
-    ("torch_single.py", 1, "loss"), ("hf_model.py", 1, "loss"),
+    ("torch_single.py", 1, "loss"), ("first_step.py", 1, "difference"), ("hf_model.py", 1, "loss"),
     ("torch_fsdp2.py", 1, "1 ranks: loss"), ("torch_fsdp2.py", 2, "2 ranks: loss"),
     ("torch_moe.py", 4, "4 ranks: loss"), ("torch_functions.py", 2, "the same weights")])
 def test_torch(name, ranks, says):
