@@ -248,8 +248,8 @@ TEST_CASE("out of memory: over TCP, operations after the first ones do not alloc
         const SendTo send{(r + 1) % 3, data.data(), bytes};
         const ReceiveFrom receive{(r + 2) % 3, all.data(), bytes};
         mine.exchange({&send, 1}, {&receive, 1});
-        mine.exchange({&send, 1}, {});
-        mine.exchange({}, {&receive, 1});
+        if (r == 0) mine.exchange({&send, 1}, {});
+        if (r == 1) mine.exchange({}, {&receive, 1});
         mine.allgather(data.data(), all.data(), bytes);
       }
       if (turn == 0 && r == 0) refusal.begin_drought();  // of the service thread of rank 0
