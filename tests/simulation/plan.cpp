@@ -130,6 +130,9 @@ std::set<Status> Plan::allowed(int comm) const {
   std::set<Status> out;
   if (is_short()) out.insert(Status::kTimeout);
   for (const Fault& f : faults) {
+    // A rank that ends for another reason waits one second until its peers have its error.
+    if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond && faults.size() > 1)
+      out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;
     if (f.kind == Fault::Kind::kLeave || about_network(f.kind)) {
       out.insert(Status::kComm);
