@@ -160,7 +160,8 @@ void TcpWorld::continue_handshake(int32_t peer) {
   retry(peer, "another program answers there");
 }
 
-/// The connection is ready. Sends the grants for which there was no connection.
+/// The connection is ready. Sends the errors and the grants for which there was no connection. This
+/// rank may leave soon, and then the peer must have the reason before it learns that.
 void TcpWorld::open(int32_t peer) {
   Link& l = link(peer);
   try {
@@ -171,6 +172,11 @@ void TcpWorld::open(int32_t peer) {
   l.state = Link::State::kOpen;
   l.why.clear();
   for (const auto& [id, channel] : channels_) {
+    if (const auto& error = error_of(channel)) {
+      const ErrorFrame frame(id, rank_, error->with_rank(rank_));
+      l.queue(frame.head, frame.content);
+      continue;
+    }
     const int32_t at = channel.peers[static_cast<size_t>(peer)].receive;
     if (at >= 0) grant(channel, channel.receives[static_cast<size_t>(at)]);
   }

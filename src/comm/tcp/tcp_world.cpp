@@ -41,6 +41,15 @@ FrameHeader frame_to_all(FrameKind kind, uint64_t channel, int32_t rank, int64_t
 
 }  // namespace
 
+ErrorFrame::ErrorFrame(uint64_t channel, int32_t rank, const Error& error) {
+  const ErrorFrameHeader what{static_cast<int32_t>(error.status()), error.rank()};
+  const std::string& text = error.message();
+  const auto length = std::min(text.size(), static_cast<size_t>(kTextLimit));
+  std::memcpy(content, &what, sizeof what);
+  std::memcpy(content + sizeof what, text.data(), length);
+  head = frame_to_all(FrameKind::kError, channel, rank, static_cast<int64_t>(sizeof what + length));
+}
+
 TcpWorld::TcpWorld(TcpConnections c)
     : rank_(c.rank),
       size_(c.size),
@@ -126,15 +135,8 @@ void TcpWorld::leave(uint64_t id) noexcept {
 void TcpWorld::publish(uint64_t id, const Error& error) noexcept {
   const Lock lock(mutex_);
   if (Channel* const channel = find(id)) fail(*channel, error.reported_by_rank(rank_));
-  const ErrorFrameHeader head{static_cast<int32_t>(error.status()), error.rank()};
-  const std::string& text = error.message();
-  const auto length = std::min(text.size(), static_cast<size_t>(kTextLimit));
-  char content[sizeof head + kTextLimit];
-  std::memcpy(content, &head, sizeof head);
-  std::memcpy(content + sizeof head, text.data(), length);
-  send_to_all(
-      frame_to_all(FrameKind::kError, id, rank_, static_cast<int64_t>(sizeof head + length)),
-      content);
+  const ErrorFrame frame(id, rank_, error);
+  send_to_all(frame.head, frame.content);
 }
 
 /// Sends a frame over all connections; rank 0 forwards it to the other ranks.

@@ -21,6 +21,13 @@
 
 namespace muonrt {
 
+/// A frame by which `rank` reports an error of a channel to its peers.
+struct ErrorFrame {
+  ErrorFrame(uint64_t channel, int32_t rank, const Error& error);
+  FrameHeader head;
+  char content[sizeof(ErrorFrameHeader) + kTextLimit];
+};
+
 /// The connections of one rank, which a transport and its duplicates share; each of them uses a
 /// channel. The thread of an operation reads and writes all connections; if several operations
 /// run at the same time, one of their threads does. On rank 0 a thread of this class does it while
