@@ -238,8 +238,8 @@ TEST_CASE("handles: a child of fork cannot use the handles, and its parent can",
             tcp.rank = rank;
             tcp.size = 2;
             tcp.address = address.c_str();
-            tcp.secret = "a secret";
-            tcp.secret_bytes = 8;
+            tcp.secret = "a secret of this test";
+            tcp.secret_bytes = 21;
             const muonrt_status_t status = muonrt_comm_create_tcp(&comms[rank], &tcp);
             return status == MUONRT_OK ? trainers[rank].create(comms[rank]) : status;
           }) == "");

@@ -196,8 +196,8 @@ def test_rank_0_listens_at_a_free_port_and_passes_its_address():
 
     def connect(rank):
         if rank == 0:
-            return muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=addresses.put)
-        return muonrt.Comm.tcp(1, 2, addresses.get(timeout=60), b"12345678")
+            return muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"0123456789abcdef", listening=addresses.put)
+        return muonrt.Comm.tcp(1, 2, addresses.get(timeout=60), b"0123456789abcdef")
 
     assert on_threads(2, moves, connect) == [bytes([1] * 2), bytes([0])]
 
@@ -205,13 +205,13 @@ def test_rank_0_listens_at_a_free_port_and_passes_its_address():
         raise RuntimeError(f"cannot send {address}")
 
     with pytest.raises(RuntimeError, match="cannot send 127.0.0.1:[1-9]"):
-        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=fail)
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"0123456789abcdef", listening=fail)
     with pytest.raises(muonrt.InvalidArgumentError, match="listening"):
-        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678")
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"0123456789abcdef")
 
 
 def test_rendezvous_in_a_folder(tmp_path):
-    for secret in (b"a secret", None):
+    for secret in (b"a secret of 20 bytes", None):
         def connect(rank):
             return muonrt.Comm.folder(rank, 3, str(tmp_path), "run-1", secret=secret, timeout=20)
 
