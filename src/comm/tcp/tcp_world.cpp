@@ -16,7 +16,8 @@ namespace muonrt {
 namespace {
 
 constexpr int kGoodbyeMs = 1000;  // for frames that are not sent yet
-// After rank 0 has reported the end of a rank: until the connection to this rank ends, too.
+// After rank 0 has reported the end of a rank: until the connection to this rank ends, too. And
+// after this connection has ended: until rank 0 reports it.
 constexpr auto kDisconnectGrace = std::chrono::seconds(2);
 
 Error disconnected_error(int32_t from, const std::string& why) {
@@ -248,12 +249,20 @@ void TcpWorld::throw_if_impossible(Channel& channel) {
 }
 
 /// Returns an error if no message can arrive from the peer, or be sent to it. A frame that was
-/// forwarded by rank 0 may be faster than data of the peer's own connection.
-std::optional<Error> TcpWorld::why_impossible(const Channel& channel, int32_t of) {
-  const Peer& peer = channel.peers[static_cast<size_t>(of)];
+/// forwarded by rank 0 may be faster than data of the peer's own connection. On the other hand, the
+/// end of this connection may be faster than the error for which the peer left, which rank 0
+/// forwards before it forwards that the peer has left.
+std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
+  Peer& peer = channel.peers[static_cast<size_t>(of)];
   const Link& l = link(of);
   const auto& since = disconnected_[static_cast<size_t>(of)];
   const bool connecting = l.state != Link::State::kNone && l.state != Link::State::kClosed;
+  const bool ended = l.state == Link::State::kClosed || peer.left;
+  const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;
+  if (ended && hears_why && !peer.left_forwarded && !since) {
+    if (!peer.ended) peer.ended = Clock::now();
+    if (Clock::now() - *peer.ended <= kDisconnectGrace) return std::nullopt;
+  }
   if (l.state == Link::State::kClosed) return disconnected_error(of, l.why);
   if (peer.left || (peer.left_forwarded && !connecting)) return disconnected_error(of, "");
   if (since && (!connecting || Clock::now() - *since > kDisconnectGrace))

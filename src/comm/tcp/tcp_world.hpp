@@ -85,6 +85,7 @@ class TcpWorld {
     std::unique_ptr<char[]> early;    // kEarlyBytes bytes, if this rank has received from the peer
     int64_t early_bytes = 0;          // size of the message in `early`; 0: there is none
     bool left = false, left_forwarded = false;
+    std::optional<Clock::time_point> ended;  // when its end was noticed first
   };
   struct Channel {
     uint64_t id = 0;
@@ -119,7 +120,7 @@ class TcpWorld {
   void end(Channel& channel) noexcept;
   bool is_done(Channel& channel);
   void throw_if_impossible(Channel& channel);
-  std::optional<Error> why_impossible(const Channel& channel, int32_t peer);
+  std::optional<Error> why_impossible(Channel& channel, int32_t peer);
   [[noreturn]] void throw_timeout(const Channel& channel);
   std::string missing_link_text(int32_t peer);
   void send_to_all(const FrameHeader& frame, const void* content) noexcept;

@@ -1,5 +1,6 @@
 """Communicators: rendezvous, threads, Python functions as a transport, exchanges, errors."""
 
+import os
 import queue
 import threading
 import time
@@ -191,6 +192,10 @@ def test_allreduce_sum():
     assert on_threads(3, work) == [([6.0, 1.5], [6.0])] * 3
 
 
+def fail(address):
+    raise RuntimeError(f"cannot send {address}")
+
+
 def test_rank_0_listens_at_a_free_port_and_passes_its_address():
     addresses = queue.Queue()
 
@@ -201,13 +206,31 @@ def test_rank_0_listens_at_a_free_port_and_passes_its_address():
 
     assert on_threads(2, moves, connect) == [bytes([1] * 2), bytes([0])]
 
-    def fail(address):
-        raise RuntimeError(f"cannot send {address}")
-
     with pytest.raises(RuntimeError, match="cannot send 127.0.0.1:[1-9]"):
         muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"0123456789abcdef", listening=fail)
     with pytest.raises(muonrt.InvalidArgumentError, match="listening"):
         muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"0123456789abcdef")
+
+
+def test_ports_and_names_of_a_rendezvous():
+    secret, addresses = bytes(16), queue.Queue()
+    first = 20000 + os.getpid() % 200 * 40
+
+    def connect(rank):
+        address = "127.0.0.1:0" if rank == 0 else addresses.get(timeout=60)
+        listening = addresses.put if rank == 0 else None
+        return muonrt.Comm.tcp(rank, 2, address, secret, listening=listening,
+                               ports=(first, first + 39))
+
+    assert on_threads(2, moves, connect) == [bytes([1] * 2), bytes([0])]
+    with pytest.raises(RuntimeError, match=f":{first}$"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", secret, ports=(first, first), listening=fail)
+    with pytest.raises(muonrt.InvalidArgumentError, match="the ports are 6 to 5"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", secret, ports=(6, 5), listening=print)
+    with pytest.raises(ValueError, match="address contains a NUL"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0\0", secret, listening=print)
+    with pytest.raises(ValueError, match="run_id contains a NUL"):
+        muonrt.Comm.folder(0, 2, ".", "run\0", secret)
 
 
 def test_rendezvous_in_a_folder(tmp_path):

@@ -179,10 +179,9 @@ def test_getters():
     assert muonrt.version().count(".") == 2 and isinstance(muonrt.build_info(), dict)
 
 
-def test_ctrl_c_ends_a_step_that_waits_for_a_peer():
-    program = textwrap.dedent("""
-        import signal, threading, numpy as np, muonrt
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
+WAITS = {
+    "a step": """
+        import threading, numpy as np
         group = muonrt.ThreadGroup(2)
         made = {}
         def make(rank):
@@ -193,9 +192,34 @@ def test_ctrl_c_ends_a_step_that_waits_for_a_peer():
         peer.start()
         make(0)
         peer.join()
+        def wait():
+            made[0].step(0.1)  # rank 1 runs no step
+    """,
+    "rank 0": """
+        def wait():
+            muonrt.Comm.tcp(0, 2, "127.0.0.1:0", bytes(16), listening=str)
+    """,
+    "rank 1": """
+        import socket
+        silent = socket.create_server(("127.0.0.1", 0))
+        def wait():
+            muonrt.Comm.tcp(1, 2, "127.0.0.1:%d" % silent.getsockname()[1], bytes(16))
+    """,
+    "a folder": """
+        import tempfile
+        def wait():
+            muonrt.Comm.folder(1, 2, tempfile.mkdtemp(), "run")
+    """,
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_ctrl_c_ends_a_wait_for_a_peer(name):
+    program = "import signal, muonrt\n" + textwrap.dedent(WAITS[name]) + textwrap.dedent("""
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
         print("ready", flush=True)
         try:
-            made[0].step(0.1)  # rank 1 runs no step
+            wait()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
     """)
