@@ -70,7 +70,6 @@ TcpWorld::TcpWorld(TcpConnections c)
     links_[r].allocate();
     links_[r].state = Link::State::kOpen;
   }
-  if (rank_ == 0 && size_ > 2) server_ = start_thread("the connections", [this] { serve(); });
 }
 
 TcpWorld::~TcpWorld() {
@@ -123,6 +122,9 @@ void TcpWorld::enter(uint64_t id) {
   channel.sends.reserve(links_.size());
   channel.receives.reserve(links_.size());
   channels_.emplace(id, std::move(channel));
+  // Not earlier, because frames of a channel that does not exist are dropped.
+  if (rank_ == 0 && size_ > 2 && !server_.joinable())
+    server_ = start_thread("the connections", [this] { serve(); });
 }
 
 void TcpWorld::leave(uint64_t id) noexcept {
@@ -257,7 +259,7 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   const Link& l = link(of);
   const auto& since = disconnected_[static_cast<size_t>(of)];
   const bool connecting = l.state != Link::State::kNone && l.state != Link::State::kClosed;
-  const bool ended = l.state == Link::State::kClosed || peer.left;
+  const bool ended = l.state == Link::State::kClosed || l.failed || peer.left;
   const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;
   if (ended && hears_why && !peer.left_forwarded && !since) {
     if (!peer.ended) peer.ended = Clock::now();
