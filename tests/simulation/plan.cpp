@@ -144,6 +144,7 @@ std::set<Status> Plan::allowed(int comm) const {
       continue;
     }
     if (!is_affected(comm, f)) continue;
+    if (tcp && !lingers) out.insert(Status::kComm);  // rank 0 may end before it forwards the error
     if (f.kind == Fault::Kind::kAbort || f.kind == Fault::Kind::kAbortAll) out.insert(f.status);
     if (f.kind == Fault::Kind::kBadArgument) out.insert(Status::kInvalidArgument);
     if (f.kind == Fault::Kind::kWrongSize) out.insert(Status::kMismatch);
