@@ -90,7 +90,7 @@ def comm_of(device: torch.device, process_group=None,
     if len(set(gpus)) == len(places) > 1:
         return muonrt.Comm.nccl(host, device.index), ranks
     if len({machine for machine, _ in places}) > 1:
-        host = over_gloo(host, ranks)  # over TCP rank 0 would forward all data
+        host = over_gloo(host, ranks)  # which has connected these machines before
     return (muonrt.Comm.staged(host, device.index) if gpus else host), ranks
 
 
