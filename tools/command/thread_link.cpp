@@ -4,8 +4,20 @@
 #include <thread>
 
 #include "api/handles.hpp"
+#include "command/validators.hpp"
 
 namespace muonrt::tool {
+
+void add_link_options(CLI::App& command, ThreadLink& link) {
+  command
+      .add_option("--link-bytes", link.bytes_per_second,
+                  "bytes/s that a rank receives from other threads (0: as fast as memory)")
+      ->check(nonnegative());
+  command
+      .add_option("--link-message-seconds", link.message_seconds,
+                  "seconds of a message between threads in addition to its bytes")
+      ->check(nonnegative());
+}
 
 ThreadGroupHandle make_thread_group(int ranks, const ThreadLink& link) {
   ThreadFaults faults;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "muonrt/comm.h"
@@ -17,6 +18,9 @@ struct DestroyThreadGroup {
   void operator()(muonrt_thread_group_t* group) const { muonrt_thread_group_destroy(group); }
 };
 using ThreadGroupHandle = std::unique_ptr<muonrt_thread_group_t, DestroyThreadGroup>;
+
+/// Adds --link-bytes and --link-message-seconds.
+void add_link_options(CLI::App& command, ThreadLink& link);
 
 /// Creates a group of threads that are ranks.
 ThreadGroupHandle make_thread_group(int ranks, const ThreadLink& link);

@@ -50,13 +50,13 @@ int run_on(Comm& comm, const RunDevice& where, const train::Options& options,
   });
 }
 
-int run(const train::Options& options, int ranks, const RunDevice& where) {
+int run(const train::Options& options, int ranks, const RunDevice& where, const ThreadLink& link) {
   train::check_options(options);
   // A signal stops the run after the current step, so that its results are written.
   const StopSignals signals(train::request_stop);
   const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
-  return launch(ranks, where.timeout,
-                [&](Comm& comm) { return run_on(comm, where, options, corpus); });
+  return launch(
+      ranks, where.timeout, [&](Comm& comm) { return run_on(comm, where, options, corpus); }, link);
 }
 
 }  // namespace
@@ -66,6 +66,7 @@ void add_train(CLI::App& app, Work& work) {
   auto o = std::make_shared<train::Options>();
   auto ranks = std::make_shared<int>(0);
   auto where = std::make_shared<RunDevice>();
+  auto link = std::make_shared<ThreadLink>();
   command->add_option("--ranks", *ranks, "ranks as threads of this process (without mpirun)")
       ->check(CLI::Range(1, 1024));
   command->add_option("--mesh", o->mesh,
@@ -123,9 +124,10 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--sample", o->sample_bytes, "bytes of text to generate at the end")
       ->capture_default_str();
   command->add_flag("--json", o->json, "print the result as JSON");
+  add_link_options(*command, *link);
   add_run_device_options(*command, *where);
   command->footer("Example: mpirun -n 4 muonrt train --mesh dp=2,fsdp=2 --steps 100 --out run");
-  command->callback([=, &work] { work = [=] { return run(*o, *ranks, *where); }; });
+  command->callback([=, &work] { work = [=] { return run(*o, *ranks, *where, *link); }; });
 }
 
 }  // namespace muonrt::tool

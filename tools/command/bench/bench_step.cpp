@@ -322,14 +322,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
       ->delimiter(',')
       ->check(CLI::IsMember({"owners", "one-chunk", "all-gather", "one-rank"}))
       ->capture_default_str();
-  command
-      ->add_option("--link-bytes", a->link.bytes_per_second,
-                   "bytes/s that a rank receives from other threads (0: as fast as memory)")
-      ->check(nonnegative());
-  command
-      ->add_option("--link-message-seconds", a->link.message_seconds,
-                   "seconds of a message between threads in addition to its bytes")
-      ->check(nonnegative());
+  add_link_options(*command, a->link);
   with_default(*command, "--commit", a->commit, "atomic or eager",
                CLI::IsMember({"atomic", "eager"}));
   with_default(*command, "--check", a->check,
