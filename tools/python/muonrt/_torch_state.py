@@ -243,7 +243,7 @@ class State:
         for group, other in zip(groups, saved):
             factor = 1.0
             steps = max(steps, _number("'steps' of a group", other.get("steps", 0)))
-            if group["role"] == "muon":
+            if group["role"] == "muon" and "momentum" in other:  # AdamW has none; see below
                 ours = group["momentum_kind"]
                 theirs = other.get("momentum_kind", ours if "role" in other else "ema")
                 factor = momentum_factor(theirs, ours, other["momentum"])
