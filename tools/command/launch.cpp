@@ -55,7 +55,9 @@ struct Launcher {
 std::optional<Launcher> other_launcher() {
   for (const Launcher& l :
        {Launcher{"RANK", "WORLD_SIZE"}, Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-        Launcher{"SLURM_PROCID", "SLURM_NTASKS"}, Launcher{"SLURM_PROCID", "SLURM_NPROCS"}}) {
+        Launcher{"SLURM_PROCID", "SLURM_NTASKS"}, Launcher{"SLURM_PROCID", "SLURM_NPROCS"},
+        Launcher{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+        Launcher{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"}}) {
     // SLURM_NTASKS is the number of the job, of which a step may have only a part.
     if (l.size() == 1 && l.size_name == std::string_view("SLURM_STEP_NUM_TASKS")) break;
     if (l.size() > 1) return l;
