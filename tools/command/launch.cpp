@@ -56,7 +56,7 @@ std::optional<Launcher> other_launcher() {
   for (const Launcher& l :
        {Launcher{"RANK", "WORLD_SIZE"}, Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
         Launcher{"SLURM_PROCID", "SLURM_NTASKS"}, Launcher{"SLURM_PROCID", "SLURM_NPROCS"},
-        Launcher{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+        Launcher{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},  // MVAPICH, and IBM's jsrun
         Launcher{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"}}) {
     // SLURM_NTASKS is the number of the job, of which a step may have only a part.
     if (l.size() == 1 && l.size_name == std::string_view("SLURM_STEP_NUM_TASKS")) break;
@@ -172,9 +172,8 @@ int ranks_elsewhere(int size) {
   int out = 0;
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* const ranks = std::getenv(name);
-    if (!ranks) continue;
-    out = std::atoi(ranks);
-    if (out == size) return 0;
+    if (ranks) out = std::atoi(ranks);
+    if (ranks && out == size) return 0;
   }
   // With PMIx only the job's manager states a number.
   const auto other = other_launcher();
