@@ -129,6 +129,9 @@ bool Plan::is_affected(int comm, const Fault& fault) const {
 std::set<Status> Plan::allowed(int comm) const {
   std::set<Status> out;
   if (is_short()) out.insert(Status::kTimeout);
+  const bool held_up = std::any_of(faults.begin(), faults.end(), [](const Fault& f) {
+    return f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition;
+  });
   for (const Fault& f : faults) {
     // A rank that ends for another reason waits one second until its peers have its error.
     if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond && faults.size() > 1)
@@ -144,7 +147,8 @@ std::set<Status> Plan::allowed(int comm) const {
       continue;
     }
     if (!is_affected(comm, f)) continue;
-    if (tcp && !lingers) out.insert(Status::kComm);  // rank 0 may end before it forwards the error
+    // A rank is held up, and rank 0 may end before it forwards the error.
+    if (tcp && !lingers && held_up) out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kAbort || f.kind == Fault::Kind::kAbortAll) out.insert(f.status);
     if (f.kind == Fault::Kind::kBadArgument) out.insert(Status::kInvalidArgument);
     if (f.kind == Fault::Kind::kWrongSize) out.insert(Status::kMismatch);

@@ -54,8 +54,8 @@ RankRun::Buffer& RankRun::fresh(std::vector<Buffer>& used, int64_t bytes, const 
   return used.back();
 }
 
-/// After an operation nobody may read or write its buffers: what is sent late is wrong, and what is
-/// written late is found at the end.
+/// No thread may read or write a buffer after its operation: what is sent late is wrong, and what
+/// is written late is found at the end.
 void RankRun::keep(std::vector<Buffer>& used) {
   for (Buffer& b : used) {
     b.pattern = static_cast<unsigned char>(0xa0 + rank_);
@@ -130,7 +130,7 @@ bool RankRun::meet_faults(int lane, int step, std::vector<std::thread>& aborts) 
   bool leaves = false;
   for (const Fault& f : plan_.faults) {
     if (f.rank != rank_ || f.lane != lane || f.step != step) continue;
-    s.log("meets fault ", name_of(f.kind));
+    s.log("begins fault ", name_of(f.kind));
     if (f.kind == Fault::Kind::kLeave) leaves = true;
     if (f.kind == Fault::Kind::kPause) s.sleep_until(s.now() + f.delay);
     if (f.kind >= Fault::Kind::kKill) strike_(f);
