@@ -50,6 +50,9 @@ typedef struct muonrt_counters {
    * master weights.
    */
   int64_t saved_param_bytes;
+
+  /** Number of compute threads of this rank; 0 on CUDA. */
+  int64_t threads;
 } muonrt_counters_t;
 
 /**

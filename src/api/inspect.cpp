@@ -70,6 +70,7 @@ muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* counters,
     out.orthogonalized = o.orthogonalized();
     out.saved_bytes = optimizer->saved.all;
     out.saved_param_bytes = optimizer->saved.params;
+    out.threads = o.settings().device == DeviceKind::kHost ? o.settings().threads : 0;
     api::write_struct(counters, out, "counters");
     return Status::kOk;
   });

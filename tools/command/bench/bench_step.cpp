@@ -26,7 +26,7 @@ namespace {
 constexpr double kRate = 0.02;
 
 struct Arguments {
-  int ranks = 0, warmup = 2, iters = 10, threads = 1;
+  int ranks = 0, warmup = 2, iters = 10, threads = 0;
   std::string shapes = "512x512x4,2048x512x2", mesh, commit = "atomic", check = "shapes";
   std::vector<std::string> strategies = {"owners"};
   ThreadLink link;
@@ -85,7 +85,7 @@ Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   Truth out;
   if (tensors.empty()) return out;
   RunSettings settings = settings_of(a);
-  settings.threads = static_cast<int32_t>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+  settings.threads = 0;
   Comm self = Comm::self();
   on_device(self, a.where, [&](Comm& comm) {
     Sharded alone(comm, tensors, {}, settings);
@@ -241,8 +241,9 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
   const LayoutWords words = words_of(train::TrainMesh(a.mesh, comm.size()));
   BenchReport report({a.json, false, comm.rank() != 0}, columns());
   report.title = fmt::format(
-      "Steps of {} ranks, mesh {}, {} threads a rank, commit {}, {} warm-up, {} measured,",
-      comm.size(), words.mesh, a.threads, a.commit, a.warmup, a.iters);
+      "Steps of {} ranks, mesh {}, threads a rank: {}, commit {}, {} warm-up, {} measured,",
+      comm.size(), words.mesh, a.threads > 0 ? std::to_string(a.threads) : "its processors",
+      a.commit, a.warmup, a.iters);
   report.notes =
       "ms: of the slowest rank; local (packs, unpacks, commits) to enqueue: mean over ranks;\n"
       "exposed: the rest, waiting for exchanges; %: of the mean step; GFLOP/s: of all ranks, all\n"
@@ -311,7 +312,8 @@ void add_bench_step(CLI::App& bench, Work& work) {
       "name=size,...: fsdp or dp_shard cuts the rows of matrices, tp their columns, ep distributes "
       "experts, dp or dp_replicate replicates");
   add_iterations(*command, "steps", "; the first is checked", a->warmup, a->iters);
-  with_default(*command, "--threads", a->threads, "compute threads of a rank", CLI::Range(1, 256));
+  with_default(*command, "--threads", a->threads,
+               "compute threads of a rank; 0: the processors it has", CLI::Range(0, 256));
   with_default(*command, "--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)",
                nonnegative());
   command

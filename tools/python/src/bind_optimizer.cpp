@@ -83,7 +83,7 @@ void bind_optimizer(nb::module_& module) {
            "Every rank passes the same parameters in the same order, with its own arrays. The\n"
            "arrays are kept, and all of them are on one device.\n\n"
            "Settings have the names of muonrt_optimizer_options_t, muonrt_tuning_options_t and\n"
-           "muonrt_debug_options_t, and choices are words: threads=1, timeout_ms, clip_norm,\n"
+           "muonrt_debug_options_t, and choices are words: threads=0, timeout_ms, clip_norm,\n"
            "transport_dtype=\"bfloat16\", iteration_dtype=\"float32\", health_every, trace, ...\n"
            "assign(info), gather(name, owner, local, full, stream) and redistribute(name, owner,\n"
            "full, local, stream) are your functions of include/muonrt/distributed.h, with the\n"
