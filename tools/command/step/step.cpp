@@ -59,7 +59,7 @@ void add_step(CLI::App& app, Work& work) {
   command->add_flag("--verbose", a->verbose, "print rule, role, path and owner of each parameter");
   command->add_flag("--json", a->json, "print JSON");
   command->footer(
-      "opt.json is described in tools/README.md.\n"
+      "opt.json is described in tools/opt_json/KEYS.md.\n"
       "Example: mpirun -n 4 muonrt step --params in.safetensors --grads g1.safetensors --config "
       "opt.json --mesh fsdp=2,tp=2 --out step1 --state-out");
   command->callback([=, &work] {
