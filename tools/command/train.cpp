@@ -69,9 +69,7 @@ void add_train(CLI::App& app, Work& work) {
   auto link = std::make_shared<ThreadLink>();
   command->add_option("--ranks", *ranks, "ranks as threads of this process (without mpirun)")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--mesh", o->mesh,
-                      "name=size,...: fsdp or dp_shard cuts dimension 0, tp dimension 1 of "
-                      "matrices, dp or dp_replicate replicates");
+  command->add_option("--mesh", o->mesh, mesh_help("shards dimension 1 of matrices", "replicates"));
   command
       ->add_option("--optimizer", o->optimizer,
                    "names of `muonrt info optimizers` or files of opt.json, with commas between; "

@@ -307,10 +307,8 @@ void add_bench_step(CLI::App& bench, Work& work) {
   with_default(
       *command, "--shapes,--model", a->shapes,
       fmt::format("rows x columns x how many, or a model: {}", fmt::join(model_names(), ", ")));
-  command->add_option(
-      "--mesh", a->mesh,
-      "name=size,...: fsdp or dp_shard cuts the rows of matrices, tp their columns, ep distributes "
-      "experts, dp or dp_replicate replicates");
+  command->add_option("--mesh", a->mesh,
+                      mesh_help("shards the columns of matrices", "distributes experts"));
   add_iterations(*command, "steps", "; the first is checked", a->warmup, a->iters);
   with_default(*command, "--threads", a->threads,
                "compute threads of a rank; 0: the processors it has", CLI::Range(0, 256));

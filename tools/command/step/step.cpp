@@ -21,7 +21,12 @@ void add_step(CLI::App& app, Work& work) {
       ->required();
   command->add_option("--config", a->config, "opt.json with the settings of the parameters")
       ->required();
-  command->add_option("--mesh", a->mesh, "name=size,... over all ranks (default: world=ranks)");
+  command->add_option(
+      "--mesh", a->mesh,
+      "name=size,... over all ranks (default: world=ranks). Placements of opt.json "
+      "say what a dimension does; a rule without placements replicates, and then the "
+      "names are of these: " +
+          kShards + "; tp; ep; " + kReplicates);
   command
       ->add_option(
           "--out", a->out,
