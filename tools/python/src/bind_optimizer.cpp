@@ -149,10 +149,15 @@ void bind_optimizer(nb::module_& module) {
                    "uses it for bias correction. To restore state yourself, set ``steps`` first,\n"
                    "then these counts, with the same values on every rank.")
       .def("recover", &Optimizer::recover, nb::arg("survivors"),
-           nb::sig("def recover(self, survivors: Comm) -> tuple[str, int]"),
+           nb::arg("survivor_policy") = "majority",
+           nb::sig("def recover(self, survivors: Comm, survivor_policy: str = 'majority') "
+                   "-> tuple[str, int]"),
            "Settles a failed step among the surviving ranks, so that all of them have committed\n"
            "the same steps. Collective over ``survivors``, which was created after the fault;\n"
            "see muonrt_optimizer_recover().\n\n"
+           ":param survivor_policy: \"majority\": more than half of the ranks must survive, or "
+           "half\n"
+           "    with rank 0. \"any\": only if the other ranks have certainly ended.\n"
            ":return: what was done (\"none\", \"rolled_forward\" or \"discarded\"), and the\n"
            "    number of committed steps.")
       .def("copy_state_from", &Optimizer::copy_state_from, nb::arg("old").none(),
