@@ -16,7 +16,8 @@ _of_thread = threading.local()
 def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
     kind, index = x.__dlpack_device__()
     cuda = int(kind) in (2, 13)
-    items = tuple(sorted((k, v if isinstance(v, (str, int, float)) else tuple(v))
+    # The type belongs to the key, because True == 1, but only one of them is a number.
+    items = tuple(sorted((k, type(v).__name__, v if isinstance(v, (str, int, float)) else tuple(v))
                          for k, v in settings.items()))
     key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # a child of fork() needs its own
     cache = _of_thread.__dict__.setdefault("cores", collections.OrderedDict())
