@@ -284,6 +284,8 @@ void CudaDevice::wait_caller_stream(Stream& stream, void* callers_stream, const 
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
 }
 
+int64_t CudaDevice::launches() const { return launches_of_thread; }
+
 std::unique_ptr<Stream> CudaDevice::create_caller_stream() {
   ++objects_;
   return std::make_unique<CudaStream>(index_);

@@ -98,6 +98,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void wait(Stream& stream, const Event& event) override;
   void wait_caller_stream(Stream& stream, void* callers_stream, const char* what) override;
   void synchronize_caller_stream(Deadline deadline) override;
+  int64_t launches() const override;
   std::unique_ptr<Stream> create_caller_stream() override;
   bool follow(Stream& stream, void* callers_stream, const char* what) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,

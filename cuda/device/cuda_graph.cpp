@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "cuda/device/check.hpp"
 #include "cuda/device/guard.hpp"
+#include "cuda/device/launch.hpp"
 
 namespace muonrt::cuda {
 
@@ -37,7 +38,8 @@ CudaGraph::CudaGraph(int device, cudaStream_t stream) : device_(device) {
   cudaGraph_t graph = nullptr;
   MUONRT_CUDA(cudaStreamEndCapture(stream, &graph));
   const RelaxedCapture relaxed;
-  const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
+  cudaError_t made = cudaGraphGetNodes(graph, nullptr, &nodes_);
+  if (made == cudaSuccess) made = cudaGraphInstantiate(&graph_, graph, 0);
   cudaGraphDestroy(graph);
   check(made, "cudaGraphInstantiate", __func__, __LINE__);
 }
@@ -51,6 +53,9 @@ CudaGraph::~CudaGraph() {
   }
 }
 
-void CudaGraph::launch(cudaStream_t stream) const { MUONRT_CUDA(cudaGraphLaunch(graph_, stream)); }
+void CudaGraph::launch(cudaStream_t stream) const {
+  launches_of_thread += static_cast<int64_t>(nodes_);
+  MUONRT_CUDA(cudaGraphLaunch(graph_, stream));
+}
 
 }  // namespace muonrt::cuda

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
 #include "backend/graph_capture.hpp"
 
 namespace muonrt::cuda {
@@ -16,6 +18,7 @@ class CudaGraph final : public DeviceGraph {
 
  private:
   int device_;
+  size_t nodes_ = 0;
   cudaGraphExec_t graph_ = nullptr;
 };
 

@@ -17,6 +17,9 @@ void load(const char* name, void (*kernel)(Arguments)) {
   check(cudaFuncGetAttributes(&attributes, kernel), name, "load", __LINE__);
 }
 
+/// Number of kernels that this thread has launched so far, also by the vendor's library.
+inline thread_local int64_t launches_of_thread = 0;
+
 /// Launches kernel<<<grid, threads, shared_bytes, stream>>>(arguments) and checks the result;
 /// `arguments` is one struct by value. Thread blocks [i cluster, (i + 1) cluster) run at the same
 /// time and can access each other's shared memory. A programmatic kernel (compute capability 9.0)
@@ -42,6 +45,7 @@ void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
   }
+  ++launches_of_thread;
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "cuda/device/guard.hpp"
+#include "cuda/device/launch.hpp"
 #include "cuda/products/cublas_api.hpp"
 
 namespace muonrt::cuda {
@@ -86,6 +87,7 @@ void CublasLibrary::launch(const MatmulDescriptors& w, const cublasLtMatmulAlgo_
                               m->stride * size_of(m->dtype) % kCublasAlignment == 0,
                           "operands at multiples of ", kCublasAlignment, " bytes");
   const float beta = p.d.data != nullptr ? p.beta : 0.0f;
+  ++launches_of_thread;
   MUONRT_CUBLAS(cublas_api().matmul(
       handle_, w.desc.get(), &p.alpha, at(p.b, first), w.b.get(), at(p.a, first), w.a.get(), &beta,
       at(d, first), w.d.get(), const_cast<void*>(at(p.c, first)), w.c.get(), &algorithm,

@@ -122,6 +122,10 @@ class Device {
   virtual bool follow(Stream& /*stream*/, void* /*callers_stream*/, const char* /*what*/) {
     return false;
   }
+
+  /// Returns the number of kernels that the calling thread has launched so far. A GPU queues a
+  /// limited number of them.
+  virtual int64_t launches() const { return 0; }
 };
 
 /// Calls begin_range in its constructor and end_range in its destructor.

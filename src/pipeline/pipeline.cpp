@@ -19,10 +19,10 @@ enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kConfirmSpan };
 constexpr Findings kNoFindings{};
 const Vote kReject = rejecting_vote_sum();
 constexpr int64_t kOne = 1;
-// The number of actions that are enqueued before the work on the caller's stream has ended: with
-// graphs, in which Newton-Schulz is one launch, and without. More actions could fill a GPU's queue
-// of about a thousand launches, and the next launch would then block without a timeout.
-constexpr int kActionsAheadWithGraphs = 64, kActionsAhead = 8;
+// The number of launches after which no other action is enqueued before the work on the caller's
+// stream has ended. More could fill a GPU's queue of about a thousand launches, and the next launch
+// would then block without a timeout.
+constexpr int64_t kLaunchesAhead = 512;
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kMemoryAlignment); }
 
@@ -247,14 +247,17 @@ void Pipeline::enqueue(const StepInputs& inputs) {
   callback_failure_ = {};
   prepare(inputs);
   resident_ = 0;
-  const int ahead = graph_capture_of(*context_.device) ? kActionsAheadWithGraphs : kActionsAhead;
   const int window = context_.plan->problem().options.window;
-  int enqueued = 0;
+  const int64_t before = context_.device->launches();
+  bool has_waited = false;
   for (const Action& action : order_) {
     perform(action, inputs);
     // Gathers that run ahead overlap with the next product.
     if (config_.serial && (window == 1 || action.stage != Stage::kGather)) drain();
-    if (++enqueued == ahead) context_.device->synchronize_caller_stream(caller_deadline_);
+    if (!has_waited && context_.device->launches() - before > kLaunchesAhead) {
+      context_.device->synchronize_caller_stream(caller_deadline_);
+      has_waited = true;
+    }
   }
   context_.ops().copy(*compute_, &readback_->findings, context_.results.findings, sizeof(Findings));
   clipping_->report();
@@ -331,6 +334,14 @@ void Pipeline::roll_forward(int64_t fingerprint, const Vote& vote_sum) {
 void Pipeline::wait_caller_stream(void* callers_stream, int64_t timeout_ms) {
   context_.device->wait_caller_stream(*compute_, callers_stream, "step");
   caller_deadline_ = Deadline::in_ms(timeout_ms);
+}
+
+void Pipeline::make_caller_stream_wait(void* callers_stream) {
+  Device& device = *context_.device;
+  if (device.host_reaches_memory()) return;
+  if (!callers_) callers_ = device.create_caller_stream();
+  device.follow(*callers_, callers_stream, "step");
+  device.wait(*callers_, *finished_);
 }
 
 std::optional<Error> Pipeline::caller_stream_error() const {

@@ -70,15 +70,18 @@ class Pipeline {
   /// in which the other ranks would wait for it. All parameters must be inactive in the tables.
   /// Blocks until the warm-up is complete.
   void warm_up();
-  /// Enqueues a whole step. After a fixed number of actions it blocks until the work on the
+  /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
   /// caller's stream has ended, because a GPU queues a limited number of launches and a full queue
-  /// would block without a timeout. The tables must not change until `wait` returns. Errors: those
-  /// of local passes and exchanges; as caller_stream_error.
+  /// would block without a timeout. `inputs` and the tables must not change until `wait` returns.
+  /// Errors: those of local passes and exchanges; as caller_stream_error.
   void enqueue(const StepInputs& inputs);
   /// Makes the next step start after the work that is now on the caller's stream.
   /// Errors: as Device::wait_caller_stream.
   /// @param timeout_ms  limit for that work, counted from this call.
   void wait_caller_stream(void* callers_stream, int64_t timeout_ms);
+  /// Makes work that is enqueued on the caller's stream from now on wait for the step that was
+  /// enqueued last. No effect on the host. Errors: as Device::follow.
+  void make_caller_stream_wait(void* callers_stream);
   /// Returns TIMEOUT if the work on the caller's stream did not finish within its limit.
   std::optional<Error> caller_stream_error() const;
   /// Runs `enqueue_work` between two steps, after the work on the caller's stream, and blocks until
@@ -161,6 +164,7 @@ class Pipeline {
   StepReadback* readback_ = nullptr;  // inside readback_buffer_
   int64_t owned_ = 0;
   int32_t resident_ = 0, resident_peak_ = 0;
+  std::unique_ptr<Stream> callers_;  // for make_caller_stream_wait; null until its first call
 };
 
 }  // namespace muonrt

@@ -86,6 +86,7 @@ using cudaStream_t = emulator::Stream*;
 using cudaEvent_t = emulator::Event*;
 using cudaGraph_t = emulator::Graph*;
 using cudaGraphExec_t = emulator::Graph*;
+using cudaGraphNode_t = void*;
 // Handles of default streams: the one for which blocking streams wait, and the calling thread's.
 #define cudaStreamLegacy (reinterpret_cast<cudaStream_t>(1))
 #define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
@@ -175,6 +176,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph,
                                  unsigned long long flags);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
