@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,8 @@ constexpr int64_t kCopyGraceMs = 5000;
 /// threads of this process. An operation keeps its place in the stream: the enqueuing thread waits
 /// until the work before it has run, exchanges the messages, and enqueues the copies back (or has
 /// already copied). Products that were enqueued on other streams continue to run. All ranks enqueue
-/// their operations in the same order, so they cannot block each other. A single rank waits only at
-/// reductions, so that a step that hangs ends.
+/// their operations in the same order, so they cannot block each other. A single rank only enqueues
+/// copies; after an abort its reductions copy nothing, so that no vote passes.
 class StagedComm final : public Comm {
  public:
   StagedComm(MakeBootstrap bootstrap, int device)
@@ -38,6 +39,8 @@ class StagedComm final : public Comm {
       nccl_run_collectively(*bootstrap_, [&] {
         require_device(device_);
         ready_ = std::make_unique<CudaEvent>(device_);
+        closed_ = std::make_unique<RawMemory>(device_, sizeof(int32_t), true);
+        *closed_->as<int32_t>() = 0;
       });
     });
   }
@@ -83,7 +86,14 @@ class StagedComm final : public Comm {
     });
   }
 
-  void clear_if_aborted(Stream&, int64_t* entered) override { entered_ = entered; }
+  void clear_if_aborted(Stream& stream, int64_t* entered) override {
+    if (size() > 1) {
+      entered_ = entered;
+      return;
+    }
+    const DeviceGuard guard(device_);
+    clear_if_closed(entered, closed_->as<int32_t>(), handle_of(stream));
+  }
 
   void prepare_exchange(const Messages& messages) override {
     keep_remote(messages.sends, messages.receives);
@@ -99,6 +109,7 @@ class StagedComm final : public Comm {
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
+    std::atomic_ref(*closed_->as<int32_t>()).store(1, std::memory_order_seq_cst);
     bootstrap_->abort(make_error(status, message));
   }
   int64_t bytes_sent() const override { return bytes_sent_; }
@@ -187,7 +198,9 @@ class StagedComm final : public Comm {
     run(stream, [&](cudaStream_t s) {
       const int64_t bytes = checked_mul(n, sizeof(T));
       if (size() == 1) {
-        wait_to_enter(s);
+        throw_pending_error();
+        if constexpr (std::is_same_v<T, int64_t>)
+          return copy_unless_closed(in, out, n, closed_->as<int32_t>(), s);
         return copy_by_kernel(out, in, bytes, s);
       }
       char* const at = reserve(2 * round_up(bytes, kMemoryAlignment));
@@ -266,6 +279,7 @@ class StagedComm final : public Comm {
   cudaStream_t stream_ = nullptr;  // of the exchange that is running
   int64_t* entered_ = nullptr;     // the flag that a failed reduction clears
   std::unique_ptr<CudaEvent> ready_;
+  std::unique_ptr<RawMemory> closed_;  // set by an abort; read by the GPU if there is one rank
   std::vector<std::unique_ptr<RawMemory>> staging_;
   std::vector<SendTo> sends_;
   std::vector<ReceiveFrom> receives_, staged_receives_;
