@@ -81,7 +81,7 @@ typedef struct muonrt_assign_info {
  *     between `local` and `full`; all calls of a parameter have the same `local`.
  *   - On the host, `stream` is NULL, and the function returns when its work is complete. The
  *     calling thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
- *     MPI_THREAD_MULTIPLE), it is the thread inside muonrt_optimizer_step().
+ *     MPI_THREAD_MULTIPLE), it is the thread inside muonrt_optimizer_step() or _wait().
  *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
  *
  * @par Errors

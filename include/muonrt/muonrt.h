@@ -34,6 +34,7 @@
 #include "muonrt/routing.h"
 #include "muonrt/state.h"
 #include "muonrt/step.h"
+#include "muonrt/step_async.h"
 #include "muonrt/strategies.h"
 #include "muonrt/transport.h"
 #include "muonrt/tuning.h"

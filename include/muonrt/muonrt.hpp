@@ -223,6 +223,17 @@ class Optimizer {
     check(muonrt_optimizer_step(&report, get(), &args));
     return report;
   }
+  /// Enqueues one step; muonrt_optimizer_step_async(). Collective.
+  void step_async(const muonrt_step_args_t& args) {
+    check(muonrt_optimizer_step_async(get(), &args));
+  }
+  /// Completes the step in flight; muonrt_optimizer_wait(). Collective.
+  /// @return The report; `skipped` is 1 if the step was skipped.
+  muonrt_step_report_t wait() {
+    auto report = detail::filled(muonrt_step_report_init_sized);
+    check(muonrt_optimizer_wait(&report, get()));
+    return report;
+  }
 
   /// Brings the surviving ranks to the same state; muonrt_optimizer_recover(). Collective.
   muonrt_recovery_t recover(const Comm& survivors,

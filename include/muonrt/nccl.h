@@ -192,7 +192,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  *
  * Messages are sent over `host`. Use this communicator for optimizers on MUONRT_DEVICE_CUDA when
  * NCCL is not an option: with an MPI that has no GPU support, or when several ranks share one GPU.
- * It is slower than NCCL, and the thread that calls muonrt_optimizer_step() waits in each exchange.
+ * It is slower than NCCL, and with several ranks the thread that calls muonrt_optimizer_step()
+ * waits in each exchange.
  *
  * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), messages are
  * copied directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the

@@ -4,7 +4,7 @@
  *
  * Four headers belong to this one:
  *   - muonrt/group.h and muonrt/param.h: the settings and parameters that an optimizer is made of;
- *   - muonrt/step.h: arguments and report of a step;
+ *   - muonrt/step.h: arguments and report of a step (muonrt/step_async.h: without waiting for it);
  *   - muonrt/tuning.h: options that few programs need.
  *
  * Further functions of an optimizer are in muonrt/checkpoint.h (save and load), muonrt/state.h

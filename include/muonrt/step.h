@@ -23,7 +23,7 @@ extern "C" {
  *
  * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
  * optimizer's device can access. The work of the step reads them, so they must not change until
- * muonrt_optimizer_step() has returned.
+ * muonrt_optimizer_step() has returned; see muonrt/step_async.h for a step that does not wait.
  */
 typedef struct muonrt_step_args {
   /** Size of the struct in bytes; set by muonrt_step_args_init(). */
@@ -181,8 +181,8 @@ typedef struct muonrt_step_report {
   int64_t clipped_heads;
 
   /**
-   * Time until all work of the step was enqueued; after that the call only waits. A large step may
-   * also wait for `stream` in this time.
+   * Time until all work of the step was enqueued; after that muonrt_optimizer_step() only waits. A
+   * large step may also wait for `stream` in this time.
    */
   double enqueue_seconds;
 

@@ -59,6 +59,7 @@ struct FolderCall {
   FolderCall(muonrt_optimizer_t* handle, const char* function, const char* to,
              const Options* options, const Prepare& prepare)
       : optimizer(api::unwrap(handle, function)) {
+    optimizer.settle();
     optimizer.require_usable();
     run_collectively(optimizer.comm(), [&] {
       require_pointer(to, function, "folder");

@@ -138,6 +138,15 @@ struct muonrt_optimizer {
   muonrt::SavedBytes saved;  // of the last save
 };
 
+namespace muonrt::api {
+/// Returns the optimizer. Errors: those of unwrap(); INVALID_STATE while a step is in flight.
+inline Optimizer& unwrap_idle(muonrt_optimizer* handle, const char* function) {
+  Optimizer& optimizer = unwrap(handle, function);
+  optimizer.require_idle(function);
+  return optimizer;
+}
+}  // namespace muonrt::api
+
 struct muonrt_checkpoint {
   static constexpr auto kKind = muonrt::api::HandleKind::kCheckpoint;
   static constexpr const char* kArgument = "checkpoint";

@@ -43,6 +43,7 @@ muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity, int64
   return as_status([&] {
     const Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_get_trace");
     const bool json = api::is_json(format, "muonrt_optimizer_get_trace");
+    o.require_idle("muonrt_optimizer_get_trace");
     MUONRT_REQUIRE(
         !json || o.settings().trace, Status::kInvalidState,
         "muonrt_optimizer_get_trace: the times were not recorded, because trace of the debug "

@@ -9,7 +9,6 @@
 #include "backend/cuda_device.hpp"
 #include "base/processors.hpp"
 #include "host/host_device.hpp"
-#include "optimizer/explain.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -27,36 +26,6 @@ std::unique_ptr<Device> api::make_device(const OptimizerSettings& settings) {
   return host::make_host_device({settings.threads > 0 ? settings.threads : threads_of({&own, 1}, 0),
                                  settings.portable_gemm, settings.allocator});
 }
-
-namespace {
-
-muonrt_step_report_t to_c(const StepReport& r) {
-  muonrt_step_report_t out;
-  muonrt_step_report_init(&out);
-  out.skipped = r.skipped;
-  out.step = r.step;
-  out.orthogonalized = r.orthogonalized;
-  out.planned = r.planned;
-  out.zero_matrices = r.zero_matrices;
-  out.nonfinite_rank = r.nonfinite_rank;
-  out.nonfinite_param = r.nonfinite_param;
-  out.bytes_sent = r.bytes_sent;
-  out.seconds = r.seconds;
-  out.local_seconds = r.local_seconds;
-  out.gemm_seconds = r.gemm_seconds;
-  out.exchange_seconds = r.exchange_seconds;
-  out.exposed_seconds = r.exposed_seconds;
-  out.grad_norm = r.grad_norm;
-  out.clipped_heads = r.clipped_heads;
-  out.has_health = r.has_health;
-  out.enqueue_seconds = r.enqueue_seconds;
-  out.transport_overflow = r.transport_overflow;
-  out.large_update_param = r.large_update.param;
-  out.large_update_ratio = r.large_update.ratio;
-  return out;
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -95,7 +64,7 @@ void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
 muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                           const void* grad) {
   return as_status([&] {
-    api::unwrap(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
+    api::unwrap_idle(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
     return Status::kOk;
   });
 }
@@ -103,7 +72,7 @@ muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t
 muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const void* const* grads,
                                            int64_t n) {
   return as_status([&] {
-    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_set_grads");
+    Optimizer& o = api::unwrap_idle(optimizer, "muonrt_optimizer_set_grads");
     const auto count = static_cast<int64_t>(o.settings().params.size());
     require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
     MUONRT_REQUIRE(n == count, Status::kInvalidArgument, "muonrt_optimizer_set_grads: n is ", n,
@@ -117,7 +86,7 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
 muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                           void* data) {
   return as_status([&] {
-    api::unwrap(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
+    api::unwrap_idle(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
     return Status::kOk;
   });
 }
@@ -125,7 +94,7 @@ muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t
 muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, const int64_t* params,
                                                int64_t n) {
   return as_status([&] {
-    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_reset_masters");
+    Optimizer& o = api::unwrap_idle(optimizer, "muonrt_optimizer_reset_masters");
     MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
                    "muonrt_optimizer_reset_masters: n is ", n, " with params ",
                    params ? "set" : "NULL",
@@ -141,33 +110,10 @@ muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, co
 muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                            const muonrt_group_t* group) {
   return as_status([&] {
-    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_set_group");
+    Optimizer& o = api::unwrap_idle(optimizer, "muonrt_optimizer_set_group");
     require_pointer(group, "muonrt_optimizer_set_group", "group");
     o.set_group(index, api::read_group(group, cat("group ", index), false));
     return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report, muonrt_optimizer_t* optimizer,
-                                      const muonrt_step_args_t* args) {
-  return as_status([&] {
-    Optimizer& o = api::unwrap(optimizer, "muonrt_optimizer_step");
-    StepReport done;
-    const Status status = o.step(
-        [&] {
-          if (report) api::struct_size_of(report, "report", sizeof *report);
-          return api::read_step(args, static_cast<int64_t>(o.settings().params.size()),
-                                static_cast<int32_t>(o.settings().groups.size()));
-        },
-        done);
-    if (report) api::write_struct(report, to_c(done), "report");
-    if (status == Status::kSkipped) {
-      std::string why = "not finite";
-      // Without memory for the whole text, the short one remains.
-      capture_error([&] { why = describe_skip(o.settings(), done); });
-      api::set_last_error(why.c_str());
-    }
-    return status;
   });
 }
 
@@ -193,7 +139,7 @@ muonrt_status_t muonrt_optimizer_get_step(int64_t* step, const muonrt_optimizer_
 
 muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
   return as_status([&] {
-    api::unwrap(optimizer, "muonrt_optimizer_set_step").set_steps(step);
+    api::unwrap_idle(optimizer, "muonrt_optimizer_set_step").set_steps(step);
     return Status::kOk;
   });
 }

@@ -218,8 +218,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
 }
 
 StepArgs read_step(const muonrt_step_args_t* given, int64_t n_params, int32_t n_groups) {
-  MUONRT_REQUIRE(given, kInvalidArg,
-                 "muonrt_optimizer_step: args is NULL; fill one with muonrt_step_args_init()");
+  MUONRT_REQUIRE(given, kInvalidArg, "step: args is NULL; fill one with muonrt_step_args_init()");
   muonrt_step_args_t defaults;
   muonrt_step_args_init(&defaults);
   const auto s = read_struct(given, defaults, "step");

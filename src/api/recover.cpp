@@ -41,9 +41,11 @@ muonrt_status_t muonrt_optimizer_copy_state(muonrt_optimizer_t* to, muonrt_optim
     const char* const who = "muonrt_optimizer_copy_state";
     Optimizer& target = api::unwrap(to, who, "to");
     Optimizer* source = nullptr;
+    target.settle();
     target.require_usable();
     run_collectively(target.comm(), [&] {
       if (from) source = &api::unwrap(from, who, "from");
+      if (source) source->require_idle(who);
       MUONRT_REQUIRE(source != &target, kInvalidArg, who,
                      ": from is the same optimizer as to; pass the optimizer that has failed");
       MUONRT_REQUIRE(!to->saving || !to->saving->in_progress(), Status::kInvalidState, who,

@@ -64,7 +64,7 @@ muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_state_shard_t* shards, 
                                                   muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const char* const function = "muonrt_optimizer_get_state_shards";
-    const Optimizer& o = api::unwrap(optimizer, function);
+    const Optimizer& o = api::unwrap_idle(optimizer, function);
     require_pointer(n_shards, function, "n_shards");
     MUONRT_REQUIRE(capacity >= 0, kInvalidArg, function, ": capacity is ", capacity,
                    ", but must be 0 or more; pass the number of elements in shards");
@@ -98,7 +98,7 @@ muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
 muonrt_status_t muonrt_optimizer_set_update_count(muonrt_optimizer_t* optimizer, int64_t param,
                                                   int64_t count) {
   return as_status([&] {
-    api::unwrap(optimizer, "muonrt_optimizer_set_update_count").set_updates(param, count);
+    api::unwrap_idle(optimizer, "muonrt_optimizer_set_update_count").set_updates(param, count);
     return Status::kOk;
   });
 }

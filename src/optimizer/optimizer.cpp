@@ -61,6 +61,10 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   return out;
 }
 
+Optimizer::~Optimizer() {
+  if (in_flight_ && !step_.done) capture_error([&] { pipelines_.pipeline().wait(); });
+}
+
 // The pipelines come last, because they use addresses of the other memory.
 void Optimizer::allocate_memory() {
   std::vector<RankChunk> chunks = pipelines_.full_plan().rank_chunks(rank());

@@ -27,6 +27,19 @@ namespace muonrt {
 /// Upper limit of the step number and of update counts.
 constexpr int64_t kMaxStepCount = int64_t{1} << 53;
 
+/// A step between Optimizer::step_async and Optimizer::wait. The work of the step may read `args`
+/// and `inputs`.
+struct StepInFlight {
+  StepArgs args;
+  StepInputs inputs;
+  std::optional<Error> own_error;  // an invalid argument of this rank
+  Deadline::Clock::time_point start;
+  int64_t bytes_before = 0;    // sent by this rank before the step
+  bool is_async = false;       // the caller continues before the step has ended
+  std::optional<Status> done;  // set: the step is complete, and only its report is still unread
+  StepReport report;
+};
+
 /// Owns the parameters, their state and the step of one rank. One thread at a time may use it.
 class Optimizer {
  public:
@@ -40,12 +53,24 @@ class Optimizer {
                                            FunctionRef<OptimizerSettings()> read_settings,
                                            const MakeDevice& make_device);
 
+  /// Waits for the work of a step in flight, but does not report its result.
+  ~Optimizer();
+
   /// Runs one step. Collective.
   /// @param read_args  returns this rank's arguments and may throw. The step is then rejected on
-  /// all
-  ///     ranks.
+  ///     all ranks.
   /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step().
   Status step(FunctionRef<StepArgs()> read_args, StepReport& report);
+  /// Enqueues one step. If another step is in flight, completes it first. Collective.
+  /// Errors: as muonrt_optimizer_step_async().
+  void step_async(FunctionRef<StepArgs()> read_args);
+  /// Completes the step in flight. Collective.
+  /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_wait().
+  Status wait(StepReport& report);
+  /// Completes the step in flight, if there is one. Collective. Errors: those of the step.
+  void settle();
+  /// Errors: INVALID_STATE, which names `function`, if a step is in flight.
+  void require_idle(const char* function) const;
 
   /// Call it on the surviving ranks after a step has failed. If one of them has committed the step,
   /// the others commit it, too. Collective over the survivors.
@@ -109,14 +134,14 @@ class Optimizer {
  private:
   Optimizer() = default;
   void allocate_memory();
-  StepInputs read_inputs(FunctionRef<StepArgs()> read_args, StepArgs& args,
-                         std::optional<Error>& own_error);
-  void enqueue(const StepInputs& inputs);
-  void wait();
+  void begin_step(FunctionRef<StepArgs()> read_args, bool is_async);
+  Status finish_step();
+  void read_inputs(FunctionRef<StepArgs()> read_args);
+  void enqueue();
+  void wait_for_streams();
   void add_first_weights(bool valid);
   std::optional<Error> stale_weights();
-  std::optional<Error> apply_vote_result(const StepArgs& args,
-                                         const std::optional<Error>& own_error, StepReport& report);
+  std::optional<Error> apply_vote_result();
   void finish_commit();
   [[noreturn]] void abort_and_throw(const Error& error);
   void collect_health(StepReport& report);
@@ -134,6 +159,8 @@ class Optimizer {
   std::unique_ptr<Comm> comm_;
   StepPipelines pipelines_;
   CommitState commit_state_;
+  StepInFlight step_;  // the last step
+  bool in_flight_ = false;
 };
 
 }  // namespace muonrt

@@ -244,17 +244,16 @@ void Rank::fill_gradients(int64_t step) {
 }
 
 Status Rank::step_only(int64_t step, StepReport& report) {
-  return optimizer_->step(
-      [&] {
-        StepArgs s;
-        s.lr = case_->lr;
-        if (static_cast<size_t>(step) < case_->inactive_params.size()) {
-          s.inactive_params = case_->inactive_params[static_cast<size_t>(step)];
-        }
-        if (case_->arguments) case_->arguments(s, step, rank_);
-        return s;
-      },
-      report);
+  const auto read_args = [&] {
+    StepArgs s;
+    s.lr = case_->lr;
+    if (static_cast<size_t>(step) < case_->inactive_params.size())
+      s.inactive_params = case_->inactive_params[static_cast<size_t>(step)];
+    if (case_->arguments) case_->arguments(s, step, rank_);
+    return s;
+  };
+  if (case_->async) optimizer_->step_async(read_args);
+  return case_->async ? optimizer_->wait(report) : optimizer_->step(read_args, report);
 }
 
 Status Rank::step(int64_t step, StepReport& report) {

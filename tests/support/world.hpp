@@ -69,6 +69,7 @@ struct Case {
   std::function<void(muonrt::StepArgs&, int64_t step, int rank)> arguments;
   /// Changes the settings of a rank; may be empty.
   std::function<void(muonrt::OptimizerSettings&, int rank)> adjust;
+  bool async = false;  // steps are Optimizer::step_async and wait
 
   std::string describe() const;
 };

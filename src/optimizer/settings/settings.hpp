@@ -206,6 +206,21 @@ struct StepArgs {
   void* stream = nullptr;  // the caller's stream that writes the gradients; see
                            // Device::wait_caller_stream
 
+  /// Copies the values behind the pointers, which are in memory of the host, so that the caller may
+  /// free them.
+  void copy_host_values() {
+    copies.reserve(3 + static_cast<size_t>(qk_logits ? n_qk_logits : 0));
+    const auto copy = [&](const float*& from, int64_t count) {
+      if (!from) return;
+      copies.insert(copies.end(), from, from + count);
+      from = copies.data() + copies.size() - count;
+    };
+    for (const float** from : {&device_grad_scale_inv, &grad_multiplier, &found_inf})
+      copy(*from, 1);
+    copy(qk_logits, n_qk_logits);
+  }
+  std::vector<float> copies;
+
   double lr_of(int64_t group) const {
     return group_lrs.empty() ? lr : group_lrs[static_cast<size_t>(group)];
   }

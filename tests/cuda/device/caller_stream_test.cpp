@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "cuda/device/abi_rig.hpp"
+#include "cuda/device/busy_stream.hpp"
 #include "muonrt/state.h"
+#include "muonrt/step_async.h"
 
 using namespace cuda_test;
 
@@ -90,6 +92,57 @@ TEST_CASE("caller's stream: a step waits for gradients that the stream still has
     CHECK(rig.step(writes == passed ? theirs.handle : other.handle) == MUONRT_OK);
     for (const float x : rig.vector()) CHECK(x < 0.6f);
   }
+}
+
+TEST_CASE(
+    "caller's stream: an asynchronous step returns before the stream's work has run, and later "
+    "work "
+    "runs after the step",
+    "[cuda]") {
+  AbiRig rig, same;
+  BusyStream theirs;
+  for (AbiRig* each : {&rig, &same}) {
+    each->options.timeout_ms = 20000;
+    ok(each->create());
+    Writer writer(*each);
+    writer.write(theirs.handle);
+    REQUIRE(each->step(theirs.handle) == MUONRT_OK);  // its checks wait
+  }
+  REQUIRE(same.step(theirs.handle) == MUONRT_OK);
+  float* const seen = rig.memory.put(std::vector<float>(kNumel, NAN));
+  muonrt_step_args_t args;
+  muonrt_step_args_init(&args);
+  args.lr = 0.5;
+  args.stream = theirs.handle;
+  theirs.work();
+  CHECK(muonrt_optimizer_step_async(rig.optimizer, &args) == MUONRT_OK);
+  CHECK_FALSE(theirs.has_ended());
+  // The next forward pass reads parameters, and the backward pass overwrites gradients.
+  cudaMemcpyAsync(seen, rig.data, kNumel * sizeof(float), cudaMemcpyDefault, theirs.handle);
+  cudaMemsetAsync(rig.grad, 0xff, kNumel * sizeof(float), theirs.handle);
+  theirs.end();
+  cudaStreamSynchronize(theirs.handle);
+  CHECK(rig.memory.get(seen, kNumel) == same.vector());
+  CHECK(muonrt_optimizer_wait(nullptr, rig.optimizer) == MUONRT_OK);
+  CHECK(rig.whole() == same.whole());
+}
+
+TEST_CASE("caller's stream: a step that has timed out commits nothing when the stream continues",
+          "[cuda]") {
+  AbiRig rig;
+  rig.options.timeout_ms = 300;
+  ok(rig.create());
+  Writer writer(rig);
+  BusyStream theirs;
+  writer.write(theirs.handle);
+  REQUIRE(rig.step(theirs.handle) == MUONRT_OK);
+  const std::vector<float> before = rig.whole();
+  theirs.work();
+  CHECK(rig.step(theirs.handle) == MUONRT_ERROR_TIMEOUT);
+  theirs.end();
+  muonrt_optimizer_destroy(rig.optimizer);  // waits for the work that was enqueued
+  rig.optimizer = nullptr;
+  CHECK(rig.whole() == before);
 }
 
 TEST_CASE(
