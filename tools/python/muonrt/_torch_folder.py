@@ -67,6 +67,7 @@ class Folders:
                 self._follow()
             self._send_settings()
 
+        self.wait()
         ranks.run_collectively(self._comm, prepare)
         ranks.settle(self._device)
         return call(folder, **options)

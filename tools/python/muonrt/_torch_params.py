@@ -35,6 +35,7 @@ class Registered(torch.optim.Optimizer):
             raise muonrt.InvalidStateError("the optimizer is closed; create a new one")
         if self._alone:
             _torch_arguments.require_alone()
+        self.wait()
         with torch.no_grad(), ranks.on_device(self._device):
             self._follow_module()
             self._follow_groups()

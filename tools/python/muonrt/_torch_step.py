@@ -25,7 +25,9 @@ class Steps(Registered):
              qk_logits: torch.Tensor | dict[int, torch.Tensor] | None = None):
         """Runs one step, which updates every parameter or none. Collective.
 
-        `last_report` is the report of the step. A parameter that has no gradient on any rank does not
+        With ``sync=False`` the step may still run when the call returns; see `wait`.
+
+        `last_report` is the report of the last step that is complete. A parameter that has no gradient on any rank does not
         take part in the step. If only some ranks have a gradient, a missing one counts as zero.
 
         :param closure: a function that computes the gradients and returns the loss.
@@ -34,6 +36,7 @@ class Steps(Registered):
             the dict without "qk_clip" cause a warning.
         :return: the loss of the closure, or None.
         """
+        self.wait()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -54,13 +57,54 @@ class Steps(Registered):
             except BaseException:  # Ctrl-C
                 self._comm.abort("interrupted by a signal")
                 raise
-            self.last_report = self._step(grads, rates, given)
-            if not self.last_report.skipped:
-                torch.autograd.graph.increment_version(
-                    [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
-                self._write_back()
-                self._state_tensors.read_steps()
+            if self._sync:
+                self._finish(self._step(grads, rates, given), grads)
+                return loss
+            self._core.step_async(rates, [i for i, g in enumerate(grads) if g is None], **given)
+            self._in_flight = grads
+            if self._device.type == "cuda":
+                self._mark_written(grads)  # in the order of the current stream
         return loss
+
+    def wait(self) -> None:
+        """Completes the step that `step` has begun with ``sync=False``, raises its errors, and sets
+        `last_report`. Collective. No effect if no step is in flight.
+
+        On CUDA the current stream waits for the step by itself, and `step` and all functions that
+        access the state call `wait`. In host memory, call it, or `zero_grad`, before you use the
+        parameters or write gradients.
+        """
+        grads, self._in_flight = self._in_flight, None
+        if grads is None:
+            return
+        with torch.no_grad(), ranks.on_device(self._device):
+            try:
+                report = self._core.wait()
+            except muonrt.Error:
+                if grads:  # otherwise this rank has raised the reason already
+                    raise
+                return
+            self._finish(report, grads)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Resets the gradients. In host memory it first completes a step in flight."""
+        if self._device.type == "cpu":
+            self.wait()
+        super().zero_grad(set_to_none)
+
+    def _finish(self, report: muonrt.StepReport, grads: list) -> None:
+        self.last_report = report
+        if not report.skipped:
+            if all(g is None for g in grads):
+                self._refuse_empty_step()
+            if self._sync or self._device.type == "cpu":
+                self._mark_written(grads)
+            self._state_tensors.read_steps()
+
+    def _mark_written(self, grads: list) -> None:
+        torch.autograd.graph.increment_version(
+            [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
+        self._write_back()
 
     def _logits(self, given: torch.Tensor | dict[int, torch.Tensor]) -> torch.Tensor | None:
         def tensor(values) -> torch.Tensor:
@@ -119,10 +163,7 @@ class Steps(Registered):
     def _step(self, grads: list, rates: list[float], given: dict) -> muonrt.StepReport:
         missing = [i for i, g in enumerate(grads) if g is None]
         try:
-            report = self._core.step(rates, missing, **given)
-            if len(missing) == len(grads) and not report.skipped:
-                self._refuse_empty_step()
-            return report
+            return self._core.step(rates, missing, **given)
         except muonrt.MismatchError:
             lists = ranks.gather_objects(self._comm, missing)
             if all(other == missing for other in lists):
@@ -147,7 +188,12 @@ class Steps(Registered):
         """Takes part in the peers' step without gradients, so that the step returns an error there."""
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
+            rates, stream = [1.0] * len(self.param_groups), ranks.stream_of(self._device)
             try:
-                self._core.step([1.0] * len(self.param_groups), stream=ranks.stream_of(self._device))
+                if self._sync:
+                    self._core.step(rates, stream=stream)
+                else:  # the other ranks learn the reason in wait(), in which this rank must take part
+                    self._core.step_async(rates, stream=stream)
+                    self._in_flight = []
             except muonrt.Error:
                 pass

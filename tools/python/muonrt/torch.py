@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 ARGUMENTS = ("params", "lr", "adamw_lr", "weight_decay", "adamw_weight_decay", "momentum", "nesterov",
-             "betas", "eps", "preset", "role", "qk_clip", "muon", "adamw", "process_group", "interface", "comm",
+             "betas", "eps", "preset", "role", "qk_clip", "muon", "adamw", "process_group", "interface", "comm", "sync",
              *_torch_arguments.Options.__annotations__)
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
@@ -73,6 +73,9 @@ class Muon(Folders, Steps):
         first rank listens. Default: GLOO_SOCKET_IFNAME, or any of its addresses that answers.
     :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors it
         is one of Comm.nccl or Comm.staged.
+    :param sync: False: `step` returns before the step has ended, and `wait` or the next `step` raises its
+        errors. If only some ranks have a gradient of a parameter, these steps raise MismatchError.
+        Default: True.
     :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
         torch.get_num_threads() by default. assign(info), gather(name, owner, local, full) and
         redistribute(name, owner, full, local) get tensors in the transport dtype; ranks are those of
@@ -81,8 +84,8 @@ class Muon(Folders, Steps):
     Before a step the optimizer binds the parameters that ``param_groups`` and the model then have, and
     copies what a trainer has written into ``state``. It cannot be copied or pickled.
 
-    On CUDA a step waits for the current stream. When `step` returns, its work has ended, so the
-    current stream need not wait.
+    On CUDA a step waits for the current stream. When `step` returns, its work has ended, or, with
+    ``sync=False``, the current stream waits for it: later work on this stream finds the new parameters.
 
     By default the Newton-Schulz iteration uses float32 (on CUDA bfloat16), and ranks exchange
     bfloat16. For the values of torch.optim.Muon set iteration_dtype="bfloat16",
@@ -99,7 +102,7 @@ class Muon(Folders, Steps):
                  eps: float | None = None, preset: str | None = None,
                  role: Role | None = None, qk_clip: muonrt.QkClip | None = None, muon: dict[str, Any] | None = None,
                  adamw: dict[str, Any] | None = None, process_group=None,
-                 interface: str | None = None, comm: muonrt.Comm | None = None,
+                 interface: str | None = None, comm: muonrt.Comm | None = None, sync: bool = True,
                  **options: "Unpack[_torch_arguments.Options]"):
         _torch_arguments.reject_unknown("muonrt.torch.Muon", options, ARGUMENTS)
         settings = {"lr": lr, "adamw_lr": adamw_lr, "weight_decay": weight_decay, "momentum": momentum,
@@ -111,6 +114,8 @@ class Muon(Folders, Steps):
                               nesterov=nesterov),
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
+        self._sync = sync
+        self._in_flight: list | None = None  # gradients of a step that wait() has to complete
         self._saving = False
         self._reserved: bool | None = None  # without_params of save_reserve(); None: not called
         self._names: list[str] = []
@@ -259,6 +264,7 @@ class Muon(Folders, Steps):
         cycled_keys = ("momentum", "betas")
         if self._core is None:
             return enter(param_group)
+        self.wait()
         _torch_groups.add(self, param_group, enter)
 
     def __getstate__(self):
@@ -313,6 +319,7 @@ class Muon(Folders, Steps):
 
     def close(self) -> None:
         """Releases memory and connections. `state` is empty afterwards."""
+        self._in_flight = None  # the core completes it
         self.state.clear()
         self._state_tensors = None
         if self._core is not None:

@@ -120,6 +120,24 @@ void bind_optimizer(nb::module_& module) {
            "    this rank, layer by layer, in ascending order of the layers that a QkClip names;\n"
            "    -inf for a head that this rank does not compute. The maximum over all ranks is\n"
            "    used. None: -inf for every head.")
+      .def("step_async", &Optimizer::step_async, nb::arg("lr"),
+           nb::arg("inactive_params") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
+           nb::arg("found_inf") = false, nb::arg("stream") = nb::none(),
+           nb::arg("qk_logits").none() = nb::none(),
+           nb::sig("def step_async(self, lr: float | collections.abc.Sequence[float], "
+                   "inactive_params: collections.abc.Sequence[int] = [], "
+                   "grad_scale_inv: typing.Any = 1.0, found_inf: typing.Any = False, "
+                   "stream: int | None = None, qk_logits: typing.Any = None) -> None"),
+           "Enqueues one step, with the arguments of step(), and returns before it has ended.\n"
+           "Collective. wait() returns the report and raises the errors.\n\n"
+           "On CUDA, work that is enqueued on ``stream`` afterwards runs after the step. On the\n"
+           "host, neither read nor write parameters and do not write gradients until wait() has\n"
+           "returned. step(), step_async(), save(), save_begin(), load() and copy_state_from()\n"
+           "first complete a step in flight; calls that bind arrays, change settings or give\n"
+           "access to state raise InvalidStateError. See include/muonrt/step_async.h.")
+      .def("wait", &Optimizer::wait, nb::sig("def wait(self) -> StepReport"),
+           "Completes the step that step_async() has enqueued. Collective; the GIL is released.\n"
+           "Raises the errors of step(), and InvalidStateError if no step is in flight.")
       .def("set_grad", &Optimizer::set_grad, nb::arg("param"), nb::arg("grad").none(),
            nb::sig("def set_grad(self, param: str | int, grad: typing.Any) -> None"),
            "Binds the gradient of a parameter, given by name or index, for the steps to come.\n"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <thread>
 
 namespace binding {
@@ -36,20 +34,6 @@ void reject_creation(muonrt_comm_t* comm) {
     muonrt_optimizer_create(&rejected, comm, nullptr, nullptr, 0, nullptr, 0);
     return MUONRT_OK;
   });
-}
-
-/// Warns of a first step that has moved a parameter far.
-/// @param lr  the rate of the parameter's group in this step.
-void warn_of_large_update(const muonrt_step_report_t& report, const std::string& name, double lr) {
-  const double ratio = report.large_update_ratio;
-  char numbers[160];
-  // The update is in proportion to the rate.
-  std::snprintf(numbers, sizeof numbers,
-                "%ld%% of its RMS, which is above 5%%; use a smaller learning rate instead of %g, "
-                "such as %.2g, which moves it by about 1%%",
-                std::lround(ratio * 100), lr, lr * 0.01 / ratio);
-  const std::string text = cat("param '", name, "': the first step moves it by ", numbers);
-  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw nb::python_error();
 }
 
 }  // namespace
@@ -148,18 +132,6 @@ std::optional<Array> Optimizer::take_grad(size_t i, nb::handle grad) const {
   if (grad.is_none()) return std::nullopt;
   return take_like(cat("param '", names[i], "': grad"), grad, grad_dtypes_[i], grad_shapes_[i],
                    false);
-}
-
-/// Returns the element of an array, which the step reads on the device; NULL if `object` is not an
-/// array.
-const float* Optimizer::take_scalar(const char* what, nb::handle object) {
-  if (!nb::hasattr(object, "__dlpack__")) return nullptr;
-  Array array = take_array(what, object, "float32", false);
-  if (array.held.size() != 1)
-    refuse(kInvalidArg, cat(what, " has shape ", shape_text(array.shape), "; pass one element"));
-  require_place(what, array, place_, "the optimizer");
-  held_->scalars.push_back(array);
-  return static_cast<const float*>(array.data);
 }
 
 void Optimizer::set_grad(nb::handle param, nb::handle grad) {
@@ -265,73 +237,6 @@ std::vector<std::pair<int32_t, int32_t>> Optimizer::heads_of(
   std::vector<std::pair<int32_t, int32_t>> out;
   for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
   return out;
-}
-
-/// Sets the arguments that may be arrays, and keeps the arrays in `held_`.
-void Optimizer::take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv,
-                             nb::handle found_inf, nb::handle qk_logits) {
-  static const float found = 1.0f;
-  args.device_grad_scale_inv = take_scalar("grad_scale_inv", grad_scale_inv);
-  if (!args.device_grad_scale_inv && !nb::try_cast(grad_scale_inv, args.grad_scale_inv))
-    refuse(kInvalidArg, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(),
-                            "; pass a number, or a float32 array of one element"));
-  args.found_inf = take_scalar("found_inf", found_inf);
-  if (!args.found_inf && is_true(found_inf)) {
-    if (place_.on_cuda())
-      refuse(kInvalidArg, cat("found_inf is ", nb::repr(found_inf).c_str(),
-                              "; pass a float32 array of one element on ", place_.text()));
-    args.found_inf = &found;
-  }
-  if (qk_logits.is_none()) return;
-  const Array logits = take_array("qk_logits", qk_logits, "float32", false);
-  require_place("qk_logits", logits, place_, "the optimizer");
-  args.qk_logits = static_cast<const float*>(logits.data);
-  args.n_qk_logits = static_cast<int64_t>(logits.held.size());
-  held_->scalars.push_back(logits);
-}
-
-StepReport Optimizer::step(const std::variant<double, std::vector<double>>& lr,
-                           const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
-                           nb::object found_inf, std::optional<uintptr_t> stream,
-                           nb::object qk_logits) {
-  Busy busy(busy_, "the optimizer");
-  muonrt_optimizer_t* optimizer = get();
-  const std::shared_ptr<Held> held = held_;
-  held->scalars.clear();
-  muonrt_step_args_t args = muonrt::step_args();
-  if (const auto* rates = std::get_if<std::vector<double>>(&lr)) {
-    args.group_lrs = rates->data();
-    args.n_group_lrs = static_cast<int32_t>(rates->size());
-  } else {
-    args.lr = std::get<double>(lr);
-  }
-  args.inactive_params = inactive_params.data();
-  args.n_inactive_params = static_cast<int64_t>(inactive_params.size());
-  args.stream = reinterpret_cast<void*>(stream.value_or(0));
-  try {
-    take_scalars(args, grad_scale_inv, found_inf, qk_logits);
-  } catch (...) {
-    // A step without arguments votes to reject, so the peers' step returns an error at once.
-    collective(held->comm.get(), [&] {
-      muonrt_optimizer_step(nullptr, optimizer, nullptr);
-      return MUONRT_OK;
-    });
-    throw;
-  }
-  StepReport report{muonrt::detail::filled(muonrt_step_report_init_sized)};
-  with_cause(held->functions.get(), [&] {
-    collective(held->comm.get(),
-               [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
-  });
-  held->scalars.clear();
-  int32_t rank = 0;
-  check(muonrt_comm_get_rank(&rank, held->comm.get()));
-  if (report.c.large_update_param >= 0 && rank == 0) {
-    const auto param = static_cast<size_t>(report.c.large_update_param);
-    warn_of_large_update(report.c, names[param],
-                         args.group_lrs ? args.group_lrs[group_of_[param]] : args.lr);
-  }
-  return report;
 }
 
 std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors,

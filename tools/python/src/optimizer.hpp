@@ -1,5 +1,5 @@
 /// The class muonrt.Optimizer. state.cpp and checkpoint.cpp define and bind some of its methods;
-/// optimizer.cpp defines the others, and bind_optimizer.cpp binds them.
+/// optimizer.cpp and step.cpp define the others, and bind_optimizer.cpp binds them.
 #ifndef MUONRT_PYTHON_OPTIMIZER_HPP
 #define MUONRT_PYTHON_OPTIMIZER_HPP
 
@@ -46,10 +46,11 @@ std::unique_ptr<CallerFunctions> caller_functions(Options& options,
 
 /// Runs a collective call. If it fails after one of the caller's functions has raised, the error
 /// has that exception as its cause.
+/// @param begins  false: the functions may also have raised since an earlier call, which counts.
 template <class Call>
-void with_cause(CallerFunctions* functions, const Call& call) {
+void with_cause(CallerFunctions* functions, const Call& call, bool begins = true) {
   if (functions == nullptr) return call();
-  functions->raised.reset();
+  if (begins) functions->raised.reset();
   try {
     call();
   } catch (const muonrt::Error& error) {
@@ -63,7 +64,7 @@ struct Held {
   std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
   std::vector<Array> data, masters;     // borrowed by the C optimizer
   std::vector<std::optional<Array>> grads;
-  std::vector<Array> scalars;  // of a step that is running or has failed
+  std::vector<Array> scalars;  // of a step that is running, in flight, or has failed
   std::unique_ptr<CallerFunctions> functions;
   muonrt_optimizer_t* handle = nullptr;
 
@@ -86,6 +87,9 @@ struct StateShard {
   nb::object data;
 };
 
+/// One learning rate, or one for each group.
+using Rates = std::variant<double, std::vector<double>>;
+
 class Optimizer {
  public:
   Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups, Comm* comm,
@@ -94,9 +98,13 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  StepReport step(const std::variant<double, std::vector<double>>& lr,
-                  const std::vector<int64_t>& inactive_params, nb::object grad_scale_inv,
-                  nb::object found_inf, std::optional<uintptr_t> stream, nb::object qk_logits);
+  StepReport step(const Rates& lr, const std::vector<int64_t>& inactive_params,
+                  nb::object grad_scale_inv, nb::object found_inf, std::optional<uintptr_t> stream,
+                  nb::object qk_logits);
+  void step_async(const Rates& lr, const std::vector<int64_t>& inactive_params,
+                  nb::object grad_scale_inv, nb::object found_inf, std::optional<uintptr_t> stream,
+                  nb::object qk_logits);
+  StepReport wait();
   void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
   void set_data(nb::handle param, nb::handle data);
@@ -177,6 +185,13 @@ class Optimizer {
   const float* take_scalar(const char* what, nb::handle object);
   void take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
                     nb::handle qk_logits);
+  using StepCall = std::function<muonrt_status_t(muonrt_optimizer_t*, const muonrt_step_args_t*)>;
+  /// Makes the call with these arguments, whose arrays it keeps. If an argument is invalid, makes
+  /// it without arguments, and throws.
+  void begin_step(const StepCall& call, const Rates& lr,
+                  const std::vector<int64_t>& inactive_params, nb::handle grad_scale_inv,
+                  nb::handle found_inf, std::optional<uintptr_t> stream, nb::handle qk_logits);
+  StepReport end_step(StepReport report);
   std::vector<std::pair<int32_t, int32_t>> heads_of(
       decltype(&muonrt_optimizer_get_clipped_heads) get_heads);
 
@@ -184,6 +199,7 @@ class Optimizer {
   Place place_;
   std::vector<Group> groups_;
   std::vector<int32_t> group_of_;  // by parameter
+  Rates rates_;                    // of the last step
   std::vector<muonrt_dtype_t> grad_dtypes_, momentum_dtypes_;
   std::vector<std::vector<int64_t>> grad_shapes_;
   std::vector<bool> owners_hold_moments_;

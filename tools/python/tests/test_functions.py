@@ -197,9 +197,10 @@ def test_a_returned_array_is_an_error():
     """A function that returns the full tensor instead of writing it would leave `full` empty."""
     optimizer = one(assign=lambda info: 0, gather=lambda name, owner, local, full, stream: local,
                     redistribute=fill)
-    with pytest.raises(muonrt.CallbackError) as raised:
-        optimizer.step(0.1)
-    assert "returned a" in str(raised.value.__cause__) and "write to" in str(raised.value.__cause__)
+    for step in optimizer.step, lambda lr: (optimizer.step_async(lr), optimizer.wait()):
+        with pytest.raises(muonrt.CallbackError) as raised:
+            step(0.1)
+        assert "returned a" in str(raised.value.__cause__) and "write to" in str(raised.value.__cause__)
 
 
 def test_functions_may_refer_to_the_optimizer():

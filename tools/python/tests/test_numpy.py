@@ -38,6 +38,35 @@ def one_rank():
     return w, v
 
 
+def test_asynchronous_steps_have_the_bits_of_steps():
+    want, (w, v) = one_rank(), weights()
+    optimizer = muonrt.Optimizer([muonrt.Param("w", w), muonrt.Param("v", v, group=1)], groups(),
+                                 **EXACT)
+    with pytest.raises(muonrt.InvalidStateError, match="no step is in flight"):
+        optimizer.wait()
+    for step in range(STEPS):
+        optimizer.set_grads(gradients(step))
+        optimizer.step_async(0.02)
+        for call in (lambda: optimizer.set_grads(gradients(step)), optimizer.state_shards,
+                     lambda: setattr(optimizer, "steps", 7)):
+            with pytest.raises(muonrt.InvalidStateError, match="a step is in flight"):
+                call()
+        assert optimizer.wait().step == step + 1
+    assert (w == want[0]).all() and (v == want[1]).all()
+    optimizer.step_async(-1.0)
+    with pytest.raises(muonrt.InvalidArgumentError, match="lr"):
+        optimizer.wait()
+    with pytest.raises(muonrt.InvalidArgumentError, match="found_inf has shape"):
+        optimizer.step_async(0.02, found_inf=np.zeros(2, np.float32))
+    with pytest.raises(muonrt.InvalidArgumentError, match="args is NULL"):
+        optimizer.step(0.02)  # the step that was rejected
+    optimizer.step_async(0.02, found_inf=np.ones(1, np.float32))
+    assert optimizer.wait().skipped and optimizer.steps == STEPS
+    optimizer.step_async(0.02)
+    optimizer.close()
+    assert (w != want[0]).all()
+
+
 def test_settings_reach_the_rules():
     """Two steps in float64; with the coefficients (1, 0, 0) Newton-Schulz only normalizes."""
     w, v = weights()

@@ -56,6 +56,64 @@ def test_as_torch_optim_muon_and_adamw(monkeypatch):
     assert one.last_report.step == 20
 
 
+@pytest.mark.parametrize("way", ["wait", "zero_grad", "closure"])
+def test_deferred_steps_have_the_bits_of_steps(way, tmp_path):
+    models, optimizers = [two_layers(), two_layers()], []
+    for m, sync in zip(models, (True, False)):
+        one = muon(m, lr=0.02, sync=sync)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(one, 0.5)
+        optimizers.append(one)
+        for step in range(4):
+            def loss():
+                one.zero_grad(set_to_none=False)
+                out = m(drawn(step, 4, 12)).square().sum()
+                out.backward()
+                return out
+            if way == "closure":
+                one.step(loss)
+            else:
+                loss()
+                one.step()
+            schedule.step()
+            if not sync and way == "wait":
+                assert one.last_report is None or one.last_report.step == step
+                one.wait()
+                assert one.last_report.step == step + 1
+    one = optimizers[1]
+    assert one.state_dict()["state"][0]["step"] == 4 and one.last_report.step == 4
+    same_bits(*models)
+    one.step()
+    one.save(tmp_path / "run")
+    optimizers[0].step()
+    assert one.last_report.step == 5
+    same_bits(*models)
+
+
+def test_the_next_call_raises_the_error_of_a_deferred_step():
+    m = two_layers()
+    one = muon(m, sync=False)
+    train(m, range(2), one)
+    one.wait()
+    before = copy.deepcopy(m)
+    one.param_groups[0]["lr"] = -1.0
+    one.step()
+    with pytest.raises(muonrt.InvalidArgumentError, match="lr"):
+        one.step()
+    one.param_groups[0]["lr"] = 0.02
+    for p in m.parameters():
+        p.grad = None
+    one.step()
+    with pytest.raises(muonrt.InvalidStateError, match="has a gradient on any rank"):
+        one.wait()
+    m(drawn(0, 4, 12)).mul(float("inf")).sum().backward()
+    one.step()
+    one.wait()
+    assert one.last_report.skipped and one._core.steps == 2
+    same_bits(m, before)
+    one.step()
+    del one  # waits for the step
+
+
 def test_a_step_calls_the_closure_and_returns_its_loss():
     m = two_layers()
     one = muon(m)

@@ -117,8 +117,9 @@ def each_way(rank, size, whole, whole_experts):
             continue  # only in later versions of torch
         of_experts = way in (expert_parallel, expert_rows)
         m = way(Experts() if of_experts else Model(), size)
-        one = optimizer(m)
+        one = optimizer(m, sync=way is not fsdp)
         train(m, range(STEPS), one)
+        one.wait()
         assert one.last_report.step == STEPS
         want, momenta = whole_experts if of_experts else whole
         for name, p in m.named_parameters():
