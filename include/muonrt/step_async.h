@@ -56,7 +56,11 @@
  *     not use another communicator with this state.
  *
  * `graphs` of the tuning options works as in muonrt_optimizer_step(), and a `stream` that is being
- * captured is rejected. Complete the step before the process exits or calls fork().
+ * captured is rejected.
+ *
+ * Complete the step, or destroy the optimizer, before the process exits. On the host the threads of
+ * muonrt would otherwise run while the process destroys its global objects, and it may crash. Also
+ * complete the step before fork(), because the child would inherit half-written parameters.
  */
 #ifndef MUONRT_STEP_ASYNC_H
 #define MUONRT_STEP_ASYNC_H
