@@ -52,6 +52,8 @@
  * @par Communication while a step is in flight
  *   - NCCL: enqueue collectives of other communicators on streams that wait for `stream`, because
  *     NCCL requires one order of operations on all GPUs; see muonrt_comm_create_nccl().
+ *   - Ranks that are threads of one process and share a GPU must pass different streams, because
+ *     the step of a rank would otherwise wait for the step of another rank, which needs it.
  *   - If duplicates of a transport share its state (`duplicate` of muonrt_transport_t is NULL), do
  *     not use another communicator with this state.
  *

@@ -174,7 +174,6 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   set_variant(c.settings.groups[0], f.variant);
   c.settings.poison = true;
   c.steps = steps;
-  c.async = f.window % 2 == 0;
   c.inactive_params = {{}, {3, 9}, {}};
   return c;
 }
