@@ -47,7 +47,7 @@ TEST_CASE("train curve: table and picture hold every point, and nothing where no
 TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]") {
   using muonrt::tool::Timeline;
   const std::string args = "\"args\":{\"step\":3,\"chunk\":1";
-  // Two ranks, 8 ms from the first to the last span: 125 pixels for each millisecond. Step 2 is not
+  // Two ranks, 8 ms from the first to the last span: 90 pixels for each millisecond. Step 2 is not
   // the last one.
   const std::string trace =
       "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":\"rank 0\"}},"
@@ -76,17 +76,18 @@ TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]")
     return std::strtod(svg.c_str() + at, nullptr);
   };
   const double left = number(0, "x"), top = number(0, "y") - 9;
-  CHECK(number(0, "width") == Approx(200).margin(0.01));
+  CHECK(number(0, "width") == Approx(1.6 * 90).margin(0.01));
   CHECK(number(0, "height") == Approx(9));
-  CHECK(number(1, "x") == Approx(left + 250).margin(0.01));
+  CHECK(number(1, "x") == Approx(left + 2 * 90).margin(0.01));
   CHECK(number(1, "y") == Approx(top + 18));
-  CHECK(number(1, "width") == Approx(250).margin(0.01));
-  CHECK(number(2, "x") == Approx(left + 500).margin(0.01));
+  CHECK(number(1, "width") == Approx(2 * 90).margin(0.01));
+  CHECK(number(2, "x") == Approx(left + 4 * 90).margin(0.01));
   CHECK(number(2, "y") == Approx(top + 2 * 18 + 10));
-  CHECK(number(2, "width") == Approx(500).margin(0.01));
+  CHECK(number(2, "width") == Approx(4 * 90).margin(0.01));
   for (const char* text :
        {">rank 0  compute<", ">rank 5  compute<", ">newton-schulz 1<", ">gather 1<", ">chunk 1<",
-        ">8<", ">ms<", "rank 0: gather exchange of chunk 1, 2.000 to 4.000 ms, 2.00 KiB sent"}) {
+        ">8<", ">ms (low: pack",
+        "rank 0: gather exchange of chunk 1, 2.000 to 4.000 ms, 2.00 KiB sent"}) {
     INFO(text);
     CHECK(count(svg, text) == 1);
   }

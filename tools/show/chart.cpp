@@ -188,7 +188,7 @@ std::string area_colour(size_t index) {
                                                       "#ffe08a", "#b8a1d9", "#5fb3a3", "#c9ada7"};
   if (index < kFew.size()) return kFew[index];
   return fmt::format("hsl({:.0f},58%,{}%)", std::fmod(static_cast<double>(index) * 137.508, 360),
-                     66 + index % 3 * 10);
+                     62 + index % 3 * 8);
 }
 
 Axis round_axis(const std::string& name, double low, double high) {
@@ -199,7 +199,7 @@ Axis round_axis(const std::string& name, double low, double high) {
 }
 
 bool label_fits(const std::string& label, double width) {
-  return kLabelCharacter * static_cast<double>(label.size()) + 4 <= width;
+  return kLabelCharacter * static_cast<double>(label.size()) + 2 <= width;
 }
 
 std::string Chart::svg() const {

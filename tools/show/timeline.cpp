@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -18,9 +19,9 @@ namespace {
 using Span = Timeline::Span;
 using Work = Timeline::Work;
 
-constexpr double kWidth = 1000;              // pixels
+constexpr double kWidth = 720;               // pixels
 constexpr double kLane = 18, kRankGap = 10;  // of the height
-constexpr double kLeastWidth = 0.5;          // pixels
+constexpr double kLeastWidth = 1.5;          // pixels
 constexpr size_t kMaxRanks = 16, kMaxChunks = 12;
 constexpr const char* kNoChunk = "#c4c9cf";
 
@@ -50,12 +51,15 @@ std::string colour_of(int32_t chunk) {
   return chunk < 0 ? kNoChunk : area_colour(static_cast<size_t>(chunk));
 }
 
-/// The longest text for a span that fits: "return 3", "3".
+/// The longest text for a span that fits: "return 3", "R3"; "newton-schulz 3", "3".
 std::string label_of(const Span& span, double width) {
   const std::string word = span.name.substr(0, span.name.find(" exchange"));
   if (span.chunk < 0) return word;
   const std::string whole = fmt::format("{} {}", word, span.chunk);
-  return label_fits(whole, width) ? whole : fmt::format("{}", span.chunk);
+  if (label_fits(whole, width) || word.empty()) return whole;
+  const bool exchange = span.work == Work::kExchange;
+  return (exchange ? std::string(1, static_cast<char>(std::toupper(word[0]))) : "") +
+         fmt::format("{}", span.chunk);
 }
 
 std::string hint_of(const Span& span, double from) {
@@ -101,7 +105,6 @@ void add_legend(Chart& chart, const std::vector<Span>& spans, size_t ranks, size
   if (chunks.size() > kMaxChunks)
     chart.legend.push_back({{}, fmt::format("and {} more chunks", chunks.size() - kMaxChunks)});
   if (without) chart.legend.push_back({{kNoChunk}, "whole step"});
-  chart.legend.push_back({{}, "low: pack, unpack, commit"});
   if (shown < ranks) chart.legend.push_back({{}, fmt::format("{} of {} ranks", shown, ranks)});
 }
 
@@ -132,7 +135,8 @@ std::string Timeline::svg() const {
   Chart chart{title, shares() + (note.empty() ? "" : "; " + note)};
   chart.width = kWidth;
   chart.height = static_cast<double>(shown) * (2 * kLane + kRankGap) + kRankGap;
-  chart.x = {"ms", 0, std::max(1e3 * range.length(), 1e-9)};
+  chart.x = {"ms (low: pack, unpack, commit; G: gather, R: return)", 0,
+             std::max(1e3 * range.length(), 1e-9)};
   chart.y = {"", chart.height, 0};
   for (size_t i = 0; i < shown; ++i) {
     const int32_t rank = ranks[shown < 2 ? 0 : i * (ranks.size() - 1) / (shown - 1)];

@@ -253,7 +253,7 @@ void add_row(BenchReport& report, const Group& group, const std::string& strateg
 void write_trace(const Arguments& a, const std::string& row, const std::string& trace) {
   if (!a.trace.empty()) write_text_file(a.trace, trace);
   if (a.timeline.empty()) return;
-  Timeline picture{row, fmt::format("{} threads a rank, commit {}", a.threads, a.commit), {}};
+  Timeline picture{row, "commit " + a.commit, {}};
   picture.spans = last_step(trace);
   write_text_file(a.timeline, picture.svg());
 }
