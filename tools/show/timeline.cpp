@@ -22,7 +22,7 @@ using Work = Timeline::Work;
 constexpr double kWidth = 720;               // pixels
 constexpr double kLane = 18, kRankGap = 10;  // of the height
 constexpr double kLeastWidth = 1.5;          // pixels
-constexpr size_t kMaxRanks = 16, kMaxChunks = 12;
+constexpr size_t kMaxRanks = 8, kMaxChunks = 12;
 constexpr const char* kNoChunk = "#c4c9cf";
 
 struct Range {
@@ -135,7 +135,7 @@ std::string Timeline::svg() const {
   Chart chart{title, shares() + (note.empty() ? "" : "; " + note)};
   chart.width = kWidth;
   chart.height = static_cast<double>(shown) * (2 * kLane + kRankGap) + kRankGap;
-  chart.x = {"ms (low: pack, unpack, commit; G: gather, R: return)", 0,
+  chart.x = {"ms (low: pack, unpack, commit; G: gather, R: return, relay)", 0,
              std::max(1e3 * range.length(), 1e-9)};
   chart.y = {"", chart.height, 0};
   for (size_t i = 0; i < shown; ++i) {

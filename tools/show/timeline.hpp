@@ -28,7 +28,7 @@ struct Timeline {
   /// 12.3 ms: products 78%, local passes 7%, waiting 15%".
   std::string shares() const;
   /// A picture: a lane for each stream of a rank, a colour for each chunk, time in milliseconds.
-  /// If there are more than 16 ranks, it shows 16 of them, evenly spread.
+  /// If there are more than 8 ranks, it shows 8 of them, evenly spread.
   /// Throws std::runtime_error if there are no spans.
   std::string svg() const;
 };
