@@ -114,8 +114,9 @@ class Pipeline {
   }
   std::vector<Span> spans() const;
   /// Returns what must be added to the times of spans to get nanoseconds of the host's clock,
-  /// Deadline::Clock. On a GPU it waits for the compute stream; the error is half of the shortest
-  /// of a few round trips to the GPU. Errors: those of the device.
+  /// Deadline::Clock; all calls for one step return the same. On a GPU the first one waits for the
+  /// compute stream; the error is half of the shortest of a few round trips to the GPU. Errors:
+  /// those of the device.
   int64_t clock_offset() const;
   const Plan& plan() const { return *context_.plan; }
   const std::vector<RankChunk>& rank_chunks() const { return rank_chunks_; }

@@ -31,7 +31,8 @@ class SpanTimes {
     device_->timestamp(stream, memory_.as<int64_t>() + 2 * span + 1);
   }
 
-  int64_t begin_of(int32_t span) const { return memory_.as<int64_t>()[2 * span]; }
+  /// The two values of a span, in memory of host and device.
+  int64_t* values_of(int32_t span) const { return memory_.as<int64_t>() + 2 * span; }
   /// Calls `visit(span)` for each of `spans` with its times set.
   template <class Visit>
   void visit(const std::vector<Span>& spans, const Visit& visit) const {
