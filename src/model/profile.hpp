@@ -19,6 +19,7 @@ struct ProductRate {
 /// of the file has a source (src/model/README.md).
 struct MachineProfile {
   std::string name, title;
+  bool gpu = true;
   double memory_bytes = 0;            // of a device
   std::vector<ProductRate> products;  // ascending sizes; 16-bit operands
   double f32_ratio = 1;               // rate of products of f32 relative to those of 16 bits
@@ -29,7 +30,7 @@ struct MachineProfile {
   double launch_seconds = 0;          // the host enqueues one operation
   double processors = 1;              // SMs, compute units or cores of a device
   double exchange_processors = 0;     // those that products leave to exchanges
-  int64_t node_ranks = 1;             // consecutive ranks with the fast links of a node
+  double node_ranks = 1;              // consecutive ranks with the fast links of a node
   double node_bytes = 0;              // bytes per second and direction of a rank inside a node
   double network_bytes = 0;           // the same between nodes
   double exchange_seconds = 0;        // an exchange, in addition to its messages

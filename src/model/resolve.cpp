@@ -1,0 +1,261 @@
+#include "model/resolve.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+
+#include "base/error.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr double kUnknown = -1;
+
+/// Messages of one rank in one direction.
+struct Direction {
+  double node = 0, network = 0, own = 0;  // bytes
+  int64_t messages = 0;
+};
+
+Direction direction(const MachineProfile& profile, int32_t rank,
+                    const std::vector<PeerBytes>& messages) {
+  const auto in_node = static_cast<int32_t>(profile.node_ranks);
+  Direction out;
+  for (const auto& [peer, bytes] : messages) {
+    const auto size = static_cast<double>(bytes);
+    if (peer == rank) {
+      out.own += size;
+      continue;
+    }
+    ++out.messages;
+    (peer / in_node == rank / in_node ? out.node : out.network) += size;
+  }
+  return out;
+}
+
+double seconds_of(const MachineProfile& profile, const Direction& d) {
+  return static_cast<double>(d.messages) * profile.message_seconds +
+         std::max({d.node / profile.node_bytes, d.network / profile.network_bytes,
+                   2 * d.own / profile.pass_bytes});
+}
+
+/// One stream: what has run, and its clock.
+struct StreamClock {
+  const std::vector<RecordedOp>* ops;
+  bool computes;
+  size_t next = 0;
+  double now = 0;
+  bool joined = false;  // the next op is an exchange or a reduction that has begun
+  int64_t bytes = 0;
+  double flops = 0;
+};
+
+struct Member {
+  size_t rank;  // index of the simulated rank
+  double begin, seconds;
+  const RecordedExchange* exchange;  // null: a reduction
+};
+
+class Resolver {
+ public:
+  Resolver(std::span<const RankRecording* const> ranks, const MachineProfile& profile, int world,
+           Clock clock)
+      : ranks_(ranks), profile_(profile), world_(world), clock_(clock), out_(ranks.size()) {
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      index_[ranks[r]->rank] = r;
+      out_[r].rank = ranks[r]->rank;
+      streams_.push_back({&ranks[r]->compute, true});
+      streams_.push_back({&ranks[r]->exchange, false});
+      events_.emplace_back(static_cast<size_t>(ranks[r]->events), kUnknown);
+      for (const RecordedExchange& x : ranks[r]->exchanges) ++expected_[x.key];
+    }
+  }
+
+  std::vector<RankTimes> run() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (size_t i = 0; i < streams_.size(); ++i) progress = advance(i) || progress;
+    }
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      MUONRT_CHECK_INTERNAL(streams_[i].next == streams_[i].ops->size(), "rank ", out_[i / 2].rank,
+                            " waits forever in the model, at operation ", streams_[i].next, " of ",
+                            streams_[i].ops->size());
+    }
+    for (size_t r = 0; r < out_.size(); ++r) {
+      // The compute stream ends last, except for an exchange for which it does not wait.
+      StreamClock& compute = streams_[2 * r];
+      move_to(compute, r, streams_[2 * r + 1].now, &RankTimes::exposed);
+      out_[r].seconds = compute.now;
+    }
+    return std::move(out_);
+  }
+
+ private:
+  /// Runs a stream until it must wait for another one. Returns whether anything has run.
+  bool advance(size_t i) {
+    const size_t first = streams_[i].next;
+    while (streams_[i].next < streams_[i].ops->size() && step(i)) continue;
+    return streams_[i].next != first;
+  }
+
+  bool step(size_t i) {
+    StreamClock& s = streams_[i];
+    const size_t r = i / 2;
+    const RecordedOp& op = (*s.ops)[s.next];
+    if (s.joined) return false;  // `finish` continues
+    const double host = op.after < 0 ? 0 : event(r, op.after);
+    if (host == kUnknown) return false;
+    if (op.kind == OpKind::kWait && event(r, op.index) == kUnknown) return false;
+    move_to(s, r, host + op.enqueued, &RankTimes::launch);
+    switch (op.kind) {
+      case OpKind::kWait:
+        move_to(s, r, event(r, op.index), &RankTimes::exposed);
+        break;
+      case OpKind::kRecord:
+        events_[r][static_cast<size_t>(op.index)] = s.now;
+        break;
+      case OpKind::kTimestamp:
+        *op.where = reading(s);
+        break;
+      case OpKind::kProducts:
+      case OpKind::kLocal:
+        s.now += op.seconds;
+        s.bytes += op.bytes;
+        s.flops += op.flops;
+        if (s.computes)
+          (op.kind == OpKind::kProducts ? out_[r].products : out_[r].local) += op.seconds;
+        break;
+      case OpKind::kExchange:
+      case OpKind::kReduce:
+        return join(i, op);
+    }
+    ++s.next;
+    return true;
+  }
+
+  double event(size_t r, int64_t number) const { return events_[r][static_cast<size_t>(number)]; }
+
+  /// Advances a clock; the compute stream notes the reason.
+  void move_to(StreamClock& s, size_t r, double to, double RankTimes::*reason) {
+    if (to <= s.now) return;
+    if (s.computes) out_[r].*reason += to - s.now;
+    s.now = to;
+  }
+
+  /// 1 ns more than the time, because spans that have not run have the times 0.
+  int64_t reading(const StreamClock& s) const {
+    if (clock_ == Clock::kBytes) return s.bytes;
+    return std::llround(clock_ == Clock::kFlops ? s.flops : s.now * 1e9 + 1);
+  }
+
+  /// Begins an exchange or a reduction, and ends it if this stream is the last one. Returns whether
+  /// it has ended.
+  bool join(size_t i, const RecordedOp& op) {
+    const size_t r = i / 2;
+    const RecordedExchange* exchange = op.kind == OpKind::kExchange
+                                           ? &ranks_[r]->exchanges[static_cast<size_t>(op.index)]
+                                           : nullptr;
+    // Reductions of all ranks have negative keys, in the order in which a rank takes part in them.
+    const int64_t key = exchange ? exchange->key : -1 - reductions_[r]++;
+    std::vector<Member>& members = waiting_[key];
+    streams_[i].joined = true;
+    members.push_back({r, streams_[i].now,
+                       exchange ? exchange_seconds(profile_, out_[r].rank, *exchange)
+                                : reduce_seconds(profile_, op.bytes, world_),
+                       exchange});
+    if (members.size() < (exchange ? expected_[key] : ranks_.size())) return false;
+    finish(std::move(members));
+    waiting_.erase(key);
+    return true;
+  }
+
+  void finish(const std::vector<Member>& members) {
+    std::map<int32_t, const Member*> by_rank;
+    double last = 0;
+    for (const Member& m : members) {
+      by_rank[out_[m.rank].rank] = &m;
+      last = std::max(last, m.begin + m.seconds);
+    }
+    for (const Member& m : members) {
+      double end = m.begin + m.seconds;
+      int64_t sent = 0;
+      if (!m.exchange) end = last;
+      const auto join_peer = [&](int32_t peer, int64_t bytes, bool sends) {
+        const auto found = by_rank.find(peer);
+        if (found == by_rank.end()) {
+          MUONRT_CHECK_INTERNAL(!index_.contains(peer), "rank ", out_[m.rank].rank,
+                                " exchanges a message with rank ", peer, ", but not the reverse");
+          end = last;
+          return;
+        }
+        const Member& other = *found->second;
+        const auto& list = sends ? other.exchange->receives : other.exchange->sends;
+        const auto same = std::find_if(list.begin(), list.end(), [&](const PeerBytes& p) {
+          return p.peer == out_[m.rank].rank;
+        });
+        MUONRT_CHECK_INTERNAL(same != list.end() && same->bytes == bytes, "ranks ",
+                              out_[m.rank].rank, " and ", peer, " disagree about a message of ",
+                              bytes, " bytes");
+        end = std::max(end, other.begin + other.seconds);
+      };
+      if (m.exchange) {
+        for (const auto& [peer, bytes] : m.exchange->sends) {
+          join_peer(peer, bytes, true);
+          if (peer == out_[m.rank].rank) continue;
+          sent += bytes;
+          ++out_[m.rank].messages;
+        }
+        for (const auto& [peer, bytes] : m.exchange->receives) {
+          join_peer(peer, bytes, false);
+          if (peer != out_[m.rank].rank) out_[m.rank].received_bytes += bytes;
+        }
+      }
+      StreamClock& s = streams_[2 * m.rank + 1];
+      out_[m.rank].exchange += end - m.begin;
+      out_[m.rank].sent_bytes += sent;
+      s.now = end;
+      s.bytes += sent;
+      s.joined = false;
+      ++s.next;
+    }
+  }
+
+  std::span<const RankRecording* const> ranks_;
+  const MachineProfile& profile_;
+  int world_;
+  Clock clock_;
+  std::vector<RankTimes> out_;
+  std::vector<StreamClock> streams_;         // compute and exchange of each rank
+  std::vector<std::vector<double>> events_;  // by rank and number
+  std::map<int32_t, size_t> index_;          // by rank
+  std::map<int64_t, size_t> expected_;       // by key: simulated ranks of the exchange
+  std::map<int64_t, std::vector<Member>> waiting_;
+  std::map<size_t, int64_t> reductions_;  // by rank
+};
+
+}  // namespace
+
+double exchange_seconds(const MachineProfile& profile, int32_t rank,
+                        const RecordedExchange& exchange) {
+  const Direction to = direction(profile, rank, exchange.sends);
+  const Direction from = direction(profile, rank, exchange.receives);
+  return profile.exchange_seconds + std::max(seconds_of(profile, to), seconds_of(profile, from));
+}
+
+// A tree over the ranks, up and down.
+double reduce_seconds(const MachineProfile& profile, int64_t bytes, int world) {
+  if (world == 1) return 0;
+  const double levels = std::bit_width(static_cast<unsigned>(world - 1));
+  const double rate = world > profile.node_ranks ? profile.network_bytes : profile.node_bytes;
+  return profile.exchange_seconds + 2 * levels * profile.message_seconds +
+         2 * static_cast<double>(bytes) / rate;
+}
+
+std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
+                               const MachineProfile& profile, int world, Clock clock) {
+  return Resolver(ranks, profile, world, clock).run();
+}
+
+}  // namespace muonrt
