@@ -41,6 +41,33 @@ double seconds_of(const MachineProfile& profile, const Direction& d) {
                    2 * d.own / profile.pass_bytes});
 }
 
+double exchange_seconds(const MachineProfile& profile, const ExchangeMember& m) {
+  const Direction to = direction(profile, m.rank, m.exchange->sends);
+  const Direction from = direction(profile, m.rank, m.exchange->receives);
+  const bool alone = to.messages + from.messages == 0;
+  return (alone ? profile.pass_seconds : profile.exchange_seconds) +
+         std::max(seconds_of(profile, to), seconds_of(profile, from));
+}
+
+/// A tree over the ranks, up and down.
+double reduce_seconds(const MachineProfile& profile, int64_t bytes, int world) {
+  if (world == 1) return 0;
+  const double levels = std::bit_width(static_cast<unsigned>(world - 1));
+  const double rate = world > profile.node_ranks ? profile.network_bytes : profile.node_bytes;
+  return profile.exchange_seconds + 2 * levels * profile.message_seconds +
+         2 * static_cast<double>(bytes) / rate;
+}
+
+/// Errors: INTERNAL unless `messages` has one of these bytes with `rank`.
+void require_message(const std::vector<PeerBytes>& messages, int32_t rank, int32_t peer,
+                     int64_t bytes) {
+  const auto same = std::find_if(messages.begin(), messages.end(), [&](const PeerBytes& m) {
+    return m.peer == rank && m.bytes == bytes;
+  });
+  MUONRT_CHECK_INTERNAL(same != messages.end(), "ranks ", rank, " and ", peer,
+                        " disagree about a message of ", bytes, " bytes");
+}
+
 /// One stream: what has run, and its clock.
 struct StreamClock {
   const std::vector<RecordedOp>* ops;
@@ -52,17 +79,16 @@ struct StreamClock {
   double flops = 0;
 };
 
-struct Member {
-  size_t rank;  // index of the simulated rank
-  double begin, seconds;
-  const RecordedExchange* exchange;  // null: a reduction
-};
-
 class Resolver {
  public:
   Resolver(std::span<const RankRecording* const> ranks, const MachineProfile& profile, int world,
-           Clock clock)
-      : ranks_(ranks), profile_(profile), world_(world), clock_(clock), out_(ranks.size()) {
+           Clock clock, const ExchangeModel& exchange)
+      : ranks_(ranks),
+        profile_(profile),
+        world_(world),
+        clock_(clock),
+        exchange_(exchange),
+        out_(ranks.size()) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       index_[ranks[r]->rank] = r;
       out_[r].rank = ranks[r]->rank;
@@ -124,8 +150,9 @@ class Resolver {
         s.now += op.seconds;
         s.bytes += op.bytes;
         s.flops += op.flops;
-        if (s.computes)
-          (op.kind == OpKind::kProducts ? out_[r].products : out_[r].local) += op.seconds;
+        (!s.computes                    ? out_[r].exchange
+         : op.kind == OpKind::kProducts ? out_[r].products
+                                        : out_[r].local) += op.seconds;
         break;
       case OpKind::kExchange:
       case OpKind::kReduce:
@@ -159,103 +186,91 @@ class Resolver {
                                            : nullptr;
     // Reductions of all ranks have negative keys, in the order in which a rank takes part in them.
     const int64_t key = exchange ? exchange->key : -1 - reductions_[r]++;
-    std::vector<Member>& members = waiting_[key];
+    std::vector<ExchangeMember>& members = waiting_[key];
     streams_[i].joined = true;
-    members.push_back({r, streams_[i].now,
-                       exchange ? exchange_seconds(profile_, out_[r].rank, *exchange)
-                                : reduce_seconds(profile_, op.bytes, world_),
-                       exchange});
+    members.push_back({out_[r].rank, streams_[i].now, exchange});
     if (members.size() < (exchange ? expected_[key] : ranks_.size())) return false;
-    finish(std::move(members));
+    std::vector<double> ended;
+    for (const ExchangeMember& m : members) ended.push_back(m.begin);
+    if (exchange) {
+      exchange_(members, ended);
+    } else {
+      const double last = *std::max_element(ended.begin(), ended.end());
+      std::fill(ended.begin(), ended.end(), last + reduce_seconds(profile_, op.bytes, world_));
+    }
+    for (size_t k = 0; k < members.size(); ++k) end(members[k], ended[k]);
     waiting_.erase(key);
     return true;
   }
 
-  void finish(const std::vector<Member>& members) {
-    std::map<int32_t, const Member*> by_rank;
-    double last = 0;
-    for (const Member& m : members) {
-      by_rank[out_[m.rank].rank] = &m;
-      last = std::max(last, m.begin + m.seconds);
+  void end(const ExchangeMember& member, double time) {
+    const size_t r = index_[member.rank];
+    StreamClock& s = streams_[2 * r + 1];
+    out_[r].exchange += time - member.begin;
+    s.now = time;
+    s.joined = false;
+    ++s.next;
+    if (!member.exchange) return;
+    for (const auto& [peer, bytes] : member.exchange->sends) {
+      if (peer == member.rank) continue;
+      out_[r].sent_bytes += bytes;
+      s.bytes += bytes;
+      ++out_[r].messages;
     }
-    for (const Member& m : members) {
-      double end = m.begin + m.seconds;
-      int64_t sent = 0;
-      if (!m.exchange) end = last;
-      const auto join_peer = [&](int32_t peer, int64_t bytes, bool sends) {
-        const auto found = by_rank.find(peer);
-        if (found == by_rank.end()) {
-          MUONRT_CHECK_INTERNAL(!index_.contains(peer), "rank ", out_[m.rank].rank,
-                                " exchanges a message with rank ", peer, ", but not the reverse");
-          end = last;
-          return;
-        }
-        const Member& other = *found->second;
-        const auto& list = sends ? other.exchange->receives : other.exchange->sends;
-        const auto same = std::find_if(list.begin(), list.end(), [&](const PeerBytes& p) {
-          return p.peer == out_[m.rank].rank;
-        });
-        MUONRT_CHECK_INTERNAL(same != list.end() && same->bytes == bytes, "ranks ",
-                              out_[m.rank].rank, " and ", peer, " disagree about a message of ",
-                              bytes, " bytes");
-        end = std::max(end, other.begin + other.seconds);
-      };
-      if (m.exchange) {
-        for (const auto& [peer, bytes] : m.exchange->sends) {
-          join_peer(peer, bytes, true);
-          if (peer == out_[m.rank].rank) continue;
-          sent += bytes;
-          ++out_[m.rank].messages;
-        }
-        for (const auto& [peer, bytes] : m.exchange->receives) {
-          join_peer(peer, bytes, false);
-          if (peer != out_[m.rank].rank) out_[m.rank].received_bytes += bytes;
-        }
-      }
-      StreamClock& s = streams_[2 * m.rank + 1];
-      out_[m.rank].exchange += end - m.begin;
-      out_[m.rank].sent_bytes += sent;
-      s.now = end;
-      s.bytes += sent;
-      s.joined = false;
-      ++s.next;
-    }
+    for (const auto& [peer, bytes] : member.exchange->receives)
+      if (peer != member.rank) out_[r].received_bytes += bytes;
   }
 
   std::span<const RankRecording* const> ranks_;
   const MachineProfile& profile_;
   int world_;
   Clock clock_;
+  const ExchangeModel& exchange_;
   std::vector<RankTimes> out_;
   std::vector<StreamClock> streams_;         // compute and exchange of each rank
   std::vector<std::vector<double>> events_;  // by rank and number
   std::map<int32_t, size_t> index_;          // by rank
   std::map<int64_t, size_t> expected_;       // by key: simulated ranks of the exchange
-  std::map<int64_t, std::vector<Member>> waiting_;
+  std::map<int64_t, std::vector<ExchangeMember>> waiting_;
   std::map<size_t, int64_t> reductions_;  // by rank
 };
 
 }  // namespace
 
-double exchange_seconds(const MachineProfile& profile, int32_t rank,
-                        const RecordedExchange& exchange) {
-  const Direction to = direction(profile, rank, exchange.sends);
-  const Direction from = direction(profile, rank, exchange.receives);
-  return profile.exchange_seconds + std::max(seconds_of(profile, to), seconds_of(profile, from));
-}
-
-// A tree over the ranks, up and down.
-double reduce_seconds(const MachineProfile& profile, int64_t bytes, int world) {
-  if (world == 1) return 0;
-  const double levels = std::bit_width(static_cast<unsigned>(world - 1));
-  const double rate = world > profile.node_ranks ? profile.network_bytes : profile.node_bytes;
-  return profile.exchange_seconds + 2 * levels * profile.message_seconds +
-         2 * static_cast<double>(bytes) / rate;
+ExchangeModel exchange_by_rank(const MachineProfile& profile) {
+  return [&profile](std::span<const ExchangeMember> members, std::span<double> ended) {
+    std::map<int32_t, size_t> at;
+    std::vector<double> alone;
+    for (const ExchangeMember& m : members) {
+      at[m.rank] = alone.size();
+      alone.push_back(m.begin + exchange_seconds(profile, m));
+    }
+    const double last = *std::max_element(alone.begin(), alone.end());
+    for (size_t k = 0; k < members.size(); ++k) {
+      const ExchangeMember& m = members[k];
+      ended[k] = alone[k];
+      const auto wait_for = [&](const PeerBytes& message, auto reverse) {
+        const auto peer = at.find(message.peer);
+        if (peer == at.end()) {
+          ended[k] = last;
+          return;
+        }
+        require_message(members[peer->second].exchange->*reverse, m.rank, message.peer,
+                        message.bytes);
+        ended[k] = std::max(ended[k], alone[peer->second]);
+      };
+      for (const PeerBytes& message : m.exchange->sends)
+        wait_for(message, &RecordedExchange::receives);
+      for (const PeerBytes& message : m.exchange->receives)
+        wait_for(message, &RecordedExchange::sends);
+    }
+  };
 }
 
 std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
-                               const MachineProfile& profile, int world, Clock clock) {
-  return Resolver(ranks, profile, world, clock).run();
+                               const MachineProfile& profile, int world, Clock clock,
+                               const ExchangeModel& exchange) {
+  return Resolver(ranks, profile, world, clock, exchange).run();
 }
 
 }  // namespace muonrt

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -12,19 +13,29 @@ namespace muonrt {
 /// What the timestamps of a step write.
 enum class Clock { kNanoseconds, kBytes, kFlops };
 
-/// Seconds of an exchange of `rank` if no rank is late: its latency, then its messages, one after
-/// the other in each direction. Messages inside a node and between nodes run at the same time.
-double exchange_seconds(const MachineProfile& profile, int32_t rank,
-                        const RecordedExchange& exchange);
-/// Seconds of a reduction over `world` ranks.
-double reduce_seconds(const MachineProfile& profile, int64_t bytes, int world);
+/// A simulated rank in an exchange.
+struct ExchangeMember {
+  int32_t rank;
+  double begin;  // its stream has reached the exchange
+  const RecordedExchange* exchange;
+};
 
-/// Advances the clocks of all ranks. An exchange of a rank begins when its stream reaches it, and
-/// ends when neither the rank nor one of its peers has messages left. If not all peers are
-/// simulated, it ends with that of the slowest simulated rank.
+/// Returns when each member has ended an exchange. @param ended  by member; the begin at first.
+using ExchangeModel =
+    std::function<void(std::span<const ExchangeMember> members, std::span<double> ended)>;
+
+/// Exchanges by rank. A member needs the latency of an exchange (that of a pass, if it has no
+/// message to another rank), and the time of its messages and bytes in the direction that has more;
+/// links inside a node and between nodes are used at the same time. It ends when neither itself nor
+/// one of its peers has messages left. If not all peers are simulated, it ends with the slowest
+/// member.
+ExchangeModel exchange_by_rank(const MachineProfile& profile);
+
+/// Advances the clocks of all ranks.
 /// Timestamps write `clock`: the time, or what the stream has moved or computed until then.
 /// Errors: INTERNAL if a rank waits forever, or if the two ranks of a message disagree about it.
 std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
-                               const MachineProfile& profile, int world, Clock clock);
+                               const MachineProfile& profile, int world, Clock clock,
+                               const ExchangeModel& exchange);
 
 }  // namespace muonrt

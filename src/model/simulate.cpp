@@ -4,95 +4,16 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <set>
 
 #include "base/error.hpp"
-#include "model/modelled_device.hpp"
+#include "model/modelled_rank.hpp"
 #include "model/resolve.hpp"
-#include "optimizer/pipeline_config.hpp"
 #include "optimizer/problem.hpp"
 
 namespace muonrt {
 
 namespace {
-
-/// One rank of an optimizer on the modelled backend, and what its driver enqueues in a full step in
-/// which every parameter is active.
-class ModelledRank {
- public:
-  ModelledRank(const Planning& planning, const std::vector<NewtonSchulz>& methods,
-               const MachineProfile& profile, int32_t rank)
-      : settings_(planning.settings()),
-        device_(profile, matrix_rules(settings_), rank, planning.plan().problem().options.world),
-        comm_(device_, planning.plan().problem().options.world) {
-    const Plan& plan = planning.plan();
-    std::vector<RankChunk> chunks = plan.rank_chunks(rank);
-    state_ = State(device_, settings_, plan, chunks, rank);
-    tables_ = ParamTables(device_, settings_, state_, chunks, rank);
-    clipper_ = QkClipper(device_, settings_, tables_.params());
-    auto views = std::ssize(settings_.params);
-    for (const RankChunk& chunk : chunks) views += std::ssize(chunk.owner_state);
-    for (int64_t i = 0; i < views; ++i) tables_.params()[i].active = 1;
-    PipelineContext context;
-    context.device = &device_;
-    context.comm = &comm_;
-    context.plan = &plan;
-    context.tables = tables_.on_device();
-    PipelineConfig config = make_pipeline_config(settings_, tables_, state_, clipper_, rank);
-    config.chunks.newton_schulz = &methods;
-    config.health = false;
-    config.poison = false;
-    pipeline_ = std::make_unique<Pipeline>(context, rank, std::move(chunks), std::move(config));
-    device_.begin_step();
-    pipeline_->enqueue({.committed = committed()});
-    number_exchanges();
-  }
-
-  const RankRecording& recording() { return device_.recording(); }
-  const Pipeline& pipeline() const { return *pipeline_; }
-
- private:
-  /// Returns the number of steps before one in which no chunk rests.
-  int64_t committed() const {
-    int64_t period = 1;
-    for (const RankChunk& chunk : pipeline_->rank_chunks())
-      period = std::lcm(period, int64_t{chunk.update_every});
-    return period - 1;
-  }
-
-  /// Sets the keys of the exchanges, which the driver has enqueued in the order of its actions.
-  void number_exchanges() {
-    std::map<int32_t, const RankChunk*> chunks;
-    for (const RankChunk& chunk : pipeline_->rank_chunks()) chunks[chunk.index] = &chunk;
-    std::vector<int64_t> keys;
-    const auto add = [&](const auto& sends, const auto& receives, int64_t key) {
-      if (!sends.empty() || !receives.empty()) keys.push_back(key);
-    };
-    for (const Action& action : pipeline_->order()) {
-      const auto found = chunks.find(action.chunk);
-      if (found == chunks.end()) continue;
-      const RankChunk& c = *found->second;
-      const int64_t first = 3 * int64_t{c.index};
-      if (action.stage == Stage::kGather) add(c.gather_sends, c.gather_receives, first);
-      if (action.stage != Stage::kOrthogonalize) continue;
-      add(c.return_sends, c.return_receives, first + 1);
-      add(c.relay_sends, c.relay_receives, first + 2);
-    }
-    std::vector<RecordedExchange>& exchanges = device_.recording().exchanges;
-    MUONRT_CHECK_INTERNAL(keys.size() == exchanges.size(), exchanges.size(),
-                          " exchanges enqueued, ", keys.size(), " planned");
-    for (size_t i = 0; i < keys.size(); ++i) exchanges[i].key = keys[i];
-  }
-
-  const OptimizerSettings& settings_;
-  ModelledDevice device_;
-  ModelledComm comm_;
-  State state_;
-  ParamTables tables_;
-  QkClipper clipper_;
-  std::unique_ptr<Pipeline> pipeline_;
-};
 
 /// Returns the owner with the most of something in a chunk. @param of  returns it for a matrix.
 template <class Of>
@@ -128,6 +49,9 @@ std::set<int32_t> choose_ranks(const Planning& planning, int max_ranks) {
   add_largest([&](size_t r) { return traffic[r].received; });
   add_largest([&](size_t r) { return traffic[r].messages; });
   add_largest([&](size_t r) { return total_bytes(report, r); });
+  // Others, which wait for those.
+  for (int64_t k = 0; k < max_ranks / 4; ++k)
+    out.insert(static_cast<int32_t>(k * world / (max_ranks / 4)));
   for (const ChunkSpec& chunk : plan.chunks()) {
     const auto add = [&](const auto& of) {
       if (std::ssize(out) < max_ranks) out.insert(largest_owner(plan, chunk, of));
@@ -182,7 +106,8 @@ Simulation simulate(const Planning& planning, const MachineProfile& profile,
     recordings.push_back(&ranks.back()->recording());
   }
   const auto run = [&](Clock clock) {
-    return resolve(recordings, profile, planning.plan().problem().options.world, clock);
+    return resolve(recordings, profile, planning.plan().problem().options.world, clock,
+                   exchange_by_rank(profile));
   };
   Simulation out;
   out.ranks = run(Clock::kNanoseconds);

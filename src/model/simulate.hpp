@@ -25,7 +25,7 @@ struct RankTimes {
   double seconds = 0;   // the rank has finished
   double products = 0;  // products on the compute stream
   double local = 0;     // passes over memory on the compute stream
-  double exchange = 0;  // exchanges and reductions; the wait for other ranks is included
+  double exchange = 0;  // exchanges and reductions, with the wait for other ranks
   double exposed = 0;   // the compute stream waits for an exchange or a reduction
   double launch = 0;    // the compute stream waits for the host
   int64_t sent_bytes = 0, received_bytes = 0, messages = 0;  // to and from other ranks
