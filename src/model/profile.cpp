@@ -17,22 +17,22 @@ struct NumberField {
   double low, high;
 };
 
-constexpr double kMostRate = 1e24, kMostSeconds = 1e3;
+constexpr double kMaxRate = 1e24, kMaxSeconds = 1e3;
 constexpr NumberField kFields[] = {
     {"memory_bytes", &MachineProfile::memory_bytes, 1, 1e18},
     {"f32_ratio", &MachineProfile::f32_ratio, 1e-3, 1e3},
-    {"product_seconds", &MachineProfile::product_seconds, 0, kMostSeconds},
-    {"pass_bytes", &MachineProfile::pass_bytes, 1, kMostRate},
+    {"product_seconds", &MachineProfile::product_seconds, 0, kMaxSeconds},
+    {"pass_bytes", &MachineProfile::pass_bytes, 1, kMaxRate},
     {"normalize_ratio", &MachineProfile::normalize_ratio, 1e-3, 1e3},
-    {"pass_seconds", &MachineProfile::pass_seconds, 0, kMostSeconds},
-    {"launch_seconds", &MachineProfile::launch_seconds, 0, kMostSeconds},
+    {"pass_seconds", &MachineProfile::pass_seconds, 0, kMaxSeconds},
+    {"launch_seconds", &MachineProfile::launch_seconds, 0, kMaxSeconds},
     {"processors", &MachineProfile::processors, 1, 1e6},
     {"exchange_processors", &MachineProfile::exchange_processors, 0, 1e6},
     {"node_ranks", &MachineProfile::node_ranks, 1, 1e6},
-    {"node_bytes", &MachineProfile::node_bytes, 1, kMostRate},
-    {"network_bytes", &MachineProfile::network_bytes, 1, kMostRate},
-    {"exchange_seconds", &MachineProfile::exchange_seconds, 0, kMostSeconds},
-    {"message_seconds", &MachineProfile::message_seconds, 0, kMostSeconds},
+    {"node_bytes", &MachineProfile::node_bytes, 1, kMaxRate},
+    {"network_bytes", &MachineProfile::network_bytes, 1, kMaxRate},
+    {"exchange_seconds", &MachineProfile::exchange_seconds, 0, kMaxSeconds},
+    {"message_seconds", &MachineProfile::message_seconds, 0, kMaxSeconds},
 };
 
 /// Reads the members of one object; `finish` rejects those that were not read.
@@ -92,8 +92,7 @@ std::vector<ProductRate> read_products(Reader products) {
     const double size = row.number("size", 1, 1e9);
     MUONRT_REQUIRE(out.empty() || size > out.back().size, Status::kInvalidArgument, row.where(),
                    ": size is ", size, ", but must be larger than the one before; sort the list");
-    out.push_back(
-        {size, row.number("symmetric", 1, kMostRate), row.number("general", 1, kMostRate)});
+    out.push_back({size, row.number("symmetric", 1, kMaxRate), row.number("general", 1, kMaxRate)});
     row.finish();
   }
   products.finish();
