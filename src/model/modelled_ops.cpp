@@ -114,28 +114,28 @@ void ModelledOps::scale_rows(Stream& stream, const MatrixBatch& gram, const Matr
   pass(stream, 3 * bytes(gram) + 2 * bytes(x));
 }
 
-// Symmetric products of several shapes are one launch if the device mixes shapes; every other batch
-// is a launch.
+// Symmetric products that follow each other are one launch if the device mixes shapes; every other
+// batch is a launch.
 void ModelledOps::multiply(Stream& stream, std::span<const Product> products) {
   const double left = world_ > 1 ? 1 - profile_.exchange_processors / profile_.processors : 1;
-  bool launched = false;
+  RecordedOp* symmetric = nullptr;  // the last op, if it can take further products
   for (const Product& p : products) {
-    const double m = static_cast<double>(p.c.rows), n = static_cast<double>(p.c.cols);
-    const double k = static_cast<double>(p.a.cols);
     if (p.alpha == 0) {
       pass(stream, 2 * bytes(p.c));
+      symmetric = nullptr;
       continue;
     }
-    const double flops = 2 * m * n * k * static_cast<double>(p.c.count);
+    const double flops =
+        2 * static_cast<double>(p.c.rows * p.c.cols) * static_cast<double>(p.a.cols * p.c.count);
     const int64_t smallest = std::min({p.c.rows, p.c.cols, p.a.cols});
     const double rate = profile_.product_rate(smallest, p.symmetric, p.a.dtype) * left;
     const double moved = static_cast<double>(bytes(p.a) + bytes(p.b) + bytes(p.c));
-    const bool joins = launched && p.symmetric && launch_limits().mixes_shapes;
-    launched = launched || p.symmetric;
-    RecordedOp& op = device_.append(stream, OpKind::kProducts);
-    op.flops = p.symmetric ? flops / 2 : flops;
-    op.seconds = (joins ? 0 : profile_.product_seconds) +
-                 std::max(flops / rate, moved / profile_.pass_bytes);
+    const bool joins = symmetric && p.symmetric && launch_limits().mixes_shapes;
+    RecordedOp& op = joins ? *symmetric : device_.append(stream, OpKind::kProducts);
+    op.flops += p.symmetric ? flops / 2 : flops;
+    op.seconds += (joins ? 0 : profile_.product_seconds) +
+                  std::max(flops / rate, moved / profile_.pass_bytes);
+    symmetric = p.symmetric ? &op : nullptr;
   }
 }
 
