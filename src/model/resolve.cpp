@@ -13,40 +13,67 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-/// Messages of one rank in one direction.
-struct Direction {
-  double node = 0, network = 0, own = 0;  // bytes
-  int64_t messages = 0;
+/// The messages of a rank over one link in one direction, which share it fairly.
+class LinkLoad {
+ public:
+  void add(int64_t bytes) { sizes_.push_back(static_cast<double>(bytes)); }
+  void finish() {
+    std::sort(sizes_.begin(), sizes_.end());
+    double sum = 0;
+    for (const double size : sizes_) sums_.push_back(sum += size);
+  }
+  /// Returns the bytes that the link has moved when a message of this size is complete: no other
+  /// message has moved more than this one.
+  double bytes_until(double size) const {
+    const auto larger = std::upper_bound(sizes_.begin(), sizes_.end(), size);
+    const auto smaller = static_cast<size_t>(larger - sizes_.begin());
+    return (smaller > 0 ? sums_[smaller - 1] : 0) +
+           size * static_cast<double>(sizes_.size() - smaller);
+  }
+  double bytes() const { return sums_.empty() ? 0 : sums_.back(); }
+
+ private:
+  std::vector<double> sizes_, sums_;
 };
 
-Direction direction(const MachineProfile& profile, int32_t rank,
-                    const std::vector<PeerBytes>& messages) {
+/// A rank in an exchange: when its messages can begin, and how they share its links.
+struct RankLoad {
+  double ready = 0, copied = 0;  // its message to itself has been copied
+  LinkLoad out[2], in[2];        // inside the node, between nodes
+};
+
+/// Returns 0 if both ranks are in one node, 1 otherwise.
+size_t link_of(const MachineProfile& profile, int32_t a, int32_t b) {
   const auto in_node = static_cast<int32_t>(profile.node_ranks);
-  Direction out;
-  for (const auto& [peer, bytes] : messages) {
-    const auto size = static_cast<double>(bytes);
-    if (peer == rank) {
-      out.own += size;
-      continue;
+  return a / in_node == b / in_node ? 0 : 1;
+}
+
+double rate_of(const MachineProfile& profile, size_t link) {
+  return link == 0 ? profile.node_bytes : profile.network_bytes;
+}
+
+RankLoad load_of(const MachineProfile& profile, const ExchangeMember& m) {
+  RankLoad out;
+  double own = 0;
+  const auto add = [&](const std::vector<PeerBytes>& messages, LinkLoad* links) {
+    int64_t others = 0;
+    for (const auto& [peer, bytes] : messages) {
+      if (peer == m.rank) {
+        own = static_cast<double>(bytes);
+        continue;
+      }
+      ++others;
+      links[link_of(profile, m.rank, peer)].add(bytes);
     }
-    ++out.messages;
-    (peer / in_node == rank / in_node ? out.node : out.network) += size;
-  }
+    for (size_t link : {0, 1}) links[link].finish();
+    return others;
+  };
+  const int64_t sends = add(m.exchange->sends, out.out);
+  const auto messages = static_cast<double>(std::max(sends, add(m.exchange->receives, out.in)));
+  out.ready = m.begin + messages * profile.message_seconds +
+              (messages > 0 ? profile.exchange_seconds : profile.pass_seconds);
+  out.copied = out.ready + 2 * own / profile.pass_bytes;
   return out;
-}
-
-double seconds_of(const MachineProfile& profile, const Direction& d) {
-  return static_cast<double>(d.messages) * profile.message_seconds +
-         std::max({d.node / profile.node_bytes, d.network / profile.network_bytes,
-                   2 * d.own / profile.pass_bytes});
-}
-
-double exchange_seconds(const MachineProfile& profile, const ExchangeMember& m) {
-  const Direction to = direction(profile, m.rank, m.exchange->sends);
-  const Direction from = direction(profile, m.rank, m.exchange->receives);
-  const bool alone = to.messages + from.messages == 0;
-  return (alone ? profile.pass_seconds : profile.exchange_seconds) +
-         std::max(seconds_of(profile, to), seconds_of(profile, from));
 }
 
 /// A tree over the ranks, up and down.
@@ -240,29 +267,44 @@ class Resolver {
 ExchangeModel exchange_by_rank(const MachineProfile& profile) {
   return [&profile](std::span<const ExchangeMember> members, std::span<double> ended) {
     std::map<int32_t, size_t> at;
-    std::vector<double> alone;
+    std::vector<RankLoad> loads;
+    double last = 0;
     for (const ExchangeMember& m : members) {
-      at[m.rank] = alone.size();
-      alone.push_back(m.begin + exchange_seconds(profile, m));
+      at[m.rank] = loads.size();
+      const RankLoad& load = loads.emplace_back(load_of(profile, m));
+      ended[at[m.rank]] = load.copied;
+      for (size_t link : {0, 1})
+        last = std::max(last, load.ready + std::max(load.out[link].bytes(), load.in[link].bytes()) /
+                                               rate_of(profile, link));
     }
-    const double last = *std::max_element(alone.begin(), alone.end());
     for (size_t k = 0; k < members.size(); ++k) {
       const ExchangeMember& m = members[k];
-      ended[k] = alone[k];
-      const auto wait_for = [&](const PeerBytes& message, auto reverse) {
-        const auto peer = at.find(message.peer);
-        if (peer == at.end()) {
-          ended[k] = last;
-          return;
+      const RankLoad& from = loads[k];
+      for (const auto& [peer, bytes] : m.exchange->sends) {
+        if (peer == m.rank) continue;
+        const auto to = at.find(peer);
+        if (to == at.end()) {
+          ended[k] = std::max(ended[k], last);
+          continue;
         }
-        require_message(members[peer->second].exchange->*reverse, m.rank, message.peer,
-                        message.bytes);
-        ended[k] = std::max(ended[k], alone[peer->second]);
-      };
-      for (const PeerBytes& message : m.exchange->sends)
-        wait_for(message, &RecordedExchange::receives);
-      for (const PeerBytes& message : m.exchange->receives)
-        wait_for(message, &RecordedExchange::sends);
+        require_message(members[to->second].exchange->receives, m.rank, peer, bytes);
+        const size_t link = link_of(profile, m.rank, peer);
+        const auto size = static_cast<double>(bytes);
+        const double end = std::max(from.ready, loads[to->second].ready) +
+                           std::max(from.out[link].bytes_until(size),
+                                    loads[to->second].in[link].bytes_until(size)) /
+                               rate_of(profile, link);
+        ended[k] = std::max(ended[k], end);
+        ended[to->second] = std::max(ended[to->second], end);
+      }
+      for (const auto& [peer, bytes] : m.exchange->receives) {
+        const auto sender = at.find(peer);
+        if (sender == at.end()) {
+          ended[k] = std::max(ended[k], last);
+        } else {
+          require_message(members[sender->second].exchange->sends, m.rank, peer, bytes);
+        }
+      }
     }
   };
 }

@@ -24,10 +24,10 @@ struct ExchangeMember {
 using ExchangeModel =
     std::function<void(std::span<const ExchangeMember> members, std::span<double> ended)>;
 
-/// Exchanges by rank. A member needs the latency of an exchange (that of a pass, if it has no
-/// message to another rank), and the time of its messages and bytes in the direction that has more;
-/// links inside a node and between nodes are used at the same time. It ends when neither itself nor
-/// one of its peers has messages left. If not all peers are simulated, it ends with the slowest
+/// Exchanges by rank. The messages of a member begin after the latency of an exchange (that of a
+/// pass, if it has none to another rank) and the time to set them up. The messages of a link share
+/// its rate, so each ends when the slower one of its two links has moved as much as it has, or
+/// less, of all others. If not all peers of a member are simulated, it ends with the slowest
 /// member.
 ExchangeModel exchange_by_rank(const MachineProfile& profile);
 

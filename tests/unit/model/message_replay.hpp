@@ -79,8 +79,8 @@ inline void run(const muonrt::MachineProfile& profile,
     for (const auto& [peer, bytes] : members[k].exchange->sends) {
       const size_t to = at.at(peer);
       if (to == k) {
-        ended[k] = std::max(ended[k],
-                            members[k].begin + 2 * static_cast<double>(bytes) / profile.pass_bytes);
+        ended[k] =
+            std::max(ended[k], ready[k] + 2 * static_cast<double>(bytes) / profile.pass_bytes);
         continue;
       }
       const size_t tier = node(k) == node(to) ? 0 : 2;
