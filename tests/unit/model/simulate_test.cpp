@@ -175,6 +175,13 @@ TEST_CASE("simulation: exchanges of one chunk overlap with products of another",
   const double large = 4 * products;
   CHECK(seconds(2, 1, large) == Approx(4 * large + large).epsilon(1e-6));
   CHECK(seconds(2, 2, large) == Approx(2 * products + 2 * large + large).epsilon(1e-6));
+  // A message is half a matrix in bf16. The vote goes up and down a tree of one level.
+  p.message_seconds = small / 8;
+  p.node_bytes = 1e9;
+  const double message = p.message_seconds + 64 * 32 * 2 / p.node_bytes;
+  const double vote = 2 * p.message_seconds + 2 * sizeof(Vote) / p.node_bytes;
+  CHECK(seconds(1, 1, small) ==
+        Approx(2 * products + 4 * (small + message) + small + vote).epsilon(1e-6));
 }
 
 TEST_CASE("simulation: messages are those that the ranks exchange in a real step",
