@@ -102,20 +102,13 @@ struct StreamClock {
   size_t next = 0;
   double now = 0;
   bool joined = false;  // the next op is an exchange or a reduction that has begun
-  int64_t bytes = 0;
-  double flops = 0;
 };
 
 class Resolver {
  public:
   Resolver(std::span<const RankRecording* const> ranks, const MachineProfile& profile, int world,
-           Clock clock, const ExchangeModel& exchange)
-      : ranks_(ranks),
-        profile_(profile),
-        world_(world),
-        clock_(clock),
-        exchange_(exchange),
-        out_(ranks.size()) {
+           const ExchangeModel& exchange)
+      : ranks_(ranks), profile_(profile), world_(world), exchange_(exchange), out_(ranks.size()) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       index_[ranks[r]->rank] = r;
       out_[r].rank = ranks[r]->rank;
@@ -170,13 +163,11 @@ class Resolver {
         events_[r][static_cast<size_t>(op.index)] = s.now;
         break;
       case OpKind::kTimestamp:
-        *op.where = reading(s);
+        *op.where = std::llround(s.now * 1e9) + 1;
         break;
       case OpKind::kProducts:
       case OpKind::kLocal:
         s.now += op.seconds;
-        s.bytes += op.bytes;
-        s.flops += op.flops;
         (!s.computes                    ? out_[r].exchange
          : op.kind == OpKind::kProducts ? out_[r].products
                                         : out_[r].local) += op.seconds;
@@ -196,12 +187,6 @@ class Resolver {
     if (to <= s.now) return;
     if (s.computes) out_[r].*reason += to - s.now;
     s.now = to;
-  }
-
-  /// 1 ns more than the time, because spans that have not run have the times 0.
-  int64_t reading(const StreamClock& s) const {
-    if (clock_ == Clock::kBytes) return s.bytes;
-    return std::llround(clock_ == Clock::kFlops ? s.flops : s.now * 1e9 + 1);
   }
 
   /// Begins an exchange or a reduction, and ends it if this stream is the last one. Returns whether
@@ -241,7 +226,6 @@ class Resolver {
     for (const auto& [peer, bytes] : member.exchange->sends) {
       if (peer == member.rank) continue;
       out_[r].sent_bytes += bytes;
-      s.bytes += bytes;
       ++out_[r].messages;
     }
     for (const auto& [peer, bytes] : member.exchange->receives)
@@ -251,7 +235,6 @@ class Resolver {
   std::span<const RankRecording* const> ranks_;
   const MachineProfile& profile_;
   int world_;
-  Clock clock_;
   const ExchangeModel& exchange_;
   std::vector<RankTimes> out_;
   std::vector<StreamClock> streams_;         // compute and exchange of each rank
@@ -310,9 +293,9 @@ ExchangeModel exchange_by_rank(const MachineProfile& profile) {
 }
 
 std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
-                               const MachineProfile& profile, int world, Clock clock,
+                               const MachineProfile& profile, int world,
                                const ExchangeModel& exchange) {
-  return Resolver(ranks, profile, world, clock, exchange).run();
+  return Resolver(ranks, profile, world, exchange).run();
 }
 
 }  // namespace muonrt

@@ -10,9 +10,6 @@
 
 namespace muonrt {
 
-/// What the timestamps of a step write.
-enum class Clock { kNanoseconds, kBytes, kFlops };
-
 /// A simulated rank in an exchange.
 struct ExchangeMember {
   int32_t rank;
@@ -32,10 +29,11 @@ using ExchangeModel =
 ExchangeModel exchange_by_rank(const MachineProfile& profile);
 
 /// Advances the clocks of all ranks.
-/// Timestamps write `clock`: the time, or what the stream has moved or computed until then.
+/// Timestamps write nanoseconds since the step began, plus 1, because 0 is the time of a span that
+/// has not run.
 /// Errors: INTERNAL if a rank waits forever, or if the two ranks of a message disagree about it.
 std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
-                               const MachineProfile& profile, int world, Clock clock,
+                               const MachineProfile& profile, int world,
                                const ExchangeModel& exchange);
 
 }  // namespace muonrt

@@ -1,7 +1,6 @@
 #include "model/simulate.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,6 +9,7 @@
 #include "model/modelled_rank.hpp"
 #include "model/resolve.hpp"
 #include "optimizer/problem.hpp"
+#include "pipeline/trace.hpp"
 
 namespace muonrt {
 
@@ -62,26 +62,14 @@ std::set<int32_t> choose_ranks(const Planning& planning, int max_ranks) {
   return out;
 }
 
-void add_timeline(Simulation& out, const std::vector<std::unique_ptr<ModelledRank>>& ranks,
-                  const std::function<std::vector<RankTimes>(Clock)>& run) {
-  for (const auto& rank : ranks)
-    for (const Span& span : rank->pipeline().spans())
-      out.timeline.push_back({rank->recording().rank, span});
-  const auto read_again = [&](Clock clock, const auto& set) {
-    run(clock);
-    size_t at = 0;
-    for (const auto& rank : ranks)
-      for (const Span& span : rank->pipeline().spans())
-        set(out.timeline[at++], span.end - span.begin);
-  };
-  read_again(Clock::kBytes, [](TimelineSpan& to, int64_t bytes) { to.bytes = bytes; });
-  read_again(Clock::kFlops,
-             [](TimelineSpan& to, int64_t flops) { to.flops = static_cast<double>(flops); });
-  std::erase_if(out.timeline, [](const TimelineSpan& t) { return t.span.end == 0; });
-  for (TimelineSpan& t : out.timeline) {
-    --t.span.begin;  // Clock::kNanoseconds counts from 1
-    --t.span.end;
+std::string join_traces(const std::vector<std::unique_ptr<ModelledRank>>& ranks) {
+  std::string out;
+  for (const auto& rank : ranks) {
+    const std::string trace = chrome_trace(rank->pipeline(), rank->recording().rank, 1, 0);
+    const size_t begin = trace.find('[') + 1;
+    out += (out.empty() ? "[" : ",\n") + trace.substr(begin, trace.rfind(']') - begin);
   }
+  return out + "]\n";
 }
 
 }  // namespace
@@ -105,18 +93,15 @@ Simulation simulate(const Planning& planning, const MachineProfile& profile,
     ranks.push_back(std::make_unique<ModelledRank>(planning, methods, profile, rank));
     recordings.push_back(&ranks.back()->recording());
   }
-  const auto run = [&](Clock clock) {
-    return resolve(recordings, profile, planning.plan().problem().options.world, clock,
-                   exchange_by_rank(profile));
-  };
   Simulation out;
-  out.ranks = run(Clock::kNanoseconds);
+  out.ranks = resolve(recordings, profile, planning.plan().problem().options.world,
+                      exchange_by_rank(profile));
   for (const RankTimes& r : out.ranks) {
     out.seconds = std::max(out.seconds, r.seconds);
     if (r.products + r.local > out.critical.products + out.critical.local || &r == &out.ranks[0])
       out.critical = r;
   }
-  if (options.timeline) add_timeline(out, ranks, run);
+  if (options.trace) out.trace = join_traces(ranks);
   return out;
 }
 

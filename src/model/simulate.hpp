@@ -1,22 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/profile.hpp"
 #include "optimizer/planning.hpp"
-#include "pipeline/span.hpp"
 
 namespace muonrt {
-
-/// A span of the timeline. Its times are nanoseconds since the step began, on one clock for all
-/// ranks. `span.on_comm()` tells the lane: the compute stream, or the stream of the exchanges.
-struct TimelineSpan {
-  int32_t rank = 0;
-  Span span;
-  int64_t bytes = 0;  // exchange: sent to other ranks; local pass: read and written
-  double flops = 0;   // products; symmetric ones count half
-};
 
 /// The step of one rank. The parts of its compute stream add up to the time at which it ends:
 /// products + local + exposed + launch = seconds.
@@ -35,7 +26,7 @@ struct Simulation {
   double seconds = 0;            // until the last rank has finished
   RankTimes critical;            // of the rank with the most products and local work
   std::vector<RankTimes> ranks;  // the simulated ones, ascending
-  std::vector<TimelineSpan> timeline;
+  std::string trace;             // chrome_trace() of all of them, on one clock; "": not wanted
 };
 
 struct SimulationOptions {
@@ -43,7 +34,7 @@ struct SimulationOptions {
   /// messages or memory, and the busiest owners of each chunk; an exchange with other ranks then
   /// takes as long as that of the slowest simulated rank.
   int max_ranks = 64;
-  bool timeline = false;
+  bool trace = false;
 };
 
 /// Runs a full step of the pipeline on the modelled backend, without gradients, weights or

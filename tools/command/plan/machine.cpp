@@ -107,9 +107,10 @@ Machine::Machine(const std::string& text)
 
 bool Machine::gpu() const { return profile_->gpu; }
 
-MachineAnswer Machine::answer(const muonrt_plan_t* plan, const muonrt_plan_rank_t& memory) const {
+MachineAnswer Machine::answer(const muonrt_plan_t* plan, const muonrt_plan_rank_t& memory,
+                              bool traces) const {
   const Planning& planning = api::unwrap(plan, "muonrt plan");
-  const Simulation step = simulate(planning, *profile_);
+  const Simulation step = simulate(planning, *profile_, {.max_ranks = 64, .trace = traces});
   const bool fits = static_cast<double>(memory.total_bytes) <= profile_->memory_bytes;
   MachineAnswer out;
   out.headline = headline_of(*profile_, step, memory, fits);
@@ -117,6 +118,7 @@ MachineAnswer Machine::answer(const muonrt_plan_t* plan, const muonrt_plan_rank_
       "model of {}; rank {}, which has the most work of {} simulated ranks of {}", profile_->title,
       step.critical.rank, step.ranks.size(), planning.plan().problem().options.world);
   out.json = json_of(*profile_, step, memory, fits, out.headline);
+  out.trace = step.trace;
   return out;
 }
 

@@ -30,6 +30,7 @@ struct MachineAnswer {
   std::string headline;
   std::string note;  // which rank, of how many that were simulated
   std::string json;
+  std::string trace;  // as that of muonrt_optimizer_get_trace(), for all simulated ranks
 };
 
 class Machine {
@@ -40,7 +41,9 @@ class Machine {
 
   bool gpu() const;
   /// @param memory  the rank that needs the most.
-  MachineAnswer answer(const muonrt_plan_t* plan, const muonrt_plan_rank_t& memory) const;
+  /// @param traces  whether to fill `trace`.
+  MachineAnswer answer(const muonrt_plan_t* plan, const muonrt_plan_rank_t& memory,
+                       bool traces) const;
 
  private:
   std::shared_ptr<const MachineProfile> profile_;

@@ -12,7 +12,9 @@
 #include "command/plan/plan_input.hpp"
 #include "command/plan/stages.hpp"
 #include "command/validators.hpp"
+#include "opt_json/output_file.hpp"
 #include "show/table.hpp"
+#include "show/timeline.hpp"
 
 namespace muonrt::tool {
 
@@ -23,7 +25,7 @@ struct Arguments {
   int64_t stages = 1;
   std::optional<int64_t> stage;  // to describe; absent: the one with the most work
   std::string device;            // "": that of the machine, or host
-  std::string machine;
+  std::string machine, trace, timeline;
   std::string dtype = "f32", grad_dtype, master = "auto";
   std::optional<int64_t> chunk_bytes;  // absent: the default of the device
   std::optional<int64_t> window;
@@ -194,6 +196,16 @@ void print_text(const Arguments& a, const PlanMeshes& meshes,
              seconds);
 }
 
+void write_pictures(const Arguments& a, const MachineAnswer& answer) {
+  if (!a.trace.empty()) write_text_file(a.trace, answer.trace);
+  if (a.timeline.empty()) return;
+  Timeline picture;
+  picture.title = fmt::format("{} on {} of {}", a.model, a.mesh, a.machine);
+  picture.note = "modelled";
+  picture.spans = last_step(answer.trace);
+  write_text_file(a.timeline, picture.svg());
+}
+
 int run(Arguments a) {
   const auto now = [] { return std::chrono::steady_clock::now(); };
   std::vector<std::string> notes;
@@ -225,7 +237,9 @@ int run(Arguments a) {
   if (machine) {
     const size_t most =
         largest(stages, [](const PlannedStage& s) { return s.largest.total_bytes; });
-    answered = machine->answer(stages[shown].plan.get(), stages[most].largest);
+    answered = machine->answer(stages[shown].plan.get(), stages[most].largest,
+                               !a.trace.empty() || !a.timeline.empty());
+    write_pictures(a, *answered);
   }
   const double seconds = std::chrono::duration<double>(now() - start).count();
   if (frozen > 0) notes.push_back(fmt::format("{} frozen tensors are not included", frozen));
@@ -294,10 +308,18 @@ void add_settings(CLI::App* command, Arguments& a) {
                    "host or cuda: selects defaults and scratch; the device is not needed (default: "
                    "that of --machine, or host)")
       ->check(CLI::IsMember({"host", "cuda"}));
-  command->add_option("--machine", a.machine,
-                      fmt::format("prints the time of a step on {}, or on the machine of a file "
-                                  "*.json (tools/machines)",
-                                  machine_names()));
+  CLI::Option* const machine = command->add_option(
+      "--machine", a.machine,
+      fmt::format("prints the time of a step on {}, or on the machine of a file "
+                  "*.json (tools/machines)",
+                  machine_names()));
+  command
+      ->add_option("--trace", a.trace,
+                   "file for a Chrome trace (Perfetto) of the step that "
+                   "--machine models: all simulated ranks")
+      ->needs(machine);
+  command->add_option("--timeline", a.timeline, "file for a picture (SVG) of the same")
+      ->needs(machine);
   command
       ->add_option("--max-peers", a.max_peers,
                    "most peers to which an owner sends an update directly; with more, some of them "
