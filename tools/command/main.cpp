@@ -66,7 +66,9 @@ int main(int argc, char** argv) {
     // Every rank has the same arguments, so only rank 0 prints the error.
     if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
     // CLI11 lists unknown words in reverse order, or only reports what is missing.
-    const bool misses = e.get_name() == "ExtrasError" || e.get_name() == "RequiredError";
+    const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
+    const bool misses =
+        code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError;
     if (const std::string unknown = misses ? muonrt::tool::unknown_word(app) : "";
         !unknown.empty()) {
       std::cerr << unknown << '\n';

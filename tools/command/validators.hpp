@@ -77,12 +77,12 @@ inline CLI::Validator size_with_unit() {
                 power == 0 ? rest.empty() : rest.empty() || rest == "b" || rest == "ib";
             if (!std::isfinite(bytes) || bytes < 0 || power == std::string::npos || !known)
               return text + " is not a size in bytes, such as 268435456, 256MiB or 5GB";
-            if (unit.empty()) return std::string();  // the number itself, in the option's own type
             bytes *= std::pow(rest == "b" ? 1000.0L : 1024.0L, static_cast<long double>(power));
-            if (bytes != std::floor(bytes) || bytes >= 0x1p63L)
-              return text + " is not a whole number of bytes below 2^63";
-            text = std::to_string(static_cast<int64_t>(bytes));
-            return std::string();
+            const bool whole = bytes == std::floor(bytes) && bytes < 0x1p63L;
+            if (whole) text = std::to_string(static_cast<int64_t>(bytes));
+            // The type of the option decides on other numbers without a unit, such as a rate of
+            // 0.5.
+            return whole || unit.empty() ? "" : text + " is not a whole number of bytes below 2^63";
           },
           ""};
 }

@@ -206,7 +206,8 @@ void add_layout(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("layout", "which indices of a tensor every rank holds");
   auto a = std::make_shared<Arguments>();
   LayoutText& t = a->text;
-  command->add_option("--shape", t.shape, "sizes of the tensor: 4096x2048, or 4096,2048")->required();
+  command->add_option("--shape", t.shape, "sizes of the tensor: 4096x2048, or 4096,2048")
+      ->required();
   command->add_option("--mesh", t.mesh, "name=size,... , the last dimension fastest")->required();
   command->add_option("--rank-array", t.rank_array,
                       "ranks of the mesh, row-major (default: 0,1,2,...)");

@@ -38,12 +38,13 @@ std::string version_text() {
   const auto info = nlohmann::json::parse(build_info());
   std::string out = fmt::format("muonrt {}\n", info.at("version").get<std::string>());
   const auto part = [&](const char* name, const std::string& version, const char* license) {
-    out += fmt::format("  {:<14} {:<24} {}\n", name, version, license);
+    out += fmt::format("  {:<14} {:<26} {}\n", name, version, license);
   };
-  part("ABI", fmt::format("{}", info.at("abi").get<int>()), "");
+  part("ABI", fmt::format("{}", info.at("abi").get<int>()), "-");
   if (info.at("onednn").get<bool>())
     part("oneDNN", onednn_version(info.at("host").get<std::string>()), "Apache-2.0");
-  if (info.at("mpi").get<bool>()) part("MPI", mpi_text(), "that of its vendor");
+  if (info.at("mpi").get<bool>())
+    part("MPI", mpi_text(), "BSD-3-Clause (Open MPI), MPICH license (MPICH)");
   if (info.at("cuda").get<bool>())
     part("CUDA", info.at("cuda_versions").get<std::string>(), "NVIDIA CUDA EULA");
   part("CLI11", CLI11_VERSION, "BSD-3-Clause");

@@ -122,10 +122,13 @@ class Registered(torch.optim.Optimizer):
 
     def _follow_memory(self) -> None:
         """Binds parameters that have moved in memory (`p.data = ...`) again."""
-        if any(p.device.type != self._device.type for p in self._params):
+        # A parameter that is not row-major is copied in every step.
+        moved = [(i, p) for i, (p, memory) in enumerate(zip(self._params, self._memory))
+                 if memory_of(raw_of(p)) != memory]
+        if any(p.device.type != self._device.type for _, p in moved):
             _torch_groups.register_again(self, self._params)
         rejected = []
-        for i, p in enumerate(self._params):
+        for i, p in moved:
             raw = raw_of(p)
             memory = raw if raw.is_contiguous() else self._data(i)
             if memory_of(memory) != self._memory[i]:

@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
 from torch_models import drawn  # noqa: E402
 from torch_ranks import on_gloo  # noqa: E402
 
 import muonrt.torch  # noqa: E402
-from muonrt._torch_ranks import local_of  # noqa: E402
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -252,32 +252,42 @@ def test_lightning_clips_gradients_and_resumes(tmp_path, precision):
         assert torch.equal(p, q)
 
 
-def as_torchtitan(rank, size):
-    """What torchtitan's OptimizersContainer does (0.3): names and "fused" in groups, flat state dicts by
-    name."""
-    from torch.distributed.checkpoint.state_dict import (
-        StateDictOptions,
-        get_optimizer_state_dict,
-        set_optimizer_state_dict,
-    )
-    from torch_models import Model, fsdp, train
+def as_fsdp1(rank, size, folder):
+    """The shards of FSDP1 are ranges of elements. Equal batches on all ranks give one rank's bits."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+    from torch_models import Model, same_bits
 
-    options = StateDictOptions(flatten_optimizer_state_dict=True)
-    m, twin = fsdp(Model()), fsdp(Model())
-    made = [muonrt.torch.Muon([{"params": list(x.parameters()), "lr": 0.02, "fused": True,
-                                "param_names": [name for name, _ in x.named_parameters()],
-                                "foreach": False}]) for x in (m, twin)]
-    train(m, range(3), made[0])
-    flat = get_optimizer_state_dict(m, made[0], options=options)
-    assert "state.up.weight.momentum_buffer" in flat
-    twin.load_state_dict(m.state_dict())
-    set_optimizer_state_dict(twin, made[1], optim_state_dict=flat, options=options)
-    for x, one in zip((m, twin), made):
-        train(x, [3], one)
-        assert one.last_report.step == 4
-    for p, q in zip(m.parameters(), twin.parameters()):
-        assert torch.equal(local_of(p), local_of(q))
+    def wrapped(m, **settings):
+        settings |= {"device_id": torch.device("cpu")}  # otherwise it asks for a GPU
+        mesh = dist.init_device_mesh("cpu", (2, size // 2)) if size == 4 else None
+        kind = ShardingStrategy.HYBRID_SHARD if size == 4 else ShardingStrategy.FULL_SHARD
+        m.up = FullyShardedDataParallel(m.up, device_mesh=mesh, sharding_strategy=kind, **settings)
+        return FullyShardedDataParallel(m, device_mesh=mesh, sharding_strategy=kind, **settings)
+
+    with pytest.raises(muonrt.NotSupportedError, match="flat parameter of FSDP1.*use_orig_params=True"):
+        muonrt.torch.Muon(wrapped(Model()))
+    tokens = torch.arange(11)
+    m, twin = wrapped(Model(), use_orig_params=True), Model()
+    one = muonrt.torch.Muon(m, lr=0.02)
+    alone = muonrt.torch.Muon(twin, lr=0.02, comm=muonrt.Comm.self())
+    assert one.describe() == alone.describe() and {p.ndim for p in m.parameters()} == {1}
+    for step in range(4):
+        for model, optimizer in ((m, one), (twin, alone)):
+            torch.nn.functional.cross_entropy(model(tokens), tokens * step % 3).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    with FullyShardedDataParallel.summon_full_params(m):
+        same_bits(m, twin)
+    one.save(folder)
+    again = Model()
+    last = muonrt.torch.Muon(again, lr=0.02, comm=muonrt.Comm.self())
+    last.load(folder)
+    same_bits(again, twin)
+    for p, q in zip(again.parameters(), twin.parameters()):
+        for key, tensor in alone.state[q].items():
+            assert torch.equal(last.state[p][key], tensor), key
 
 
-def test_torchtitan_container():
-    on_gloo(2, as_torchtitan)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_fsdp1_with_original_parameters(ranks, tmp_path):
+    on_gloo(ranks, as_fsdp1, str(tmp_path / "saved"))
