@@ -18,7 +18,7 @@ class Counting(torch.utils.data.Dataset):
     """Sequences of consecutive numbers."""
 
     def __len__(self):
-        return 64
+        return 128
 
     def __getitem__(self, i):
         tokens = (torch.arange(12) + i) % 48

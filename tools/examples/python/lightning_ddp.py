@@ -1,4 +1,4 @@
-"""Trains with Lightning, clips gradients, and resumes from its last checkpoint.
+"""Trains with Lightning in mixed precision, clips gradients, and resumes from its last checkpoint.
 
   python lightning_ddp.py FOLDER [STEPS]
   torchrun --standalone --nproc-per-node 2 lightning_ddp.py FOLDER [STEPS]
@@ -36,8 +36,9 @@ def main(folder, steps=16):
     data = torch.utils.data.TensorDataset(torch.randn(32, 12), torch.randn(32, 6))
     trainer = lightning.Trainer(
         max_steps=steps, accelerator="auto" if torch.cuda.is_available() else "cpu", devices=ranks,
-        strategy="ddp" if ranks > 1 else "auto", gradient_clip_val=0.5, logger=False,
-        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)
+        strategy="ddp" if ranks > 1 else "auto", precision="bf16-mixed",
+        gradient_clip_val=0.5, logger=False, enable_progress_bar=False, enable_checkpointing=False,
+        enable_model_summary=False)
     last = os.path.join(folder, "last.ckpt")
     resumes = os.path.exists(last)
     trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=32 // ranks),

@@ -38,7 +38,8 @@ def main(folder, steps=16):
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=False), module)
     # Every rank of the data-parallel group holds all parameters, and muonrt orthogonalizes each matrix on one.
     muon = muonrt.torch.Muon(module, lr=1e-2, process_group=parallel_state.get_data_parallel_group())
-    optimizer = FP32Optimizer(muon, OptimizerConfig(clip_grad=1.0), lambda opt, config=None: None)
+    clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips CUDA tensors only
+    optimizer = FP32Optimizer(muon, OptimizerConfig(clip_grad=clip), lambda opt, config=None: None)
     optimizer.grad_stats_parallel_group = parallel_state.get_model_parallel_group()
     saved = os.path.join(folder, "last.pt")
     first = 0

@@ -86,9 +86,12 @@ class Registered(torch.optim.Optimizer):
             return
         sizes, registered = [len(g["params"]) for g in self.param_groups], self._sizes
         if sizes != registered:
+            is_flat = set(sizes) == {1} and all(p.ndim == 1 for p in held)
             raise muonrt.InvalidStateError(
-                f"param_groups have {sizes} parameters, but {registered} are registered; use "
-                "add_param_group(), or create a new optimizer")
+                f"param_groups have {sizes} parameters, but {registered} are registered; " + (
+                    "if DeepSpeed's ZeRO has replaced them by its flat partitions, use stage 0, or the ZeroClient "
+                    "of tools/examples/python/deepspeed_zero.py" if is_flat
+                    else "use add_param_group(), or create a new optimizer"))
         moves = False
         for i, (p, old) in enumerate(zip(held, self._params)):
             if (p.shape, p.dtype) != (old.shape, old.dtype):

@@ -36,10 +36,33 @@ def example(rank, size, name, port, arguments):
     if size > 1 or name in TRAINERS:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    if name == "deepspeed_zero.py":  # otherwise it compiles its own exchange for more than a minute
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        import deepspeed.comm.torch
+
+        deepspeed.comm.torch.build_shm_op = lambda: None
     sys.argv = [name, *arguments]
-    with contextlib.redirect_stdout(io.StringIO()) as out:
+    with contextlib.redirect_stdout(io.StringIO()) as out, cuda_on_the_host(name == "megatron_ddp.py"):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return out.getvalue()
+
+
+@contextlib.contextmanager
+def cuda_on_the_host(replaced):
+    """Creates tensors for CUDA in host memory, because Megatron-LM asks for no other device."""
+    import torch
+
+    class OnHost(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), settings=None):
+            settings = dict(settings or {})
+            if str(settings.get("device", "")).startswith("cuda"):
+                settings["device"] = "cpu"
+            return function(*arguments, **settings)
+
+    if replaced:
+        torch.cuda.current_device = lambda: "cpu"
+    with OnHost() if replaced else contextlib.nullcontext():
+        yield
 
 
 def over_ranks(name, ranks, *arguments):
@@ -72,7 +95,8 @@ def test_torch_trainer_resumes_on_another_number_of_ranks(name, tmp_path):
 
     begin, resumed = loss(2, folder, "8"), loss(1, folder, "16")
     whole = loss(2, str(tmp_path / "whole"), "16")
-    assert abs(resumed - whole) < 1e-4 * whole and resumed < begin
+    # Lightning runs in bf16, and each rank rounds the gradients of its batch.
+    assert abs(resumed - whole) < (1e-2 if name == "lightning_ddp.py" else 1e-4) * whole and resumed < begin
 
 
 def test_torch_program_of_the_readme():

@@ -215,3 +215,10 @@ def test_the_first_step_warns_of_a_large_update(lr, change, names):
     assert [str(w.message)[:9] for w in found] == [f"param '{n}'" for n in names]
     if names:
         assert "by 8% of its RMS" in str(found[0].message)  # 0.2 x 0.2 / 0.5
+
+
+def test_the_flat_partitions_of_zero_are_named():
+    one = muonrt.torch.Muon(Model())
+    one.param_groups = [one.param_groups[0] | {"params": [torch.nn.Parameter(torch.zeros(64))]}]
+    with pytest.raises(muonrt.InvalidStateError, match="flat partitions, use stage 0, or the ZeroClient of"):
+        one.step()
