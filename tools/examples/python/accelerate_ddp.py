@@ -18,13 +18,13 @@ def main(folder, steps=16):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(12, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh(),
                                 torch.nn.Linear(32, 6))
+    inputs, targets = torch.randn(2, 64, 12)[:, accelerator.process_index::accelerator.num_processes]
     optimizer = muonrt.torch.Muon(model, lr=1e-2)
     model, optimizer = accelerator.prepare(model, optimizer)
     first = 0
     if os.path.isdir(folder):
         accelerator.load_state(folder)
         first = optimizer.optimizer.param_groups[0]["steps"]
-    inputs, targets = torch.randn(2, 64, 12)[:, accelerator.process_index::accelerator.num_processes]
     for step in range(first, steps):
         optimizer.zero_grad()
         loss = (model(inputs) - targets[:, :6]).square().mean()

@@ -46,7 +46,7 @@ def main(folder, steps=16):
     if os.path.exists(saved):
         state = torch.load(saved, weights_only=False)
         module.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        muon.load_state_dict(state["optimizer"])  # Megatron's own method identifies groups by its own keys
         first = muon.param_groups[0]["steps"]
     rank, size = dist.get_rank(), dist.get_world_size()
     inputs, targets = torch.randn(2, 64, 12)[:, rank::size].to(torch.cuda.current_device())
@@ -60,7 +60,7 @@ def main(folder, steps=16):
     dist.all_reduce(total)
     if rank == 0:
         os.makedirs(folder, exist_ok=True)
-        torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, saved)
+        torch.save({"model": module.state_dict(), "optimizer": muon.state_dict()}, saved)
         print(f"{size} ranks, after step {first}: loss {total:.6f} at step {steps}")
     muon.close()
     dist.destroy_process_group()

@@ -233,8 +233,9 @@ def run_collectively(comm: muonrt.Comm, function) -> list:
     try:
         mine = {"value": function()}
     except Exception as error:
-        kind = error if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError
-        mine = {"status": kind.status, "error": f"rank {comm.rank}: {error}"}
+        # No other name for the error: with its traceback it would keep the optimizer until the next gc.
+        status = error.status if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError.status
+        mine = {"status": status, "error": f"rank {comm.rank}: {error}"}
     everywhere = gather_objects(comm, mine)
     for result in everywhere:
         if "error" in result:

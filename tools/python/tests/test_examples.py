@@ -95,8 +95,8 @@ def test_torch_trainer_resumes_on_another_number_of_ranks(name, tmp_path):
 
     begin, resumed = loss(2, folder, "8"), loss(1, folder, "16")
     whole = loss(2, str(tmp_path / "whole"), "16")
-    # Lightning runs in bf16, and each rank rounds the gradients of its batch.
-    assert abs(resumed - whole) < (1e-2 if name == "lightning_ddp.py" else 1e-4) * whole and resumed < begin
+    # Each rank rounds the gradients of its batch; Lightning runs in bf16.
+    assert abs(resumed - whole) < (1e-2 if name == "lightning_ddp.py" else 2e-3) * whole and resumed < begin
 
 
 def test_torch_program_of_the_readme():
