@@ -72,13 +72,11 @@ function(muonrt_compile_fast)
   endforeach()
 endfunction()
 
-# muonrt_precompile(header targets...): a big header once for each of these targets. Not under a
-# launcher such as ccache, which would keep nothing of them.
-function(muonrt_precompile header)
+# muonrt_precompile(target headers...): big headers once for a target. Not under a launcher such as
+# ccache, which would keep nothing of them.
+function(muonrt_precompile target)
   if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    foreach(target ${ARGN})
-      target_precompile_headers(${target} PRIVATE
-        "<${header}>")
-    endforeach()
+    list(TRANSFORM ARGN REPLACE "(.+)" "<\\1>")
+    target_precompile_headers(${target} PRIVATE ${ARGN})
   endif()
 endfunction()

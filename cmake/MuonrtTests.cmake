@@ -16,7 +16,7 @@ set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test u
 # Files of unit tests that do not run under ASan and UBSan. These look for faults in threads, in raw
 # memory and in what reads bytes from outside; the files named here are about whole numbers, sizes,
 # coefficients and numerical results, or replace operator new, which the sanitizers do themselves.
-set(muonrt_not_asan "/(coefficients|finite|grad_layout|\
+set(muonrt_not_asan "/(checkpoint_bits|coefficients|finite|grad_layout|\
 layout_(blocks|examples|forms|forms_bits|mesh|placement|properties|runs)|lockstep|method|\
 momentum_ops|newton_schulz.*|normalize.*|out_of_memory|partial_bits|plan_.*|rejected|restarts|routing|same_bits|schedule|stated_memory|\
 step_(clipping|rules|reference)|strategies|param_tables|reference|\

@@ -79,7 +79,8 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 1.
+   * Default: 0, the processors in the affinity mask of the calling thread, divided among the ranks
+   * that share them, within the control group's quota. muonrt_counters_t has the number in use.
    */
   int32_t threads;
 

@@ -7,6 +7,7 @@
 #include "api/read_settings.hpp"
 #include "api/structs.hpp"
 #include "backend/cuda_device.hpp"
+#include "base/processors.hpp"
 #include "host/host_device.hpp"
 #include "optimizer/explain.hpp"
 
@@ -22,7 +23,9 @@ std::unique_ptr<Device> api::make_device(const OptimizerSettings& settings) {
                                                     .reserved_sms = settings.reserved_sms,
                                                     .allocator = settings.allocator});
   }
-  return host::make_host_device({settings.threads, settings.portable_gemm, settings.allocator});
+  const Processors own = own_processors();
+  return host::make_host_device({settings.threads > 0 ? settings.threads : threads_of({&own, 1}, 0),
+                                 settings.portable_gemm, settings.allocator});
 }
 
 namespace {

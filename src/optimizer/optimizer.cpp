@@ -1,6 +1,7 @@
 #include "optimizer/optimizer.hpp"
 
 #include "base/log.hpp"
+#include "base/processors.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/pipeline_config.hpp"
 #include "optimizer/problem.hpp"
@@ -17,12 +18,19 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   std::unique_ptr<Optimizer> out;
   AgreementTable table;
   std::vector<NewtonSchulz> methods;
+  std::vector<Processors> processors;
   run_collectively(comm, [&] {
     out.reset(new Optimizer());
+    processors.resize(static_cast<size_t>(comm.size()));
+  });
+  const Processors own = own_processors();
+  run_or_abort(comm, [&] { comm.allgather(&own, processors.data(), sizeof own); });
+  run_collectively(comm, [&] {
     Optimizer& self = *out;
     self.settings_ = read_settings();
     validate(self.settings_, comm.rank(), comm.size());
     assign_owners(self.settings_, comm.size());
+    if (self.settings_.threads == 0) self.settings_.threads = threads_of(processors, comm.rank());
     self.settings_.reserved_sms = comm.occupied_sms();
     self.device_ = make_device(self.settings_);
     MUONRT_REQUIRE(comm.serves(*self.device_), Status::kNotSupported, "options: device is '",

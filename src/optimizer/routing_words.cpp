@@ -32,8 +32,15 @@ const Set kTable = {"codebook",   "codebooks",  "codevectors", "latents", "pos",
                     "position",   "positional", "positions",   "prompt",  "prompts",
                     "prototypes", "table",      "token",       "tokens"};
 const Set kTableIfLeaf = {"latent", "probe", "queries", "query", "registers"};
-const Set kHead = {"classifier", "classifiers", "head",   "heads", "lmhead",      "logit",
-                   "logits",     "score",       "scorer", "pred",  "relationship"};
+const Set kHead = {"classifier", "classifiers", "head",         "heads",  "lmhead",
+                   "logit",      "logits",      "pred",         "preds",  "prediction",
+                   "readout",    "regressor",   "relationship", "reward", "rewards",
+                   "score",      "scorer",      "predictions",  "unemb"};
+// Those of them that are heads only outside of numbered layers.
+const Set kHeadOutside = {"pred",   "prediction", "predictions",  "preds", "readout",
+                          "reward", "rewards",    "relationship", "score", "scorer"};
+// Words after them that name a layer of the head: lm_head_proj, pred_layer.
+const Set kOfHead = {"fc", "layer", "layers", "linear", "out", "proj", "projection"};
 const Set kVector = {"alpha", "beta",  "decay",  "gain",  "gains", "gamma",
                      "log",   "scale", "scales", "shift", "sinks", "temperature"};
 const Set kNorm = {"bn", "gn", "ln", "norms", "layernorms"};
@@ -49,19 +56,32 @@ const Set kWithin = {"weight",     "weights",         "kernel",           "qweig
                      "base_layer", "original_module", "parametrizations", "original",
                      "original0",  "original1",       "weight_v",         "weight_g"};
 // Layers of a head, if their parent is one; others there, such as lm_head.dense, are hidden.
-const Set kLayersOfHead = {"classifier", "decoder", "fc",       "final",      "head",     "last",
-                           "layer",      "layers",  "linear",   "out",        "out proj", "output",
-                           "outputs",    "proj",    "proj out", "projection", "score"};
+const Set kLayersOfHead = {"classifier", "decoder", "fc",       "final",  "final layer",
+                           "head",       "last",    "layer",    "layers", "last layer",
+                           "linear",     "out",     "out proj", "output", "output layer",
+                           "outputs",    "proj",    "proj out", "score",  "projection",
+                           "regression", "summary"};
 // Components that are the output of the model, if their parents are only containers.
-const Set kOutputs = {"conv out",         "final",         "final linear", "final proj",
-                      "final projection", "last layer",    "out",          "out layer",
-                      "output",           "output linear", "output proj",  "output projection",
-                      "outputs",          "proj out"};
+const Set kOutputs = {"conv out",      "ff out",
+                      "generator",     "final",
+                      "final linear",  "final proj",
+                      "last layer",    "final projection",
+                      "last linear",   "out",
+                      "out layer",     "output",
+                      "output linear", "output projection",
+                      "output proj",   "outputs",
+                      "proj out"};
 const Set kContainers = {"base model", "decoder",    "gpt",        "language model",
                          "lm",         "model",      "module",     "net",
                          "network",    "text model", "transformer"};
 // The same, outside of numbered layers.
-const Set kOutputLayers = {"final layer", "head dist", "output layer", "qa outputs"};
+const Set kOutputLayers = {"action net", "class predictor",  "final layer",  "head dist",
+                           "objective",  "out layers",       "output layer", "output layers",
+                           "qa outputs", "regression layer", "value net"};
+// Words at the beginning of such components: ctc_proj, predict_action.
+const Set kOutputFirst = {"ctc", "predict"};
+// Modules that predict boxes, with the layers of a head.
+const Set kBoxes = {"bbox embed", "bbox predictor", "box embed", "box predictor"};
 
 bool is_in(Set set, std::string_view word) {
   return std::find(set.begin(), set.end(), word) != set.end();
@@ -117,10 +137,11 @@ Component component_of(std::string_view text) {
 struct Path {
   std::vector<Component> parents;  // outermost first, without numbers
   Component subject;
-  bool in_layer = false;  // below a numbered component
-  bool leaf = true;       // the subject is the parameter itself, not a module
-  bool adapter = false;   // an adapter of an embedding (LoRA)
-  Words words;            // of the whole name
+  bool in_layer = false;      // below a numbered component
+  bool in_attention = false;  // below a component such as self_attn
+  bool leaf = true;           // the subject is the parameter itself, not a module
+  bool adapter = false;       // an adapter of an embedding (LoRA)
+  Words words;                // of the whole name
 
   const Component& parent() const {
     static const Component none;
@@ -157,6 +178,7 @@ Path path_of(std::string_view name) {
   all.pop_back();
   for (const Component& c : all) {
     out.in_layer = out.in_layer || c.numbered;
+    out.in_attention = out.in_attention || c.has({"attention", "attn"});
     if (!c.empty()) out.parents.push_back(c);
   }
   return out;
@@ -200,23 +222,30 @@ bool is_norm(const Component& c) {
 }
 
 /// Attention heads are no output heads, and pre_classifier and pre_logits are hidden layers.
-bool is_head(const Component& c, bool in_layer) {
-  if (!c.has_last(kHead) && !c.has({"logit", "logits"})) return false;
-  if (c.has({"pre", "attn", "attention", "conv", "multi", "q", "k", "v"})) return false;
-  return !in_layer || !c.has_last({"pred", "relationship", "score", "scorer"});
+/// v_head, which predicts values, and q_heads are output heads outside of layers and attention.
+bool is_head(const Component& c, const Path& path) {
+  const bool outside = !path.in_layer && !path.in_attention;
+  auto last = c.words.rbegin();
+  while (outside && last != c.words.rend() && is_in(kOfHead, *last)) ++last;
+  const bool named = last != c.words.rend() && is_in(kHead, *last);
+  if (!named && !c.has({"logit", "logits"})) return false;
+  if (c.has({"pre", "attn", "attention", "conv", "multi"})) return false;
+  if (c.has({"q", "k", "v"}) && !(outside && c.words.size() == 2 && !c.has({"k"}))) return false;
+  return !path.in_layer || !c.has_last(kHeadOutside);
 }
 
 bool is_output(const Path& path) {
   const Component& c = path.subject;
   const std::string words = c.joined(), parent = path.parent().joined();
-  if (is_head(c, path.in_layer)) return !path.parent().has({"router"});
+  if (is_head(c, path)) return !path.parent().has({"router"});
   if (words == "decoder" || (c.has({"vocab"}) && !c.has_last({"transform"}))) return true;
-  if (is_in(kLayersOfHead, words) && is_head(path.parent(), path.in_layer)) return true;
-  if (path.in_layer) return false;
-  if (is_in(kOutputLayers, words)) return true;
-  if ((is_in(kOutputLayers, parent) || parent == "bbox predictor" || parent == "box predictor") &&
-      is_in(kLayersOfHead, words))
+  if (is_in(kLayersOfHead, words) && (is_in(kBoxes, parent) || is_head(path.parent(), path)))
     return true;
+  if (path.in_layer) return false;
+  if (is_in(kOutputLayers, words) || (!c.empty() && is_in(kOutputFirst, c.words.front())))
+    return true;
+  if (is_in(kOutputLayers, parent) && is_in(kLayersOfHead, words)) return true;
+  if (parent == "generator" && words == "proj") return true;
   return (is_in(kOutputs, words) || c.text == "fc") &&
          std::all_of(path.parents.begin(), path.parents.end(),
                      [](const Component& p) { return is_in(kContainers, p.joined()); });
@@ -236,7 +265,8 @@ std::string_view what_for_adamw(const Path& path, int32_t ndim) {
   const Component& c = path.subject;
   const bool vector = path.leaf && c.has_last(kVector) && !is_matrix(c);
   if (vector || c.has_last({"bias", "biases"}) || c.joined() == "ia l") return "vector";
-  if (path.adapter || is_embedding(c) || (c.joined() == "shared" && !path.in_layer))
+  const bool in_embedding = path.leaf && ndim == 2 && is_embedding(path.parent()) && !is_matrix(c);
+  if (path.adapter || is_embedding(c) || in_embedding || (c.joined() == "shared" && !path.in_layer))
     return "embedding";
   if (is_output(path)) return "output head";
   if (is_patch_embedding(path, ndim)) return "patch embedding";

@@ -104,9 +104,9 @@ std::string first_host(std::string_view list) {
 /// Added to the exit code of a rank that threw.
 constexpr int kFailed = 1 << 8;
 
-std::runtime_error ranks_differ(int ranks, int size) {
-  return std::runtime_error("--ranks is " + std::to_string(ranks) + ", but the launcher started " +
-                            std::to_string(size) + "; leave --ranks out");
+LaunchError ranks_differ(int ranks, int size) {
+  return LaunchError("--ranks is " + std::to_string(ranks) + ", but the launcher started " +
+                     std::to_string(size) + "; leave --ranks out");
 }
 
 /// Runs one rank. An exception is printed, and the communicator is aborted for its peers.
@@ -228,9 +228,9 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (const int launched = ranks_elsewhere(size); launched != 0) {
     MPI_Finalize();
-    throw std::runtime_error("the launcher started " + std::to_string(launched) +
-                             " ranks, but this muonrt's MPI sees " + std::to_string(size) +
-                             "; use the mpirun of the MPI that it was built with");
+    throw LaunchError("the launcher started " + std::to_string(launched) +
+                      " ranks, but this muonrt's MPI sees " + std::to_string(size) +
+                      "; use the mpirun of the MPI that it was built with");
   }
   if (ranks != 0 && ranks != size) {
     MPI_Finalize();
@@ -297,11 +297,10 @@ Address address_of_rank_0(const Launcher& launcher) {
   if (port < 0 && slurm && job >= 0)
     port = 10000 + (job + std::max(0, number_in("SLURM_STEP_ID"))) % 20000;
   if (out.host.empty() || port < 1 || port > 65535) {
-    throw std::runtime_error(
-        cause(launcher) + (out.host.empty() ? "MASTER_ADDR" : "MASTER_PORT") +
-        " is not set; set MASTER_ADDR and MASTER_PORT to an address of rank 0, "
-        "start muonrt under mpirun" +
-        remedy(launcher));
+    throw LaunchError(cause(launcher) + (out.host.empty() ? "MASTER_ADDR" : "MASTER_PORT") +
+                      " is not set; set MASTER_ADDR and MASTER_PORT to an address of rank 0, "
+                      "start muonrt under mpirun" +
+                      remedy(launcher));
   }
   out.port = std::to_string(port);
   return out;
@@ -318,9 +317,8 @@ int run_processes(const Launcher& launcher, int ranks, double timeout,
   const int rank = launcher.rank(), size = launcher.size();
   if (rank < 0 || rank >= size) {
     const char* const text = variable({launcher.rank_name});
-    throw std::runtime_error(cause(launcher) + launcher.rank_name + " is " +
-                             (text ? text : "not set") + "; set it to 0 to " +
-                             std::to_string(size - 1) + remedy(launcher));
+    throw LaunchError(cause(launcher) + launcher.rank_name + " is " + (text ? text : "not set") +
+                      "; set it to 0 to " + std::to_string(size - 1) + remedy(launcher));
   }
   if (ranks != 0 && ranks != size) throw ranks_differ(ranks, size);
   const Address address = address_of_rank_0(launcher);
@@ -380,14 +378,14 @@ int launcher_rank() {
 int launch(int ranks, double timeout, const std::function<int(Comm&)>& work,
            const ThreadLink& link) {
   if (link.given() && under_launcher())
-    throw std::runtime_error(
+    throw LaunchError(
         "messages are delayed only between threads of one process; use --ranks N without a "
         "launcher, or leave the rates of the link out");
 #if MUONRT_TOOL_MPI
   if (under_mpi()) return run_mpi(ranks, timeout, work);
 #else
   if (under_mpi()) {
-    throw std::runtime_error(
+    throw LaunchError(
         "this muonrt was built without MPI; use --ranks N without a launcher, or configure with "
         "-DMUONRT_MPI=ON");
   }

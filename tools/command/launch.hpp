@@ -3,11 +3,18 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 
 #include "command/thread_link.hpp"
 #include "muonrt/muonrt.hpp"
 
 namespace muonrt::tool {
+
+/// A process cannot become a rank of what its environment states. Every process prints it, because
+/// the others may not run.
+struct LaunchError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// Runs `work` on every rank and returns the largest exit code. Under a launcher this process is
 /// one rank; otherwise `ranks` threads of this process are the ranks (0: one). If a rank throws,
@@ -17,7 +24,7 @@ namespace muonrt::tool {
 /// SLURM_PROCID and SLURM_NTASKS or SLURM_STEP_NUM_TASKS (srun), connect over TCP to rank 0 at
 /// MASTER_ADDR and MASTER_PORT. With Slurm the defaults are the job's first host and a port between
 /// 10000 and 29999 that depends on the job's number.
-/// Throws std::runtime_error if `ranks` contradicts the launcher, or the address is unknown.
+/// Throws LaunchError if `ranks` contradicts the launcher, or the address is unknown.
 /// @param timeout  limit for every wait for other ranks, in seconds. Under mpirun all ranks are
 ///                 stopped if one does not end before it, and the message names that rank.
 /// @param work     receives the communicator of the rank; called once for each rank.

@@ -88,6 +88,11 @@ int main(int argc, char** argv) {
     if (muonrt::tool::launcher_rank() == 0)
       std::cerr << "muonrt: out of memory; use smaller sizes, or a machine with more memory\n";
     return 1;
+  } catch (const muonrt::tool::LaunchError& e) {
+    const int rank = muonrt::tool::launcher_rank();
+    std::cerr << "muonrt: " + (rank == 0 ? "" : "rank " + std::to_string(rank) + ": ") + e.what() +
+                     '\n';
+    return 1;
   } catch (const std::exception& e) {
     if (muonrt::tool::launcher_rank() == 0) std::cerr << "muonrt: " << e.what() << '\n';
     return 1;

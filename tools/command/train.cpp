@@ -69,9 +69,7 @@ void add_train(CLI::App& app, Work& work) {
   auto link = std::make_shared<ThreadLink>();
   command->add_option("--ranks", *ranks, "ranks as threads of this process (without mpirun)")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--mesh", o->mesh,
-                      "name=size,...: fsdp or dp_shard cuts dimension 0, tp dimension 1 of "
-                      "matrices, dp or dp_replicate replicates");
+  command->add_option("--mesh", o->mesh, mesh_help("shards dimension 1 of matrices", "replicates"));
   command
       ->add_option("--optimizer", o->optimizer,
                    "names of `muonrt info optimizers` or files of opt.json, with commas between; "
@@ -112,8 +110,13 @@ void add_train(CLI::App& app, Work& work) {
           "bitwise identical. Ranks, --mesh, device and validations may differ, and --steps "
           "may be larger")
       ->check(file_name());
-  command->add_flag("--trace", o->trace,
-                    "also trace.json: the stages of the last step on all ranks");
+  command
+      ->add_option("--trace", o->trace,
+                   "file for a Chrome trace (Perfetto) of the last 4 steps of the first optimizer: "
+                   "all ranks on one clock")
+      ->check(file_name());
+  command->add_option("--timeline", o->timeline, "file for a picture (SVG) of the last of them")
+      ->check(file_name());
   command->add_option("--warmup", o->warmup, "share of the steps")->capture_default_str();
   command->add_option("--final-lr", o->final_lr, "rate of the last step, as a share of the peak")
       ->capture_default_str();

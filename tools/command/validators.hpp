@@ -12,6 +12,18 @@
 
 namespace muonrt::tool {
 
+// The names of mesh dimensions in muonrt/strategies.h, next to tp and ep.
+inline const std::string kShards = "fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp and efsdp";
+inline const std::string kReplicates =
+    "dp, ddp, dp_replicate, hsdp_replicate, replicate, cp and sp";
+
+/// Help of --mesh.
+/// @param tp, ep  what the dimensions of these names do to a tensor.
+inline std::string mesh_help(const std::string& tp, const std::string& ep) {
+  return "name=size,...: " + kShards + " shard dimension 0; tp " + tp + "; ep " + ep + "; " +
+         kReplicates + " replicate";
+}
+
 /// Accepts finite numbers > 0, or >= 0. CLI11's validators print an upper bound of 300 digits.
 inline CLI::Validator number_from_zero(bool zero_too) {
   return {[zero_too](const std::string& text) {

@@ -195,6 +195,7 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
   take(out.overlap.prefetch_count, config.prefetch_count);
   take(out.overlap.async_parallelism, config.async_parallelism);
   take(out.tuning.replica_mode, config.replica_mode);
+  take(out.tuning.omit_inactive, config.omit_inactive);
   out.general.seed = static_cast<int64_t>(config.seed);
   take(out.general.clip_norm, config.clip_norm);
   take(out.debug.replica_check, config.replica_check);

@@ -180,6 +180,7 @@ const std::vector<Key<StepConfig>>& top_keys() {
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       {"prefetch_count", [](S& out, const Value& v) { out.prefetch_count = v.integer(0, 63); }},
       {"async_parallelism", [](S& out, const Value& v) { out.async_parallelism = v.boolean(); }},
+      {"omit_inactive", [](S& out, const Value& v) { out.omit_inactive = v.boolean(); }},
       {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
       {"replica_mode",
        [](S& out, const Value& v) { out.replica_mode = v.choice(std::span(kReplicas)); }},

@@ -126,7 +126,7 @@ struct StepConfig {
   uint64_t seed = 0;
   std::optional<double> clip_norm, grad_scale_inv;
   std::optional<int64_t> chunk_bytes, window, prefetch_count;
-  std::optional<bool> async_parallelism;
+  std::optional<bool> async_parallelism, omit_inactive;
   std::optional<int32_t> commit, replica_mode, replica_check;  // values of the C ABI
   int64_t health_every = 0;
   bool allow_no_muon = false;

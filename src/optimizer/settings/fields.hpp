@@ -196,7 +196,7 @@ void visit_option_fields(Visit&& visit) {
   // Ranks may differ in these. An exception are the symmetric products of muonrt, which the entry
   // of the device names.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
-  visit(Field{MUONRT_FIELD(threads), Integers{1, 256}, kUnlisted});
+  visit(Field{MUONRT_FIELD(threads), Integers{0, 256}, kUnlisted});
   visit(Field{MUONRT_FIELD(timeout_ms), Integers{1, kMaxTimeoutMs}, kUnlisted});
   visit(Field{MUONRT_FIELD(trace), Flag{}, kUnlisted});
   visit(Field{MUONRT_FIELD(poison), Flag{}, kUnlisted});

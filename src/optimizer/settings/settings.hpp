@@ -157,7 +157,7 @@ struct OptimizerSettings {
 
   DeviceKind device = DeviceKind::kHost;
   int device_index = 0;
-  int threads = 1;
+  int threads = 0;  // 0: chosen at creation, see threads_of()
   DType transport_dtype = DType::kBF16;
   DType iteration_dtype = DType::kF32;
   std::optional<DType> gram_iteration_dtype;  // absent: iteration_dtype

@@ -96,15 +96,20 @@ TEST_CASE("nccl: steps of 1 to 4 ranks are bitwise identical to one rank's, on o
     size_t mesh;
     int scheme;
     bool eager, two_gpus = false;
+    bool omits = false;  // inactive parameters exchange nothing
+    bool graphs = false;
   };
   for (const Row& row : {Row{1, 0, false},
-                         {3, 2, true},
-                         {6, 1, false},
+                         {3, 2, true, false, true, true},
+                         {6, 1, false, false, true, true},
                          {4, 5, true},
-                         {1, 0, false, true},
+                         {1, 0, false, true, true},
                          {3, 0, true, true}}) {
-    const world::Case c = small_case(row.mesh, row.scheme, row.eager);
-    INFO(c.describe() << (row.two_gpus ? ", two GPUs" : ""));
+    world::Case c = small_case(row.mesh, row.scheme, row.eager);
+    c.settings.omit_inactive = row.omits;
+    c.settings.graphs = row.graphs;
+    INFO(c.describe() << (row.two_gpus ? ", two GPUs" : "") << (row.omits ? ", omits" : "")
+                      << (row.graphs ? ", graphs" : ""));
     const auto device_of = [&](int rank) { return row.two_gpus ? (rank + 1) % 2 : 0; };
     const auto make = [&](std::unique_ptr<Transport> transport) {
       NcclOptions options;

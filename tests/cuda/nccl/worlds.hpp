@@ -62,8 +62,10 @@ inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
     auto transport = group.transport(number);
     transport->set_timeout_ms(60000);
     const auto comm = make_comm(std::move(transport));
-    const auto make = [&](const muonrt::OptimizerSettings&) {
-      return make_device(false, device_of(number));
+    const auto make = [&](const muonrt::OptimizerSettings& settings) {
+      const int index = device_of(number);
+      return settings.graphs ? muonrt::make_cuda_device(index, {.graphs = true})
+                             : make_device(false, index);
     };
     Machine machine(make({}));
     DeviceMirror mirror(machine);

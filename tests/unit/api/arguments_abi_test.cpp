@@ -1,3 +1,5 @@
+#include <sched.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -298,4 +300,35 @@ TEST_CASE("arguments: fields of tuning and debug options take effect", "[unit][a
   muonrt::Optimizer traced = create();
   traced.step(0.1);
   CHECK(traced.trace(MUONRT_FORMAT_JSON).find("\"ph\"") != std::string::npos);
+}
+
+TEST_CASE("processors: an optimizer uses those of the thread that creates it", "[unit][api]") {
+  const auto threads_of_optimizer = [](int threads) {
+    muonrt::Comm comm = muonrt::Comm::self();
+    std::vector<float> w(4), g(4);
+    muonrt_param_t param = muonrt::param();
+    const int64_t shape[] = {2, 2};
+    param.name = "w";
+    param.ndim = 2;
+    param.shape = shape;
+    param.data = w.data();
+    param.grad = g.data();
+    auto options = muonrt::options();
+    if (threads >= 0) options.threads = threads;
+    return muonrt::Optimizer(comm, options, std::vector{muonrt::muon_group()}, std::vector{param})
+        .counters()
+        .threads;
+  };
+  cpu_set_t all, first;
+  REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+  CPU_ZERO(&first);
+  for (int cpu = 0; CPU_COUNT(&first) == 0; ++cpu)
+    if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &first);
+  CHECK(threads_of_optimizer(-1) == threads_of_optimizer(0));
+  CHECK(threads_of_optimizer(0) <= CPU_COUNT(&all));
+  CHECK(threads_of_optimizer(5) == 5);
+  REQUIRE(sched_setaffinity(0, sizeof first, &first) == 0);
+  const int64_t on_one = threads_of_optimizer(0);
+  REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+  CHECK(on_one == 1);
 }

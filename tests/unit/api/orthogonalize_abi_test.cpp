@@ -305,7 +305,7 @@ TEST_CASE("orthogonalizer: settings are rejected as by an optimizer", "[unit][ab
   CHECK_THAT(message([](auto& g, auto&) { g.form = 7; }), has("form is 7"));
   CHECK_THAT(message([](auto& g, auto&) { muonrt_group_init_adamw(&g); }), has("ADAMW"));
   CHECK_THAT(message([](auto& g, auto&) { g.struct_size = 8; }), has("struct_size is 8"));
-  CHECK_THAT(message([](auto&, auto& o) { o.threads = 0; }), has("threads is 0"));
+  CHECK_THAT(message([](auto&, auto& o) { o.threads = 257; }), has("threads is 257"));
   CHECK_THAT(message([](auto&, auto& o) { o.device_index = 2; }), has("device_index is 2"));
   CHECK(muonrt_orthogonalizer_create(nullptr, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
 }

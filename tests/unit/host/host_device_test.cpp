@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/processors.hpp"
 #include "host/thread_pool.hpp"
 #include "host_fixture.hpp"
 #include "muonrt/muonrt.h"
@@ -26,6 +27,29 @@
 using namespace muonrt;
 using host_test::OnHost;
 using muonrt::host::ThreadPool;
+
+TEST_CASE(
+    "processors: ranks with one mask share it, and ranks in one control group share its quota",
+    "[unit][host]") {
+  const auto share = [](std::vector<Processors> all, int rank = 0) {
+    return threads_of(all, rank);
+  };
+  const Processors eight{1, 10, 100, 8, 0};
+  const Processors elsewhere{2, 10, 100, 8, 0}, beside{1, 11, 100, 3, 0};
+  CHECK(share({eight}) == 8);
+  CHECK(share({eight, eight, eight}) == 2);
+  CHECK(share({eight, elsewhere}) == 8);
+  CHECK(share({eight, beside}) == 8);
+  CHECK(share({eight, beside, beside}, 1) == 1);
+  CHECK(share({eight, beside}, 1) == 3);
+  CHECK(share(std::vector<Processors>(9, eight), 8) == 1);
+  CHECK(share({{1, 10, 100, 1000, 0}}) == 256);
+  const Processors limited{1, 10, 100, 8, 6}, other_group{1, 10, 101, 8, 6};
+  CHECK(share({limited}) == 6);
+  CHECK(share({limited, limited}) == 3);
+  CHECK(share({limited, other_group}) == 4);
+  CHECK(share(std::vector<Processors>(7, limited)) == 1);
+}
 
 TEST_CASE("host device: memory is aligned to 256 bytes and counted", "[unit][host]") {
   const auto device = host::make_host_device({});

@@ -208,16 +208,18 @@ void add_layout(CLI::App& app, Work& work) {
   LayoutText& t = a->text;
   command->add_option("--shape", t.shape, "sizes of the tensor: 4096x2048, or 4096,2048")
       ->required();
-  command->add_option("--mesh", t.mesh, "name=size,... , the last dimension fastest")->required();
+  command
+      ->add_option("--mesh", t.mesh,
+                   "the last dimension fastest; without placements and cuts the names decide; " +
+                       mesh_help("shards dimension 1", "replicates"))
+      ->required();
   command->add_option("--rank-array", t.rank_array,
                       "ranks of the mesh, row-major (default: 0,1,2,...)");
   command->add_option("--world", a->world, "number of ranks (default: the mesh's largest + 1)")
       ->check(CLI::Range(1, kMaxRanks));
   command->add_option("--placements", t.placements,
                       "one for each mesh dimension: S(dim), SS(dim,split), R, P, or as DTensor "
-                      "prints them; without "
-                      "placements and cuts the names decide: fsdp or dp_shard cuts dimension 0, tp "
-                      "dimension 1, dp or dp_replicate none");
+                      "prints them (default: by the names of --mesh)");
   command->add_option("--reading", t.reading, "of the placements: literal or ordered");
   command->add_option("--flat-dims", t.flat_dims,
                       "ordered: mesh dimensions that FSDP cuts as one, last: dp_shard*cp");

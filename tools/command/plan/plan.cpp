@@ -234,9 +234,9 @@ void add_problem(CLI::App* command, Arguments& a) {
   command
       ->add_option(
           "--mesh", a.mesh,
-          "name=size,...: fsdp or dp_shard shards the rows of matrices, tp their outputs or inputs "
-          "(of a list of shapes the columns), ep distributes experts, ddp holds partial gradients, "
-          "dp, dp_replicate or cp replicates, dp_shard_cp shards")
+          mesh_help("shards the outputs or inputs of matrices (of a list of shapes the columns)",
+                    "distributes experts") +
+              ", and gradients are partial over ddp")
       ->capture_default_str();
   command->add_option("--experts", a.experts,
                       "mesh of the stacks of experts, over the same ranks, such as ep=32,efsdp=4; "

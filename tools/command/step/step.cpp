@@ -21,7 +21,12 @@ void add_step(CLI::App& app, Work& work) {
       ->required();
   command->add_option("--config", a->config, "opt.json with the settings of the parameters")
       ->required();
-  command->add_option("--mesh", a->mesh, "name=size,... over all ranks (default: world=ranks)");
+  command->add_option(
+      "--mesh", a->mesh,
+      "name=size,... over all ranks (default: world=ranks). Placements of opt.json "
+      "say what a dimension does; a rule without placements replicates, and then the "
+      "names are of these: " +
+          kShards + "; tp; ep; " + kReplicates);
   command
       ->add_option(
           "--out", a->out,
@@ -59,7 +64,7 @@ void add_step(CLI::App& app, Work& work) {
   command->add_flag("--verbose", a->verbose, "print rule, role, path and owner of each parameter");
   command->add_flag("--json", a->json, "print JSON");
   command->footer(
-      "opt.json is described in tools/README.md.\n"
+      "opt.json is described in tools/opt_json/KEYS.md.\n"
       "Example: mpirun -n 4 muonrt step --params in.safetensors --grads g1.safetensors --config "
       "opt.json --mesh fsdp=2,tp=2 --out step1 --state-out");
   command->callback([=, &work] {

@@ -1,5 +1,7 @@
 """Exception classes, one for each error status of muonrt/base.h."""
 
+import re
+
 __all__ = [
     "AbortedError", "CallbackError", "CommError", "CorruptError", "DeviceError", "Error",
     "InternalError", "InvalidArgumentError", "InvalidStateError", "IoError", "MismatchError",
@@ -113,9 +115,47 @@ class InternalError(Error):
 
 _BY_STATUS = {c.status: c for c in Error.__subclasses__()}
 
+# Functions and fields of C whose names in Python are others. Enums are words in lower case there.
+_OTHER_NAMES = {
+    "optimizer_copy_state": "optimizer.copy_state_from()", "optimizer_set_step": "optimizer.steps = ...",
+    "optimizer_get_trace": "optimizer.trace()", "comm_create_mpi": "Comm.mpi()",
+    "thread_group_create": "ThreadGroup()", "set_log": "set_log_level()",
+    "group_init_muon": "Group('muon')", "plan_create": "Plan()", "plan_get_rank": "plan.rank()",
+    "plan_describe": "plan.describe()", "placements_parse": "Layout()", "layout_get_runs": "layout.runs()",
+    "comm_create_mpi_address": "Comm.mpi()", "step_args_init": "optimizer.step()",
+    "transport_init": "Comm.functions()", "optimizer_reset_masters, _set_step and _set_update_count":
+        "optimizer.reset_masters(), and set optimizer.steps and update_counts,",
+}
+_WORDS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_OF_C = re.compile(r"muonrt_(optimizer_reset_masters, _set_step and _set_update_count|"
+                   r"(?:comm|group|layout|optimizer|placements|plan|set|step|thread|transport)_[a-z_]+)(\(\))?"
+                   r"|MUONRT_(?:[A-Z]+_(?:CHECK|DECAY|MODE|SCALING)|[A-Z]+)_([A-Z0-9_]+)"
+                   r"|\bn_(\w+) is\b|\bgroup_lrs\b|\bgrad_multiplier\b|\bcopy_state: from\b|\bNULL\b|(?<=\bgroup \d) ''|(?<=\bgroup \d\d) ''")
+
+
+def _of_python(match: re.Match) -> str:
+    function, _, value, count = match.groups()
+    if function:
+        scope, _, method = function.partition("_")
+        return _OTHER_NAMES.get(function, f"{scope}.{method}()")
+    if value and match[0].startswith("MUONRT_ERROR_"):
+        return value.title().replace("_", "") + "Error"
+    if value:
+        return f"'{_WORDS.get(value.lower(), value.lower())}'"
+    if count:
+        return f"len({'lr' if count == 'group_lrs' else count}) is"
+    # Otherwise it is the empty name of a group.
+    return {"group_lrs": "lr", "grad_multiplier": "grad_scale_inv", "copy_state: from": "copy_state_from: old",
+            "NULL": "None"}.get(match[0], "")
+
+
+def in_python(text: str) -> str:
+    """Returns a message of the library with the names that its functions and values have in Python."""
+    return _OF_C.sub(_of_python, text)
+
 
 def of_status(status: int, text: str) -> Error:
     """Returns the exception of a status with this message."""
-    error = _BY_STATUS.get(status, Error)(text)
+    error = _BY_STATUS.get(status, Error)(in_python(text))
     error.status = status
     return error

@@ -16,7 +16,8 @@ _of_thread = threading.local()
 def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
     kind, index = x.__dlpack_device__()
     cuda = int(kind) in (2, 13)
-    items = tuple(sorted((k, v if isinstance(v, (str, int, float)) else tuple(v))
+    # The type belongs to the key, because True == 1, but only one of them is a number.
+    items = tuple(sorted((k, type(v).__name__, v if isinstance(v, (str, int, float)) else tuple(v))
                          for k, v in settings.items()))
     key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # a child of fork() needs its own
     cache = _of_thread.__dict__.setdefault("cores", collections.OrderedDict())
@@ -114,7 +115,7 @@ def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **setti
     :param settings: ``coefficients="polar_express"``, or a list of triples, ``steps=5``, ``lower_bound``, ``cushion``,
         ``safety``, ``safety_mode``, ``normalize``, ``normalize_eps``, ``custom``, ``form="auto"``,
         ``gram_restarts``, ``iteration_dtype``, ``row_scaling`` and ``renormalize`` as for
-        muonrt.Group; ``threads=1``, ``symmetric`` and ``portable_gemm`` as for muonrt.Optimizer.
+        muonrt.Group; ``threads=0``, ``symmetric`` and ``portable_gemm`` as for muonrt.Optimizer.
     :return: ``out``.
     """
     given = _readable("x", x)
@@ -125,7 +126,7 @@ def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **setti
 
 
 def symmetric_product(a: Any, d: Any = None, *, alpha: float = 1.0, beta: float = 1.0,
-                      out: Any = None, stream: int | None = None, threads: int = 1) -> Any:
+                      out: Any = None, stream: int | None = None, threads: int = 0) -> Any:
     """Returns alpha a a^T + beta d for a matrix, or for each matrix of a batch.
 
     Both products of a Newton-Schulz step, ``r = symmetric_product(x)`` and

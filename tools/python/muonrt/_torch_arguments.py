@@ -1,8 +1,10 @@
 """Checks and completes the arguments of muonrt.torch.Muon: names of parameters, options, process group."""
 
+import ctypes
 import difflib
 import gc
 import inspect
+import math
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -92,6 +94,44 @@ class Options(TypedDict, total=False):
     redistribute: "Callable[[str, int, torch.Tensor | None, torch.Tensor], None] | None"
     async_parallelism: bool
     prefetch_count: int
+
+
+# The largest values of the settings of a group that are numbers; betas are two numbers.
+LARGEST = {"lr": 1e30, "weight_decay": 1e30, "eps": 1e30, "momentum": 1.0, "betas": 1.0}
+
+
+def check_number(what: str, value: Any, below: float) -> None:
+    """Rejects what is no number from 0 that is smaller than `below`, also if it is rounded to float32.
+    Bools and texts, which float() takes, are no numbers."""
+    is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    try:
+        out = math.nan if is_bool or isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, RuntimeError):
+        out = math.nan
+    if not 0 <= out < below or ctypes.c_float(out).value >= below:
+        raise muonrt.InvalidArgumentError(f"{what} is {value!r}; pass a number from 0 and below {below:g}")
+
+
+def check_numbers(settings: dict[str, Any], what: str = "{}") -> None:
+    """Checks the settings of LARGEST, and nesterov.
+
+    :param what: the setting in messages; {} is its key.
+    """
+    for key, value in settings.items():
+        if key == "nesterov" and value not in (False, True):
+            raise muonrt.InvalidArgumentError(f"{what.replace('{}', key)} is {value!r}; pass True or False")
+        below = LARGEST.get(key.removeprefix("adamw_"))
+        if below is None:
+            continue
+        if key == "betas" and (not isinstance(value, (tuple, list)) or len(value) != 2):
+            raise muonrt.InvalidArgumentError(
+                f"{what.replace('{}', key)} is {value!r}; pass a pair of numbers, such as (0.9, 0.95)")
+        for i, one in enumerate(value if key == "betas" else [value]):
+            if key.endswith("eps") and isinstance(one, float) and 0 < one < 1e-37:
+                raise muonrt.InvalidArgumentError(
+                    f"{what.replace('{}', key)} is {one}, which vanishes in float32; pass 0 or a number "
+                    "from 1e-37")
+            check_number(what.replace("{}", f"betas[{i}]" if key == "betas" else key), one, below)
 
 
 def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,

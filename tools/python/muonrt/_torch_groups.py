@@ -8,6 +8,7 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 from muonrt import _torch_roles as roles
+from muonrt._torch_arguments import check_numbers
 from muonrt._torch_state import State
 
 # Rates of Muon that neither the call nor the preset sets, with match_rms and with another scale.
@@ -47,6 +48,7 @@ def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
     out = []
     for number, entry in enumerate(entries):
         others = {k: v for k, v in entry.items() if k != "adamw_lr"}
+        check_numbers({k: v for k, v in entry.items() if v is not None}, f"group {number}: {{}}")
         for kind, named, settings in roles.split([others], role):
             rate = settings.get("lr", given[kind]["lr"])
             if kind == "adamw":

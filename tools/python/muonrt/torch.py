@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import math
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -110,6 +109,9 @@ class Muon(Folders, Steps):
                  interface: str | None = None, comm: muonrt.Comm | None = None,
                  **options: "Unpack[_torch_arguments.Options]"):
         _torch_arguments.reject_unknown("muonrt.torch.Muon", options, ARGUMENTS)
+        settings = {"lr": lr, "adamw_lr": adamw_lr, "weight_decay": weight_decay, "momentum": momentum,
+                    "adamw_weight_decay": adamw_weight_decay, "nesterov": nesterov, "betas": betas, "eps": eps}
+        _torch_arguments.check_numbers({k: v for k, v in settings.items() if v is not None})
         _torch_arguments.require_process_group(process_group, comm)
         params, self._module = _torch_arguments.named(params)
         given = {"muon": dict(lr=lr, weight_decay=weight_decay, momentum=momentum,
@@ -125,6 +127,10 @@ class Muon(Folders, Steps):
         if "muon" not in found:
             found, role = found | {"muon": {}}, lambda name, p: "adamw"
         fixed = {"muon": muon or {}, "adamw": adamw or {}}
+        for kind, key in ((kind, key) for kind in fixed for key in fixed[kind]):
+            if key in (*CHANGING["muon"], "beta1", "beta2", "adamw_eps"):
+                how = _torch_arguments.OTHER_NAMES.get(key, f"pass {key}=")
+                raise TypeError(f"{kind} has '{key}'; {how}")
         self._fixed = {kind: {k: v for k, v in found[kind].items() if k not in CHANGING[kind]}
                        | fixed[kind] for kind in CHANGING}
         for kind in CHANGING:
@@ -175,31 +181,27 @@ class Muon(Folders, Steps):
             self._param_settings += [of_param for _, of_param, _ in named]
             out.append({"params": [(name, p) for name, _, p in named], "role": kind,
                         **given[kind], **settings})
-            self._check_rate(out[-1] | {"param_names": [name for name, *_ in named]})
+            self._group_settings(out[-1] | {"param_names": [name for name, *_ in named]})
             if kind == "muon":  # for readers of the state
                 out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
 
     def _group_settings(self, group: dict) -> dict:
-        """Returns a param_group as settings of muonrt.Group, without the rate, which each step passes."""
+        """Returns a param_group as settings of muonrt.Group, without the rate, which each step passes.
+        Raises if one of them, or the rate, is invalid."""
+        _torch_arguments.check_numbers({key: group[key] for key in CHANGING[group["role"]]},
+                                       f"{{}} of the group of '{group['param_names'][0]}' ({group['role']})")
         out = {"weight_decay": float(group["weight_decay"])}
         if group["role"] == "muon":
             return out | {"momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
         return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
                       "adamw_eps": float(group["eps"])}
 
-    def _check_rate(self, group: dict) -> None:
-        if not 0 <= float(group["lr"]) < math.inf:
-            raise muonrt.InvalidArgumentError(
-                f"lr of the group of '{group['param_names'][0]}' ({group['role']}) is {group['lr']}; "
-                "pass a finite number that is not negative")
-
     def _check_settings(self, groups: list[dict]) -> None:
         """Raises if a setting of these param_groups is invalid; the core keeps its settings."""
         tried = []
         try:
             for i, group in enumerate(groups):
-                self._check_rate(group)
                 self._core.set_group(i, **self._group_settings(group))
                 tried.append(i)
         finally:

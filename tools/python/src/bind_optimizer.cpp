@@ -83,7 +83,7 @@ void bind_optimizer(nb::module_& module) {
            "Every rank passes the same parameters in the same order, with its own arrays. The\n"
            "arrays are kept, and all of them are on one device.\n\n"
            "Settings have the names of muonrt_optimizer_options_t, muonrt_tuning_options_t and\n"
-           "muonrt_debug_options_t, and choices are words: threads=1, timeout_ms, clip_norm,\n"
+           "muonrt_debug_options_t, and choices are words: threads=0, timeout_ms, clip_norm,\n"
            "transport_dtype=\"bfloat16\", iteration_dtype=\"float32\", health_every, trace, ...\n"
            "assign(info), gather(name, owner, local, full, stream) and redistribute(name, owner,\n"
            "full, local, stream) are your functions of include/muonrt/distributed.h, with the\n"
@@ -153,10 +153,15 @@ void bind_optimizer(nb::module_& module) {
                    "uses it for bias correction. To restore state yourself, set ``steps`` first,\n"
                    "then these counts, with the same values on every rank.")
       .def("recover", &Optimizer::recover, nb::arg("survivors"),
-           nb::sig("def recover(self, survivors: Comm) -> tuple[str, int]"),
+           nb::arg("survivor_policy") = "majority",
+           nb::sig("def recover(self, survivors: Comm, survivor_policy: str = 'majority') "
+                   "-> tuple[str, int]"),
            "Settles a failed step among the surviving ranks, so that all of them have committed\n"
            "the same steps. Collective over ``survivors``, which was created after the fault;\n"
            "see muonrt_optimizer_recover().\n\n"
+           ":param survivor_policy: \"majority\": more than half of the ranks must survive, or "
+           "half\n"
+           "    with rank 0. \"any\": only if the other ranks have certainly ended.\n"
            ":return: what was done (\"none\", \"rolled_forward\" or \"discarded\"), and the\n"
            "    number of committed steps.")
       .def("copy_state_from", &Optimizer::copy_state_from, nb::arg("old").none(),

@@ -26,6 +26,7 @@
 
 #include "gil.hpp"
 #include "muonrt/muonrt.hpp"
+#include "numbers.hpp"
 
 namespace nb = nanobind;
 
@@ -352,6 +353,7 @@ int32_t role_of(const std::string& word);
 int32_t view_of(const std::string& word);
 int32_t master_of(const std::string& word);
 int32_t state_of(const std::string& word);
+int32_t survivor_policy_of(const std::string& word);
 int32_t dtype_of(const std::string& word);
 int32_t qk_clip_of(const std::string& word);
 /// Returns the word of a kind of QK-clip.

@@ -32,15 +32,19 @@ void raise(const std::exception_ptr& thrown, void*) {
 }
 
 std::tuple<std::string, std::string, std::string> route(
-    const std::string& name, int32_t ndim, const std::vector<std::string>& expert_keys) {
+    const std::string& name, int32_t ndim, const std::vector<std::string>& expert_keys,
+    const std::vector<std::string>& adamw_keys) {
   enum muonrt_role role {};
   enum muonrt_view view {};
   muonrt_routing_t routing;
   muonrt_routing_init(&routing);
-  std::vector<const char*> keys;
-  for (const std::string& key : expert_keys) keys.push_back(key.c_str());
-  routing.expert_keys = keys.data();
-  routing.n_expert_keys = static_cast<int32_t>(keys.size());
+  std::vector<const char*> experts, adamw;
+  for (const std::string& key : expert_keys) experts.push_back(key.c_str());
+  for (const std::string& key : adamw_keys) adamw.push_back(key.c_str());
+  routing.expert_keys = experts.data();
+  routing.n_expert_keys = static_cast<int32_t>(experts.size());
+  routing.adamw_keys = adamw.data();
+  routing.n_adamw_keys = static_cast<int32_t>(adamw.size());
   check(muonrt_routing_resolve(&role, &view, &routing, name.c_str(), ndim));
   char reason[512] = "";
   check(muonrt_routing_explain(reason, sizeof reason, nullptr, &routing, name.c_str(), ndim));
@@ -70,21 +74,25 @@ NB_MODULE(_core, module) {
       "Returns the name of a status, such as \"MUONRT_OK\"");
   module.def(
       "route",
-      [](const std::string& name, int32_t ndim, const std::vector<std::string>& keys) {
-        const auto [role, view, reason] = route(name, ndim, keys);
+      [](const std::string& name, int32_t ndim, const std::vector<std::string>& expert_keys,
+         const std::vector<std::string>& adamw_keys) {
+        const auto [role, view, reason] = route(name, ndim, expert_keys, adamw_keys);
         return std::tuple(role, view);
       },
       nb::arg("name"), nb::arg("ndim"), nb::arg("expert_keys") = std::vector<std::string>{},
+      nb::arg("adamw_keys") = std::vector<std::string>{},
       nb::sig("def route(name: str, ndim: int, "
-              "expert_keys: collections.abc.Sequence[str] = []) -> tuple[str, str]"),
+              "expert_keys: collections.abc.Sequence[str] = [], "
+              "adamw_keys: collections.abc.Sequence[str] = []) -> tuple[str, str]"),
       "Chooses the role (\"muon\" or \"adamw\") and the view (\"none\", \"stack\" or \"flatten\") "
       "of a\n"
       "parameter by its name and number of dimensions; see muonrt_routing_resolve().\n\n"
       ":param expert_keys: words of the names of stacks of matrices. A parameter of three\n"
-      "    dimensions is a stack if its name contains one of them.");
+      "    dimensions is a stack if its name contains one of them.\n"
+      ":param adamw_keys: words of the names of parameters for AdamW.");
   module.def(
       "_route_and_reason",
-      [](const std::string& name, int32_t ndim) { return route(name, ndim, {}); },
+      [](const std::string& name, int32_t ndim) { return route(name, ndim, {}, {}); },
       nb::sig("def _route_and_reason(name: str, ndim: int) -> tuple[str, str, str]"),
       "Returns also why, as muonrt_routing_explain() does");
   module.def(

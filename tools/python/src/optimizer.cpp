@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <thread>
 
 namespace binding {
@@ -37,19 +38,17 @@ void reject_creation(muonrt_comm_t* comm) {
   });
 }
 
-/// Warns once if the first step has moved a parameter far; only on rank 0, because reports are
-/// equal.
-void warn_of_large_update(const muonrt_step_report_t& report, const std::vector<std::string>& names,
-                          const muonrt_comm_t* comm) {
-  int32_t rank = 0;
-  check(muonrt_comm_get_rank(&rank, comm));
-  if (report.large_update_param < 0 || rank != 0) return;
-  const std::string percent = std::to_string(std::lround(report.large_update_ratio * 100));
-  const std::string text = cat(
-      "param '", names[static_cast<size_t>(report.large_update_param)],
-      "': the first step moves it by ", percent,
-      "% of its RMS, which is above 5%; use a learning rate that belongs to the scale_rule of its "
-      "group, such as 3e-4 for 'match_rms'");
+/// Warns of a first step that has moved a parameter far.
+/// @param lr  the rate of the parameter's group in this step.
+void warn_of_large_update(const muonrt_step_report_t& report, const std::string& name, double lr) {
+  const double ratio = report.large_update_ratio;
+  char numbers[160];
+  // The update is in proportion to the rate.
+  std::snprintf(numbers, sizeof numbers,
+                "%ld%% of its RMS, which is above 5%%; use a smaller learning rate instead of %g, "
+                "such as %.2g, which moves it by about 1%%",
+                std::lround(ratio * 100), lr, lr * 0.01 / ratio);
+  const std::string text = cat("param '", name, "': the first step moves it by ", numbers);
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw nb::python_error();
 }
 
@@ -71,6 +70,7 @@ void Optimizer::prepare(Creation& creation, const std::vector<Param*>& params,
     held.data.push_back(param.data);
     held.masters.push_back(param.master);
     held.grads.push_back(param.grad);
+    group_of_.push_back(param.settings.group);
     grad_dtypes_.push_back(param.settings.grad_dtype);
     grad_shapes_.push_back(param.grad_layout
                                ? param.grad_layout->local_shape(param.shape, rank, size)
@@ -334,16 +334,24 @@ StepReport Optimizer::step(const std::variant<double, std::vector<double>>& lr,
                [&] { return muonrt_optimizer_step(&report.c, optimizer, &args); });
   });
   held->scalars.clear();
-  warn_of_large_update(report.c, names, held->comm.get());
+  int32_t rank = 0;
+  check(muonrt_comm_get_rank(&rank, held->comm.get()));
+  if (report.c.large_update_param >= 0 && rank == 0) {
+    const auto param = static_cast<size_t>(report.c.large_update_param);
+    warn_of_large_update(report.c, names[param],
+                         args.group_lrs ? args.group_lrs[group_of_[param]] : args.lr);
+  }
   return report;
 }
 
-std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
+std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors,
+                                                    const std::string& survivor_policy) {
   Busy busy(busy_, "the optimizer");
   Busy both(survivors.busy, "the communicator");
   muonrt_optimizer_t* optimizer = get();
   muonrt_comm_t* comm = survivors.get();
   auto recovery = muonrt::detail::filled(muonrt_recovery_init_sized);
+  recovery.survivor_policy = survivor_policy_of(survivor_policy);
   collective(comm, [&] { return muonrt_optimizer_recover(optimizer, comm, &recovery); });
   return {recovery.outcome == MUONRT_RECOVERY_ROLLED_FORWARD ? "rolled_forward"
           : recovery.outcome == MUONRT_RECOVERY_DISCARDED    ? "discarded"

@@ -115,7 +115,7 @@ class Optimizer {
   std::vector<std::pair<int32_t, int32_t>> qk_layers();
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<StateShard> state_shards();
-  std::tuple<std::string, int64_t> recover(Comm& survivors);
+  std::tuple<std::string, int64_t> recover(Comm& survivors, const std::string& survivor_policy);
   /// Collective. @param from  null: this rank has no old optimizer.
   void copy_state_from(Optimizer* from);
   /// Makes a collective call of the C optimizer without the GIL. `call` must not throw.
@@ -188,6 +188,7 @@ class Optimizer {
   std::shared_ptr<Held> held_;
   Place place_;
   std::vector<Group> groups_;
+  std::vector<int32_t> group_of_;  // by parameter
   std::vector<muonrt_dtype_t> grad_dtypes_, momentum_dtypes_;
   std::vector<std::vector<int64_t>> grad_shapes_;
   std::vector<bool> owners_hold_moments_;

@@ -15,6 +15,7 @@ nb::dict counters(const muonrt_optimizer_t* optimizer) {
   out["orthogonalized"] = c.orthogonalized;
   out["saved_bytes"] = c.saved_bytes;
   out["saved_param_bytes"] = c.saved_param_bytes;
+  out["threads"] = c.threads;
   return out;
 }
 

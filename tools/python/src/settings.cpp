@@ -33,6 +33,8 @@ constexpr Word kStates[] = {{"momentum", MUONRT_STATE_MOMENTUM},
 constexpr Word kQkClips[] = {{"q", MUONRT_QK_QUERY},         {"k", MUONRT_QK_KEY},
                              {"mla_q", MUONRT_QK_MLA_QUERY}, {"mla_kv", MUONRT_QK_MLA_KEY_VALUE},
                              {"qkv", MUONRT_QK_QKV},         {"qkv_blocks", MUONRT_QK_QKV_BLOCKS}};
+constexpr Word kSurvivorPolicies[] = {{"majority", MUONRT_SURVIVORS_MAJORITY},
+                                      {"any", MUONRT_SURVIVORS_ANY}};
 constexpr Word kDtypes[] = {
     {"float32", MUONRT_DTYPE_F32}, {"bfloat16", MUONRT_DTYPE_BF16}, {"float16", MUONRT_DTYPE_F16}};
 constexpr Word kDevices[] = {{"host", MUONRT_DEVICE_HOST}, {"cuda", MUONRT_DEVICE_CUDA}};
@@ -57,8 +59,14 @@ class Fields {
   }
   bool flag(const char* name, int32_t& field) {
     nb::handle value = take(name);
-    if (value.is_valid()) field = is_true(value);
-    return value.is_valid();
+    if (!value.is_valid()) return false;
+    int32_t number = -1;
+    if (is_bool(value)) number = is_true(value);
+    if (number < 0 && !nb::try_cast(value, number)) number = -1;
+    if (number != 0 && number != 1)
+      refuse(kInvalidArg, cat(name, " is ", nb::repr(value).c_str(), "; pass a bool"));
+    field = number;
+    return true;
   }
   /// None means that there is no function.
   bool function(const char* name, nb::object& field) {
@@ -160,6 +168,9 @@ int32_t role_of(const std::string& word) { return value_of("role", muonrt::kRole
 int32_t view_of(const std::string& word) { return value_of("view", kViews, word); }
 int32_t master_of(const std::string& word) { return value_of("master_kind", kMasters, word); }
 int32_t state_of(const std::string& word) { return value_of("state", kStates, word); }
+int32_t survivor_policy_of(const std::string& word) {
+  return value_of("survivor_policy", kSurvivorPolicies, word);
+}
 int32_t dtype_of(const std::string& word) { return value_of("dtype", kDtypes, word); }
 int32_t qk_clip_of(const std::string& word) { return value_of("kind", kQkClips, word); }
 std::string qk_clip_word(int32_t kind) {

@@ -29,7 +29,15 @@ OF_MODEL = {
     "DistilBertForMaskedLM": {r"vocab_transform": "muon"},
     "ElectraForPreTraining": {r"discriminator_predictions\.dense\.": "muon",
                               r"discriminator_predictions\.dense_prediction": "adamw"},
-    "DetrForObjectDetection": {r"class_labels_classifier": "adamw", r"bbox_predictor": "adamw"},
+    "DetrForObjectDetection": {r"class_labels_classifier": "adamw", r"bbox_predictor": "adamw",
+                               r"embedder\.embedder": "adamw"},
+    "YolosForObjectDetection": {r"class_labels_classifier": "adamw", r"bbox_predictor": "adamw",
+                                r"position_embeddings|detection_tokens": "adamw"},
+    "GPT2DoubleHeadsModel": {r"multiple_choice_head": "adamw"},
+    "WavLMForXVector": {r"objective\.": "adamw", r"pos_conv_embed": "adamw", r"conv_layers\.0\.conv": "muon/flatten"},
+    "ASTForAudioClassification": {r"classifier\.dense": "adamw", r"patch_embeddings": "adamw",
+                                  r"position_embeddings": "adamw"},
+    "DecisionTransformerModel": {r"^predict_": "adamw", r"^embed_": "adamw"},
     "SegformerForSemanticSegmentation": {r"patch_embeddings": "adamw", r"linear_fuse": "muon/flatten"},
     "MambaForCausalLM": {r"A_log": "adamw"},
     "JambaForCausalLM": {r"A_log": "adamw"},
@@ -202,6 +210,15 @@ def models():
     yield of("ConvNextV2ForImageClassification", **labels)
     yield of("LlavaForConditionalGeneration")
     yield of("Blip2Model")
+    yield of("GPT2DoubleHeadsModel", num_labels=3)
+    yield of("FlaubertWithLMHeadModel")
+    yield of("DetrForObjectDetection", use_timm_backbone=False, use_pretrained_backbone=False, backbone=None,
+             backbone_config=hf.ResNetConfig(depths=[1, 1, 1, 1], out_features=["stage4"]), **labels)
+    yield of("YolosForObjectDetection", **labels)
+    yield of("WavLMForXVector", **labels)
+    # By name, the layer may be a hidden one, as in RobertaForSequenceClassification.
+    yield of("ASTForAudioClassification", {r"classifier\.dense": "muon"}, **labels)
+    yield of("DecisionTransformerModel")
 
     import timm
     for name in ("resnet50", "resnext50_32x4d", "convnext_tiny", "vit_base_patch16_224",

@@ -62,7 +62,7 @@ def test_bad_arguments_are_named():
         muonrt.plan(SHAPES, "fsdp=8").rank(8)
     with pytest.raises(muonrt.InvalidArgumentError, match="data is None, but shape or dtype"):
         muonrt.Param("w", None, shape=(2, 3))
-    with pytest.raises(muonrt.InvalidArgumentError, match="param 'w': data is NULL"):
+    with pytest.raises(muonrt.InvalidArgumentError, match="param 'w': data is None"):
         muonrt.Optimizer([muonrt.Param("w", None, shape=(2, 3), dtype="float32")], [muonrt.Group("muon")])
 
 

@@ -28,11 +28,27 @@ def matrix():
     ({"mu": 0.9}, TypeError, "'mu'; pass momentum"),
     ({"adjust_lr": "rms_norm"}, TypeError, "match_rms"),
     ({"distributed_mesh": None}, TypeError, "omit it"),
-    ({"lr": -1}, BAD, "lr of the group of 'w'.*-1"),
-    ({"lr": float("nan")}, BAD, "lr of the group of 'w'.*nan"),
-    ({"lr": float("inf")}, BAD, "lr of the group of 'w'.*inf"),
-    ({"weight_decay": -1.0}, BAD, "weight_decay"),
-    ({"momentum": 1.5}, BAD, "momentum"),
+    *(({key: value}, BAD, "^" + re.escape(f"{key} is {value!r}; pass a number from 0")) for key, value in [
+        ("lr", -1), ("lr", float("nan")), ("lr", float("inf")), ("lr", True), ("lr", "0.1"), ("lr", b"1"),
+        ("adamw_lr", "1"), ("adamw_lr", False), ("weight_decay", -1.0), ("weight_decay", True),
+        ("adamw_weight_decay", "0"), ("momentum", 1.5), ("momentum", True), ("momentum", 1 - 1e-9),
+        ("eps", -1), ("eps", "1e-8"), ("eps", 2e30)]),
+    ({"lr": torch.tensor(True)}, BAD, r"^lr is tensor\(True\)"),
+    ({"eps": 1e-40}, BAD, "^eps is 1e-40, which vanishes"),
+    ({"betas": (0.9, 1.0)}, BAD, r"^betas\[1\] is 1.0; pass a number from 0 and below 1"),
+    ({"betas": (True, 0.9)}, BAD, r"^betas\[0\] is True"),
+    ({"betas": 0.9}, BAD, "^betas is 0.9; pass a pair"),
+    ({"betas": (0.9,)}, BAD, "^betas is .*; pass a pair"),
+    ({"nesterov": "no"}, BAD, "^nesterov is 'no'; pass True or False"),
+    *(({"muon": {key: value}}, BAD, f"{key} is {value!r}; pass a {kind}") for key, value, kind in [
+        ("steps", True, "whole number"), ("steps", "5", "whole number"), ("steps", 2.5, "whole number"),
+        ("scale_factor", True, "number"), ("scale_factor", "0.2", "number"), ("renormalize", "no", "bool")]),
+    ({"window": True}, BAD, "window is True; pass a whole number"),
+    ({"clip_norm": "1"}, BAD, "clip_norm is '1'; pass a number"),
+    ({"graphs": "no"}, BAD, "graphs is 'no'; pass a bool"),
+    ({"muon": {"momentum": 0.9}}, TypeError, "^muon has 'momentum'; pass momentum="),
+    ({"adamw": {"adamw_eps": 1e-6}}, TypeError, "^adamw has 'adamw_eps'; pass eps="),
+    ({"adamw": {"beta2": 0.9}}, TypeError, "^adamw has 'beta2'; pass betas="),
     ({"process_group": "dp"}, BAD, "process_group"),
     ({"process_group": object()}, BAD, "process_group"),
     ({"comm": 3}, BAD, "comm is int"),
@@ -50,6 +66,11 @@ def test_arguments_are_checked_at_the_creation(settings, error, words):
     ([{"params": {matrix()[0]}}], BAD, "a set"),
     ([{"params": matrix(), "ns_steps": 5}], TypeError, "a group has no 'ns_steps'"),
     ([{"params": matrix(), "momentums": 5}], TypeError, "pass 'momentum'"),
+    *(([{"params": matrix(), key: value}], BAD, words) for key, value, words in [
+        ("lr", "0.1", "group 0: lr is '0.1'; pass a number"), ("lr", True, "lr is True"),
+        ("lr", None, r"lr of the group of 'w' \(muon\) is None"), ("adamw_lr", "1", "adamw_lr is '1'"),
+        ("weight_decay", True, "weight_decay is True"), ("momentum", "0.9", "momentum is '0.9'"),
+        ("eps", -1, "eps is -1"), ("betas", (0.9, 2), r"betas\[1\] is 2"), ("nesterov", 2, "nesterov is 2")]),
     ([{"params": [matrix()[0][1]], "param_names": []}], BAD, "1 params, but 0 param_names"),
     ([matrix()[0][1]], BAD, "has no name.*param_names")])
 def test_parameters_are_checked_at_the_creation(params, error, words):
@@ -96,3 +117,23 @@ def test_options_are_typed(tmp_path):
                             f"--config-file={tmp_path}/mypy.ini"])
     found = [int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line]
     assert sorted(set(found)) == [4, 5, 6, 11, 12, 13], out + err
+
+
+@pytest.mark.parametrize("group, key, value", [
+    (0, "lr", "0.1"), (0, "lr", True), (0, "momentum", True), (0, "nesterov", "x"), (0, "weight_decay", "1"),
+    (1, "eps", -1.0), (1, "betas", (0.9, 1.0)), (1, "lr", None), (1, "weight_decay", True)])
+def test_settings_are_checked_at_each_step(group, key, value):
+    m = Model()
+    one = muonrt.torch.Muon(m, lr=1e-3)
+    before = [p.detach().clone() for p in m.parameters()]
+    for p in m.parameters():
+        p.grad = torch.ones_like(p)
+    g = one.param_groups[group]
+    g[key], kept = value, g[key]
+    where = rf"{key}(\[1\])? of the group of '{g['param_names'][0]}' \({g['role']}\) is "
+    with pytest.raises(BAD, match=where):
+        one.step()
+    assert all(torch.equal(p, q) for p, q in zip(m.parameters(), before))
+    g[key] = kept
+    one.step()
+    assert not any(torch.equal(p, q) for p, q in zip(m.parameters(), before))

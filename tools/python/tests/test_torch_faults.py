@@ -130,6 +130,22 @@ def inactive(rank, size):
     assert (full(m.up.weight) == before).all() and one.last_report.step == 1
 
 
+def omitted(rank, size):
+    """With omit_inactive an inactive parameter exchanges nothing, with the same bits."""
+    (zeros, one), (omits, other) = sharded(size), sharded(size, omit_inactive=True)
+    for step in range(4):
+        for m, of_m in ((zeros, one), (omits, other)):
+            inject(m, step)
+            if step % 2 == 1:
+                m.up.weight.grad = None
+            of_m.step()
+        for p, q in zip(zeros.parameters(), omits.parameters(), strict=True):
+            assert torch.equal(ranks.local_of(p), ranks.local_of(q))
+    assert other.last_report.bytes_sent < one.last_report.bytes_sent
+    one.close()
+    other.close()
+
+
 def fails_on_one_rank(rank, size):
     m, one = sharded(size)
     inject(m, 0)
@@ -233,7 +249,7 @@ def in_turn(rank, size, works):
         work(rank, size)
 
 
-FAULTS = (inactive, fails_on_one_rank, rejected_on_one_rank, overflow_on_one_rank, closed,
+FAULTS = (inactive, omitted, fails_on_one_rank, rejected_on_one_rank, overflow_on_one_rank, closed,
           interrupted_early, interrupted, forking_loader)
 
 

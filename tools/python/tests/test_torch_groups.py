@@ -214,7 +214,9 @@ def test_the_first_step_warns_of_a_large_update(lr, change, names):
             one.step()
     assert [str(w.message)[:9] for w in found] == [f"param '{n}'" for n in names]
     if names:
-        assert "by 8% of its RMS" in str(found[0].message)  # 0.2 x 0.2 / 0.5
+        # 0.2 x 0.2 / 0.5; a rate of 0.025 moves it by 1%.
+        assert "by 8% of its RMS" in str(found[0].message)
+        assert "instead of 0.2, such as 0.025, which" in str(found[0].message)
 
 
 def test_the_flat_partitions_of_zero_are_named():

@@ -195,7 +195,7 @@ def test_weights_that_were_written_are_not_lost(write):
     inject(m, 2)
     written = [p.detach().clone() for p in m.parameters()]
     for _ in range(2):
-        with pytest.raises(BAD, match="reset_masters"):
+        with pytest.raises(BAD, match=r"; call optimizer.reset_masters\(\) after"):
             one.step()
         assert all(torch.equal(p, q) for p, q in zip(m.parameters(), written))
     one.reset_masters()
@@ -341,7 +341,7 @@ def broken(change):
     (lambda s: s["state"][3].update(exp_avg_sq=None), "'2.bias'.*NoneType"),
     (lambda s: s["state"][3].update(step="x"), "'2.bias': state 'step' is 'x'"),
     (lambda s: s["param_groups"][1].update(lr=-1.0), "lr of the group of '0.bias'.*-1"),
-    (lambda s: s["param_groups"][1].update(betas=(2.0, 0.9)), "beta1"),
+    (lambda s: s["param_groups"][1].update(betas=(2.0, 0.9)), r"betas\[0\] of the group of .0.bias. .adamw. is 2.0"),
     (lambda s: s["param_groups"].pop(), "groups of")])
 def test_a_state_that_cannot_be_loaded_changes_nothing(change, words):
     m = two_layers()
