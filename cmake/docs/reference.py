@@ -59,6 +59,8 @@ def write_sources(root, sources):
     for path in (root / "cmake/docs/guides").glob("*.md"):
         text = FILE_LINK.sub(r"\1 (`\2`)", path.read_text(encoding="utf-8"))
         (sources / "guides" / path.name).write_text(text, encoding="utf-8")
+    for path in (root / "cmake/docs/guides").glob("*.svg"):
+        shutil.copy(path, sources / "guides")
     for name in headers:
         text = (root / "include/muonrt" / name).read_text(encoding="utf-8")
         (sources / "headers" / f"{name}.rst").write_text(header_page(name, text), encoding="utf-8")

@@ -116,10 +116,12 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 /**
  * Destroys a communicator.
  *
- * If another thread is inside a call on this communicator, end that call with muonrt_comm_abort()
- * and wait for it before you destroy the communicator. If a peer is waiting for this rank, its
- * operation returns MUONRT_ERROR_COMM if the ranks are threads or connected by TCP. Over MPI and
- * callbacks the operation may wait until its timeout.
+ * If another thread is inside a call on this communicator, the function waits for the end of that
+ * call; muonrt_comm_abort() ends it. If this thread is inside such a call, because the call runs a
+ * function of muonrt/transport.h, the function returns without effect, and muonrt_get_last_error()
+ * returns the reason. If a peer is waiting for this rank, its operation returns MUONRT_ERROR_COMM
+ * if the ranks are threads or connected by TCP. Over MPI and callbacks the operation may wait until
+ * its timeout.
  *
  * Threads: one at a time per communicator. Collective: no.
  *

@@ -168,7 +168,14 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  * Prints the stages of the last step.
  *
  * MUONRT_FORMAT_TEXT lists the stages in their order. MUONRT_FORMAT_JSON is a Chrome trace with
- * their times; it needs `trace` of muonrt_debug_options_t.
+ * their times, a list of events that Perfetto opens; it needs `trace` of muonrt_debug_options_t.
+ *
+ * In the trace `pid` is the rank, thread 0 the compute stream and thread 1 the exchange stream.
+ * `ts` is in microseconds of the host's monotonic clock (std::chrono::steady_clock,
+ * CLOCK_MONOTONIC), so the events of several steps, and of ranks on one host, can be joined in one
+ * list. `args` has `step` (the number of committed steps), `chunk`, `bytes_sent` and
+ * `bytes_received` of an exchange (to and from other ranks), and the names of the `matrices` of a
+ * product. On CUDA the call waits for the optimizer's work to compare the clocks of GPU and host.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -180,7 +187,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  * @param[in]  format     The format of the text.
  *
  * @return The statuses of muonrt_optimizer_describe_plan(), or MUONRT_ERROR_INVALID_STATE:
- * `format` is MUONRT_FORMAT_JSON, but the times were not recorded, because `trace` is 0.
+ * `format` is MUONRT_FORMAT_JSON, but the times were not recorded, because `trace` is 0; or, on
+ * CUDA, MUONRT_ERROR_DEVICE.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity,
                                                       int64_t* needed,

@@ -57,7 +57,8 @@ typedef struct muonrt_plan_summary {
 
   /**
    * Cost of the products of the busiest rank, and a lower bound that no choice of owners can beat.
-   * Cost is FLOP, plus 2^20 for the launch of each product.
+   * The cost of a product is its FLOP, or 256 for each element that it reads or writes if that is
+   * more, plus 2^20 for its launch.
    */
   double makespan, lower_bound;
 

@@ -84,7 +84,7 @@ muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 
 void muonrt_comm_destroy(muonrt_comm_t* comm) {
   as_status([&] {
-    api::destroy_handle(comm, "muonrt_comm_destroy", "comm");
+    api::destroy_comm(comm);
     return Status::kOk;
   });
 }
@@ -119,7 +119,8 @@ muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t millisecond
 muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                   const char* message) {
   return as_status([&] {
-    auto& c = api::unwrap(comm, "muonrt_comm_abort", "comm");
+    const api::CommCall call(comm, "muonrt_comm_abort");
+    auto& c = call.body();
     MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT && is_status(status),
                    Status::kInvalidArgument, "muonrt_comm_abort: status is ", status,
                    " (no error of muonrt/base.h); pass MUONRT_ERROR_ABORTED");
@@ -134,7 +135,8 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
 
 muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
   return as_status([&] {
-    auto& c = api::unwrap(comm, "muonrt_comm_barrier", "comm");
+    const api::CommCall call(comm, "muonrt_comm_barrier");
+    auto& c = call.body();
     const char mine = 0;
     std::vector<char> all;
     run_or_abort(c.host, [&] { all.resize(static_cast<size_t>(c.host.size())); });
@@ -146,7 +148,8 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
 muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void* mine,
                                       int64_t bytes) {
   return as_status([&] {
-    auto& c = api::unwrap(comm, "muonrt_comm_allgather", "comm");
+    const api::CommCall call(comm, "muonrt_comm_allgather");
+    auto& c = call.body();
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
                    ", but must be 0 or more; pass the size of a block in bytes");
     const int64_t most = std::numeric_limits<int64_t>::max() / c.host.size();
@@ -166,7 +169,8 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* s
                                      int64_t n_sends, const muonrt_receive_t* receives,
                                      int64_t n_receives) {
   return as_status([&] {
-    auto& c = api::unwrap(comm, "muonrt_comm_exchange", "comm");
+    const api::CommCall call(comm, "muonrt_comm_exchange");
+    auto& c = call.body();
     MUONRT_REQUIRE(
         n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),
         Status::kInvalidArgument, "muonrt_comm_exchange: ", n_sends, " sends and ", n_receives,
@@ -195,7 +199,8 @@ muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm, con
                                           int64_t n) {
   return as_status([&] {
     constexpr int64_t kMaxValues = int64_t{1} << 20, kPartBytes = int64_t{4} << 20;
-    auto& c = api::unwrap(comm, "muonrt_comm_allreduce_sum", "comm");
+    const api::CommCall call(comm, "muonrt_comm_allreduce_sum");
+    auto& c = call.body();
     MUONRT_REQUIRE(n >= 0 && n <= kMaxValues, Status::kInvalidArgument,
                    "muonrt_comm_allreduce_sum: n is ", n, "; pass 0 to ", kMaxValues);
     if (n > 0) {

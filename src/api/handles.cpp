@@ -50,6 +50,38 @@ void require_kind(uint64_t magic, HandleKind kind, const char* function, const c
 
 }  // namespace
 
+CommCall::CommCall(muonrt_comm* comm, const char* function, const char* argument) : comm_(comm) {
+  unwrap(comm, function, argument);  // a handle of another type has no mutex
+  const std::lock_guard lock(comm->mutex);
+  unwrap(comm, function, argument);
+  next_ = comm->calls;
+  comm->calls = this;
+}
+
+CommCall::~CommCall() {
+  const std::lock_guard lock(comm_->mutex);
+  CommCall** at = &comm_->calls;
+  while (*at != this) at = &(*at)->next_;
+  *at = next_;
+  comm_->call_ended.notify_all();
+}
+
+void destroy_comm(muonrt_comm* comm) {
+  constexpr const char* kName = "muonrt_comm_destroy";
+  const auto magic = static_cast<uint64_t>(HandleKind::kComm);
+  if (!comm || comm->head.magic != magic || comm->head.process != getpid())
+    return destroy_handle(comm, kName, "comm");
+  std::unique_lock lock(comm->mutex);
+  for (const CommCall* call = comm->calls; call; call = call->next_)
+    MUONRT_REQUIRE(call->thread_ != std::this_thread::get_id(), Status::kInvalidState, kName,
+                   ": this thread is inside a call on comm, which has called a function of the "
+                   "caller; destroy comm after that call has returned");
+  mark_destroyed(comm->head, HandleKind::kComm, kName, "comm");
+  comm->call_ended.wait(lock, [&] { return !comm->calls; });
+  lock.unlock();
+  comm->body.reset();
+}
+
 muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept {
   const CommBody& body = *comm->body;
   log(LogLevel::kInfo, [&] {

@@ -3,8 +3,11 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
@@ -102,6 +105,10 @@ void destroy_handle(T* handle, const char* function, const char* argument, Parts
 
 }  // namespace muonrt::api
 
+namespace muonrt::api {
+class CommCall;
+}  // namespace muonrt::api
+
 struct muonrt_comm {
   static constexpr auto kKind = muonrt::api::HandleKind::kComm;
   explicit muonrt_comm(std::unique_ptr<muonrt::Transport> transport)
@@ -109,9 +116,36 @@ struct muonrt_comm {
 
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::api::CommBody> body;
+
+  std::mutex mutex;  // of the members below
+  std::condition_variable call_ended;
+  muonrt::api::CommCall* calls = nullptr;  // a list of the calls that use the body now
 };
 
 namespace muonrt::api {
+
+/// A call that uses a communicator. The communicator is not destroyed before the call has ended.
+class CommCall {
+ public:
+  /// Errors: those of check_handle(), which name `argument`.
+  CommCall(muonrt_comm* comm, const char* function, const char* argument = "comm");
+  ~CommCall();
+  CommCall(const CommCall&) = delete;
+  CommCall& operator=(const CommCall&) = delete;
+
+  CommBody& body() const { return *comm_->body; }
+
+ private:
+  friend void destroy_comm(muonrt_comm* comm);
+  muonrt_comm* const comm_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  CommCall* next_ = nullptr;
+};
+
+/// Waits for the calls of other threads, and destroys the communicator. Errors: INVALID_STATE if
+/// this thread is inside a call.
+void destroy_comm(muonrt_comm* comm);
+
 /// Returns the handle to the caller, and logs the communicator.
 muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept;
 }  // namespace muonrt::api

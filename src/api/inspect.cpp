@@ -48,8 +48,10 @@ muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity, int64
         !json || o.settings().trace, Status::kInvalidState,
         "muonrt_optimizer_get_trace: the times were not recorded, because trace of the debug "
         "options is 0; create the optimizer with trace = 1");
+    const Pipeline& pipeline = o.pipeline();
     const std::string text =
-        json ? chrome_trace(o.pipeline().spans(), o.rank()) : to_text(o.pipeline().order());
+        json ? chrome_trace(pipeline, o.rank(), o.steps(), pipeline.clock_offset())
+             : to_text(pipeline.order());
     api::write_text(text, buffer, capacity, needed);
     return Status::kOk;
   });

@@ -86,7 +86,8 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
                                         const muonrt_nccl_options_t* options) {
   return as_status([&] {
     if (comm) *comm = nullptr;
-    api::CommBody& h = api::unwrap(host, "muonrt_comm_create_nccl", "host");
+    const api::CommCall call(host, "muonrt_comm_create_nccl", "host");
+    api::CommBody& h = call.body();
     NcclOptions settings;
     run_collectively(h.host, [&] {
       require_pointer(comm, "muonrt_comm_create_nccl", "comm");
@@ -104,7 +105,8 @@ muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* h
                                           int32_t device_index) {
   return as_status([&] {
     if (comm) *comm = nullptr;
-    api::CommBody& h = api::unwrap(host, "muonrt_comm_create_staged", "host");
+    const api::CommCall call(host, "muonrt_comm_create_staged", "host");
+    api::CommBody& h = call.body();
     run_collectively(h.host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
     require_builds(h.host, [&] { make_staged_comm(nullptr, device_index); });
     *comm = over(h.host, [&](std::unique_ptr<Bootstrap> bootstrap) {

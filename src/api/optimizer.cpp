@@ -35,7 +35,8 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
                                         const muonrt_param_t* params, int64_t n_params) {
   return as_status([&] {
     if (optimizer) *optimizer = nullptr;
-    api::CommBody& c = api::unwrap(comm, "muonrt_optimizer_create", "comm");
+    const api::CommCall call(comm, "muonrt_optimizer_create");
+    api::CommBody& c = call.body();
     std::unique_ptr<muonrt_optimizer> handle;
     auto made = Optimizer::create(
         c.for_optimizer(),

@@ -118,10 +118,10 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
 }  // namespace
 
 std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const std::string& who) {
-  std::shared_ptr<const Mesh> made;
-  if (!given) {
-    made = std::make_shared<Mesh>(std::vector<int64_t>{world_}, std::vector<std::string>{"world"});
-  } else {
+  std::vector<int64_t> shape = {world_};
+  std::vector<std::string> names = {"world"};
+  std::vector<int32_t> ranks;
+  if (given) {
     muonrt_mesh_t defaults;
     muonrt_mesh_init(&defaults);
     const muonrt_mesh_t m = read_struct(given, defaults, cat(who, ": mesh").c_str());
@@ -129,8 +129,8 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
                    m.ndim, ", but must be between 1 and ", MUONRT_MAX_DIMS,
                    "; pass the number of sizes");
     MUONRT_REQUIRE(m.shape, kInvalidArg, who, ": mesh has a null shape; pass ", m.ndim, " sizes");
-    const std::vector<int64_t> shape(m.shape, m.shape + m.ndim);
-    std::vector<std::string> names;
+    shape.assign(m.shape, m.shape + m.ndim);
+    names.clear();
     for (int i = 0; m.names && i < m.ndim; ++i) {
       MUONRT_REQUIRE(m.names[i], kInvalidArg, who, ": mesh name ", i,
                      " is NULL; name it or pass no names");
@@ -140,7 +140,6 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
                        " holds a control character (value ", static_cast<int>(c), "); remove it");
       }
     }
-    std::vector<int32_t> ranks;
     if (m.ranks) {
       int64_t count = 1;
       for (const int64_t n : shape) {
@@ -151,15 +150,14 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
       }
       ranks.assign(m.ranks, m.ranks + count);
     }
-    made = named(who, [&] { return std::make_shared<Mesh>(shape, names, ranks); });
-    for (const int32_t r : made->ranks()) {
-      MUONRT_REQUIRE(r < world_, kInvalidArg, who, ": its mesh holds rank ", r,
-                     " (the communicator has ", world_, " ranks); use ranks below that");
-    }
   }
   for (const auto& known : meshes_) {
-    if (*known == *made && known->names() == made->names()) return known;
+    if (known->is_made_of(shape, names, ranks)) return known;
   }
+  auto made = named(who, [&] { return std::make_shared<const Mesh>(shape, names, ranks); });
+  MUONRT_REQUIRE(made->largest_rank() < world_, kInvalidArg, who, ": its mesh holds rank ",
+                 made->largest_rank(), " (the communicator has ", world_,
+                 " ranks); use ranks below that");
   meshes_.push_back(made);
   return made;
 }
@@ -200,7 +198,9 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
   } else {
     cuts = read_cuts(l, over->dims(), who);
   }
-  return make(over, sizes, std::move(cuts), std::move(partial), l, who);
+  Layout made = make(over, sizes, std::move(cuts), std::move(partial), l, who);
+  const Layout& known = layouts_.try_emplace(made.hash(), made).first->second;
+  return known.has_definition_of(made) ? known : made;
 }
 
 }  // namespace muonrt::api

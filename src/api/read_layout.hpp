@@ -3,13 +3,16 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "layout/layout.hpp"
 #include "muonrt/layout.h"
 
 namespace muonrt::api {
 
-/// Converts C layouts. Layouts with equal meshes share one Mesh.
+/// Converts C layouts. Layouts with equal meshes share one Mesh, and equal layouts share their
+/// memory.
 class LayoutReader {
  public:
   explicit LayoutReader(int world) : world_(world) {}
@@ -24,6 +27,7 @@ class LayoutReader {
  private:
   int world_;
   std::vector<std::shared_ptr<const Mesh>> meshes_;
+  std::unordered_map<uint64_t, Layout> layouts_;  // by hash
 };
 
 }  // namespace muonrt::api

@@ -214,6 +214,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
     out.params.push_back(
         read_param(element(params, i, param_stride, cat("param ", i)), i, layouts, rank));
   }
+  out.params.shrink_to_fit();  // the optimizer keeps them
   return out;
 }
 

@@ -20,7 +20,8 @@ muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_c
   return api::as_status([&] {
     const char* const who = "muonrt_optimizer_recover";
     Optimizer& o = api::unwrap(optimizer, who, "optimizer");
-    Comm& left = api::unwrap(survivors, who, "survivors").host;
+    const api::CommCall call(survivors, who, "survivors");
+    Comm& left = call.body().host;
     muonrt_recovery_t out;
     muonrt_recovery_init(&out);
     if (recovery) out.survivor_policy = api::read_struct(recovery, out, "recovery").survivor_policy;

@@ -60,44 +60,45 @@ std::vector<int> representative_ranks(const Layout& a, const Layout& b) {
 
 uint64_t Layout::hash() const {
   Hash hash;
-  feed(hash, shape_);
-  feed(hash, tensor_shape_);
-  hash.value(static_cast<int64_t>(mesh_->hash()));
-  for (const Cut& c : cuts_) {
-    if (mesh_->count_over(c.mesh_dims) == 1) continue;
-    feed_dims(hash, *mesh_, c.mesh_dims);
+  feed(hash, d_->shape);
+  feed(hash, d_->tensor_shape);
+  hash.value(static_cast<int64_t>(d_->mesh->hash()));
+  for (const Cut& c : d_->cuts) {
+    if (d_->mesh->count_over(c.mesh_dims) == 1) continue;
+    feed_dims(hash, *d_->mesh, c.mesh_dims);
     feed(hash, {c.tensor_dim, c.split_factor, c.unit});
   }
-  hash.value(static_cast<int64_t>(last_.index()));
+  hash.value(static_cast<int64_t>(d_->last.index()));
   if (kind() == Kind::kRowBounds) {
-    feed_dims(hash, *mesh_, row_bounds().mesh_dims);
+    feed_dims(hash, *d_->mesh, row_bounds().mesh_dims);
     hash.value(static_cast<int64_t>(row_bounds().tensor_dim));
     feed(hash, row_bounds().bounds);
   } else if (kind() == Kind::kOwner) {
-    feed_dims(hash, *mesh_, owner().mesh_dims);
+    feed_dims(hash, *d_->mesh, owner().mesh_dims);
     hash.value(owner().shard);
   } else if (kind() == Kind::kFlat) {
-    feed_dims(hash, *mesh_, flat().mesh_dims);
+    feed_dims(hash, *d_->mesh, flat().mesh_dims);
     for (const auto& [begin, end] : flat().ranges) feed(hash, {begin, end});
   }
-  feed_dims(hash, *mesh_, partial_dims_);
+  feed_dims(hash, *d_->mesh, d_->partial_dims);
   return hash.digest();
 }
 
 bool operator==(const Layout& a, const Layout& b) {
-  if (a.shape_ != b.shape_) return false;
-  const bool same_mesh = a.mesh_ == b.mesh_ || *a.mesh_ == *b.mesh_;
-  if (same_mesh && a.tensor_shape_ == b.tensor_shape_ && a.cuts_ == b.cuts_ && a.last_ == b.last_ &&
-      a.partial_dims_ == b.partial_dims_) {
+  if (a.d_ == b.d_) return true;
+  if (a.d_->shape != b.d_->shape) return false;
+  const bool same_mesh = a.d_->mesh == b.d_->mesh || *a.d_->mesh == *b.d_->mesh;
+  if (same_mesh && a.d_->tensor_shape == b.d_->tensor_shape && a.d_->cuts == b.d_->cuts &&
+      a.d_->last == b.d_->last && a.d_->partial_dims == b.d_->partial_dims) {
     return true;
   }
   if (!same_mesh) {
-    if (a.mesh_->size() != b.mesh_->size()) return false;
-    for (const int rank : a.mesh_->ranks()) {
+    if (a.d_->mesh->size() != b.d_->mesh->size()) return false;
+    for (const int rank : a.d_->mesh->ranks()) {
       if (!b.holds_mesh_rank(rank)) return false;
     }
   }
-  const std::vector<int> ranks = same_mesh ? representative_ranks(a, b) : a.mesh_->ranks();
+  const std::vector<int> ranks = same_mesh ? representative_ranks(a, b) : a.d_->mesh->ranks();
   const Layout left = a.as_matrix(), right = b.as_matrix();
   const bool products = a.product_form() && b.product_form();
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {

@@ -7,63 +7,64 @@
 
 namespace muonrt {
 
-int64_t Layout::shard_count() const { return mesh_->count_over(shard_dims_); }
-int64_t Layout::replicas() const { return mesh_->count_over(replica_dims_); }
-int64_t Layout::partial_count() const { return mesh_->count_over(partial_dims_); }
+int64_t Layout::shard_count() const { return d_->mesh->count_over(d_->shard_dims); }
+int64_t Layout::replicas() const { return d_->mesh->count_over(d_->replica_dims); }
+int64_t Layout::partial_count() const { return d_->mesh->count_over(d_->partial_dims); }
 
 int64_t Layout::shard_index(int rank) const {
-  const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->index_over(shard_dims_, position);
+  const int64_t position = d_->mesh->position_of(rank);
+  return position < 0 ? -1 : d_->mesh->index_over(d_->shard_dims, position);
 }
 
 int64_t Layout::replica_index(int rank) const {
-  const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->index_over(replica_dims_, position);
+  const int64_t position = d_->mesh->position_of(rank);
+  return position < 0 ? -1 : d_->mesh->index_over(d_->replica_dims, position);
 }
 
 int64_t Layout::partial_index(int rank) const {
-  const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->index_over(partial_dims_, position);
+  const int64_t position = d_->mesh->position_of(rank);
+  return position < 0 ? -1 : d_->mesh->index_over(d_->partial_dims, position);
 }
 
 Layout Layout::with_partial(std::vector<int> partial_mesh_dims) const {
   std::sort(partial_mesh_dims.begin(), partial_mesh_dims.end());
   for (const int k : partial_mesh_dims) {
-    MUONRT_REQUIRE(std::binary_search(replica_dims_.begin(), replica_dims_.end(), k),
+    MUONRT_REQUIRE(std::binary_search(d_->replica_dims.begin(), d_->replica_dims.end(), k),
                    Status::kInvalidArgument, "layout: mesh dimension ", k, " cannot be partial (",
                    describe(), "); use a dimension that replicates");
   }
-  Layout out = *this;
-  out.partial_dims_ = std::move(partial_mesh_dims);
-  return out;
+  auto made = std::make_shared<Definition>(*d_);
+  made->partial_dims = std::move(partial_mesh_dims);
+  return Layout(std::move(made));
 }
 
 std::vector<int> Layout::full_replica_dims() const {
   std::vector<int> full;
-  std::set_difference(replica_dims_.begin(), replica_dims_.end(), partial_dims_.begin(),
-                      partial_dims_.end(), std::back_inserter(full));
+  std::set_difference(d_->replica_dims.begin(), d_->replica_dims.end(), d_->partial_dims.begin(),
+                      d_->partial_dims.end(), std::back_inserter(full));
   return full;
 }
 
 int64_t Layout::full_replica_index(int rank) const {
-  const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->index_over(full_replica_dims(), position);
+  const int64_t position = d_->mesh->position_of(rank);
+  return position < 0 ? -1 : d_->mesh->index_over(full_replica_dims(), position);
 }
 
 int Layout::equal_holder(int rank, int64_t index, const std::vector<int>& full) const {
-  const int64_t position = mesh_->position_of(rank);
-  const int64_t first = position - mesh_->offset_over(full, mesh_->index_over(full, position));
-  return mesh_->ranks()[static_cast<size_t>(first + mesh_->offset_over(full, index))];
+  const int64_t position = d_->mesh->position_of(rank);
+  const int64_t first =
+      position - d_->mesh->offset_over(full, d_->mesh->index_over(full, position));
+  return d_->mesh->ranks()[static_cast<size_t>(first + d_->mesh->offset_over(full, index))];
 }
 
 int Layout::first_equal_holder(int rank) const {
-  int64_t position = mesh_->position_of(rank);
+  int64_t position = d_->mesh->position_of(rank);
   if (position < 0) return -1;
-  for (const int k : replica_dims_) {
-    if (!std::binary_search(partial_dims_.begin(), partial_dims_.end(), k))
-      position -= mesh_->coord(position, k) * mesh_->stride(k);
+  for (const int k : d_->replica_dims) {
+    if (!std::binary_search(d_->partial_dims.begin(), d_->partial_dims.end(), k))
+      position -= d_->mesh->coord(position, k) * d_->mesh->stride(k);
   }
-  return mesh_->ranks()[static_cast<size_t>(position)];
+  return d_->mesh->ranks()[static_cast<size_t>(position)];
 }
 
 int Layout::rank_of(int64_t replica, int64_t shard) const {
@@ -71,9 +72,9 @@ int Layout::rank_of(int64_t replica, int64_t shard) const {
                  Status::kInvalidArgument, "layout: replica ", replica, ", shard ", shard,
                  " does not exist; there are ", replicas(), " replicas of ", shard_count(),
                  " shards");
-  const int64_t position =
-      mesh_->offset_over(replica_dims_, replica) + mesh_->offset_over(shard_dims_, shard);
-  return mesh_->ranks()[static_cast<size_t>(position)];
+  const int64_t position = d_->mesh->offset_over(d_->replica_dims, replica) +
+                           d_->mesh->offset_over(d_->shard_dims, shard);
+  return d_->mesh->ranks()[static_cast<size_t>(position)];
 }
 
 std::vector<int> Layout::shard_group(int rank) const {
@@ -112,12 +113,12 @@ std::string over(const Mesh& mesh, const std::vector<int>& dims) {
 std::string Layout::describe() const {
   std::string out;
   const auto say = [&](const std::string& text) { out += cat(out.empty() ? "" : ", ", text); };
-  for (const Cut& c : cuts_) {
+  for (const Cut& c : d_->cuts) {
     const Placement p{c.split_factor == 1 ? PlacementKind::kShard : PlacementKind::kStridedShard,
                       c.tensor_dim, c.split_factor};
     say(cat(out.empty() ? "" : "then ", to_text(p),
             c.unit == 1 ? std::string() : cat(" by ", c.unit), " over ",
-            over(*mesh_, c.mesh_dims)));
+            over(*d_->mesh, c.mesh_dims)));
   }
   const char* then = out.empty() ? "" : "then ";
   if (kind() == Kind::kRowBounds) {
@@ -125,16 +126,16 @@ std::string Layout::describe() const {
     const std::string bounds =
         r.bounds.size() <= 17 ? cat(r.bounds) : cat(r.bounds.size() - 1, " given ranges");
     say(cat(then, "bounds ", bounds, " of dim ", r.tensor_dim, " over ",
-            over(*mesh_, r.mesh_dims)));
+            over(*d_->mesh, r.mesh_dims)));
   } else if (kind() == Kind::kOwner) {
-    say(cat(then, "whole on shard ", owner().shard, " of ", over(*mesh_, owner().mesh_dims)));
+    say(cat(then, "whole on shard ", owner().shard, " of ", over(*d_->mesh, owner().mesh_dims)));
   } else if (kind() == Kind::kFlat) {
-    say(cat(then, "flat ranges over ", over(*mesh_, flat().mesh_dims)));
+    say(cat(then, "flat ranges over ", over(*d_->mesh, flat().mesh_dims)));
   }
-  for (const int k : replica_dims_) {
+  for (const int k : d_->replica_dims) {
     bool partial = false;
-    for (const int p : partial_dims_) partial = partial || p == k;
-    say(cat(partial ? "P over " : "R over ", over(*mesh_, {k})));
+    for (const int p : d_->partial_dims) partial = partial || p == k;
+    say(cat(partial ? "P over " : "R over ", over(*d_->mesh, {k})));
   }
   return out.empty() ? "whole on one rank" : out;
 }

@@ -1,6 +1,12 @@
 #include "layout/holders.hpp"
 
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/checked.hpp"
 #include "base/error.hpp"
+#include "layout/blocks.hpp"
 
 namespace muonrt {
 
@@ -74,6 +80,182 @@ MatrixHolders holders_of(const Layout& layout, int64_t matrix_index) {
 
 int64_t holder_class(const Layout& layout, int64_t matrix_index) {
   return submesh_of(layout, matrix_index).base;
+}
+
+std::vector<int> matrix_shard_dims(const Layout& stack) { return submesh_of(stack, 0).shards; }
+
+void add_shards(ShardRuns& runs, int64_t count, int64_t numel) {
+  if (count == 0) return;
+  const int64_t end = count + (runs.empty() ? 0 : runs.back().end);
+  if (!runs.empty() && runs.back().numel == numel) {
+    runs.back().end = end;
+  } else {
+    runs.push_back({end, numel});
+  }
+}
+
+int64_t numel_of(const ShardRuns& runs, int64_t shard) {
+  return std::upper_bound(runs.begin(), runs.end(), shard,
+                          [](int64_t s, const ShardRun& run) { return s < run.end; })
+      ->numel;
+}
+
+namespace {
+
+/// Mesh positions whose ranks hold lists of equal lengths: a range of coordinates of each mesh dim,
+/// and the length of the list of each tensor dim.
+struct Box {
+  std::vector<std::pair<int64_t, int64_t>> coords;
+  std::vector<int64_t> lengths;
+};
+
+/// Divides the mesh into boxes, one step of the layout after the other.
+class Boxes {
+ public:
+  /// @param first_dim  the first tensor dim whose cuts count.
+  Boxes(const Layout& layout, int first_dim) : mesh_(layout.mesh()) {
+    Box all{{}, layout.tensor_shape()};
+    if (all.lengths.empty()) all.lengths = {1};  // a scalar may have an owner, too
+    for (const int64_t n : mesh_.shape()) all.coords.emplace_back(0, n);
+    boxes_ = {std::move(all)};
+    for (const Cut& c : layout.cuts()) {
+      if (c.tensor_dim < first_dim) continue;
+      const int64_t parts = mesh_.count_over(c.mesh_dims);
+      divide(c.mesh_dims, c.tensor_dim, parts, [&](int64_t size, int64_t part) {
+        return cut_length(size, parts, part, c.split_factor, c.unit);
+      });
+    }
+    if (layout.kind() == Layout::Kind::kRowBounds) {
+      const RowBounds& r = layout.row_bounds();
+      if (r.tensor_dim >= first_dim) add_bounds(r);
+    } else if (layout.kind() == Layout::Kind::kOwner && first_dim == 0) {
+      const Owner& o = layout.owner();
+      for (Box& box : std::exchange(boxes_, {})) {
+        const int64_t length = box.lengths[0], shards = mesh_.count_over(o.mesh_dims);
+        add(box, o.mesh_dims, 0, 0, o.shard, 0);
+        add(box, o.mesh_dims, 0, o.shard, o.shard + 1, length);
+        add(box, o.mesh_dims, 0, o.shard + 1, shards, 0);
+      }
+    }
+  }
+
+  /// Returns the elements by the shard index over `dims`, ascending mesh dims.
+  ShardRuns runs(const std::vector<int>& dims, int first_dim) const {
+    struct Interval {
+      int64_t begin, end, numel;
+    };
+    std::vector<Interval> all;
+    for (const Box& box : boxes_) {
+      int64_t numel = 1;
+      for (size_t d = static_cast<size_t>(first_dim); d < box.lengths.size(); ++d)
+        numel *= box.lengths[d];
+      for_each_interval(box, dims, 0, [&](int64_t begin, int64_t end) {
+        all.push_back({begin, end, numel});
+      });
+    }
+    std::sort(all.begin(), all.end(),
+              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+    ShardRuns out;
+    for (const Interval& i : all) add_shards(out, i.end - i.begin, i.numel);
+    return out;
+  }
+
+ private:
+  /// Divides every box over the parts of a cut. The lengths of a cut never grow with the part.
+  template <class Length>
+  void divide(const std::vector<int>& dims, int tensor_dim, int64_t parts, const Length& length) {
+    for (Box& box : std::exchange(boxes_, {})) {
+      const int64_t size = box.lengths[static_cast<size_t>(tensor_dim)];
+      for (int64_t part = 0, end = 0; part < parts; part = end) {
+        const int64_t n = length(size, part);
+        end = length(size, parts - 1) == n ? parts : parts - 1;
+        for (int64_t equal = part; end < parts && end - equal > 1;) {
+          const int64_t middle = equal + (end - equal) / 2;
+          (length(size, middle) == n ? equal : end) = middle;
+        }
+        add(box, dims, tensor_dim, part, end, n);
+      }
+    }
+  }
+
+  void add_bounds(const RowBounds& r) {
+    for (Box& box : std::exchange(boxes_, {})) {
+      for (size_t i = 0; i + 1 < r.bounds.size(); ++i) {
+        const auto shard = static_cast<int64_t>(i);
+        add(box, r.mesh_dims, r.tensor_dim, shard, shard + 1, r.bounds[i + 1] - r.bounds[i]);
+      }
+    }
+  }
+
+  /// Adds the boxes of shards [begin, end) over `dims`, whose lists have this length.
+  void add(Box box, std::span<const int> dims, int tensor_dim, int64_t begin, int64_t end,
+           int64_t length) {
+    if (begin == end) return;
+    box.lengths[static_cast<size_t>(tensor_dim)] = length;
+    if (dims.empty()) {
+      boxes_.push_back(std::move(box));
+      return;
+    }
+    const auto rest = dims.subspan(1);
+    const int64_t inner = mesh_.count_over({rest.begin(), rest.end()});
+    auto& coords = box.coords[static_cast<size_t>(dims[0])];
+    const int64_t first = ceil_div(begin, inner), last = end / inner;  // whole ones
+    if (first < last) {
+      coords = {first, last};
+      boxes_.push_back(box);
+    }
+    const auto add_inner = [&](int64_t from, int64_t to) {
+      if (from >= to) return;
+      const int64_t at = from / inner;
+      coords = {at, at + 1};
+      add(box, rest, tensor_dim, from - at * inner, to - at * inner, length);
+    };
+    add_inner(begin, std::min(end, first * inner));
+    if (last >= first) add_inner(last * inner, end);
+  }
+
+  /// Calls `use` with the intervals of shard indices over `dims` that a box consists of.
+  template <class Use>
+  void for_each_interval(const Box& box, std::span<const int> dims, int64_t base,
+                         const Use& use) const {
+    if (dims.empty()) return use(base, base + 1);
+    const auto [begin, end] = box.coords[static_cast<size_t>(dims[0])];
+    const auto rest = dims.subspan(1);
+    const int64_t inner = mesh_.count_over({rest.begin(), rest.end()});
+    const bool whole = std::all_of(rest.begin(), rest.end(), [&](int k) {
+      return box.coords[static_cast<size_t>(k)] ==
+             std::pair(int64_t{0}, mesh_.shape()[static_cast<size_t>(k)]);
+    });
+    if (whole) return use(base + begin * inner, base + end * inner);
+    for (int64_t c = begin; c < end; ++c) for_each_interval(box, rest, base + c * inner, use);
+  }
+
+  const Mesh& mesh_;
+  std::vector<Box> boxes_;
+};
+
+}  // namespace
+
+ShardRuns shard_runs(const Layout& layout) {
+  if (layout.product_form()) return Boxes(layout, 0).runs(layout.shard_dims(), 0);
+  ShardRuns out;
+  for (int64_t s = 0; s < layout.shard_count(); ++s)
+    add_shards(out, 1, layout.local_numel(layout.rank_of(0, s)));
+  return out;
+}
+
+ShardRuns shard_runs(const Layout& stack, int64_t e) {
+  const std::vector<int> shards = submesh_of(stack, e).shards;
+  if (stack.product_form())
+    return Boxes(stack, stack.first_dim(1)).runs(shards, stack.first_dim(1));
+  ShardRuns out;
+  const MatrixHolders holders = holders_of(stack, e);
+  for (const int rank : holders.replicas.front()) {
+    int64_t numel = 0;
+    for (const Block& block : blocks_of_matrix(stack, rank, e)) numel += block.numel();
+    add_shards(out, 1, numel);
+  }
+  return out;
 }
 
 }  // namespace muonrt

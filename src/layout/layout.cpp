@@ -26,40 +26,45 @@ int64_t checked_numel(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-Layout::Layout()
-    : Layout(std::make_shared<const Mesh>(), {}, {}, std::monostate{}, std::vector<int>{}) {}
+Layout::Layout() {
+  static const Layout scalar(std::make_shared<const Mesh>(), {}, {}, std::monostate{}, {});
+  d_ = scalar.d_;
+}
 
 Layout::Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std::vector<Cut> cuts,
-               Last last, std::vector<int> partial_mesh_dims)
-    : mesh_(std::move(mesh)),
-      shape_(std::move(shape)),
-      tensor_shape_(shape_),
-      first_(shape_.size() + 1),
-      cuts_(std::move(cuts)),
-      last_(std::move(last)),
-      partial_dims_(std::move(partial_mesh_dims)) {
-  MUONRT_REQUIRE(mesh_ != nullptr, Status::kInvalidArgument,
+               Last last, std::vector<int> partial_mesh_dims) {
+  MUONRT_REQUIRE(mesh != nullptr, Status::kInvalidArgument,
                  "layout: the mesh is missing; pass a mesh (for one rank a mesh without dims)");
-  numel_ = checked_numel(shape_);
-  std::iota(first_.begin(), first_.end(), 0);
-  std::vector<bool> used(static_cast<size_t>(mesh_->dims()));
-  for (const Cut& c : cuts_) take_mesh_dims(c.mesh_dims, "a cut", used);
-  if (const auto* r = std::get_if<RowBounds>(&last_)) {
+  const auto made = std::make_shared<Definition>();
+  d_ = made;  // the checks read it
+  Definition& d = *made;
+  d.numel = checked_numel(shape);
+  d.mesh = std::move(mesh);
+  d.tensor_shape = shape;
+  d.shape = std::move(shape);
+  d.first.resize(d.shape.size() + 1);
+  std::iota(d.first.begin(), d.first.end(), 0);
+  d.cuts = std::move(cuts);
+  d.last = std::move(last);
+  d.partial_dims = std::move(partial_mesh_dims);
+  std::vector<bool> used(static_cast<size_t>(d.mesh->dims()));
+  for (const Cut& c : d.cuts) take_mesh_dims(c.mesh_dims, "a cut", used);
+  if (const auto* r = std::get_if<RowBounds>(&d.last)) {
     take_mesh_dims(r->mesh_dims, "row bounds", used);
-  } else if (const auto* o = std::get_if<Owner>(&last_)) {
+  } else if (const auto* o = std::get_if<Owner>(&d.last)) {
     take_mesh_dims(o->mesh_dims, "an owner", used);
-  } else if (const auto* f = std::get_if<FlatRanges>(&last_)) {
+  } else if (const auto* f = std::get_if<FlatRanges>(&d.last)) {
     take_mesh_dims(f->mesh_dims, "flat ranges", used);
   }
-  for (int k = 0; k < mesh_->dims(); ++k) {
-    (used[static_cast<size_t>(k)] ? shard_dims_ : replica_dims_).push_back(k);
+  for (int k = 0; k < d.mesh->dims(); ++k) {
+    (used[static_cast<size_t>(k)] ? d.shard_dims : d.replica_dims).push_back(k);
   }
-  if (!partial_dims_.empty()) take_mesh_dims(partial_dims_, "partial", used);
-  std::sort(partial_dims_.begin(), partial_dims_.end());
-  check_cuts();
-  check_row_bounds();
-  if (const auto* o = std::get_if<Owner>(&last_)) {
-    const int64_t shards = mesh_->count_over(o->mesh_dims);
+  if (!d.partial_dims.empty()) take_mesh_dims(d.partial_dims, "partial", used);
+  std::sort(d.partial_dims.begin(), d.partial_dims.end());
+  check_cuts(d);
+  check_row_bounds(d);
+  if (const auto* o = std::get_if<Owner>(&d.last)) {
+    const int64_t shards = d.mesh->count_over(o->mesh_dims);
     MUONRT_REQUIRE(o->shard >= 0 && o->shard < shards, Status::kInvalidArgument, "owner: shard ",
                    o->shard, " does not exist; give 0 to ", shards - 1);
   }
@@ -108,10 +113,10 @@ Layout Layout::from_placements(std::shared_ptr<const Mesh> mesh, std::vector<int
 }
 
 Layout Layout::viewed(int batch_dims, int row_dims) const {
-  const int dims = static_cast<int>(tensor_shape_.size());
+  const int dims = static_cast<int>(d_->tensor_shape.size());
   MUONRT_REQUIRE(
       batch_dims >= 0 && row_dims >= 1 && batch_dims < dims && row_dims < dims - batch_dims,
-      Status::kInvalidArgument, "layout of shape ", tensor_shape_, ": ", batch_dims,
+      Status::kInvalidArgument, "layout of shape ", d_->tensor_shape, ": ", batch_dims,
       " dims of a stack and ", row_dims, " of rows leave no columns; give smaller numbers");
   std::vector<int> first = {0, batch_dims + row_dims, dims};
   if (batch_dims > 0) first.insert(first.begin() + 1, batch_dims);
@@ -119,18 +124,18 @@ Layout Layout::viewed(int batch_dims, int row_dims) const {
 }
 
 Layout Layout::as_matrix() const {
-  return dims() > 2 ? with_dims({0, first_[1], first_.back()}) : *this;
+  return dims() > 2 ? with_dims({0, d_->first[1], d_->first.back()}) : *this;
 }
 
 Layout Layout::with_dims(std::vector<int> first) const {
-  Layout out = *this;
-  out.shape_.assign(first.size() - 1, 1);
-  for (size_t d = 0; d < out.shape_.size(); ++d) {
+  auto made = std::make_shared<Definition>(*d_);
+  made->shape.assign(first.size() - 1, 1);
+  for (size_t d = 0; d < made->shape.size(); ++d) {
     for (int t = first[d]; t < first[d + 1]; ++t)
-      out.shape_[d] *= tensor_shape_[static_cast<size_t>(t)];
+      made->shape[d] *= d_->tensor_shape[static_cast<size_t>(t)];
   }
-  out.first_ = std::move(first);
-  return out;
+  made->first = std::move(first);
+  return Layout(std::move(made));
 }
 
 void Layout::take_mesh_dims(const std::vector<int>& dims, const char* what,
@@ -138,21 +143,21 @@ void Layout::take_mesh_dims(const std::vector<int>& dims, const char* what,
   MUONRT_REQUIRE(!dims.empty(), Status::kInvalidArgument, "layout: ", what,
                  " names no mesh dim; name the mesh dims it acts over");
   for (const int k : dims) {
-    MUONRT_REQUIRE(k >= 0 && k < mesh_->dims(), Status::kInvalidArgument, "layout: ", what,
-                   " names mesh dim ", k, ", which does not exist in the mesh ", mesh_->describe(),
-                   "; give 0 to ", mesh_->dims() - 1);
+    MUONRT_REQUIRE(k >= 0 && k < d_->mesh->dims(), Status::kInvalidArgument, "layout: ", what,
+                   " names mesh dim ", k, ", which does not exist in the mesh ",
+                   d_->mesh->describe(), "; give 0 to ", d_->mesh->dims() - 1);
     MUONRT_REQUIRE(!used[static_cast<size_t>(k)], Status::kInvalidArgument, "layout: ", what,
-                   " names mesh dim '", mesh_->names()[static_cast<size_t>(k)],
+                   " names mesh dim '", d_->mesh->names()[static_cast<size_t>(k)],
                    "', which is already in use; name it "
                    "once");
     used[static_cast<size_t>(k)] = true;
   }
 }
 
-void Layout::check_cuts() {
-  const int dims = static_cast<int>(tensor_shape_.size());
-  std::vector<int64_t> groups(tensor_shape_.size(), 1);
-  for (Cut& c : cuts_) {
+void Layout::check_cuts(Definition& definition) const {
+  const int dims = static_cast<int>(d_->tensor_shape.size());
+  std::vector<int64_t> groups(d_->tensor_shape.size(), 1);
+  for (Cut& c : definition.cuts) {
     c.tensor_dim = normalized_dim(c.tensor_dim, dims);
     MUONRT_REQUIRE(c.split_factor >= 1, Status::kInvalidArgument, "layout: a cut of tensor dim ",
                    c.tensor_dim, " has split factor ", c.split_factor,
@@ -161,7 +166,7 @@ void Layout::check_cuts() {
                    c.tensor_dim, " has unit ", c.unit,
                    ", but must be at least 1; use 1 to cut between any two rows");
     const auto d = static_cast<size_t>(c.tensor_dim);
-    const int64_t most = std::min(c.split_factor, std::max<int64_t>(tensor_shape_[d], 1));
+    const int64_t most = std::min(c.split_factor, std::max<int64_t>(d_->tensor_shape[d], 1));
     MUONRT_REQUIRE(most <= kMaxGroups / groups[d], Status::kInvalidArgument,
                    "layout: the cuts of tensor dim ", d, " make more than ", kMaxGroups,
                    " groups, because split factors multiply; use smaller split factors");
@@ -169,12 +174,12 @@ void Layout::check_cuts() {
   }
 }
 
-void Layout::check_row_bounds() {
-  auto* r = std::get_if<RowBounds>(&last_);
+void Layout::check_row_bounds(Definition& definition) const {
+  auto* r = std::get_if<RowBounds>(&definition.last);
   if (r == nullptr) return;
-  r->tensor_dim = normalized_dim(r->tensor_dim, static_cast<int>(tensor_shape_.size()));
+  r->tensor_dim = normalized_dim(r->tensor_dim, static_cast<int>(d_->tensor_shape.size()));
   const std::vector<int64_t>& b = r->bounds;
-  const int64_t shards = mesh_->count_over(r->mesh_dims);
+  const int64_t shards = d_->mesh->count_over(r->mesh_dims);
   MUONRT_REQUIRE(std::ssize(b) == shards + 1, Status::kInvalidArgument, "row bounds: ", b.size(),
                  " values for ", shards, " shards; give ", shards + 1,
                  " (shard i holds [bounds[i], bounds[i + 1]))");
@@ -182,8 +187,8 @@ void Layout::check_row_bounds() {
                  "row bounds do not ascend from 0; give the start of every shard's rows, then the "
                  "number of rows");
   const std::vector<int> dims = dims_of_cuts();
-  for (int64_t i = 0; i < mesh_->count_over(dims); ++i) {
-    const int64_t rows = list_length_after_cuts(mesh_->offset_over(dims, i), r->tensor_dim);
+  for (int64_t i = 0; i < d_->mesh->count_over(dims); ++i) {
+    const int64_t rows = list_length_after_cuts(d_->mesh->offset_over(dims, i), r->tensor_dim);
     MUONRT_REQUIRE(
         b.back() == rows, Status::kInvalidArgument, "row bounds end at ", b.back(),
         ", but tensor dim ", r->tensor_dim, " has ", rows,
@@ -192,19 +197,19 @@ void Layout::check_row_bounds() {
 }
 
 void Layout::check_flat() const {
-  const auto* f = std::get_if<FlatRanges>(&last_);
+  const auto* f = std::get_if<FlatRanges>(&d_->last);
   if (f == nullptr) return;
-  const int64_t shards = mesh_->count_over(f->mesh_dims), all = shard_count();
+  const int64_t shards = d_->mesh->count_over(f->mesh_dims), all = shard_count();
   MUONRT_REQUIRE(std::ssize(f->ranges) == shards || std::ssize(f->ranges) == all,
                  Status::kInvalidArgument, "flat ranges: ", f->ranges.size(), " ranges for ",
                  shards, " shards; give one for each shard",
                  shards == all ? "" : " (or for each shard of the shard group)");
   const std::vector<int> outer = dims_of_cuts();
-  for (int64_t i = 0; i < mesh_->count_over(outer); ++i) {
-    const int64_t base = mesh_->offset_over(outer, i);
+  for (int64_t i = 0; i < d_->mesh->count_over(outer); ++i) {
+    const int64_t base = d_->mesh->offset_over(outer, i);
     std::vector<std::pair<int64_t, int64_t>> held;
     for (int64_t s = 0; s < shards; ++s) {
-      const auto range = flat_range_at(base + mesh_->offset_over(f->mesh_dims, s));
+      const auto range = flat_range_at(base + d_->mesh->offset_over(f->mesh_dims, s));
       MUONRT_REQUIRE(range.first >= 0 && range.first <= range.second, Status::kInvalidArgument,
                      "flat ranges: [", range.first, ", ", range.second, ") of shard ", s,
                      " is invalid; use 0 <= begin <= end");
@@ -227,7 +232,7 @@ void Layout::check_flat() const {
 
 std::vector<int> Layout::dims_of_cuts() const {
   std::vector<int> out;
-  for (const Cut& c : cuts_) out.insert(out.end(), c.mesh_dims.begin(), c.mesh_dims.end());
+  for (const Cut& c : d_->cuts) out.insert(out.end(), c.mesh_dims.begin(), c.mesh_dims.end());
   return out;
 }
 

@@ -40,8 +40,8 @@ struct FlatRanges {
 /// mesh and cuts, outermost first; the last cut may be row bounds, an owner or flat ranges. A mesh
 /// dim that is not named replicates. Shards over several mesh dims are numbered row-major in the
 /// order in which the dims are given. A rank outside the mesh holds nothing, and may be passed to
-/// all functions. Immutable; its memory grows with the given bounds and ranges, but not with the
-/// number of elements or ranks.
+/// all functions. Immutable, and copies share their memory, which grows with the given bounds and
+/// ranges, but not with the number of elements or ranks.
 class Layout {
  public:
   enum class Kind { kCuts, kRowBounds, kOwner, kFlat };
@@ -95,32 +95,32 @@ class Layout {
   /// Merges all dims except the first if there are more than two.
   Layout as_matrix() const;
 
-  const Mesh& mesh() const { return *mesh_; }
-  const std::shared_ptr<const Mesh>& shared_mesh() const { return mesh_; }
-  const std::vector<int64_t>& shape() const { return shape_; }
-  int dims() const { return static_cast<int>(shape_.size()); }
+  const Mesh& mesh() const { return *d_->mesh; }
+  const std::shared_ptr<const Mesh>& shared_mesh() const { return d_->mesh; }
+  const std::vector<int64_t>& shape() const { return d_->shape; }
+  int dims() const { return static_cast<int>(d_->shape.size()); }
   /// The shape of the tensor itself, to which cuts refer, and the first tensor dim of a view's dim.
-  const std::vector<int64_t>& tensor_shape() const { return tensor_shape_; }
-  int first_dim(int dim) const { return first_[static_cast<size_t>(dim)]; }
-  int64_t numel() const { return numel_; }
+  const std::vector<int64_t>& tensor_shape() const { return d_->tensor_shape; }
+  int first_dim(int dim) const { return d_->first[static_cast<size_t>(dim)]; }
+  int64_t numel() const { return d_->numel; }
 
-  Kind kind() const { return static_cast<Kind>(last_.index()); }
+  Kind kind() const { return static_cast<Kind>(d_->last.index()); }
   /// False for flat ranges, because the elements of a rank are then not a product of index lists.
   bool product_form() const { return kind() != Kind::kFlat; }
-  const std::vector<Cut>& cuts() const { return cuts_; }
+  const std::vector<Cut>& cuts() const { return d_->cuts; }
   /// Each requires the matching kind().
-  const RowBounds& row_bounds() const { return std::get<RowBounds>(last_); }
-  const Owner& owner() const { return std::get<Owner>(last_); }
-  const FlatRanges& flat() const { return std::get<FlatRanges>(last_); }
+  const RowBounds& row_bounds() const { return std::get<RowBounds>(d_->last); }
+  const Owner& owner() const { return std::get<Owner>(d_->last); }
+  const FlatRanges& flat() const { return std::get<FlatRanges>(d_->last); }
   /// The mesh dims that take part in a cut; the other mesh dims; the partial dims among these. All
   /// ascending.
-  const std::vector<int>& shard_dims() const { return shard_dims_; }
-  const std::vector<int>& replica_dims() const { return replica_dims_; }
-  const std::vector<int>& partial_dims() const { return partial_dims_; }
+  const std::vector<int>& shard_dims() const { return d_->shard_dims; }
+  const std::vector<int>& replica_dims() const { return d_->replica_dims; }
+  const std::vector<int>& partial_dims() const { return d_->partial_dims; }
   /// Returns the replica dims that are not partial, ascending.
   std::vector<int> full_replica_dims() const;
 
-  bool holds_mesh_rank(int rank) const { return mesh_->position_of(rank) >= 0; }
+  bool holds_mesh_rank(int rank) const { return d_->mesh->position_of(rank) >= 0; }
   /// Returns the indices of tensor dim `dim` that `rank` holds; empty outside the mesh. The rank
   /// holds the product of its lists. Errors: INVALID_ARGUMENT for flat ranges, or a dim out of
   /// range.
@@ -175,16 +175,30 @@ class Layout {
   /// Equal layouts can have different definitions and therefore different hashes.
   uint64_t hash() const;
 
+  /// True if both were made from the same mesh object, shape and cuts.
+  bool has_definition_of(const Layout& other) const { return *d_ == *other.d_; }
   /// True if every rank holds the same elements in the same order, and the same partial gradient.
   friend bool operator==(const Layout& a, const Layout& b);
 
  private:
   using Last = std::variant<std::monostate, RowBounds, Owner, FlatRanges>;
+  struct Definition {
+    std::shared_ptr<const Mesh> mesh;
+    std::vector<int64_t> shape;         // of the view
+    std::vector<int64_t> tensor_shape;  // of the tensor
+    std::vector<int> first;  // first tensor dim of each dim of the view; at the end dims of tensor
+    int64_t numel = 0;
+    std::vector<Cut> cuts;
+    Last last;
+    std::vector<int> shard_dims, replica_dims, partial_dims;
+    friend bool operator==(const Definition&, const Definition&) = default;
+  };
 
   Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std::vector<Cut> cuts,
          Last last, std::vector<int> partial_mesh_dims);
-  void check_cuts();
-  void check_row_bounds();
+  explicit Layout(std::shared_ptr<const Definition> definition) : d_(std::move(definition)) {}
+  void check_cuts(Definition& definition) const;
+  void check_row_bounds(Definition& definition) const;
   void check_flat() const;
   void take_mesh_dims(const std::vector<int>& dims, const char* what,
                       std::vector<bool>& used) const;
@@ -199,14 +213,7 @@ class Layout {
   int64_t numel_before_flat(int64_t position) const;
   std::vector<int> dims_of_cuts() const;
 
-  std::shared_ptr<const Mesh> mesh_;
-  std::vector<int64_t> shape_;         // of the view
-  std::vector<int64_t> tensor_shape_;  // of the tensor
-  std::vector<int> first_;  // first tensor dim of each dim of the view; at the end dims of tensor
-  int64_t numel_ = 0;
-  std::vector<Cut> cuts_;
-  Last last_;
-  std::vector<int> shard_dims_, replica_dims_, partial_dims_;
+  std::shared_ptr<const Definition> d_;
 };
 
 }  // namespace muonrt

@@ -23,6 +23,12 @@ int64_t checked_size(const std::vector<int64_t>& shape) {
   return size;
 }
 
+std::vector<std::string> default_names(size_t dims) {
+  std::vector<std::string> out;
+  for (size_t k = 0; k < dims; ++k) out.push_back(cat("d", k));
+  return out;
+}
+
 void check_names(const std::vector<std::string>& names, size_t dims) {
   MUONRT_REQUIRE(names.size() == dims, Status::kInvalidArgument, "mesh: ", names.size(),
                  " names for ", dims, " dims; give one name for each dim, or none");
@@ -39,43 +45,55 @@ void check_names(const std::vector<std::string>& names, size_t dims) {
 }  // namespace
 
 Mesh::Mesh(std::vector<int64_t> shape, std::vector<std::string> names, std::vector<int32_t> ranks)
-    : shape_(std::move(shape)), names_(std::move(names)), ranks_(std::move(ranks)) {
-  const int64_t size = checked_size(shape_);
-  if (names_.empty()) {
-    for (size_t k = 0; k < shape_.size(); ++k) names_.push_back(cat("d", k));
-  }
+    : shape_(std::move(shape)),
+      names_(std::move(names)),
+      size_(checked_size(shape_)),
+      computed_(std::make_shared<RanksAndHash>()) {
+  if (names_.empty()) names_ = default_names(shape_.size());
   check_names(names_, shape_.size());
   strides_.assign(shape_.size(), 1);
   for (size_t k = shape_.size(); k-- > 1;) strides_[k - 1] = strides_[k] * shape_[k];
 
-  bool iota = ranks_.empty();
-  if (iota) {
-    ranks_.resize(static_cast<size_t>(size));
-    std::iota(ranks_.begin(), ranks_.end(), 0);
+  if (ranks.empty()) return;
+  MUONRT_REQUIRE(std::ssize(ranks) == size_, Status::kInvalidArgument, "mesh ", shape_, ": ",
+                 ranks.size(), " ranks given, ", size_, " needed; list one rank per position");
+  by_rank_.reserve(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    MUONRT_REQUIRE(ranks[i] >= 0, Status::kInvalidArgument, "mesh: rank ", ranks[i],
+                   " at position ", i, " is negative; ranks count from 0");
+    by_rank_.emplace_back(ranks[i], static_cast<int32_t>(i));
   }
-  MUONRT_REQUIRE(std::ssize(ranks_) == size, Status::kInvalidArgument, "mesh ", shape_, ": ",
-                 ranks_.size(), " ranks given, ", size, " needed; list one rank per position");
-  if (!iota) {
-    by_rank_.reserve(ranks_.size());
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-      MUONRT_REQUIRE(ranks_[i] >= 0, Status::kInvalidArgument, "mesh: rank ", ranks_[i],
-                     " at position ", i, " is negative; ranks count from 0");
-      by_rank_.emplace_back(ranks_[i], static_cast<int32_t>(i));
+  std::sort(by_rank_.begin(), by_rank_.end());
+  for (size_t i = 1; i < by_rank_.size(); ++i) {
+    MUONRT_REQUIRE(by_rank_[i].first != by_rank_[i - 1].first, Status::kInvalidArgument,
+                   "mesh: rank ", by_rank_[i].first, " occurs at positions ",
+                   by_rank_[i - 1].second, " and ", by_rank_[i].second, "; list every rank once");
+  }
+  computed_->ranks = std::move(ranks);
+}
+
+const Mesh::RanksAndHash& Mesh::ranks_and_hash() const {
+  std::call_once(computed_->once, [&] {
+    std::vector<int32_t>& ranks = computed_->ranks;
+    if (ranks.empty()) {
+      ranks.resize(static_cast<size_t>(size_));
+      std::iota(ranks.begin(), ranks.end(), 0);
     }
-    std::sort(by_rank_.begin(), by_rank_.end());
-    for (size_t i = 1; i < by_rank_.size(); ++i) {
-      MUONRT_REQUIRE(by_rank_[i].first != by_rank_[i - 1].first, Status::kInvalidArgument,
-                     "mesh: rank ", by_rank_[i].first, " occurs at positions ",
-                     by_rank_[i - 1].second, " and ", by_rank_[i].second, "; list every rank once");
+    Hash hash;
+    for (const int64_t n : shape_) {
+      if (n > 1) hash.value(n);
     }
-  }
-  Hash hash;
-  for (const int64_t n : shape_) {
-    if (n > 1) hash.value(n);
-  }
-  hash.value(size);
-  for (const int32_t rank : ranks_) hash.value(static_cast<int64_t>(rank));
-  hash_ = hash.digest();
+    hash.value(size_);
+    for (const int32_t rank : ranks) hash.value(static_cast<int64_t>(rank));
+    computed_->hash = hash.digest();
+  });
+  return *computed_;
+}
+
+bool Mesh::is_made_of(const std::vector<int64_t>& shape, const std::vector<std::string>& names,
+                      const std::vector<int32_t>& ranks) const {
+  return shape_ == shape && names_ == (names.empty() ? default_names(shape.size()) : names) &&
+         (ranks.empty() ? by_rank_.empty() : this->ranks() == ranks);
 }
 
 int64_t Mesh::position_of(int rank) const {
@@ -103,7 +121,7 @@ int Mesh::rank_at(const std::vector<int64_t>& coords) const {
                    "'; give 0 to ", shape_[k] - 1);
     position += coords[k] * strides_[k];
   }
-  return ranks_[static_cast<size_t>(position)];
+  return ranks()[static_cast<size_t>(position)];
 }
 
 int Mesh::dim_of(std::string_view name) const {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,9 +30,15 @@ class Mesh {
 
   const std::vector<int64_t>& shape() const { return shape_; }
   const std::vector<std::string>& names() const { return names_; }
-  const std::vector<int32_t>& ranks() const { return ranks_; }
+  const std::vector<int32_t>& ranks() const { return ranks_and_hash().ranks; }
   int dims() const { return static_cast<int>(shape_.size()); }
-  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+  int64_t size() const { return size_; }
+  int32_t largest_rank() const {
+    return by_rank_.empty() ? static_cast<int32_t>(size()) - 1 : by_rank_.back().first;
+  }
+  /// Returns true if the constructor would make this mesh from these arguments.
+  bool is_made_of(const std::vector<int64_t>& shape, const std::vector<std::string>& names,
+                  const std::vector<int32_t>& ranks) const;
 
   /// Returns the position of `rank`, or -1 if it is not in the mesh.
   int64_t position_of(int rank) const;
@@ -57,18 +65,28 @@ class Mesh {
   /// Returns text such as "dp=3, tp=2", or "one rank" if there are no dims.
   std::string describe() const;
   /// Hash of the ranks and of the sizes above 1. Names are not included.
-  uint64_t hash() const { return hash_; }
+  uint64_t hash() const { return ranks_and_hash().hash; }
   /// True if shape and ranks are equal.
   friend bool operator==(const Mesh& a, const Mesh& b) {
-    return a.shape_ == b.shape_ && a.ranks_ == b.ranks_;
+    return a.shape_ == b.shape_ &&
+           ((a.by_rank_.empty() && b.by_rank_.empty()) || a.ranks() == b.ranks());
   }
 
  private:
+  /// Computed when they are first needed. A tensor's placements follow from names and sizes, and a
+  /// mesh of many ranks may be constructed for each tensor.
+  struct RanksAndHash {
+    std::once_flag once;
+    std::vector<int32_t> ranks;
+    uint64_t hash = 0;
+  };
+  const RanksAndHash& ranks_and_hash() const;
+
   std::vector<int64_t> shape_, strides_;
   std::vector<std::string> names_;
-  std::vector<int32_t> ranks_;
+  int64_t size_ = 1;
   std::vector<std::pair<int32_t, int32_t>> by_rank_;  // (rank, position) ascending; empty: iota
-  uint64_t hash_ = 0;
+  std::shared_ptr<RanksAndHash> computed_;            // shared by copies
 };
 
 }  // namespace muonrt

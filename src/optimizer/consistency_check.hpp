@@ -53,6 +53,8 @@ class ConsistencyCheck {
                                              const Vote& vote_sum);
 
   const FiniteCheck& finite_check() const { return finite_; }
+  /// Releases memory. Call it when FirstUpdate does not need finite_check() any more.
+  void forget_findings() { finite_.forget(); }
 
   /// Names what the step compares between the replicas of a parameter, for the agreement table.
   const char* described(int64_t param) const;

@@ -40,14 +40,14 @@ FirstUpdate::FirstUpdate(const Plan& plan, int world) : plan_(&plan) {
                   std::min(params_.size(), size_t{kGathered}));
 }
 
-void FirstUpdate::fill(int64_t index, const FiniteCheck& check, const ParamView* params, int rank) {
+void FirstUpdate::fill(int64_t index, const FiniteCheck& check, int rank) {
   const int32_t param = params_[static_cast<size_t>(index)];
   int64_t* const words = words_.data() + index * kParamWords;
-  words[kGradients] = check.gradient(param).largest != 0;
+  words[kGradients] = check.has_gradient(param);
   const Layout& layout = plan_->problem().params[static_cast<size_t>(param)].layout;
   if (layout.replica_index(rank) != 0) return;
   // With carries every limb is below 2^32, and the ranks' limbs cannot overflow their sum.
-  const Tally& weights = check.weights(param, params[param]);
+  const Tally& weights = check.weights(param);
   uint64_t carry = 0;
   for (int64_t l = 0; l < kTallyLimbs; ++l) {
     const uint64_t limb = static_cast<uint64_t>(weights.limbs[l]) + carry;
@@ -56,10 +56,10 @@ void FirstUpdate::fill(int64_t index, const FiniteCheck& check, const ParamView*
   }
 }
 
-void FirstUpdate::add_weights(Comm& comm, const FiniteCheck* check, const ParamView* params) {
+void FirstUpdate::add_weights(Comm& comm, const FiniteCheck* check) {
   const int64_t count = std::ssize(params_);
   std::fill(words_.begin(), words_.end(), 0);
-  for (int64_t i = 0; check && i < count; ++i) fill(i, *check, params, comm.rank());
+  for (int64_t i = 0; check && i < count; ++i) fill(i, *check, comm.rank());
   if (comm.size() == 1) return;
   for (int64_t first = 0; first < count; first += kGathered) {
     int64_t* const own = words_.data() + first * kParamWords;
@@ -85,6 +85,7 @@ LargeUpdate FirstUpdate::on_commit(const OptimizerSettings& settings, const Step
     const double ratio = rate * std::sqrt(mean_square_update(spec) / weight);
     if (ratio > kLimit && ratio > out.ratio) out = {param, ratio};
   }
+  words_ = by_rank_ = {};
   return out;
 }
 

@@ -28,15 +28,15 @@ class FirstUpdate {
   /// Adds the squares of all weights. Collective; blocks.
   /// @param check  has checked all parameters for this step; null if this rank's arguments are
   ///     invalid. The rank then adds nothing, and the step is rejected.
-  void add_weights(Comm& comm, const FiniteCheck* check, const ParamView* params);
-  /// Call it after the first committed step. Returns the parameter with the largest update relative
-  /// to its weights if that is above kLimit. It assumes gradients of full rank; parameters without
-  /// a gradient, or with weights or a gradient of zeros, are left out.
+  void add_weights(Comm& comm, const FiniteCheck* check);
+  /// Call it after the first committed step; it releases the memory. Returns the parameter with the
+  /// largest update relative to its weights if that is above kLimit. It assumes gradients of full
+  /// rank; parameters without a gradient, or with weights or a gradient of zeros, are left out.
   LargeUpdate on_commit(const OptimizerSettings& settings, const StepArgs& args,
                         const ParamView* params);
 
  private:
-  void fill(int64_t index, const FiniteCheck& check, const ParamView* params, int rank);
+  void fill(int64_t index, const FiniteCheck& check, int rank);
 
   const Plan* plan_ = nullptr;
   std::vector<int32_t> params_;   // those of Muon

@@ -5,6 +5,13 @@
 
 namespace muonrt {
 
+const MatrixRules& matrix_rules(const OptimizerSettings& settings) {
+  static const HostRules host;
+  static const CudaRules own, vendor(false);
+  if (settings.device == DeviceKind::kHost) return host;
+  return settings.symmetric == SymmetricProvider::kVendor ? vendor : own;
+}
+
 Planning::Planning(OptimizerSettings settings, int world, bool checked)
     : settings_(std::move(settings)) {
   constexpr int kNoRank = -1;  // holds no elements, so it needs no buffers
@@ -19,12 +26,7 @@ Planning::Planning(OptimizerSettings settings, int world, bool checked)
     assign_owners(settings_, world);
   }
   pipelines_ = StepPipelines(settings_, make_newton_schulz(settings_), world);
-  const bool gpu = settings_.device == DeviceKind::kCuda;
-  const CudaRules gpu_rules(settings_.symmetric != SymmetricProvider::kVendor);
-  const HostRules host_rules;
-  const MatrixRules& rules = gpu ? static_cast<const MatrixRules&>(gpu_rules)
-                                 : static_cast<const MatrixRules&>(host_rules);
-  reports_ = pipelines_.report(rules, settings_.health_every > 0,
+  reports_ = pipelines_.report(matrix_rules(settings_), settings_.health_every > 0,
                                consistency_check_bytes(plan(), settings_));
 }
 

@@ -7,6 +7,9 @@
 
 namespace muonrt {
 
+/// Returns how the device of the settings stores matrices.
+const MatrixRules& matrix_rules(const OptimizerSettings& settings);
+
 /// What a step of an optimizer will do and need on all ranks, computed without device, communicator
 /// and buffers.
 class Planning {

@@ -126,6 +126,7 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
     }
     first_.push_back(entries_.size());
   }
+  entries_.shrink_to_fit();
   add_ranges(entries_, first_, plan, chunks);
   int64_t total = 0;
   for (const StateEntry& entry : entries_) total = checked_add(total, bytes_of(entry));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,11 @@ class State {
 
   /// Ordered by parameter.
   const std::vector<StateEntry>& entries() const { return entries_; }
+  /// The entries of the parameters [first, end).
+  std::span<const StateEntry> entries_of(int64_t first, int64_t end) const {
+    const size_t begin = first_[static_cast<size_t>(first)];
+    return {entries_.data() + begin, first_[static_cast<size_t>(end)] - begin};
+  }
   /// Null if the parameter has no state of this kind.
   const StateEntry* find(int64_t param, StateKind kind) const;
   /// Errors: INVALID_STATE if the parameter, called `name`, has no state of this kind;

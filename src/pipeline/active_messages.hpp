@@ -17,6 +17,14 @@ struct ParamBytes {
   int64_t begin, end;
 };
 
+/// Returns the bytes of messages to or from ranks other than `rank`.
+template <class Message>
+int64_t bytes_of_peers(std::span<const Message> messages, int rank) {
+  int64_t sum = 0;
+  for (const Message& message : messages) sum += message.peer == rank ? 0 : message.bytes;
+  return sum;
+}
+
 /// The messages of a chunk in one direction. A step may send less of them: from the first to the
 /// last active parameter of each message. Both ranks of a message enumerate its parameters in the
 /// same order, so they choose the same bytes.

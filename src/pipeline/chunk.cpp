@@ -77,16 +77,20 @@ Chunk::Chunk(const PipelineContext& context, const ChunkConfig& config, const Ra
             {"commit", plan.index, SpanKind::kLocal},
             {"sum", plan.index, SpanKind::kLocal},
             {"relay exchange", plan.index, SpanKind::kExchange}};
+  int32_t owned = 0;
   for (BatchGroup& batch_group : batch_groups_) {
     batch_group.span = static_cast<int32_t>(spans_.size());
     spans_.push_back({"unpack", plan.index, SpanKind::kLocal});
     spans_.push_back({"newton-schulz", plan.index, SpanKind::kProducts});
-    spans_.push_back({"pack update", plan.index, SpanKind::kLocal});
+    spans_.back().first_owned = owned;
     auto* at = static_cast<char*>(scratch);
     for (Batch& batch : batch_group.batches) {
       bind(batch, at);
       at += batch.bytes.total();
+      owned += static_cast<int32_t>(batch.owned.size());
     }
+    spans_.back().owned = owned - spans_.back().first_owned;
+    spans_.push_back({"pack update", plan.index, SpanKind::kLocal});
     batch_group.newton_schulz = newton_schulz_of(batch_group, false);
     if (config.health) batch_group.with_statistics = newton_schulz_of(batch_group, true);
   }
@@ -170,12 +174,13 @@ void Chunk::bind_callbacks() {
   }
 }
 
-bool Chunk::has_gather() const { return !gather_sends_.empty() || !gather_receives_.empty(); }
-bool Chunk::has_return() const { return !return_sends_.empty() || !return_receives_.empty(); }
-
 void Chunk::exchange(int32_t span, const Messages& messages) {
   const PipelineContext& c = *context_;
+  if (messages.sends.empty() && messages.receives.empty()) return;
   if (c.warming_up) return c.comm->prepare_exchange(messages);
+  Span& timed = spans_[static_cast<size_t>(span)];
+  timed.bytes_sent = bytes_of_peers(messages.sends, c.comm->rank());
+  timed.bytes_received = bytes_of_peers(messages.receives, c.comm->rank());
   begin(span, *c.exchange);
   c.comm->exchange(*c.exchange, messages.sends, messages.receives);
   end(span, *c.exchange);
@@ -192,20 +197,17 @@ void Chunk::call(int32_t span, std::vector<BoundCallback>& callbacks) {
 
 void Chunk::exchange_gather() {
   if (!plan_->callbacks.empty()) return call(kGatherExchange, gather_callbacks_);
-  if (has_gather()) exchange(kGatherExchange, {gather_sends_, gather_receives_});
+  exchange(kGatherExchange, {gather_sends_, gather_receives_});
 }
 
 void Chunk::exchange_return() {
   if (!plan_->callbacks.empty()) return call(kReturnExchange, return_callbacks_);
-  if (has_return()) exchange(kReturnExchange, {return_sends_, return_receives_});
+  exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
 // Forwards updates from the buffer in which the return has stored them. Both exchanges run on one
 // stream, so they are in order.
-void Chunk::relay() {
-  if (relay_sends_.empty() && relay_receives_.empty()) return;
-  exchange(kRelay, {relay_sends_, relay_receives_});
-}
+void Chunk::relay() { exchange(kRelay, {relay_sends_, relay_receives_}); }
 
 // The step number alone decides, because the ranks compare it before the step. The commits of a
 // chunk that rests change nothing, because its parameters are inactive.

@@ -113,8 +113,6 @@ class Chunk {
   std::vector<NormuonState> normuon_of(const std::vector<OwnedMatrix>& owned) const;
   void resolve_messages(const MessageBuffers& buffers, void* return_receive);
   void bind_callbacks();
-  bool has_gather() const;
-  bool has_return() const;
   void select_gather(const StepInputs& inputs);
   void select_return(const StepInputs& inputs);
   void pack_gather(bool rests);

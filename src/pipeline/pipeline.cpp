@@ -1,6 +1,7 @@
 #include "pipeline/pipeline.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <new>
 
@@ -54,7 +55,7 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chu
             {"vote", -1, SpanKind::kVote},
             {"adamw", -1, SpanKind::kLocal},
             {"confirm", -1, SpanKind::kVote}};
-  times_ = SpanTimes(device, spans_.size());
+  times_ = SpanTimes(device, spans_.size() + 1);  // the last one is for clock_offset()
   context_.comm->prepare_reduction(sizeof(Vote));
   readback_buffer_ = Buffer::shared(device, sizeof(StepReadback));
   readback_ = new (readback_buffer_.data()) StepReadback{kReject, kReject, kNoFindings, 0, 0};
@@ -141,7 +142,14 @@ void Pipeline::make_chunks() {
   }
 }
 
+void Pipeline::clear_times() {
+  times_.clear();
+  for (const auto& chunk : chunks_)
+    if (chunk) chunk->clear_times();
+}
+
 void Pipeline::prepare(const StepInputs& inputs) {
+  clear_times();  // a chunk that rests in this step keeps no times of an earlier one
   *readback_ = StepReadback{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
@@ -278,10 +286,7 @@ void Pipeline::warm_up() {
     wait();
   }
   context_.warming_up = false;
-  // No step has run yet.
-  times_.clear();
-  for (const auto& chunk : chunks_)
-    if (chunk) chunk->clear_times();
+  clear_times();  // no step has run yet
   resident_peak_ = 0;
 }
 
@@ -360,6 +365,31 @@ void Pipeline::drain() {
     context_.device->record(*callbacks_done_, *stream);
     context_.device->synchronize(*callbacks_done_, Deadline::in_ms(kMaxTimeoutMs));
   }
+}
+
+int64_t Pipeline::clock_offset() const {
+  Device& device = *context_.device;
+  if (device.host_reaches_memory()) return 0;  // the device is the host
+  constexpr int kRounds = 5;
+  const auto host_clock = [] {
+    return std::chrono::nanoseconds(Deadline::Clock::now().time_since_epoch()).count();
+  };
+  // The offset is stored until the next step, so that all calls for one step return the same one.
+  const auto slot = static_cast<int32_t>(spans_.size());
+  int64_t& device_time = times_.values_of(slot)[0];
+  int64_t& offset = times_.values_of(slot)[1];
+  if (offset != 0) return offset;
+  int64_t shortest = INT64_MAX;
+  for (int i = 0; i < kRounds; ++i) {
+    const int64_t before = host_clock();
+    times_.begin(slot, *compute_);
+    muonrt::drain(device, *compute_, *finished_);
+    const int64_t trip = host_clock() - before;
+    if (trip >= shortest) continue;
+    shortest = trip;
+    offset = before + trip / 2 - device_time;
+  }
+  return offset;
 }
 
 std::vector<Span> Pipeline::spans() const {

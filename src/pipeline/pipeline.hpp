@@ -116,6 +116,12 @@ class Pipeline {
       if (chunk) chunk->visit_spans(visit);
   }
   std::vector<Span> spans() const;
+  /// Returns what must be added to the times of spans to get nanoseconds of the host's clock,
+  /// Deadline::Clock; all calls for one step return the same. On a GPU the first one waits for the
+  /// compute stream; the error is half of the shortest of a few round trips to the GPU. Errors:
+  /// those of the device.
+  int64_t clock_offset() const;
+  const Plan& plan() const { return *context_.plan; }
   const std::vector<RankChunk>& rank_chunks() const { return rank_chunks_; }
   /// The gradient sums of a chunk in which this rank takes part; see RankChunk::owner_state.
   const float* sums(int32_t chunk) const { return chunks_[static_cast<size_t>(chunk)]->sums(); }
@@ -126,6 +132,7 @@ class Pipeline {
  private:
   std::vector<int32_t> unpacked() const;
   void make_chunks();
+  void clear_times();
   void prepare(const StepInputs& inputs);
   void scan();
   /// @param host_copy       receives the sum for the host.

@@ -24,13 +24,15 @@ class SpanTimes {
     if (memory_.data()) std::memset(memory_.data(), 0, static_cast<size_t>(memory_.bytes()));
   }
 
-  void begin(int32_t span, Stream& stream) {
+  void begin(int32_t span, Stream& stream) const {
     device_->timestamp(stream, memory_.as<int64_t>() + 2 * span);
   }
-  void end(int32_t span, Stream& stream) {
+  void end(int32_t span, Stream& stream) const {
     device_->timestamp(stream, memory_.as<int64_t>() + 2 * span + 1);
   }
 
+  /// The two values of a span, in memory of host and device.
+  int64_t* values_of(int32_t span) const { return memory_.as<int64_t>() + 2 * span; }
   /// Calls `visit(span)` for each of `spans` with its times set.
   template <class Visit>
   void visit(const std::vector<Span>& spans, const Visit& visit) const {

@@ -57,12 +57,9 @@ ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
 }
 
 /// Returns the largest number of elements of the tensor on one rank.
-int64_t largest_share(const HolderGroup& group, const Layout& layout) {
+int64_t largest_share(const Layout& layout) {
   int64_t out = 0;
-  for (const Holder& holder : group.members) {
-    if (holder.replica == 0 && holder.partial_index == 0)
-      out = std::max(out, layout.local_numel(holder.rank));
-  }
+  for (const ShardRun& run : shard_runs(layout)) out = std::max(out, run.numel);
   return out;
 }
 
@@ -167,7 +164,7 @@ void Plan::add_segment_chunks(const ChunkSpec& proto, const std::vector<int32_t>
   int64_t taken = budget;  // elements of the largest owner in the current chunk
   for (const int32_t p : params_by_name) {
     const Layout& layout = problem_.params[static_cast<size_t>(p)].layout;
-    const int64_t share = largest_share(holders_.whole_group(p), layout);
+    const int64_t share = largest_share(layout);
     const int64_t count = std::max<int64_t>(1, ceil_div(share, layout.replicas() * budget));
     const int64_t slice = ceil_div(ceil_div(share, count), layout.replicas());
     for (int64_t i = 0; i < count; ++i) {

@@ -22,35 +22,62 @@ const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk) {
   return plan.problem().params[static_cast<size_t>(param)].layout;
 }
 
-/// Makes `entry` a relayed one, unless its holder is in the replica `head`, which receives from the
-/// owner.
-void MatrixMessages::route(MessageEntry& entry, int32_t head) {
-  if (head == entry.holder.replica) return;
-  entry.exchange = Exchange::kRelay;
-  entry.from = front_layout(plan_, chunk_).equal_holder(entry.to, head, equal_dims_);
+std::vector<int32_t> returned_replicas(const Plan& plan, const ChunkSpec& chunk, const Matrix& m) {
+  if (plan.each_replica()) return {m.replica};
+  const int32_t replicas = plan.holders().group(m.param, m.index).replicas;
+  std::vector<int32_t> out;
+  for (int32_t r = 0; r < replicas; r += std::max(chunk.relay, 1))
+    out.push_back(chunk.relay > 0 ? head_replica(r, m.replica, chunk.relay, replicas) : r);
+  return out;
 }
 
 RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,
                          int32_t rank) {
   RankMessages out;
-  MatrixMessages messages(plan, blocks, chunk);
-  const auto add = [&](const MessageEntry& entry, std::vector<MessageEntry>* sends,
-                       std::vector<MessageEntry>& receives) {
-    if (sends != nullptr && entry.from == rank) sends->push_back(entry);
-    if (entry.to == rank) receives.push_back(entry);
-  };
+  std::vector<int> equal_dims;  // if relayed: the mesh dims over which holders are equal
+  if (chunk.relay > 0) equal_dims = front_layout(plan, chunk).full_replica_dims();
   for (const int32_t id : chunk.matrices) {
-    if (plan.matrices()[static_cast<size_t>(id)].owner == rank) out.owned.push_back(id);
-    messages.for_each(id, rank, [&](const MessageEntry& entry) {
-      switch (entry.exchange) {
-        case Exchange::kGather:
-          return add(entry, &out.gather_sends, out.gather_receives);
-        case Exchange::kReturn:
-          return add(entry, &out.return_sends, out.return_receives);
-        case Exchange::kRelay:
-          return add(entry, nullptr, out.relay_receives);
-      }
-    });
+    const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
+    const auto add_gather = [&](const Holder& from) {
+      const MessageEntry entry{Exchange::kGather, from.rank, m.owner, m.owner, id, from};
+      if (from.rank == rank) out.gather_sends.push_back(entry);
+      if (m.owner == rank) out.gather_receives.push_back(entry);
+    };
+    const auto add_return = [&](const Holder& to) {
+      const MessageEntry entry{Exchange::kReturn, m.owner, to.rank, m.owner, id, to};
+      if (m.owner == rank) out.return_sends.push_back(entry);
+      if (to.rank == rank) out.return_receives.push_back(entry);
+    };
+    const HolderGroup& gathered = plan.holders().grad_group(m.param, m.index);
+    const HolderGroup& group = plan.holders().group(m.param, m.index);
+    if (m.owner == rank) {
+      out.owned.push_back(id);
+      for_each_holder(gathered, blocks.grad_runs(m.param, m.index), m.grad_replica,
+                      [&](const Holder& from, int64_t) { add_gather(from); });
+      for (const int32_t replica : returned_replicas(plan, chunk, m))
+        for_each_holder(group, blocks.runs(m.param, m.index), replica,
+                        [&](const Holder& to, int64_t) {
+                          if (!plan.every_rank() || to.rank == m.owner) add_return(to);
+                        });
+      continue;
+    }
+    if (const Holder* own = gathered.find(rank);
+        own && own->replica == m.grad_replica &&
+        numel_of(blocks.grad_runs(m.param, m.index), own->shard) > 0)
+      add_gather(*own);
+    const Holder* own = group.find(rank);
+    if (!own || plan.every_rank() || (plan.each_replica() && own->replica != m.replica) ||
+        numel_of(blocks.runs(m.param, m.index), own->shard) == 0)
+      continue;
+    const int32_t head = chunk.relay > 0
+                             ? head_replica(own->replica, m.replica, chunk.relay, group.replicas)
+                             : own->replica;
+    if (head == own->replica) {
+      add_return(*own);
+    } else {
+      const int from = front_layout(plan, chunk).equal_holder(rank, head, equal_dims);
+      out.relay_receives.push_back({Exchange::kRelay, from, rank, m.owner, id, *own});
+    }
   }
   for (auto* list : {&out.gather_sends, &out.gather_receives, &out.return_sends,
                      &out.return_receives, &out.relay_receives}) {

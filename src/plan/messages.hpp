@@ -27,65 +27,30 @@ struct MessageEntry {
   int32_t from, to;
   int32_t owner, matrix;
   Holder holder;  // `from` in a gather, else `to`
-  int64_t numel;  // elements
 };
 
 /// Returns the layout of one parameter of the chunk. If the return takes two levels, a rank has the
 /// same equal holders in the layouts of all parameters.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
-/// The messages of a chunk of matrices.
-class MatrixMessages {
- public:
-  /// All arguments must outlive the object.
-  MatrixMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
-      : plan_(plan), blocks_(blocks), chunk_(chunk) {
-    if (chunk.relay > 0) equal_dims_ = front_layout(plan, chunk).full_replica_dims();
-  }
+/// Returns the replicas to whose holders the owner of `m` returns its update itself. If the return
+/// takes two levels, the holders in the other replicas receive it from these.
+std::vector<int32_t> returned_replicas(const Plan& plan, const ChunkSpec& chunk, const Matrix& m);
 
-  /// Calls `use(entry)` for each entry of matrix `id` that `rank` sends or receives. For the owner
-  /// this includes the entries that other ranks forward; forwards_to (relay.hpp) returns to which
-  /// ranks.
-  template <class Use>
-  void for_each(int32_t id, int32_t rank, const Use& use) {
-    const Matrix& m = plan_.matrices()[static_cast<size_t>(id)];
-    for_each_holder(
-        plan_.holders().grad_group(m.param, m.index), m.owner, rank, [&](const Holder& holder) {
-          if (holder.replica != m.grad_replica) return;
-          const int64_t numel = blocks_.grad_numel(m.param, m.index, holder);
-          if (numel > 0)
-            use(MessageEntry{Exchange::kGather, holder.rank, m.owner, m.owner, id, holder, numel});
-        });
-    const HolderGroup& group = plan_.holders().group(m.param, m.index);
-    for_each_holder(group, m.owner, rank, [&](const Holder& holder) {
-      if (plan_.each_replica() && holder.replica != m.replica) return;
-      if (plan_.every_rank() && holder.rank != m.owner) return;
-      const int64_t numel = blocks_.numel(m.param, m.index, holder);
-      if (numel == 0) return;
-      MessageEntry entry{Exchange::kReturn, m.owner, holder.rank, m.owner, id, holder, numel};
-      if (chunk_.relay > 0)
-        route(entry, head_replica(holder.replica, m.replica, chunk_.relay, group.replicas));
-      use(entry);
-    });
-  }
-
- private:
-  template <class Use>
-  static void for_each_holder(const HolderGroup& group, int32_t owner, int32_t rank,
-                              const Use& use) {
-    if (rank == kEveryRank || rank == owner) {
-      for (const Holder& holder : group.members) use(holder);
-    } else if (const Holder* holder = group.find(rank)) {
-      use(*holder);
+/// Calls `use(holder, numel)` for each holder in a replica that has elements.
+/// @param runs  of the matrix, by shard.
+template <class Use>
+void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t replica,
+                     const Use& use) {
+  for (int32_t p = 0; p < group.partial_count; ++p) {
+    int32_t shard = 0;
+    for (const ShardRun& run : runs) {
+      for (; run.numel > 0 && shard < run.end; ++shard)
+        use(Holder{group.rank_of(replica, p, shard), replica, shard, p}, run.numel);
+      shard = static_cast<int32_t>(run.end);
     }
   }
-  void route(MessageEntry& entry, int32_t head);
-
-  const Plan& plan_;
-  BlockTable& blocks_;
-  const ChunkSpec& chunk_;
-  std::vector<int> equal_dims_;  // if relayed: the mesh dims over which holders are equal
-};
+}
 
 /// The messages of a rank in a chunk of matrices; each list is in the order of its messages.
 struct RankMessages {

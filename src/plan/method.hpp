@@ -32,9 +32,14 @@ std::string method_rule();
 /// products count in full: 2 m^2 n for m x m by m x n.
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 
-/// Returns the cost by which owners are balanced: orthogonalize_flops plus 2^20 for the launch of
-/// each product.
-double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols);
+/// Returns the cost by which owners are balanced, the sum over the products of a matrix: its FLOPs,
+/// or 256 for each element that it reads or writes if that is more, plus 2^20 for its launch.
+/// @param ranks  number of ranks among which the long side of the matrix is divided. Each of them
+///     computes its part of the products with the long side, and all of the others.
+double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols, int64_t ranks = 1);
+
+/// Returns the rule of orthogonalize_cost as text.
+std::string cost_rule();
 
 /// Returns the floating-point operations if symmetric products were computed in full.
 double orthogonalize_flops_full(const Method& method, int64_t rows, int64_t cols);

@@ -133,12 +133,7 @@ class OwnerSets {
 /// Returns the rank with the shard and partial index of `rank` in another replica.
 int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   const Holder& mine = *group.find(rank);
-  for (const Holder& holder : group.members) {
-    if (holder.replica == replica && holder.shard == mine.shard &&
-        holder.partial_index == mine.partial_index)
-      return holder.rank;
-  }
-  return rank;
+  return group.rank_of(replica, mine.partial_index, mine.shard);
 }
 
 /// Returns the owner's replica, or one chosen by its rank if it holds nothing of the gradient.
@@ -342,6 +337,8 @@ std::vector<RankChunk> Plan::rank_chunks(int rank) const {
     if (chunk.owned.empty() && !chunk.takes_part()) continue;
     for (ShardBlock& block : chunk.owner_state_blocks) block.param += view;
     for (size_t i = 0; i < chunk.owner_state.size(); ++i) chunk.owner_state_views.push_back(view++);
+    for (auto* list : {&chunk.gather_blocks, &chunk.return_blocks, &chunk.owner_state_blocks})
+      list->shrink_to_fit();
     out.push_back(std::move(chunk));
   }
   return out;

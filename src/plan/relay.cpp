@@ -54,13 +54,13 @@ int32_t RelayChooser::block(int32_t param, int64_t index) {
   int32_t& known = block_of_kind_[static_cast<size_t>(holders_.kind(param, index))];
   if (known >= 0) return known;
   const HolderGroup& group = holders_.group(param, index);
-  int64_t shares = 0, members = 0;
-  for (const Holder& holder : group.members) {
-    if (holder.replica != 0) continue;
-    ++members;
-    if (blocks_.numel(param, index, holder) > 0) ++shares;
+  int64_t shares = 0, begin = 0;
+  for (const ShardRun& run : blocks_.runs(param, index)) {
+    if (run.numel > 0) shares += run.end - begin;
+    begin = run.end;
   }
-  return known = relay_block(shares, group.replicas, shares == members, max_peers_);
+  return known = relay_block(shares * group.partial_count, group.replicas, shares == group.shards,
+                             max_peers_);
 }
 
 const std::vector<int64_t>& RelayChooser::over(int32_t param) {

@@ -14,6 +14,7 @@
 
 #include "base/text.hpp"
 #include "simulation/worlds.hpp"
+#include "support/folder.hpp"
 
 using namespace simulation;
 
@@ -130,6 +131,8 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
+  const test_support::Folder folder;  // of worlds whose ranks find each other in a folder
+  if (chdir(folder.path().c_str()) != 0) return 2;
   int64_t problems = 0;
   for (const bool tcp : {false, true}) {
     if (!(tcp ? options.tcp : options.threads)) continue;

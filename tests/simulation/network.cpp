@@ -88,7 +88,8 @@ Endpoint* Network::listener_at(Address address) {
 int Network::bind(int fd, Address address) {
   Endpoint* const e = checked(fd);
   if (!e) return -1;
-  if (address.host != 0 && address.host != host_of(e->process)) return fail_with(EADDRNOTAVAIL);
+  if (address.host != 0 && address.host != host_of(e->process) && address.host != INADDR_LOOPBACK)
+    return fail_with(EADDRNOTAVAIL);
   if (address.port == 0) address.port = next_port_++;
   e->local = address;
   return 0;

@@ -42,6 +42,7 @@ Plan::Plan(uint64_t world, bool over_tcp) : seed(world), tcp(over_tcp) {
   draw_lanes(random);
   draw_faults(random);
   lingers = random.one_in(2);
+  in_folder = tcp && random.one_in(4);
 }
 
 void Plan::draw_lanes(Random& random) {
@@ -63,8 +64,8 @@ void Plan::draw_lanes(Random& random) {
     for (int64_t i = 0; i < length; ++i) {
       Step step{static_cast<OperationKind>(random.below(muonrt::kOperationKinds)),
                 random.one_of(its), -1, 0, random.next()};
-      const bool large = tcp && weather.window > 1 << 18 && random.one_in(20);
-      step.n = random.any_size(large ? 3 << 20 : 3000);
+      const bool large = tcp && random.one_in(8);
+      step.n = random.any_size(large ? std::min<int64_t>(3 << 20, 32 * weather.window) : 3000);
       if (step.kind == OperationKind::kExchange && step.n == 0) step.n = 1;
       if (step.kind == OperationKind::kReduceMax || step.kind == OperationKind::kReduceSum)
         step.n /= 8;
@@ -129,9 +130,6 @@ bool Plan::is_affected(int comm, const Fault& fault) const {
 std::set<Status> Plan::allowed(int comm) const {
   std::set<Status> out;
   if (is_short()) out.insert(Status::kTimeout);
-  const bool held_up = std::any_of(faults.begin(), faults.end(), [](const Fault& f) {
-    return f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition;
-  });
   for (const Fault& f : faults) {
     // A rank that ends for another reason waits one second until its peers have its error.
     if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond && faults.size() > 1)
@@ -147,8 +145,8 @@ std::set<Status> Plan::allowed(int comm) const {
       continue;
     }
     if (!is_affected(comm, f)) continue;
-    // A rank is held up, and rank 0 may end before it forwards the error.
-    if (tcp && !lingers && held_up) out.insert(Status::kComm);
+    // Rank 0 may end before it forwards the error.
+    if (tcp && !lingers) out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kAbort || f.kind == Fault::Kind::kAbortAll) out.insert(f.status);
     if (f.kind == Fault::Kind::kBadArgument) out.insert(Status::kInvalidArgument);
     if (f.kind == Fault::Kind::kWrongSize) out.insert(Status::kMismatch);
@@ -159,9 +157,10 @@ std::set<Status> Plan::allowed(int comm) const {
 std::string Plan::text() const {
   std::string out = cat(tcp ? "tcp" : "threads", ", ", size, " ranks, timeout ", timeout_ms, " ms");
   if (tcp)
-    out += cat(", latency ", weather.least_latency / 1000, " to ", weather.most_latency / 1000,
-               " us, window ", weather.window, weather.short_transfers ? ", short transfers" : "",
-               ", ", weather.unauthenticated, " without the secret");
+    out +=
+        cat(", latency ", weather.least_latency / 1000, " to ", weather.most_latency / 1000,
+            " us, window ", weather.window, weather.short_transfers ? ", short transfers" : "",
+            ", ", weather.unauthenticated, " without the secret", in_folder ? ", in a folder" : "");
   for (size_t lane = 0; lane < lanes.size(); ++lane) {
     out += cat("\n  lane ", lane, ":");
     for (const Step& s : lanes[lane])

@@ -72,6 +72,7 @@ struct Plan {
   std::vector<std::vector<Step>> lanes;
   std::vector<Fault> faults;
   Weather weather;
+  bool in_folder = false;            // TCP: the ranks find each other in a folder
   bool lingers;                      // all ranks keep their communicators for a while
   std::vector<int64_t> first_pause;  // by rank: ns before it connects
 

@@ -3,9 +3,12 @@
 #include <arpa/inet.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
+#include "comm/tcp/handshake.hpp"
 #include "comm/tcp/tcp_transport.hpp"
 #include "comm/thread_transport.hpp"
 #include "simulation/network.hpp"
@@ -33,8 +36,24 @@ void run_threads(const Plan& plan) {
   for (const auto& rank : ranks) rank->check_buffers();
 }
 
-/// A process that does not know the secret: connects, sends bytes that it has made up or heard.
-void disturb(Network& network) {
+/// What a process without the secret sends: bytes that it has made up or heard, or a claim of a
+/// rank with a wrong proof.
+std::string made_up(Network& network, int to, int size) {
+  Random& random = Scheduler::get().random();
+  if (!network.heard().empty() && random.one_in(3)) return random.one_of(network.heard());
+  if (random.one_in(2)) {
+    muonrt::Claim claim{muonrt::kClaim,        0, size, 0, muonrt::kProtocolVersion, 0, to,
+                        muonrt::fresh_nonce(), {}};
+    claim.rank = static_cast<int32_t>(random.between(to + 1, size));
+    return {reinterpret_cast<const char*>(&claim), sizeof claim};
+  }
+  std::string bytes(static_cast<size_t>(random.any_size(3000)), '\0');
+  for (char& c : bytes) c = static_cast<char>(random.next());
+  return bytes;
+}
+
+/// A process that does not know the secret. It receives nothing but greetings.
+void disturb(Network& network, int size) {
   Scheduler& s = Scheduler::get();
   for (int64_t tries = s.random().between(1, 4); tries > 0; --tries) {
     s.sleep_until(s.now() + s.random().any_size(2 * kSecond));
@@ -49,17 +68,18 @@ void disturb(Network& network) {
     connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to);
     pollfd one{fd, POLLOUT, 0};
     poll(&one, 1, 3000);
+    ssize_t received = 0;
     for (int64_t k = s.random().below(4); k > 0; --k) {
-      std::string bytes(static_cast<size_t>(s.random().any_size(3000)), '\0');
-      for (char& c : bytes) c = static_cast<char>(s.random().next());
-      if (!network.heard().empty() && !s.random().one_in(3))
-        bytes = s.random().one_of(network.heard());
+      const int rank = static_cast<int>(target.host - Network::host_of(0));
+      const std::string bytes = made_up(network, rank, size);
       send(fd, bytes.data(), bytes.size(), 0);
       one.events = POLLIN;
       poll(&one, 1, static_cast<int>(s.random().any_size(2000)));
       char in[256];
-      recv(fd, in, sizeof in, MSG_DONTWAIT);
+      received += std::max<ssize_t>(0, recv(fd, in, sizeof in, MSG_DONTWAIT));
     }
+    if (received > ssize_t{sizeof(muonrt::Greeting)})
+      s.fail("a process without the secret received an answer");
     s.sleep_until(s.now() + s.random().any_size(20 * kSecond));
     close(fd);
   }
@@ -78,6 +98,9 @@ int start(int process, std::function<void()> body) {
 
 void run_rank(const Plan& plan, Network& network, RankRun& rank, int number) {
   rank.run([&] {
+    if (plan.in_folder)
+      return muonrt::make_folder_transport({number, plan.size, ".", "run", 0, kSecret},
+                                           plan.connect_timeout_ms());
     muonrt::TcpRendezvous rendezvous;
     rendezvous.rank = number;
     rendezvous.size = plan.size;
@@ -122,7 +145,7 @@ void run_tcp(const Plan& plan, Network& network) {
         rank, [&, rank] { run_rank(plan, network, *ranks[static_cast<size_t>(rank)], rank); }));
   }
   for (int k = 0; k < plan.weather.unauthenticated; ++k)
-    fibers.push_back(start(plan.size + 1 + k, [&] { disturb(network); }));
+    fibers.push_back(start(plan.size + 1 + k, [&] { disturb(network, plan.size); }));
   for (const int fiber : fibers) s.join(fiber);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (killed[rank])
@@ -139,6 +162,8 @@ Result run_world(uint64_t seed, bool tcp, bool prints) {
   if (prints) std::printf("%s\n", plan.text().c_str());
   Scheduler scheduler(seed ^ 0x5ced, prints);
   Result out;
+  if (plan.in_folder)  // files of killed ranks
+    for (const auto& file : std::filesystem::directory_iterator(".")) remove(file.path());
   if (tcp) {
     Network network(scheduler, plan.weather, plan.size + 1 + plan.weather.unauthenticated);
     out.problem = scheduler.run(plan.size, [&] { run_tcp(plan, network); });

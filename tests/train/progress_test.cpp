@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "show/table.hpp"
+
 using namespace muonrt::train;
 
 namespace {
@@ -47,4 +49,33 @@ TEST_CASE("train progress: a terminal shows one line, narrower than it is", "[un
         "\rmuon  step 100/100  loss 3.250  val 31.250  0:00:00 left  2\n");
   CHECK(std::count(all.begin(), all.end(), '\n') == 1);
   CHECK(all.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("table: wide and combining characters have the columns that a terminal gives them",
+          "[unit][train]") {
+  using muonrt::tool::columns_of;
+  CHECK(columns_of("plain") == 5);
+  CHECK(columns_of("\xe5\xb1\x82.0") == 4);  // a CJK ideograph has two columns
+  CHECK(columns_of("e\xcc\x81tat") == 4);    // an accent over the letter before it has none
+  CHECK(columns_of("\xff.0") == 3);          // not UTF-8
+}
+
+TEST_CASE("table: on a narrow terminal long names continue on the next line", "[unit][train]") {
+  using namespace muonrt::tool;
+  Table table({{"name", "parameter", Table::Align::kLeft}, {"n", "elements"}});
+  table.add({cell::word("model.layers.0.self_attn.q_proj"), cell::count(64)});
+  table.add({cell::word("norm"), cell::count(8)});
+  const std::string whole =
+      "parameter                        elements\n"
+      "model.layers.0.self_attn.q_proj        64\n"
+      "norm                                    8\n";
+  CHECK(table.text(0) == whole);
+  CHECK(table.text(41) == whole);
+  CHECK(table.text(27) ==
+        "parameter          elements\n"
+        "model.layers.0.          64\n"
+        "self_attn.q_proj\n"
+        "norm                      8\n");
+  // Never narrower than 12 columns.
+  CHECK(table.text(5) == table.text(22));
 }

@@ -22,6 +22,7 @@ void add_info(CLI::App& app, Work& work);
 void add_info_coefficients(CLI::App& info, Work& work);
 void add_info_defaults(CLI::App& info, Work& work);
 void add_info_optimizers(CLI::App& info, Work& work);
+void add_info_pages(CLI::App& info, Work& work);
 void add_layout(CLI::App& app, Work& work);
 void add_plan(CLI::App& app, Work& work);
 void add_state(CLI::App& app, Work& work);

@@ -7,7 +7,9 @@
 #include <new>
 
 #include "command/command.hpp"
+#include "command/info/parts.hpp"
 #include "command/launch.hpp"
+#include "command/unknown_words.hpp"
 #include "command/validators.hpp"
 #include "opt_json/output_file.hpp"
 
@@ -28,28 +30,15 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Rejects whole numbers beyond 64 bits, which CLI11 replaces by the largest or smallest one.
-void refuse_beyond_64_bits(CLI::App& app) {
+/// Reads the sizes of all options --...-bytes with units, such as 256MiB. Rejects whole numbers
+/// beyond 64 bits, which CLI11 replaces by the largest or smallest one.
+void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
+    const bool is_size = option->get_name().ends_with("-bytes");
+    if (is_size) option->transform(muonrt::tool::size_with_unit());
   }
-  for (CLI::App* command : app.get_subcommands({})) refuse_beyond_64_bits(*command);
-}
-
-/// The version of the library that runs, which may be newer than the command.
-std::string version() {
-  const int32_t v = muonrt_get_version();
-  return fmt::format("muonrt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
-}
-
-/// Prints an unknown subcommand or option. CLI11 only reports that a subcommand is missing.
-void name_unknown_subcommand(const CLI::App& app) {
-  const CLI::App* at = &app;
-  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
-  const auto unknown = at->remaining();
-  if (unknown.empty()) return;
-  const bool option = unknown.front()[0] == '-';
-  std::cerr << "There is no " << (option ? "option " : "subcommand ") << unknown.front() << '\n';
+  for (CLI::App* command : app.get_subcommands({})) complete_numbers(*command);
 }
 
 }  // namespace
@@ -60,7 +49,7 @@ int main(int argc, char** argv) {
       "Start it by itself (ranks are threads, --ranks N) or under mpirun.",
       "muonrt");
   app.require_subcommand(1);
-  app.set_version_flag("--version", version);
+  app.set_version_flag("--version", muonrt::tool::version_text);
   muonrt::tool::Work work;
   muonrt::tool::add_info(app, work);
   muonrt::tool::add_train(app, work);
@@ -70,13 +59,21 @@ int main(int argc, char** argv) {
   muonrt::tool::add_state(app, work);
   muonrt::tool::add_verify(app, work);
   muonrt::tool::add_bench(app, work);
-  refuse_beyond_64_bits(app);
+  complete_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     // Every rank has the same arguments, so only rank 0 prints the error.
     if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
-    if (e.get_name() == "RequiredError") name_unknown_subcommand(app);
+    // CLI11 lists unknown words in reverse order, or only reports what is missing.
+    const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
+    const bool misses =
+        code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError;
+    if (const std::string unknown = misses ? muonrt::tool::unknown_word(app) : "";
+        !unknown.empty()) {
+      std::cerr << unknown << '\n';
+      return 2;
+    }
     return printed(app.exit(e) == 0 ? 0 : 2);
   }
   if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {

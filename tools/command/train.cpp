@@ -110,8 +110,13 @@ void add_train(CLI::App& app, Work& work) {
           "bitwise identical. Ranks, --mesh, device and validations may differ, and --steps "
           "may be larger")
       ->check(file_name());
-  command->add_flag("--trace", o->trace,
-                    "also trace.json: the stages of the last step on all ranks");
+  command
+      ->add_option("--trace", o->trace,
+                   "file for a Chrome trace (Perfetto) of the last 4 steps of the first optimizer: "
+                   "all ranks on one clock")
+      ->check(file_name());
+  command->add_option("--timeline", o->timeline, "file for a picture (SVG) of the last of them")
+      ->check(file_name());
   command->add_option("--warmup", o->warmup, "share of the steps")->capture_default_str();
   command->add_option("--final-lr", o->final_lr, "rate of the last step, as a share of the peak")
       ->capture_default_str();

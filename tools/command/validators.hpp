@@ -73,6 +73,32 @@ inline CLI::Validator in_64_bits() {
           ""};
 }
 
+/// Converts a size with a unit to bytes: 4096, 1e9, 64KiB, 5GB; K, M, ... are KiB, MiB, ...
+inline CLI::Validator size_with_unit() {
+  return {[](std::string& text) {
+            size_t length = 0;
+            long double bytes = -1;
+            try {
+              bytes = std::stold(text, &length);
+            } catch (const std::exception&) {
+            }
+            const std::string unit = CLI::detail::to_lower(text.substr(length));
+            const size_t power = unit.empty() ? 0 : std::string("bkmgtp").find(unit[0]);
+            const std::string rest = unit.substr(unit.empty() ? 0 : 1);
+            const bool known =
+                power == 0 ? rest.empty() : rest.empty() || rest == "b" || rest == "ib";
+            if (!std::isfinite(bytes) || bytes < 0 || power == std::string::npos || !known)
+              return text + " is not a size in bytes, such as 268435456, 256MiB or 5GB";
+            bytes *= std::pow(rest == "b" ? 1000.0L : 1024.0L, static_cast<long double>(power));
+            const bool whole = bytes == std::floor(bytes) && bytes < 0x1p63L;
+            if (whole) text = std::to_string(static_cast<int64_t>(bytes));
+            // The type of the option decides on other numbers without a unit, such as a rate of
+            // 0.5.
+            return whole || unit.empty() ? "" : text + " is not a whole number of bytes below 2^63";
+          },
+          ""};
+}
+
 /// Rejects an empty file name, which a script passes if its variable is not set.
 inline CLI::Validator file_name() {
   return {[](const std::string& text) {
@@ -96,7 +122,6 @@ inline CLI::Option* shard_bytes_option(CLI::App& command, int64_t& most,
   return command
       .add_option("--max-shard-bytes", most,
                   before + "bytes of the tensors of a file, unless it has one: 5000000000, 4GiB")
-      ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()));
 }
 

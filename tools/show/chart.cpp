@@ -10,11 +10,18 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr double kMargin = 24, kTop = 80, kBottom = 58, kLeft = 82, kBetween = 34, kRow = 20;
+constexpr double kMargin = 24, kTop = 80, kBottom = 58, kBetween = 34, kRow = 20;
 constexpr double kName = 32;        // of a legend: from its left to the names
 constexpr double kCharacter = 7.3;  // width of one, on the safe side; no font can be asked
-constexpr double kTitleCharacter = 10;
+constexpr double kTitleCharacter = 10, kLabelCharacter = 6.2;
 constexpr int kTicks = 6;
+// The colours of attributes, which viewers without styles use, and those on a dark ground.
+constexpr const char* kDarkColours =
+    "<style>@media (prefers-color-scheme: dark) {svg {fill: #d6dde6} [fill=\"white\"] {fill: "
+    "#0d1117} "
+    "[fill=\"#555555\"] {fill: #9da7b3} [stroke=\"#555555\"] {stroke: #9da7b3} "
+    "[stroke=\"#e3e3e3\"] {stroke: #2a313a} [stroke=\"#ffffff\"] {stroke: #0d1117} "
+    "[stroke=\"#000000\"] {stroke: #ffffff}}</style>\n";
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -68,28 +75,34 @@ std::vector<double> ticks_of(const Axis& axis) {
 
 class Plot {
  public:
-  explicit Plot(const Chart& chart) : chart_(chart) {}
+  explicit Plot(const Chart& chart) : chart_(chart) {
+    size_t longest = 0;
+    for (const std::string& label : chart.y.labels) longest = std::max(longest, label.size());
+    left_ += kCharacter * static_cast<double>(longest);
+    if (longest > 0) left_ -= 40;  // numbers need no room
+  }
 
-  double right() const { return kLeft + chart_.width; }
+  double right() const { return left_ + chart_.width; }
   double bottom() const { return kTop + chart_.height; }
 
   std::string axes() const {
     const double middle = (kTop + bottom()) / 2;
     std::string out;
-    for (const double tick : ticks_of(chart_.y)) {
+    for_each_tick(chart_.y, [&](double tick, const std::string& label) {
       const double at = y(tick);
-      out += chart_.lines.empty() ? segment(kLeft - 5, at, kLeft, at, "stroke=\"#555555\"")
-                                  : segment(kLeft, at, right(), at, "stroke=\"#e3e3e3\"");
-      out += text(kLeft - 9, at + 4, "text-anchor=\"end\"", fmt::format("{:g}", tick));
-    }
-    for (const double tick : ticks_of(chart_.x)) {
+      out += chart_.lines.empty() ? segment(left_ - 5, at, left_, at, "stroke=\"#555555\"")
+                                  : segment(left_, at, right(), at, "stroke=\"#e3e3e3\"");
+      out += text(left_ - 9, at + 4, "text-anchor=\"end\"", label);
+    });
+    for_each_tick(chart_.x, [&](double tick, const std::string& label) {
       const double at = x(tick);
+      if (!chart_.y.labels.empty()) out += segment(at, kTop, at, bottom(), "stroke=\"#e3e3e3\"");
       out += segment(at, bottom(), at, bottom() + 5, "stroke=\"#555555\"");
-      out += text(at, bottom() + 20, "text-anchor=\"middle\"", fmt::format("{:g}", tick));
-    }
-    out += segment(kLeft, bottom(), right(), bottom(), "stroke=\"#555555\"");
-    out += segment(kLeft, kTop, kLeft, bottom(), "stroke=\"#555555\"");
-    out += text((kLeft + right()) / 2, bottom() + 42, "text-anchor=\"middle\"", chart_.x.name);
+      out += text(at, bottom() + 20, "text-anchor=\"middle\"", label);
+    });
+    out += segment(left_, bottom(), right(), bottom(), "stroke=\"#555555\"");
+    out += segment(left_, kTop, left_, bottom(), "stroke=\"#555555\"");
+    out += text((left_ + right()) / 2, bottom() + 42, "text-anchor=\"middle\"", chart_.x.name);
     const std::string turned = fmt::format(
         "transform=\"rotate(-90 {0} {1})\" text-anchor=\"middle\"", kMargin + 12, middle);
     return out + text(kMargin + 12, middle, turned, chart_.y.name);
@@ -99,11 +112,15 @@ class Plot {
     std::string out;
     for (const Chart::Box& b : chart_.boxes) {
       const double x1 = x(b.x), x2 = x(b.x + b.width), y1 = y(b.y), y2 = y(b.y + b.height);
+      const std::string hint = b.hint.empty() ? "" : "<title>" + escaped(b.hint) + "</title>";
       out += fmt::format(
           "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" stroke=\"#ffffff\" "
-          "stroke-width=\"0.5\" {}/>\n",
+          "stroke-width=\"0.5\" {}{}\n",
           std::min(x1, x2), std::min(y1, y2), std::fabs(x2 - x1), std::fabs(y2 - y1),
-          drawn(b.style));
+          drawn(b.style), hint.empty() ? "/>" : ">" + hint + "</rect>");
+      if (!b.label.empty() && label_fits(b.label, std::fabs(x2 - x1)))
+        out += text((x1 + x2) / 2, (y1 + y2) / 2 + 3.5,
+                    "text-anchor=\"middle\" font-size=\"10\" fill=\"#222222\"", b.label);
     }
     return out;
   }
@@ -112,7 +129,7 @@ class Plot {
     std::string out = fmt::format(
         "<clipPath id=\"plot\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n"
         "<g clip-path=\"url(#plot)\">\n",
-        kLeft, kTop, chart_.width, chart_.height);
+        left_, kTop, chart_.width, chart_.height);
     for (const Chart::Line& line : chart_.lines) {
       std::string points;
       for (const auto& [at, value] : line.points) {
@@ -143,11 +160,18 @@ class Plot {
   }
 
  private:
+  template <class Draw>
+  static void for_each_tick(const Axis& axis, const Draw& draw) {
+    const std::vector<double> ticks = ticks_of(axis);
+    for (size_t i = 0; i < ticks.size(); ++i)
+      draw(ticks[i], axis.labels.empty() ? fmt::format("{:g}", ticks[i]) : axis.labels[i]);
+  }
   static double share(const Axis& a, double value) { return (value - a.low) / (a.high - a.low); }
-  double x(double value) const { return kLeft + chart_.width * share(chart_.x, value); }
+  double x(double value) const { return left_ + chart_.width * share(chart_.x, value); }
   double y(double value) const { return bottom() - chart_.height * share(chart_.y, value); }
 
   const Chart& chart_;
+  double left_ = 82;
 };
 
 }  // namespace
@@ -164,7 +188,7 @@ std::string area_colour(size_t index) {
                                                       "#ffe08a", "#b8a1d9", "#5fb3a3", "#c9ada7"};
   if (index < kFew.size()) return kFew[index];
   return fmt::format("hsl({:.0f},58%,{}%)", std::fmod(static_cast<double>(index) * 137.508, 360),
-                     66 + index % 3 * 10);
+                     62 + index % 3 * 8);
 }
 
 Axis round_axis(const std::string& name, double low, double high) {
@@ -172,6 +196,10 @@ Axis round_axis(const std::string& name, double low, double high) {
   const double begin = std::floor(low / step) * step;
   const double end = std::max(std::ceil(high / step) * step, begin + step);
   return {name, begin, end, multiples(step, begin, end)};
+}
+
+bool label_fits(const std::string& label, double width) {
+  return kLabelCharacter * static_cast<double>(label.size()) + 2 <= width;
 }
 
 std::string Chart::svg() const {
@@ -187,9 +215,9 @@ std::string Chart::svg() const {
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
              "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"DejaVu Sans, Helvetica, Arial, "
-             "sans-serif\" font-size=\"12\" fill=\"#222222\">\n"
+             "sans-serif\" font-size=\"12\" fill=\"#222222\">\n{2}"
              "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-             all_width, all_height) +
+             all_width, all_height, kDarkColours) +
          text(kMargin, 34, "font-size=\"17\" font-weight=\"600\"", title) +
          text(kMargin, 56, "font-size=\"13\" fill=\"#555555\"", subtitle) + plot.axes() +
          plot.boxes() + (lines.empty() ? "" : plot.lines()) + plot.legend() + "</svg>\n";

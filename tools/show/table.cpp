@@ -3,18 +3,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <clocale>
 #include <cmath>
+#include <cstdio>
+#include <cwchar>
 #include <nlohmann/json.hpp>
+
+#include "show/status_line.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
-/// Of UTF-8.
-size_t columns_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  }));
+/// Narrowest width to which text() cuts a column.
+constexpr size_t kNarrowest = 12;
+
+/// Cuts UTF-8 text into lines of at most `width` columns, if possible after one of " ,./_-".
+std::vector<std::string> wrapped(const std::string& text, size_t width) {
+  std::vector<std::string> lines(1);
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at + 1;
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
+    const std::string character = text.substr(at, end - at);
+    at = end;
+    std::string& line = lines.back();
+    if (line.empty() || columns_of(line + character) <= width) {
+      line += character;
+      continue;
+    }
+    const size_t separator = line.find_last_of(" ,./_-");
+    const size_t cut = separator == std::string::npos ? line.size() : separator + 1;
+    const std::string rest = line.substr(cut) + character;
+    line.resize(cut);
+    lines.push_back(rest);
+  }
+  return lines;
 }
 
 std::string aligned(const std::string& text, const Table::Column& column) {
@@ -93,8 +116,38 @@ std::string Table::row(size_t index) const {
 }
 
 std::string Table::text() const {
-  std::string out = head();
-  for (size_t i = 0; i < rows_.size(); ++i) out += row(i);
+  const Screen screen = detect_screen(stdout);
+  return text(screen.terminal ? static_cast<size_t>(screen.width) : 0);
+}
+
+std::string Table::text(size_t width) const {
+  std::vector<Column> columns = columns_;
+  size_t total = 0;
+  for (const Column& column : columns) total += column.width + (total > 0 ? 2 : 0);
+  for (; width > 0 && total > width; --total) {
+    Column* widest = nullptr;
+    for (Column& column : columns) {
+      if (column.align == Align::kLeft && (!widest || column.width > widest->width))
+        widest = &column;
+    }
+    if (!widest || widest->width <= kNarrowest) break;
+    --widest->width;
+  }
+  const auto lines_of = [&](auto text_of) {
+    std::vector<std::vector<std::string>> cells;
+    size_t lines = 1;
+    for (size_t c = 0; c < columns.size(); ++c) {
+      cells.push_back(wrapped(text_of(c), columns[c].width));
+      lines = std::max(lines, cells.back().size());
+    }
+    std::string out;
+    for (size_t i = 0; i < lines; ++i)
+      out += line(columns,
+                  [&](size_t c) { return i < cells[c].size() ? cells[c][i] : std::string(); });
+    return out;
+  };
+  std::string out = lines_of([&](size_t c) { return columns_[c].head; });
+  for (const auto& row : rows_) out += lines_of([&](size_t c) { return row[c].text; });
   return out;
 }
 
@@ -109,6 +162,23 @@ std::string Table::json() const {
   std::string out = "[";
   for (size_t i = 0; i < rows_.size(); ++i) out += (i > 0 ? ",\n " : "") + json(i);
   return out + "]";
+}
+
+size_t columns_of(const std::string& text) {
+  static const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  const locale_t before = utf8 ? uselocale(utf8) : nullptr;
+  size_t columns = 0;
+  for (size_t at = 0; at < text.size();) {
+    std::mbstate_t state{};
+    wchar_t character = 0;
+    const size_t bytes = std::mbrtowc(&character, text.data() + at, text.size() - at, &state);
+    const bool valid = bytes > 0 && bytes <= text.size() - at;
+    const int width = valid ? wcwidth(character) : 1;
+    columns += static_cast<size_t>(std::max(width, 0));
+    at += valid ? bytes : 1;
+  }
+  if (utf8) uselocale(before);
+  return columns;
 }
 
 std::string human_bytes(int64_t bytes) {

@@ -49,8 +49,11 @@ class Table {
   /// The line of heads, or of row `index`, with the current widths.
   std::string head() const;
   std::string row(size_t index) const;
-  /// Heads and all rows.
+  /// Heads and all rows. On a terminal that is narrower, long cells of left-aligned columns
+  /// continue on the next lines.
   std::string text() const;
+  /// The same for a terminal of `width` columns; 0: of any width.
+  std::string text(size_t width) const;
   /// [{"key": value, ...}, ...]
   std::string json() const;
   /// Of row `index`, on one line.
@@ -60,6 +63,9 @@ class Table {
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
 };
+
+/// Columns of a terminal that UTF-8 text fills: 2 for wide characters, 0 for combining ones.
+size_t columns_of(const std::string& text);
 
 /// 1536 -> "1.50 KiB".
 std::string human_bytes(int64_t bytes);

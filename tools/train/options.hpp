@@ -22,7 +22,8 @@ struct Options {
   int64_t save_every = 100;
   bool overwrite = false;  // replace a checkpoint in `save`
   std::string resume;      // folder of the checkpoint to continue from; empty: start a new run
-  bool trace = false;
+  std::string trace;       // file for the last steps of the first optimizer; empty: none
+  std::string timeline;    // file for a picture of the last step; empty: none
   bool json = false;
   std::vector<double>
       lr;                // peak rates: one for each optimizer or one for all; empty: from the files
@@ -33,6 +34,7 @@ struct Options {
   int64_t eval_windows = 128;  // of the validation text
   int64_t sample_bytes = 300;
 
+  bool traces() const { return !trace.empty() || !timeline.empty(); }
   /// The names in `optimizer`.
   std::vector<std::string> optimizers() const;
 };

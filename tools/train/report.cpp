@@ -91,8 +91,9 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
   for (const RunResult& r : outcome.results) out += r.health + checkpoints(o, r);
   if (!o.out.empty()) {
     out += fmt::format("loss curve: {0}/loss.csv, {0}/loss.svg\nplan: {0}/plan.txt\n", o.out);
-    if (o.trace) out += "trace: " + o.out + "/trace.json (open in a Chrome trace viewer)\n";
   }
+  if (!o.trace.empty()) out += "trace: " + o.trace + " (open it in ui.perfetto.dev)\n";
+  if (!o.timeline.empty()) out += "timeline: " + o.timeline + "\n";
   if (!outcome.results.empty() && !outcome.results.front().sample.empty()) {
     out += "sample (" + outcome.plans.front().optimizer + "):\n" +
            printable(outcome.results.front().sample) + "\n";

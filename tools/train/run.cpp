@@ -17,6 +17,7 @@
 #include "train/progress.hpp"
 #include "train/sample.hpp"
 #include "train/shards.hpp"
+#include "train/step_trace.hpp"
 
 namespace muonrt::train {
 
@@ -123,6 +124,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   int64_t first_step_ = 0;
   int64_t saved_param_bytes_ = 0;
+  StepTrace trace_;
 };
 
 std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
@@ -151,7 +153,7 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     params[i].local_shape = local_shapes[i].data();
   }
   tool::OptimizerOptions settings = settings_.options();
-  settings.debug.trace = options_.trace;
+  settings.debug.trace = options_.traces();
   if (place_.set_device) place_.set_device(settings);
   Comm& comm = place_.comm ? *place_.comm : comm_;
   return std::make_unique<Optimizer>(comm, settings.linked(), settings_.groups(0), params);
@@ -314,6 +316,9 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
   result.steps = step + 1;
   result.interrupted = anyone_stops();
   const bool last = result.steps == options_.steps || result.interrupted;
+  const auto traced = static_cast<int64_t>(StepTrace::kSteps);
+  if (options_.traces() && (last || result.steps > options_.steps - traced))
+    trace_.add(comm_, *optimizer_);
   CurvePoint point{result.steps, result.train_loss, std::nan(""),
                    result.steps * options_.batch * config_.context, now() - times.start};
   // Before the save, so that a run that continues from it has this step in its curve.
@@ -361,7 +366,7 @@ RunResult Trainer::run(std::FILE* out) {
     result.optimizer_ms = times.optimizer / done * 1e3;
     result.exposed_ms = times.exposed / done * 1e3;
   }
-  if (options_.trace) result.trace = optimizer_->trace(MUONRT_FORMAT_JSON);
+  if (options_.traces()) result.trace = trace_.gather(comm_);
   if (rank_ == 0) {
     result.plan = optimizer_->describe_plan();
     result.health = health.summary();

@@ -23,7 +23,7 @@ struct RunPlan {
   int64_t later_steps = 0;  // of the following runs, for the remaining time
 };
 
-/// The result of a run; equal on every rank except for the fields of rank 0 and `trace`.
+/// The result of a run; equal on every rank except for the fields of rank 0.
 struct RunResult {
   Curve curve;
   double val_loss = 0.0;                                         // after the last step
@@ -43,7 +43,7 @@ struct RunResult {
   std::string health;       // rank 0: a line for each step with statistics
   std::string health_json;  // rank 0: the statistics as a JSON list
   std::string sample;       // rank 0
-  std::string trace;        // this rank's, if asked for
+  std::string trace;        // rank 0, if asked for: the last steps of all ranks
   std::string plan;         // rank 0: the optimizer's plan
 };
 

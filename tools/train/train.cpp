@@ -1,6 +1,5 @@
 #include "train/train.hpp"
 
-#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -9,6 +8,7 @@
 #include <system_error>
 
 #include "opt_json/output_file.hpp"
+#include "show/timeline.hpp"
 #include "train/checkpoint.hpp"
 #include "train/curve_log.hpp"
 #include "train/mesh.hpp"
@@ -48,46 +48,42 @@ void compare_texts(Comm& comm, const Text& text) {
   }
 }
 
-// Joins the JSON arrays of all ranks.
-std::string merge_traces(Comm& comm, const std::string& mine) {
-  const auto bytes = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
-  comm.allgather(sizes.data(), &bytes, sizeof bytes);
-  const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
-  std::string padded = mine;
-  padded.resize(longest);
-  std::string all(longest * sizes.size(), ' ');
-  comm.allgather(all.data(), padded.data(), static_cast<int64_t>(longest));
-  std::string out = "[";
-  for (size_t r = 0; r < sizes.size(); ++r) {
-    const std::string part = all.substr(r * longest, static_cast<size_t>(sizes[r]));
-    const size_t open = part.find('['), close = part.rfind(']');
-    if (open == std::string::npos || close == std::string::npos) continue;
-    out += (r ? ",\n" : "") + part.substr(open + 1, close - open - 1);
-  }
-  return out + "]\n";
+/// The picture of the last step.
+std::string timeline(const Options& o, const Outcome& outcome) {
+  const RunResult& r = outcome.results.front();
+  tool::Timeline picture;
+  picture.title = "Step " + std::to_string(r.steps) + " of " + outcome.plans.front().optimizer +
+                  ", preset " + o.preset + ", " + std::to_string(outcome.ranks) + " ranks (" +
+                  outcome.mesh + ")";
+  picture.spans = tool::last_step(r.trace);
+  return picture.svg();
 }
 
-/// A file of --out; its text can be made only after the run.
+/// A file whose text can be made only after the run.
 struct RunFile {
-  std::string path;
+  std::string option, path;
   std::function<std::string()> text;
 };
 
-std::vector<RunFile> run_files(const Options& o, const Text& text, const Outcome& outcome,
-                               const std::string& trace) {
-  std::vector<RunFile> files = {
-      {o.out + "/plan.txt", [&] { return outcome.results.front().plan; }},
-      {o.out + "/result.txt", [&] { return result_text(o, text, outcome); }},
-      {o.out + "/result.json", [&] { return result_json(o, text, outcome); }}};
-  if (o.trace) files.push_back({o.out + "/trace.json", [&] { return trace; }});
+std::vector<RunFile> run_files(const Options& o, const Text& text, const Outcome& outcome) {
+  std::vector<RunFile> files;
+  const auto add = [&](const char* option, const std::string& path, auto content) {
+    files.push_back({option, path, std::move(content)});
+  };
+  if (!o.out.empty()) {
+    add("--out", o.out + "/plan.txt", [&] { return outcome.results.front().plan; });
+    add("--out", o.out + "/result.txt", [&] { return result_text(o, text, outcome); });
+    add("--out", o.out + "/result.json", [&] { return result_json(o, text, outcome); });
+  }
+  if (!o.trace.empty()) add("--trace", o.trace, [&] { return outcome.results.front().trace; });
+  if (!o.timeline.empty()) add("--timeline", o.timeline, [&] { return timeline(o, outcome); });
   return files;
 }
 
-void require_writable(const Options& o, const CurveLog& log, const std::vector<RunFile>& files) {
-  std::vector<tool::NamedFile> outputs = {{"--out", log.csv_path()}, {"--out", log.svg_path()}},
-                               inputs;
-  for (const RunFile& file : files) outputs.push_back({"--out", file.path});
+void require_writable(const Options& o, const CurveLog* log, const std::vector<RunFile>& files) {
+  std::vector<tool::NamedFile> outputs, inputs;
+  if (log) outputs = {{"--out", log->csv_path()}, {"--out", log->svg_path()}};
+  for (const RunFile& file : files) outputs.push_back({file.option, file.path});
   if (!o.data.empty()) inputs.push_back({"--data", o.data});
   for (const std::string& name : o.optimizers()) inputs.push_back({"--optimizer", name});
   tool::require_writable(outputs, inputs);
@@ -107,7 +103,6 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   const SavedRun run{options, outcome.plans.front(), corpus.text(), place.products};
   std::string note;
   if (!options.resume.empty()) note = run.require_resumable();
-  std::string trace;
   std::vector<RunFile> files;
   std::unique_ptr<CurveLog> log;
   if (root && !options.out.empty()) {
@@ -116,12 +111,14 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
     if (failed)
       throw std::runtime_error("--out: " + options.out + " cannot be created: " + failed.message() +
                                "; use a folder that you may write to");
-    files = run_files(options, corpus.text(), outcome, trace);
     log =
         std::make_unique<CurveLog>(options.out, "Loss in nats per byte",
                                    describe(corpus.text()) + ", " + std::to_string(outcome.ranks) +
                                        " ranks (" + outcome.mesh + "), preset " + options.preset);
-    require_writable(options, *log, files);
+  }
+  if (root) {
+    files = run_files(options, corpus.text(), outcome);
+    require_writable(options, log.get(), files);
   }
   FolderLock lock(nullptr, std::fclose);
   if (root && !options.save.empty()) lock = run.begin_saving();
@@ -130,7 +127,6 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   for (const RunPlan& plan : outcome.plans) {
     outcome.results.push_back(
         run_training(comm, mesh, options, plan, corpus, screen, place, log.get()));
-    if (options.trace && trace.empty()) trace = merge_traces(comm, outcome.results.back().trace);
     interrupted = outcome.results.back().interrupted;
     if (interrupted) break;
   }

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <list>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "base/backoff.hpp"
 #include "comm/tcp/handshake.hpp"
+#include "comm/tcp/pending_connections.hpp"
 #include "comm/tcp/rendezvous.hpp"
 #include "comm/transport.hpp"
 
@@ -18,33 +15,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kClaimTimeoutMs = 5000;  // from accepting a connection until its claim
-// Pending connections in addition to the number of ranks; above it the oldest one is closed.
-constexpr size_t kMaxUnauthenticated = 256;
-constexpr int kMaxAccepts = 256;     // connections accepted before the pending ones are read again
 constexpr int kLateAnswerMs = 5000;  // after an error: how long late ranks still get the error
-
-/// A connection that has not sent a complete claim yet.
-struct PendingConnection {
-  Socket socket;
-  Nonce greeted = fresh_nonce();
-  Claim claim{};
-  size_t got = 0;
-  Deadline claim_deadline = Deadline::in_ms(kClaimTimeoutMs);
-  enum class State { kIncomplete, kClaimed, kRejected };
-
-  State read() {
-    if (got == sizeof claim) return State::kClaimed;
-    auto* const at = reinterpret_cast<char*>(&claim);
-    const ssize_t n = recv(socket.fd(), at + got, sizeof claim - got, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return State::kIncomplete;
-    if (n <= 0) return State::kRejected;
-    got += static_cast<size_t>(n);
-    const size_t compare = std::min(got, claim.magic.size());
-    if (std::memcmp(claim.magic.data(), kClaim.data(), compare) != 0) return State::kRejected;
-    return got == sizeof claim ? State::kClaimed : State::kIncomplete;
-  }
-};
 
 class Acceptor {
  public:
@@ -53,7 +24,8 @@ class Acceptor {
         deadline_(deadline),
         members_(static_cast<size_t>(rendezvous.size)),
         answered_(members_.size()),
-        entries_(members_.size()) {
+        entries_(members_.size()),
+        pending_(rendezvous.secret, rendezvous.size) {
     out_.size = rendezvous.size;
     out_.sockets.resize(members_.size());
   }
@@ -113,10 +85,9 @@ class Acceptor {
     }
     if (!left.empty())
       text += cat(absent.empty() ? "" : "; ", name_ranks(left), " connected and disconnected");
-    if (rejected_ > 0) {
-      text +=
-          cat("; ", rejected_, " connections were rejected, the last one because ", last_reason_);
-    }
+    if (pending_.rejected() > 0)
+      text += cat("; ", pending_.rejected(), " connections were rejected, the last one because ",
+                  pending_.last_reason());
     // For example, /etc/hosts may resolve this machine's name to 127.0.1.1.
     const bool local = std::all_of(listeners_.begin(), listeners_.end(),
                                    [](const Socket& s) { return address_of(s).is_loopback(); });
@@ -130,86 +101,24 @@ class Acceptor {
   void poll_once() {
     std::vector<pollfd> fds;
     for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
-    for (const PendingConnection& n : pending_) fds.push_back({n.socket.fd(), POLLIN, 0});
+    pending_.add_to(fds);
     poll(fds.data(), fds.size(), poll_ms(deadline_, 100));
-    size_t at = listeners_.size();
-    for (auto n = pending_.begin(); n != pending_.end(); ++at) {
-      n = keeps_waiting(*n, fds[at].revents != 0) ? std::next(n) : pending_.erase(n);
-    }
-    for (size_t i = 0; i < listeners_.size(); ++i) {
-      if (fds[i].revents) admit(listeners_[i]);
+    const auto claimed = [this](PendingConnections::Connection& c) { examine(c); };
+    pending_.read(claimed);
+    for (const Socket& listener : listeners_) {
+      const int error = pending_.accept(listener, claimed);
+      if (error != 0 && failed_) throw *failed_;
+      MUONRT_REQUIRE(error == 0, Status::kComm, "rendezvous at ", rendezvous_.address,
+                     ": accepting a connection failed (", errno_text(error),
+                     "); raise the limit of open files (ulimit -n) above the number of ranks");
     }
     for (Member& m : members_) {
       if (m.socket && is_closed(m.socket)) m.socket = Socket();
     }
   }
 
-  void admit(const Socket& listener) {
-    for (int i = 0; i < kMaxAccepts; ++i) {
-      Socket socket(
-          [&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
-      if (!socket && (errno == EMFILE || errno == ENFILE)) {
-        const int error = errno;
-        // accept() also fails like this if no connection is waiting. Then none needs to be dropped.
-        if (!wait_for(listener.fd(), POLLIN, Deadline::in_ms(0))) return;
-        free_descriptor(error);
-        continue;
-      }
-      if (!socket) {
-        const bool passes = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-        if (!passes)  // poll() would return at once
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        return;
-      }
-      if (pending_.size() >= kMaxUnauthenticated + members_.size()) drop_oldest();
-      pending_.emplace_back();
-      pending_.back().socket = std::move(socket);
-      prepare(pending_.back().socket);
-      if (!send_value(pending_.back().socket, Greeting{kGreeting, pending_.back().greeted}))
-        pending_.pop_back();
-    }
-  }
-
-  /// Closes the oldest pending connection, unless its claim has arrived by now.
-  void drop_oldest() {
-    if (keeps_waiting(pending_.front(), true))
-      reject_connection("too many connections were waiting");
-    pending_.pop_front();
-  }
-
-  void free_descriptor(int error) {
-    if (pending_.empty() && failed_) throw *failed_;
-    MUONRT_REQUIRE(!pending_.empty(), Status::kComm, "rendezvous at ", rendezvous_.address,
-                   ": accepting a connection failed (", errno_text(error),
-                   "); raise the limit of open files (ulimit -n) above the number of ranks");
-    drop_oldest();
-  }
-
-  /// Reads from a pending connection. Returns true if it remains pending.
-  bool keeps_waiting(PendingConnection& n, bool ready) {
-    // A complete claim is examined again if there was no memory for that before.
-    if (ready || n.got == sizeof n.claim) {
-      switch (n.read()) {
-        case PendingConnection::State::kClaimed:
-          examine(n);
-          return false;
-        case PendingConnection::State::kRejected:
-          reject_connection("it did not send a claim of muonrt");
-          return false;
-        case PendingConnection::State::kIncomplete:
-          break;
-      }
-    }
-    if (!n.claim_deadline.passed()) return true;
-    reject_connection("it sent no complete claim");
-    return false;
-  }
-
-  void examine(PendingConnection& n) {
+  void examine(PendingConnections::Connection& n) {
     const Claim& c = n.claim;
-    if (!equal_in_constant_time(c.proof, proof_of(rendezvous_.secret, n.greeted, c))) {
-      return reject_connection("its secret differs");  // without an answer
-    }
     // A connection that knows the secret belongs to the run, so its error ends the rendezvous.
     const auto send_answer = [&](Status status, const std::string& text) {
       if (send_value(n.socket, make_answer(rendezvous_.secret, n.greeted, c.nonce, status, text)))
@@ -226,9 +135,8 @@ class Acceptor {
                      "; use the same version on all ranks"));
     }
     if (c.wire != kProtocolVersion) {
-      reject_all(cat("rendezvous: the protocol version is ", protocol_version(c.wire), " on rank ",
-                     c.rank, ", but ", kProtocolVersion,
-                     " on rank 0; use the same version of muonrt on all ranks"));
+      reject_all(cat("rendezvous: the protocol version is ", c.wire, " on rank ", c.rank, ", but ",
+                     kProtocolVersion, " on rank 0; use the same version of muonrt on all ranks"));
     }
     if (c.size != rendezvous_.size) {
       reject_all(cat("rendezvous: size is ", c.size, " on rank ", c.rank, ", but ",
@@ -246,11 +154,6 @@ class Acceptor {
                      "; give each process a different rank"));
     }
     member = {std::move(n.socket), n.greeted, c.nonce, c.port, true};
-  }
-
-  void reject_connection(const char* reason) {
-    ++rejected_;
-    last_reason_ = reason;
   }
 
   static bool is_closed(const Socket& s) {
@@ -318,31 +221,27 @@ class Acceptor {
   std::vector<bool> answered_;  // ranks to which an answer was sent
   std::vector<AddressEntry> entries_;
   TcpConnections out_;
-  std::list<PendingConnection> pending_;
-  int64_t rejected_ = 0;
-  const char* last_reason_ = "";
+  PendingConnections pending_;
 };
 
 }  // namespace
 
 TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline) {
   check_rendezvous(rendezvous);
-  const auto addresses = retry_while_out_of_memory(deadline, [&] {
-    auto named = resolve(rendezvous.address);
-    return rendezvous.interface.empty() ? named : addresses_on(rendezvous.interface, named);
-  });
-  const bool any_port = port_of(rendezvous.address) == 0;
-  MUONRT_REQUIRE(!any_port || rendezvous.listening || rendezvous.size == 1,
-                 Status::kInvalidArgument, "rendezvous: the address '", rendezvous.address,
-                 "' asks for a free port, but listening is NULL, so the other ranks cannot learn "
-                 "which one; set listening, or give a port");
-  const int backlog = std::max(64, rendezvous.size);
-  auto listeners = retry_while_out_of_memory(deadline, [&] {
-    return any_port ? listen_in_range(addresses, rendezvous.ports, backlog)
-                    : listen_at(addresses, backlog);
-  });
+  std::vector<Socket> listeners;
   const TcpRendezvous here = retry_while_out_of_memory(deadline, [&] {
+    const bool any_port = port_of(rendezvous.address) == 0;
+    MUONRT_REQUIRE(!any_port || rendezvous.listening || rendezvous.size == 1,
+                   Status::kInvalidArgument, "rendezvous: the address '", rendezvous.address,
+                   "' asks for a free port, but listening is NULL, so the other ranks cannot learn "
+                   "which one; set listening, or give a port");
+    auto addresses = resolve(rendezvous.address);
+    if (!rendezvous.interface.empty()) addresses = addresses_on(rendezvous.interface, addresses);
     TcpRendezvous out = rendezvous;
+    listeners.clear();
+    const int backlog = std::max(64, rendezvous.size);
+    listeners = any_port ? listen_in_range(addresses, rendezvous.ports, backlog)
+                         : listen_at(addresses, backlog);
     out.address = with_port(rendezvous.address, address_of(listeners.front()).port());
     return out;
   });

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 
 #include "base/backoff.hpp"
 #include "comm/tcp/handshake.hpp"
@@ -160,20 +161,6 @@ class AddressFile {
   const Descriptor folder_;
 };
 
-/// Creates the file of rank 0 and deletes it when the object is destroyed.
-class PublishedAddress {
- public:
-  PublishedAddress(const AddressFile& file, const std::string& content) : file_(file) {
-    file.write(content);
-  }
-  ~PublishedAddress() { file_.remove(); }
-  PublishedAddress(const PublishedAddress&) = delete;
-  PublishedAddress& operator=(const PublishedAddress&) = delete;
-
- private:
-  const AddressFile& file_;
-};
-
 TcpRendezvous over_tcp(const FolderRendezvous& m, const AddressFile& file) {
   return {m.rank, m.size, file.path(), "", "", m.version, m.ports, {}, m.check_interrupt};
 }
@@ -183,7 +170,8 @@ TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const A
   std::vector<Socket> listeners;
   AddressFileHeader head{kAddressFileMagic, fresh_nonce(), {}};
   TcpRendezvous tcp;
-  const PublishedAddress published = retry_while_out_of_memory(deadline, [&] {
+  const auto remove = [](const AddressFile* written) { written->remove(); };
+  const auto published = retry_while_out_of_memory(deadline, [&] {
     const auto addresses = local_addresses();
     MUONRT_REQUIRE(!addresses.empty(), Status::kComm,
                    "shared folder: rank 0's machine has no "
@@ -195,8 +183,8 @@ TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const A
     head.proof = proof_of(rendezvous, head, rest);
     tcp = over_tcp(rendezvous, file);
     tcp.secret = common_secret(rendezvous, head.run_nonce);
-    return PublishedAddress(file,
-                            std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
+    file.write(std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
+    return std::unique_ptr<const AddressFile, decltype(remove)>(&file, remove);
   });
   return accept_all_ranks(tcp, std::move(listeners), deadline);
 }

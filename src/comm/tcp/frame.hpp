@@ -14,11 +14,10 @@ namespace muonrt {
 enum class FrameKind : int32_t {
   kData = 1,   // a part of a message
   kGrant = 2,  // the sender of the frame has posted the receive of a message of `message_bytes`
-  kSize = 3,   // the message that was granted has another size, `message_bytes`
   // Rank 0 forwards these to all other ranks if `to` is kToAll:
-  kError = 4,         // an ErrorFrameHeader and a text
-  kLeft = 5,          // `from` has left the channel; channel 0: all channels
-  kDisconnected = 6,  // from rank 0: the connection of `from` has ended
+  kError = 3,         // an ErrorFrameHeader and a text
+  kLeft = 4,          // `from` has left the channel; channel 0: all channels
+  kDisconnected = 5,  // from rank 0: the connection of `from` has ended
 };
 
 struct FrameHeader {
@@ -39,7 +38,7 @@ struct ErrorFrameHeader {
 static_assert(sizeof(ErrorFrameHeader) == 8);
 
 /// Version of the protocol of a connection. The ranks compare it during the rendezvous.
-constexpr uint16_t kProtocolVersion = 3;
+constexpr uint16_t kProtocolVersion = 4;
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
 constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
 constexpr int64_t kTextLimit = 4000;  // bytes of an error's text
@@ -73,8 +72,7 @@ inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me,
   if (h.magic != kFrameMagic || h.head_sum != head_sum(h))
     return "the checksum of a frame header is wrong, so data was corrupted in transit";
   const auto kind = static_cast<FrameKind>(h.kind);
-  const bool between =
-      kind == FrameKind::kData || kind == FrameKind::kGrant || kind == FrameKind::kSize;
+  const bool between = kind == FrameKind::kData || kind == FrameKind::kGrant;
   const bool forwarded = !between && peer == 0 && h.from >= 0 && h.from < size && h.from != me;
   if ((h.from != peer && !forwarded) || (h.to != me && (between || h.to != kToAll)))
     return "a frame has an invalid sender or receiver";
@@ -88,7 +86,6 @@ inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me,
       return next ? nullptr : "a part of a message has an invalid size or offset";
     }
     case FrameKind::kGrant:
-    case FrameKind::kSize:
       return h.message_bytes > 0 && h.offset == 0 && h.payload_bytes == 0
                  ? nullptr
                  : "a size of a message is invalid";

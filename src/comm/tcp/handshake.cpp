@@ -40,15 +40,6 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& cl
       secret, {bytes_of(claimed), bytes_of(greeted), bytes_of(answer, offsetof(Answer, proof))});
 }
 
-Digest proof_of(const Digest& key, const Nonce& greeted, const LinkClaim& claim) {
-  return hmac_sha256({bytes_of(key)},
-                     {"claim", bytes_of(greeted), bytes_of(claim, offsetof(LinkClaim, proof))});
-}
-
-Digest answer_to(const Digest& key, const Nonce& greeted, const LinkClaim& claim) {
-  return hmac_sha256({bytes_of(key)}, {"answer", bytes_of(greeted), bytes_of(claim)});
-}
-
 Digest proof_of(const std::string& secret, const AddressTable& table,
                 const std::vector<AddressEntry>& entries) {
   const std::string_view all(reinterpret_cast<const char*>(entries.data()),
@@ -65,7 +56,6 @@ Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce&
   Answer out{};
   out.magic = kAnswer;
   out.status = static_cast<int32_t>(status);
-  out.wire = kProtocolVersion;
   std::memcpy(out.message.data(), message.data(), std::min(message.size(), out.message.size() - 1));
   out.proof = proof_of(secret, greeted, claimed, out);
   return out;

@@ -12,12 +12,13 @@
 
 namespace muonrt {
 
-// The messages of a rendezvous: rank 0 sends a greeting, which is a random number, the other rank
-// sends a claim with its proof, and rank 0 sends an answer with its own proof. A claim with a wrong
-// proof gets no answer. The messages have the machine's byte order, which is little-endian on all
-// machines that muonrt runs on. Layouts and magic numbers are the same in every version of the
-// protocol, so that ranks of different versions can report both versions. The proofs also detect
-// bits that change in transit. After the answer, rank 0 sends an AddressTable and its entries.
+// The messages by which two ranks connect: the listening rank sends a greeting, which is a random
+// number, the other rank sends a claim with its proof, and the listening rank sends an answer with
+// its own proof. A claim with a wrong proof gets no answer. In a rendezvous rank 0 listens, and the
+// proofs are HMACs under the secret; later the lower rank listens, and the key is that of the run.
+// The messages have the machine's byte order, which is little-endian on all machines that muonrt
+// runs on. The proofs also detect bits that change in transit. After the answer of a rendezvous,
+// rank 0 sends an AddressTable and its entries.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -31,18 +32,19 @@ struct Greeting {
 struct Claim {
   std::array<char, 8> magic;
   int32_t rank, size, version;
-  uint16_t wire;
-  uint16_t port;  // at which the rank listens for other ranks; 0: at none
-  Nonce nonce;    // equal in all attempts of a process
+  uint16_t wire;  // kProtocolVersion
+  uint16_t port;  // rendezvous: at which the rank listens for other ranks; 0: at none
+  int32_t to;     // the listening rank
+  Nonce nonce;    // rendezvous: equal in all attempts of a process
   Digest proof;
 };
 struct Answer {
   std::array<char, 8> magic;
-  int32_t status, wire;
-  std::array<char, 496> message;
+  int32_t status;
+  std::array<char, 500> message;
   Digest proof;
 };
-static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 88 && sizeof(Answer) == 544);
+static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 92 && sizeof(Answer) == 544);
 
 /// The address of one rank.
 struct AddressEntry {
@@ -54,20 +56,9 @@ struct AddressTable {
   Digest proof;  // of the entries
 };
 
-// A connection between two ranks: the lower rank sends a greeting, the higher rank sends a
-// LinkClaim with its proof, and the lower rank sends its own proof.
-struct LinkClaim {
-  int32_t from, to;
-  Nonce nonce;
-  Digest proof;
-};
-
 constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
 constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
 constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
-
-/// Returns the protocol version of a rank that sends `said`: version 1 sends 0.
-constexpr int32_t protocol_version(int32_t said) { return said == 0 ? 1 : said & 0xffff; }
 
 /// Returns a number from the system's random generator. Errors: INTERNAL if that fails.
 Nonce fresh_nonce();
@@ -81,9 +72,6 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& cl
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                 const Answer& answer);
 
-/// Proofs of the two ends of a connection between two ranks. `key` is that of the run.
-Digest proof_of(const Digest& key, const Nonce& greeted, const LinkClaim& claim);
-Digest answer_to(const Digest& key, const Nonce& greeted, const LinkClaim& claim);
 /// HMAC of an address table; and the key that the ranks of this run derive from the secret.
 Digest proof_of(const std::string& secret, const AddressTable& table,
                 const std::vector<AddressEntry>& entries);

@@ -28,8 +28,8 @@ struct Link {
 
   // The handshake of a rank that connects.
   Greeting greeting{};
-  LinkClaim claim{};
-  Digest answer{};
+  Claim claim{};
+  Answer answer{};
   size_t got = 0;  // bytes of the message that is read
 
   // Reading: `stage` has bytes that were received and not processed.

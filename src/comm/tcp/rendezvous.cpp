@@ -40,26 +40,6 @@ ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline,
   return receive_bytes(s, &value, sizeof value, deadline, check);
 }
 
-/// Resolves the address of rank 0, at most once per second, because many ranks may use one name
-/// server.
-class RankZeroResolver {
- public:
-  /// Returns no address if the name cannot be resolved, and sets `why` to the reason.
-  const std::vector<SocketAddress>& of(const std::string& address, std::string& why) {
-    if (again_.passed()) {
-      known_ = look_up(address, why_);
-      again_ = Deadline::in_ms(1000);
-    }
-    if (known_.empty()) why = why_;
-    return known_;
-  }
-
- private:
-  std::vector<SocketAddress> known_;
-  std::string why_;
-  Deadline again_ = Deadline::in_ms(0);
-};
-
 std::vector<SocketRoute> routes_to(const std::vector<SocketAddress>& addresses,
                                    const std::string& interface) {
   if (!interface.empty() && !addresses.empty()) return routes_from(interface, addresses);
@@ -108,7 +88,7 @@ Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
 bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::string& secret,
          const Greeting& greeting, const Nonce& mine, uint16_t port, Deadline deadline) {
   Claim claim{
-      kClaim, rendezvous.rank, rendezvous.size, rendezvous.version, kProtocolVersion, port, mine,
+      kClaim, rendezvous.rank, rendezvous.size, rendezvous.version, kProtocolVersion, port, 0, mine,
       {}};
   claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
@@ -132,10 +112,6 @@ bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::strin
   if (answer.status != 0)
     throw error_with_message(
         status_of_peer(answer.status), [&] { return std::string(answer.message.data()); }, 0, true);
-  MUONRT_REQUIRE(answer.wire == kProtocolVersion, Status::kMismatch,
-                 "rendezvous: the protocol version is ", protocol_version(answer.wire),
-                 " on rank 0, but ", kProtocolVersion, " on rank ", rendezvous.rank,
-                 "; use the same version of muonrt on all ranks");
   return true;
 }
 
@@ -233,9 +209,17 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadl
                  "rendezvous: address is '", rendezvous.address, "' on rank ", rendezvous.rank,
                  ", but only rank 0 may use port 0; pass the address that `listening` of rank 0 "
                  "receives");
-  RankZeroResolver resolver;
+  // At most once per second, because many ranks may use one name server.
+  std::vector<SocketAddress> known;
+  std::string problem;
+  Deadline again = Deadline::in_ms(0);
   const auto search = [&](std::string& why) {
-    return RankZeroContact{resolver.of(rendezvous.address, why), rendezvous.secret};
+    if (again.passed()) {
+      known = look_up(rendezvous.address, problem);
+      again = Deadline::in_ms(1000);
+    }
+    if (known.empty()) why = problem;
+    return RankZeroContact{known, rendezvous.secret};
   };
   return connect_to_rank_0(rendezvous, search, deadline);
 }
@@ -243,7 +227,7 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadl
 TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
                                  FunctionRef<RankZeroContact(std::string& why)> search,
                                  Deadline deadline) {
-  std::string why = "no attempt was made";
+  std::string why;
   const Nonce mine = fresh_nonce();
   int tries = 0, unanswered = 0;
   TcpConnections out;
@@ -292,7 +276,8 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
                  " times without an answer (last: ", why,
                  "); see the output of rank 0 for the cause");
   throw make_error(Status::kTimeout, "rendezvous: rank ", rendezvous.rank, " found no rank 0 at ",
-                   rendezvous.address, " before the timeout (", why,
+                   rendezvous.address, " before the timeout (",
+                   why.empty() ? "no attempt was made" : why,
                    "); start rank 0 there, or raise timeout_ms");
 }
 

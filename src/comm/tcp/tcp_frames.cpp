@@ -90,20 +90,14 @@ bool TcpWorld::next_part(int32_t to) {
     Peer& peer = channel.peers[static_cast<size_t>(to)];
     if (peer.send < 0 || channel.error) continue;
     Message& m = channel.sends[static_cast<size_t>(peer.send)];
-    if (m.done == m.bytes || m.other_size) continue;
+    if (m.done == m.bytes) continue;
     const bool granted = peer.granted > m.number;
     const bool early = m.bytes <= kEarlyBytes && m.number > 0 && peer.granted == m.number;
     if (!granted && !early) continue;
     if (granted && peer.granted_bytes != m.bytes) {
-      FrameHeader frame{};
-      frame.kind = static_cast<int32_t>(FrameKind::kSize);
-      frame.channel = id;
-      frame.from = rank_;
-      frame.to = to;
-      frame.number = m.number;
-      frame.message_bytes = m.bytes;
-      m.other_size = true;  // remains incomplete until the receiver publishes the error
-      l.queue(frame);
+      fail(channel, make_error(Status::kMismatch, "rank ", to, " expects ", peer.granted_bytes,
+                               " bytes, but this rank sent ", m.bytes,
+                               "; pass the same size on both ranks"));
       continue;
     }
     l.part = data_frame(id, rank_, to, m.number, m.data, m.bytes, m.done);
@@ -216,12 +210,6 @@ void TcpWorld::process_frame(int32_t from) {
     case FrameKind::kGrant:
       if (channel) process_grant(*channel, head);
       return;
-    case FrameKind::kSize: {
-      if (!channel || error_of(*channel)) return;
-      const int32_t at = channel->peers[static_cast<size_t>(from)].receive;
-      const int64_t expected = at < 0 ? 0 : channel->receives[static_cast<size_t>(at)].bytes;
-      return fail(*channel, size_error(from, head.message_bytes, expected));
-    }
     case FrameKind::kError:
       if (!intact)
         return end_link(from,

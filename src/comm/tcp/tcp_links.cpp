@@ -16,8 +16,7 @@ using std::chrono::milliseconds;
 constexpr int kConnectMs = 20'000;  // until the system of the peer has accepted a connection
 constexpr int kRetryMs = 20;        // after the peer has closed a connection without an answer
 constexpr int kMaxPollMs = 1000;
-constexpr int kServerPauseMs = 10;  // between two looks of rank 0's thread while operations run
-constexpr size_t kMaxPending = 64;
+constexpr int kServerPauseMs = 10;  // between two looks of serve() while operations run
 
 }  // namespace
 
@@ -44,7 +43,8 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   };
   add(wake_poll_, POLLIN, -1);
   if (listener_) add(listener_, POLLIN, -1);
-  for (const Pending& pending : pending_) add(pending.socket, POLLIN, -1);
+  pending_.add_to(p.fds);
+  p.peers.resize(p.fds.size(), -1);
   for (int32_t peer = 0; peer < size_; ++peer) {
     const Link& l = link(peer);
     if (!l.socket) continue;
@@ -59,8 +59,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   if (p.fds[0].revents) {
     [[maybe_unused]] const ssize_t n = ::read(wake_poll_.fd(), &taken, sizeof taken);
   }
-  if (listener_ && p.fds[1].revents) accept();
-  if (!pending_.empty()) read_pending();
+  if (listener_ && (p.fds[1].revents || !pending_.empty())) accept();
   for (size_t i = 1; i < p.fds.size(); ++i) {
     if (p.peers[i] < 0 || !p.fds[i].revents) continue;
     const int32_t peer = p.peers[i];
@@ -84,7 +83,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   }
 }
 
-/// The thread of rank 0: forwards errors while no operation runs.
+/// The thread that forwards and sends errors while no operation runs.
 void TcpWorld::serve() {
   Lock lock(mutex_);
   while (!stop_) {
@@ -148,13 +147,14 @@ void TcpWorld::continue_handshake(int32_t peer) {
   if (l.got < bytes) return;
   l.got = 0;
   if (greeting) {
-    l.claim = {rank_, peer, fresh_nonce(), {}};
+    l.claim = {kClaim, rank_, size_, 0, kProtocolVersion, 0, peer, fresh_nonce(), {}};
     l.claim.proof = proof_of(key_, l.greeting.nonce, l.claim);
     if (!send_value(l.socket, l.claim)) return retry(peer, "the rank closed the connection");
     l.state = Link::State::kProof;
     return;
   }
-  if (equal_in_constant_time(l.answer, answer_to(key_, l.greeting.nonce, l.claim)))
+  if (equal_in_constant_time(l.answer.proof,
+                             proof_of(key_, l.greeting.nonce, l.claim.nonce, l.answer)))
     return open(peer);
   l.failed = true;
   retry(peer, "another program answers there");
@@ -184,53 +184,25 @@ void TcpWorld::open(int32_t peer) {
 }
 
 void TcpWorld::accept() {
-  while (true) {
-    Socket socket(
-        [&] { return accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
-    if (!socket) {
-      const bool full = errno == EMFILE || errno == ENFILE;
-      if (full && pending_.empty() && !error_)
-        error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
-                            errno_text(errno), "); raise the limit of open files (ulimit -n)");
-      if (full && !pending_.empty()) pending_.pop_front();
-      return;
-    }
-    try {
-      if (pending_.size() >= kMaxPending + static_cast<size_t>(size_)) pending_.pop_front();
-      pending_.emplace_back();
-    } catch (const std::bad_alloc&) {
-      return;  // the peer connects again
-    }
-    prepare(socket);
-    pending_.back().socket = std::move(socket);
-    if (!send_value(pending_.back().socket, Greeting{kGreeting, pending_.back().greeted}))
-      pending_.pop_back();
+  const auto examine = [this](PendingConnections::Connection& c) { admit(c); };
+  try {
+    pending_.read(examine);
+    const int error = pending_.accept(listener_, examine);
+    if (error != 0 && !error_)
+      error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
+                          errno_text(error), "); raise the limit of open files (ulimit -n)");
+  } catch (const std::bad_alloc&) {  // the peer connects again
   }
 }
 
-void TcpWorld::read_pending() {
-  for (auto pending = pending_.begin(); pending != pending_.end();)
-    pending = keeps_waiting(*pending) ? std::next(pending) : pending_.erase(pending);
-}
-
-/// Reads from a connection without a proof. Returns true if it remains pending. A connection with a
-/// wrong proof is closed without an answer.
-bool TcpWorld::keeps_waiting(Pending& p) {
-  char* const to = reinterpret_cast<char*>(&p.claim);
-  const ssize_t n = recv(p.socket.fd(), to + p.got, sizeof p.claim - p.got, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return !p.deadline.passed();
-  if (n <= 0) return false;
-  p.got += static_cast<size_t>(n);
-  if (p.got < sizeof p.claim) return true;
-  const LinkClaim& claim = p.claim;
-  if (!equal_in_constant_time(claim.proof, proof_of(key_, p.greeted, claim))) return false;
-  if (claim.to != rank_ || claim.from <= rank_ || claim.from >= size_) return false;
-  Link& l = link(claim.from);
-  if (l.state != Link::State::kNone) return false;
-  if (!send_value(p.socket, answer_to(key_, p.greeted, claim))) return false;
-  l.socket = std::move(p.socket);
-  open(claim.from);
-  return false;
+void TcpWorld::admit(PendingConnections::Connection& c) {
+  const Claim& claim = c.claim;
+  if (claim.to != rank_ || claim.rank <= rank_ || claim.rank >= size_) return;
+  Link& l = link(claim.rank);
+  if (l.state != Link::State::kNone) return;
+  if (!send_value(c.socket, make_answer(key_, c.greeted, claim.nonce, Status::kOk, ""))) return;
+  l.socket = std::move(c.socket);
+  open(claim.rank);
 }
 
 }  // namespace muonrt

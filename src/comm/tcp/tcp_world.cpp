@@ -57,7 +57,8 @@ TcpWorld::TcpWorld(TcpConnections c)
       listener_(std::move(c.listener)),
       addresses_(std::move(c.addresses)),
       from_(c.from),
-      key_(c.key),
+      here_(c.rank > 0 ? address_of(c.sockets[0]).host() : ""),
+      key_(c.key.begin(), c.key.end()),
       links_(static_cast<size_t>(c.size)),
       disconnected_(links_.size()),
       wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
@@ -123,8 +124,7 @@ void TcpWorld::enter(uint64_t id) {
   channel.receives.reserve(links_.size());
   channels_.emplace(id, std::move(channel));
   // Not earlier, because frames of a channel that does not exist are dropped.
-  if (rank_ == 0 && size_ > 2 && !server_.joinable())
-    server_ = start_thread("the connections", [this] { serve(); });
+  if (rank_ == 0 && size_ > 2) start_server();
 }
 
 void TcpWorld::leave(uint64_t id) noexcept {
@@ -149,6 +149,21 @@ void TcpWorld::send_to_all(const FrameHeader& frame, const void* content) noexce
     link(peer).queue(frame, content);
     write(peer);
   }
+  send_rest();
+}
+
+/// This rank may run no more operations, so a thread sends what the sockets have not accepted.
+void TcpWorld::send_rest() noexcept {
+  const auto is_sent = [](const Link& l) { return l.state != Link::State::kOpen || l.is_idle(); };
+  if (operations_ > 0 || stop_ || std::all_of(links_.begin(), links_.end(), is_sent)) return;
+  try {
+    start_server();
+  } catch (const std::exception&) {  // the next operation, or the destructor, sends it
+  }
+}
+
+void TcpWorld::start_server() {
+  if (!server_.joinable()) server_ = start_thread("the connections", [this] { serve(); });
 }
 
 std::optional<Error> TcpWorld::published_error(uint64_t id) {
@@ -174,7 +189,7 @@ void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
     begin(channel, sends, receives);
     while (true) {
       if (const auto& error = error_of(channel)) throw *error;
-      if (is_done(channel)) break;
+      if (channel.incomplete == 0) break;
       throw_if_impossible(channel);
       if (deadline.passed()) throw_timeout(channel);
       wait(lock, deadline);
@@ -188,7 +203,6 @@ void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
 
 void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
                      std::span<const ReceiveFrom> receives) {
-  channel.running = true;
   for (const ReceiveFrom& r : receives) {
     if (r.peer == rank_) continue;
     Peer& peer = channel.peers[static_cast<size_t>(r.peer)];
@@ -228,16 +242,8 @@ void TcpWorld::end(Channel& channel) noexcept {
   channel.sends.clear();
   channel.receives.clear();
   channel.incomplete = 0;
-  channel.running = false;
   --operations_;
-}
-
-/// True if all messages are complete and the grants of this operation are written, because no
-/// thread may write them later.
-bool TcpWorld::is_done(Channel& channel) {
-  if (channel.incomplete > 0) return false;
-  return std::all_of(channel.receives.begin(), channel.receives.end(),
-                     [&](const Message& m) { return link(m.peer).control.empty(); });
+  send_rest();
 }
 
 void TcpWorld::throw_if_impossible(Channel& channel) {
@@ -276,33 +282,26 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
 /// Describes the connection that is missing, with the addresses of both ends.
 std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
-  const std::string here =
-      address_of(link(0).state == Link::State::kOpen ? link(0).socket : listener_).host();
   if (rank_ < peer)
-    return cat("rank ", peer, " has not connected to this rank, which listens at ", here, " port ",
+    return cat("rank ", peer, " has not connected to this rank, which listens at ", here_, " port ",
                address_of(listener_).port(), "; if rank ", peer,
                " is running, check whether a firewall blocks this port");
-  return cat("rank ", rank_, " at ", here, " cannot connect to rank ", peer, " at ",
+  return cat("rank ", rank_, " at ", here_, " cannot connect to rank ", peer, " at ",
              addresses_[static_cast<size_t>(peer)].text(), " (",
              l.why.empty() ? "no answer" : l.why, "); if rank ", peer,
              " is running, check whether a firewall blocks this port, or set the range of ports");
 }
 
 void TcpWorld::throw_timeout(const Channel& channel) {
-  for (const auto* const messages : {&channel.receives, &channel.sends}) {
-    for (const Message& m : *messages) {
-      if (m.complete) continue;
-      const bool receives = messages == &channel.receives;
-      const std::string missing =
-          link(m.peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(m.peer);
-      throw make_error(Status::kTimeout, receives ? "received no message from rank " : "rank ",
-                       m.peer, receives ? "" : " accepted no message",
-                       " before the timeout; check whether rank ", m.peer,
-                       " is still running, or raise the timeout with muonrt_comm_set_timeout()",
-                       missing);
-    }
-  }
-  throw make_error(Status::kTimeout, "a peer reads no frames");
+  const auto is_missing = [](const Message& m) { return !m.complete; };
+  auto at = std::find_if(channel.receives.begin(), channel.receives.end(), is_missing);
+  const bool receives = at != channel.receives.end();
+  if (!receives) at = std::find_if(channel.sends.begin(), channel.sends.end(), is_missing);
+  throw make_error(
+      Status::kTimeout, receives ? "received no message from rank " : "rank ", at->peer,
+      receives ? "" : " accepted no message", " before the timeout; check whether rank ", at->peer,
+      " is still running, or raise the timeout with muonrt_comm_set_timeout()",
+      link(at->peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(at->peer));
 }
 
 }  // namespace muonrt

@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include <condition_variable>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "comm/tcp/link.hpp"
+#include "comm/tcp/pending_connections.hpp"
 #include "comm/tcp/rendezvous.hpp"
 
 namespace muonrt {
@@ -30,8 +30,9 @@ struct ErrorFrame {
 
 /// The connections of one rank, which a transport and its duplicates share; each of them uses a
 /// channel. The thread of an operation reads and writes all connections; if several operations
-/// run at the same time, one of their threads does. On rank 0 a thread of this class does it while
-/// no operation runs, because rank 0 forwards errors.
+/// run at the same time, one of their threads does. While no operation runs, a thread of this class
+/// does it on rank 0, because rank 0 forwards errors, and on a rank with frames that the sockets
+/// have not accepted.
 ///
 /// A rank connects to a lower rank when both exchange for the first time. The receiver grants each
 /// message, and the sender then sends it directly to its destination. Only a message of at most
@@ -74,7 +75,6 @@ class TcpWorld {
     uint64_t number;
     int64_t done = 0;  // bytes received, or handed to the connection
     bool complete = false;
-    bool other_size = false;  // the receiver expects another size
   };
   /// The messages of a channel from and to one peer.
   struct Peer {
@@ -92,16 +92,7 @@ class TcpWorld {
     std::vector<Peer> peers;
     std::vector<Message> sends, receives;  // of the running operation
     int64_t incomplete = 0;
-    bool running = false;
     std::optional<Error> error;  // the first error of the channel
-  };
-  /// An accepted connection without a valid proof.
-  struct Pending {
-    Socket socket;
-    Nonce greeted = fresh_nonce();
-    LinkClaim claim{};
-    size_t got = 0;
-    Deadline deadline = Deadline::in_ms(5000);
   };
   /// The sockets of one poll().
   struct Poll {
@@ -118,12 +109,12 @@ class TcpWorld {
   void begin(Channel& channel, std::span<const SendTo> sends,
              std::span<const ReceiveFrom> receives);
   void end(Channel& channel) noexcept;
-  bool is_done(Channel& channel);
   void throw_if_impossible(Channel& channel);
   std::optional<Error> why_impossible(Channel& channel, int32_t peer);
   [[noreturn]] void throw_timeout(const Channel& channel);
   std::string missing_link_text(int32_t peer);
   void send_to_all(const FrameHeader& frame, const void* content) noexcept;
+  void send_rest() noexcept;
   void wake_all() noexcept;
 
   // tcp_frames.cpp: frames
@@ -143,6 +134,7 @@ class TcpWorld {
   // tcp_links.cpp: polling, connecting
   void wait(Lock& lock, Deadline deadline);
   void poll_links(Lock& lock, Poll& poll, int timeout_ms);
+  void start_server();
   void serve();
   void connect(int32_t peer);
   void connected(int32_t peer);
@@ -150,20 +142,20 @@ class TcpWorld {
   void retry(int32_t peer, std::string why);
   void open(int32_t peer);
   void accept();
-  void read_pending();
-  bool keeps_waiting(Pending& pending);
+  void admit(PendingConnections::Connection& connection);
 
   const int rank_, size_;
   const Socket listener_;
   const std::vector<SocketAddress> addresses_;
   const SocketAddress from_;
-  const Digest key_;
+  const std::string here_;  // this rank's address
+  const std::string key_;
   std::vector<Link> links_;  // by rank
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::map<uint64_t, Channel> channels_;
-  std::list<Pending> pending_;
+  PendingConnections pending_{key_, size_};
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
   // By rank: when rank 0 has reported that the rank's connection has ended.
   std::vector<std::optional<Clock::time_point>> disconnected_;

@@ -92,11 +92,11 @@ void check_layouts(const ParamSettings& p, const std::string& who, int rank, int
   MUONRT_REQUIRE(!p.grad_layout || p.grad_layout->shape() == p.layout.shape(), kInvalidArg, who,
                  ": the gradient's layout is of ", grad_layout(p).shape(), " (the parameter has ",
                  p.layout.shape(), "); give it the same shape");
-  for (const Layout* layout : {&p.layout, &grad_layout(p)})
-    for (const int32_t r : layout->mesh().ranks()) {
-      MUONRT_REQUIRE(r < world, kInvalidArg, who, ": its mesh holds rank ", r,
-                     " (the communicator has ", world, " ranks); use ranks below that");
-    }
+  for (const Layout* layout : {&p.layout, &grad_layout(p)}) {
+    const int32_t r = layout->mesh().largest_rank();
+    MUONRT_REQUIRE(r < world, kInvalidArg, who, ": its mesh holds rank ", r,
+                   " (the communicator has ", world, " ranks); use ranks below that");
+  }
   const auto local = p.layout.local_shape(rank);
   MUONRT_REQUIRE(!p.local_shape_given || p.local_shape == local, kInvalidArg, who,
                  ": local_shape is ", p.local_shape, " (the layout ", p.layout.describe(), " of ",

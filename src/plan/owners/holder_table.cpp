@@ -12,11 +12,10 @@ namespace muonrt {
 namespace {
 
 void check_ranks(const ParamSpec& spec, int32_t world) {
-  for (const int32_t rank : spec.layout.mesh().ranks()) {
-    MUONRT_REQUIRE(rank < world, Status::kInvalidArgument, "param '", spec.name,
-                   "': its mesh contains rank ", rank, ", but the ranks are 0 to ", world - 1,
-                   "; use a mesh of ranks of the communicator");
-  }
+  const int32_t rank = spec.layout.mesh().largest_rank();
+  MUONRT_REQUIRE(rank < world, Status::kInvalidArgument, "param '", spec.name,
+                 "': its mesh contains rank ", rank, ", but the ranks are 0 to ", world - 1,
+                 "; use a mesh of ranks of the communicator");
 }
 
 void check_matrix(const ParamSpec& spec) {
@@ -139,7 +138,7 @@ int32_t HolderTable::enter(const ParamSpec& spec, Known& known, int32_t world) {
     if (entry.first_kind < 0) find_groups(spec, entry, known);
   } else if (owner_assembles_gradient(spec)) {
     Entry& entry = layouts_[static_cast<size_t>(at->second)];
-    if (entry.whole < 0) entry.whole = whole_group_of(spec.layout, known);
+    if (entry.whole < 0) entry.whole = group_for(spec.layout, kWholeTensor, known);
   }
   return at->second;
 }
@@ -151,32 +150,32 @@ void HolderTable::find_groups(const ParamSpec& spec, Entry& entry, Known& known)
                  "': ", matrices, " matrices are more than the planner supports; split the stack");
   entry.first_kind = kinds_;
   kinds_ += static_cast<int32_t>(matrices);
-  if (!spec.stack) {
-    const int32_t group = experts > 0 ? whole_group_of(spec.layout, known) : 0;
-    entry.groups.assign(static_cast<size_t>(matrices), group);
-    return;
-  }
+  entry.groups.reserve(static_cast<size_t>(matrices));
   std::unordered_map<int64_t, int32_t> by_class;
   for (int64_t e = 0; e < experts; ++e) {
     const auto [at, is_new] = by_class.try_emplace(holder_class(spec.layout, e), 0);
-    if (is_new) at->second = add_group(spec.layout, holders_of(spec.layout, e));
+    if (is_new) at->second = group_for(spec.layout, spec.stack ? e : kWholeTensor, known);
     entry.groups.insert(entry.groups.end(), static_cast<size_t>(parts_of(spec)), at->second);
   }
 }
 
-int32_t HolderTable::whole_group_of(const Layout& layout, Known& known) {
+int32_t HolderTable::group_for(const Layout& layout, int64_t index, Known& known) {
   const Mesh& mesh = layout.mesh();
   std::vector<int64_t> key = {static_cast<int64_t>(mesh.hash())};
   key.insert(key.end(), mesh.shape().begin(), mesh.shape().end());
-  for (const std::vector<int>* dims : {&layout.replica_dims(), &layout.partial_dims()}) {
+  const bool whole = index == kWholeTensor;
+  const std::vector<int> shards = whole ? layout.shard_dims() : matrix_shard_dims(layout);
+  for (const std::vector<int>* dims : {&layout.replica_dims(), &layout.partial_dims(), &shards}) {
     key.push_back(-1);
     key.insert(key.end(), dims->begin(), dims->end());
   }
+  key.insert(key.end(), {-1, whole ? 0 : holder_class(layout, index)});
   // The rank that has the whole tensor is a part of the layout.
   if (layout.kind() == Layout::Kind::kOwner)
     key.insert(key.end(), {-2, static_cast<int64_t>(layout.hash())});
-  const auto [at, is_new] = known.whole_groups.try_emplace(std::move(key), 0);
-  if (is_new) at->second = add_group(layout, whole_holders(layout));
+  const auto [at, is_new] = known.groups.try_emplace(std::move(key), 0);
+  if (is_new)
+    at->second = add_group(layout, whole ? whole_holders(layout) : holders_of(layout, index));
   return at->second;
 }
 
@@ -196,8 +195,14 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
       group.members.push_back({rank, static_cast<int32_t>(layout.full_replica_index(rank)),
                                static_cast<int32_t>(s),
                                static_cast<int32_t>(layout.partial_index(rank))});
+      group.consecutive = group.consecutive && rank == ranks[0] + static_cast<int>(s);
       if (!whole || layout.local_numel(rank) > 0) candidates.push_back(rank);
     }
+  }
+  group.ranks.resize(group.members.size());
+  for (const Holder& h : group.members) {
+    const int64_t copy = int64_t{h.replica} * group.partial_count + h.partial_index;
+    group.ranks[static_cast<size_t>(copy * group.shards + h.shard)] = h.rank;
   }
   std::sort(group.members.begin(), group.members.end(),
             [](const Holder& a, const Holder& b) { return a.rank < b.rank; });
@@ -274,26 +279,30 @@ const std::vector<Block>& BlockTable::find(int32_t kind, const ParamSpec& spec,
   return at->second;
 }
 
-template <class Blocks>
-int64_t BlockTable::count(int32_t kind, const Holder& holder, const Blocks& blocks) {
-  std::vector<int64_t>& known = numel_[static_cast<size_t>(kind)];
-  const auto chunk = static_cast<size_t>(holder.shard);
-  if (known.size() <= chunk) known.resize(chunk + 1, -1);
-  if (known[chunk] < 0) {
-    known[chunk] = 0;
-    for (const Block& block : blocks()) known[chunk] += block.numel();
+const ShardRuns& BlockTable::runs(int32_t param, int64_t index) {
+  const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  return find_runs(holders_.kind(param, index), spec, spec.layout, index,
+                   holders_.group(param, index));
+}
+
+const ShardRuns& BlockTable::grad_runs(int32_t param, int64_t index) {
+  const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  return find_runs(holders_.grad_kind(param, index), spec, grad_layout(spec), index,
+                   holders_.grad_group(param, index));
+}
+
+const ShardRuns& BlockTable::find_runs(int32_t kind, const ParamSpec& spec, const Layout& layout,
+                                       int64_t index, const HolderGroup& group) {
+  ShardRuns& out = runs_[static_cast<size_t>(kind)];
+  if (!out.empty()) return out;
+  if (spec.parts.empty()) return out = spec.stack ? shard_runs(layout, index) : shard_runs(layout);
+  for (int32_t s = 0; s < group.shards; ++s) {
+    int64_t numel = 0;
+    for (const Block& block : find(kind, spec, layout, index, {group.rank_of(0, 0, s), 0, s}))
+      numel += block.numel();
+    add_shards(out, 1, numel);
   }
-  return known[chunk];
-}
-
-int64_t BlockTable::numel(int32_t param, int64_t index, const Holder& holder) {
-  return count(holders_.kind(param, index), holder,
-               [&]() -> const std::vector<Block>& { return blocks(param, index, holder); });
-}
-
-int64_t BlockTable::grad_numel(int32_t param, int64_t index, const Holder& holder) {
-  return count(holders_.grad_kind(param, index), holder,
-               [&]() -> const std::vector<Block>& { return grad_blocks(param, index, holder); });
+  return out;
 }
 
 }  // namespace muonrt

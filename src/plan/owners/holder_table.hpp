@@ -22,10 +22,16 @@ struct HolderGroup {
   std::vector<Holder> members;  // by rank, ascending
   int32_t shards = 0;           // one partial gradient of one replica holds each once
   int32_t replicas = 0, partial_count = 0;
-  int32_t candidates = 0;  // ranks that may own it: index into HolderTable::candidates()
+  int32_t candidates = 0;      // ranks that may own it: index into HolderTable::candidates()
+  std::vector<int32_t> ranks;  // by replica, partial index and shard
+  bool consecutive = true;     // each shard is on the rank after that of the shard before
 
   /// Returns null if `rank` is not a holder.
   const Holder* find(int32_t rank) const;
+  int32_t rank_of(int32_t replica, int32_t partial_index, int64_t shard) const {
+    return ranks[static_cast<size_t>((int64_t{replica} * partial_count + partial_index) * shards +
+                                     shard)];
+  }
 };
 
 /// The distinct layouts of a problem and the holders of their matrices. Matrices of equal layout
@@ -61,14 +67,16 @@ class HolderTable {
   };
   /// What the constructor has entered.
   struct Known {
-    std::unordered_map<uint64_t, int32_t> layouts;              // by digest
-    std::map<std::vector<int64_t>, int32_t> whole_groups = {};  // by mesh and replicating dims
+    std::unordered_map<uint64_t, int32_t> layouts;        // by digest
+    std::map<std::vector<int64_t>, int32_t> groups = {};  // by mesh, replicating dims and holders
   };
   int32_t enter(const ParamSpec& spec, Known& known, int32_t world);
   void find_groups(const ParamSpec& spec, Entry& entry, Known& known);
   int32_t add_group(const Layout& layout, const MatrixHolders& holders);
-  /// Returns the group of all ranks of a layout. Layouts that differ only in their shapes share it.
-  int32_t whole_group_of(const Layout& layout, Known& known);
+  static constexpr int64_t kWholeTensor = -1;
+  /// Returns the group of the ranks that hold a tensor, or matrix `index` of a stack. Layouts that
+  /// differ only in their shapes share it.
+  int32_t group_for(const Layout& layout, int64_t index, Known& known);
   int32_t intern_candidates(std::vector<int32_t> ranks);
 
   const HolderGroup& group_of(int32_t layout, int64_t index) const;
@@ -85,24 +93,24 @@ class HolderTable {
 class BlockTable {
  public:
   BlockTable(const std::vector<ParamSpec>& params, const HolderTable& holders)
-      : params_(params), holders_(holders), numel_(static_cast<size_t>(holders.kinds())) {}
+      : params_(params), holders_(holders), runs_(static_cast<size_t>(holders.kinds())) {}
   const std::vector<Block>& blocks(int32_t param, int64_t index, const Holder& holder);
   /// The same for the gradient; `holder` is one of its holders.
   const std::vector<Block>& grad_blocks(int32_t param, int64_t index, const Holder& holder);
-  /// Return the number of elements of the matrix, or of its gradient, that the rank holds.
-  int64_t numel(int32_t param, int64_t index, const Holder& holder);
-  int64_t grad_numel(int32_t param, int64_t index, const Holder& holder);
+  /// Return the number of elements of the matrix, or of its gradient, that each shard holds.
+  const ShardRuns& runs(int32_t param, int64_t index);
+  const ShardRuns& grad_runs(int32_t param, int64_t index);
 
  private:
-  template <class Blocks>
-  int64_t count(int32_t kind, const Holder& holder, const Blocks& blocks);
+  const ShardRuns& find_runs(int32_t kind, const ParamSpec& spec, const Layout& layout,
+                             int64_t index, const HolderGroup& group);
   const std::vector<Block>& find(int32_t kind, const ParamSpec& spec, const Layout& layout,
                                  int64_t index, const Holder& holder);
 
   const std::vector<ParamSpec>& params_;
   const HolderTable& holders_;
   std::unordered_map<uint64_t, std::vector<Block>> known_;  // by kind and shard
-  std::vector<std::vector<int64_t>> numel_;                 // by kind and shard; -1: unknown
+  std::vector<ShardRuns> runs_;                             // by kind; empty: unknown
 };
 
 }  // namespace muonrt

@@ -39,20 +39,28 @@ namespace {
 
 using Loaded = std::pair<int64_t, int32_t>;  // (load, rank), ordered by load, then by rank
 
-/// Assigns the items, largest first, to the least loaded rank of their sets.
+/// Assigns the items, largest first, to the least loaded rank of their sets. Each set has a heap of
+/// its ranks. Loads only grow, so an entry whose load is out of date is found when it is the first.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
   out.load.assign(static_cast<size_t>(problem.ranks), 0);
-  std::vector<Loaded> heap;
+  std::vector<std::vector<Loaded>> heaps(problem.sets.size());
   for (size_t c = 0; c < classes.classes.size(); ++c) {
     const OwnerClass& cls = classes.classes[c];
-    heap.clear();
-    for (const int32_t rank : problem.sets[static_cast<size_t>(cls.set)])
-      heap.emplace_back(out.load[static_cast<size_t>(rank)], rank);
-    std::make_heap(heap.begin(), heap.end(), std::greater<>());
+    std::vector<Loaded>& heap = heaps[static_cast<size_t>(cls.set)];
+    if (heap.empty()) {
+      for (const int32_t rank : problem.sets[static_cast<size_t>(cls.set)])
+        heap.emplace_back(out.load[static_cast<size_t>(rank)], rank);
+      std::make_heap(heap.begin(), heap.end(), std::greater<>());
+    }
     for (int32_t i = 0; i < cls.count(); ++i) {
       std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      while (heap.back().first != out.load[static_cast<size_t>(heap.back().second)]) {
+        heap.back().first = out.load[static_cast<size_t>(heap.back().second)];
+        std::push_heap(heap.begin(), heap.end(), std::greater<>());
+        std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      }
       auto& [load, rank] = heap.back();
       load += cls.cost;
       auto& shares = out.of_rank[static_cast<size_t>(rank)];

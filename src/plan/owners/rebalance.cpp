@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <set>
+#include <utility>
 
 #include "plan/owners/owner_classes.hpp"
 
@@ -35,17 +36,17 @@ class Search {
   }
 
   void run(int64_t lower_bound) {
-    std::vector<int32_t> order(shares_.load.size());
-    std::iota(order.begin(), order.end(), 0);
+    for (int32_t rank = 0; rank < std::ssize(shares_.load); ++rank)
+      busiest_first_.emplace(-load(rank), rank);
     bool improved = true;
     while (improved && trials_ < kTrials) {
       improved = false;
-      std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-        return std::pair(-load(a), a) < std::pair(-load(b), b);
-      });
-      if (order.empty() || load(order[0]) <= lower_bound) return;
-      for (size_t i = 0; i < order.size() && !improved && trials_ < kTrials; ++i)
-        improved = improve(order[i], load(order[i]) == load(order[0]));
+      if (-busiest_first_.begin()->first <= lower_bound) return;
+      for (auto at = busiest_first_.begin(); at != busiest_first_.end() && trials_ < kTrials;
+           ++at) {
+        improved = improve(at->second, at->first == busiest_first_.begin()->first);
+        if (improved) break;  // `at` is no longer valid
+      }
     }
   }
 
@@ -131,8 +132,10 @@ class Search {
   }
 
   void apply(int32_t from, const Change& change) {
+    for (const int32_t rank : {from, change.to}) busiest_first_.erase({-load(rank), rank});
     for (const int32_t c : change.give) hand_over(from, change.to, c);
     for (const int32_t c : change.take) hand_over(change.to, from, c);
+    for (const int32_t rank : {from, change.to}) busiest_first_.emplace(-load(rank), rank);
     ++now_;
     changed_[static_cast<size_t>(from)] = changed_[static_cast<size_t>(change.to)] = now_;
   }
@@ -157,8 +160,9 @@ class Search {
   const OwnerProblem& problem_;
   const std::vector<OwnerClass>& classes_;
   Shares& shares_;
-  std::vector<std::vector<bool>> member_;  // [set][rank]
-  std::vector<int64_t> changed_;           // time of the last change of a rank
+  std::set<std::pair<int64_t, int32_t>> busiest_first_;  // (negative load, rank)
+  std::vector<std::vector<bool>> member_;                // [set][rank]
+  std::vector<int64_t> changed_;                         // time of the last change of a rank
   std::vector<std::array<int64_t, 2>>
       settled_;  // time of the last failed search: moves and swaps, pairs
   int64_t now_ = 1, trials_ = 0;

@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
 
+#include "plan/owners/packing_bound.hpp"
 #include "plan/report/report.hpp"
 #include "plan/report/text_table.hpp"
 
@@ -8,6 +12,7 @@ namespace muonrt {
 namespace {
 
 constexpr size_t kListWidth = 20;
+constexpr double kNotable = 1.01;  // ratio of costs
 
 using Align = TextTable::Align;
 
@@ -72,6 +77,60 @@ std::string method_line(const Plan& plan) {
   return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
 }
 
+/// Equal matrices, by descending cost.
+using CostClasses = std::map<int64_t, std::pair<int64_t, const Matrix*>, std::greater<>>;
+
+/// Returns a lower bound of the largest load if the matrices of the first `divided` classes were
+/// divided by depth among `ranks` ranks each: a rank would have some of the columns of the long
+/// side, and repeat the products of square matrices.
+int64_t divided_bound(const Plan& plan, const CostClasses& classes, size_t divided, int64_t ranks) {
+  std::map<int64_t, int64_t, std::greater<>> counts;
+  for (const auto& [cost, members] : classes) {
+    const auto& [count, m] = members;
+    const bool divides = divided > 0;
+    divided -= divides;
+    counts[divides ? std::llround(orthogonalize_cost(m->method, m->rows, m->cols, ranks)) : cost] +=
+        divides ? count * ranks : count;
+  }
+  std::vector<CostCount> items;
+  for (const auto& [cost, count] : counts) items.push_back({cost, count});
+  return packing_bound(items, std::ssize(plan.load()), 0, std::llround(plan.makespan()));
+}
+
+/// Returns what it would gain to divide the largest matrices by depth. Empty if the busiest rank
+/// has the mean load, if dividing would not help, or if there are many shapes.
+std::string divided_line(const Plan& plan) {
+  constexpr size_t kMaxClasses = 32, kMaxDivided = 4;
+  const double mean = std::accumulate(plan.load().begin(), plan.load().end(), 0.0) /
+                      static_cast<double>(plan.load().size());
+  if (plan.makespan() <= kNotable * mean) return "";
+  CostClasses classes;
+  for (const Matrix& m : plan.matrices()) {
+    auto& [count, first] = classes[std::llround(m.cost)];
+    if (count++ == 0) first = &m;
+    if (classes.size() > kMaxClasses) return "";
+  }
+  double best = plan.makespan();
+  size_t divided = 0;
+  int64_t ranks = 1;
+  for (size_t d = 1; d <= std::min(kMaxDivided, classes.size()); ++d) {
+    for (int64_t r = 2; r <= 64; r *= 2) {
+      const auto bound = static_cast<double>(divided_bound(plan, classes, d, r));
+      if (bound * kNotable >= best) continue;
+      best = bound;
+      divided = d;
+      ranks = r;
+    }
+  }
+  if (divided == 0) return "";
+  return cat("undivided   busiest rank ", fixed(plan.makespan() / mean, 4),
+             " x the mean load; if the matrices of the ",
+             divided == 1 ? std::string("largest cost") : cat(divided, " largest costs"),
+             " were divided by depth among ", ranks, " ranks each (not implemented), at least ",
+             fixed(best / mean, 4), " x, so products would take up to ",
+             fixed(100 * (1 - best / plan.makespan()), 1), "% less time\n");
+}
+
 /// Returns the number of peers of a return, and the number of chunks with two levels.
 std::string return_line(const Plan& plan, const PlanReport& report) {
   const int bound = max_peers(plan.problem().options);
@@ -127,11 +186,11 @@ std::string header(const Plan& plan, const PlanReport& report) {
              "%), ", replicas_text(plan), "\n", method_line(plan), "balance     busiest rank ",
              billions(plan.makespan()), " G, proven lower bound ", billions(plan.lower_bound()),
              " G, ratio ", fixed(report.balance, 4), ", of round-robin owners ",
-             fixed(report.round_robin, 4),
-             " (cost: FLOPs, and 2^20 for the launch of each product)\n", "traffic     ",
-             human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
-             spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
-             overlap_line(report), return_line(plan, report), memory_line(report));
+             fixed(report.round_robin, 4), " (cost: ", cost_rule(), ")\n", divided_line(plan),
+             "traffic     ", human_bytes(report.traffic.moved_total),
+             " between ranks a step; a rank sends ", spread_text(report.sent), "; receives ",
+             spread_text(report.received), "\n", overlap_line(report), return_line(plan, report),
+             memory_line(report));
 }
 
 /// The number of rows of a table that are printed, and the line that counts the others.

@@ -1,27 +1,30 @@
 #include "plan/report/traffic.hpp"
 
 #include <algorithm>
+#include <span>
 #include <unordered_set>
+#include <utility>
 
 #include "base/checked.hpp"
-#include "base/hash.hpp"
 #include "plan/buffers.hpp"
 #include "plan/callback_chunks.hpp"
-#include "plan/messages.hpp"
+#include "plan/report/owner_messages.hpp"
 #include "plan/state_memory.hpp"
 
 namespace muonrt {
 
 namespace {
 
-/// A message between one owner and one peer: its elements, and a hash of (matrix, shard index).
-struct Message {
-  int64_t numel = 0;
-  Hash content;
-  void add(const MessageEntry& entry) {
-    numel += entry.numel;
-    content.value(static_cast<int64_t>(entry.matrix));
-    content.value(static_cast<int64_t>(entry.holder.shard));
+/// What a rank has in a chunk as the peer of owners. In Measurement::peers_ the entry of a rank has
+/// the difference to the rank before, so that a range of ranks takes two additions.
+struct PeerSums {
+  int64_t gather_send = 0, return_receive = 0, sent = 0, received = 0, messages = 0;
+  void add(const PeerSums& other, int64_t sign = 1) {
+    gather_send += sign * other.gather_send;
+    return_receive += sign * other.return_receive;
+    sent += sign * other.sent;
+    received += sign * other.received;
+    messages += sign * other.messages;
   }
 };
 
@@ -32,10 +35,9 @@ class Measurement {
         blocks_(plan.problem().params, plan.holders()),
         buffers_(ranks()),
         taken_(ranks(), RankBuffers(plan.problem().options)),
-        gather_(ranks()),
-        back_(ranks()),
+        peers_(ranks() + 1),
         returns_(ranks()),
-        direct_(ranks()) {
+        unaligned_(ranks()) {
     out_.ranks.resize(ranks());
     out_.moved.assign(plan.problem().params.size(), 0);
     for (const ChunkSpec& chunk : plan.chunks()) {
@@ -60,14 +62,28 @@ class Measurement {
     } else {
       add_matrices();
     }
+    end_peers();
     if (chunk.relay > 0) add_relay();
-    for (const size_t r : touched_) {
+    for (size_t r = 0; r < ranks(); ++r) {
       ChunkBytes& now = buffers_[r];
-      if (now == ChunkBytes()) continue;  // listed twice in touched_
+      if (now == ChunkBytes()) continue;  // does not take part
       end_chunk(r, now);
       now = {};
     }
-    touched_.clear();
+  }
+
+  /// Adds the sums of the peers to their ranks.
+  void end_peers() {
+    PeerSums now;
+    for (size_t r = 0; r < ranks(); ++r) {
+      now.add(peers_[r]);
+      buffers_[r][kGatherSend] += now.gather_send;
+      buffers_[r][kReturnReceive] += now.return_receive;
+      out_.ranks[r].sent += now.sent;
+      out_.ranks[r].received += now.received;
+      out_.ranks[r].messages += now.messages;
+    }
+    std::fill(peers_.begin(), peers_.end(), PeerSums());
   }
 
   void end_chunk(size_t rank, const ChunkBytes& now) {
@@ -99,115 +115,130 @@ class Measurement {
   }
 
   void add_matrices() {
-    MatrixMessages messages(plan_, blocks_, *chunk_);
     std::vector<int32_t> ids = chunk_->matrices;
     std::stable_sort(ids.begin(), ids.end(),
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
-    for (size_t i = 0; i < ids.size();) {
-      const int32_t owner = matrix(ids[i]).owner;
-      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) add_matrix(ids[i], messages);
-      end_owner(static_cast<size_t>(owner));
+    OwnerMessages messages(plan_, blocks_, *chunk_);
+    for (size_t i = 0, first = 0; i < ids.size(); i = first) {
+      while (first < ids.size() && matrix(ids[first]).owner == matrix(ids[i]).owner) ++first;
+      add_owner(static_cast<size_t>(matrix(ids[i]).owner), {ids.data() + i, ids.data() + first},
+                messages);
     }
-  }
-
-  void add_matrix(int32_t id, MatrixMessages& messages) {
-    const Matrix& m = matrix(id);
-    const auto owner = static_cast<size_t>(m.owner);
-    ++out_.ranks[owner].owned;
-    if (chunk_->kind == ChunkKind::kPartialGrads) {
-      const int64_t numel = m.rows * m.cols;
-      add_sum(owner, numel, m.param);
-      add(owner, kDirectionBytes, numel * size_of(chunk_->return_dtype));
-    }
-    int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
-    const int64_t gather_size = size_of(chunk_->gather_dtype);
-    const int64_t back_size = size_of(chunk_->return_dtype);
-    messages.for_each(id, kEveryRank, [&](const MessageEntry& entry) {
-      const bool gathers = entry.exchange == Exchange::kGather;
-      if (entry.from != entry.to) moved += entry.numel * (gathers ? gather_size : back_size);
-      if (entry.exchange == Exchange::kRelay) return;
-      const auto peer = static_cast<size_t>(entry.holder.rank);
-      if (back_[peer].numel == 0 && gather_[peer].numel == 0) peers_.push_back(peer);
-      (gathers ? gather_ : back_)[peer].add(entry);
-    });
   }
 
   /// Adds the messages between `owner` and its peers to the buffers of both.
-  void end_owner(size_t owner) {
+  void add_owner(size_t owner, std::span<const int32_t> ids, OwnerMessages& messages) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
+    out_.ranks[owner].owned += static_cast<int32_t>(ids.size());
+    for (const int32_t id : ids) add_matrix(matrix(id), owner, messages);
     // Partial gradients have separate receive buffers. Directions arrive in the buffer that the
     // return sends from.
     const bool shared = chunk_->kind == ChunkKind::kDirections;
     std::unordered_set<uint64_t> known;
-    for (const size_t r : peers_) {
-      const int64_t bytes = gather_[r].numel * gather_size;
-      gather(r, owner, bytes);
+    for (const RankRange& m : messages.of(ids, Exchange::kGather)) {
+      gather(m.first, m.count, owner, m.numel * gather_size);
       if (!shared) continue;
-      if (bytes > 0) known.insert(gather_[r].content.digest());
-      add(owner, kReturnSend, bytes);
+      known.insert(m.content);
+      add(owner, kReturnSend, m.numel * back_size, m.count);
     }
-    for (const size_t r : peers_) {
-      const int64_t bytes = back_[r].numel * back_size;
-      if (bytes > 0) {
-        if (known.insert(back_[r].content.digest()).second) add(owner, kReturnSend, bytes);
-        give_back(owner, r, bytes);
-      }
-      gather_[r] = back_[r] = {};
+    for (const RankRange& m : messages.of(ids, Exchange::kReturn)) {
+      if (known.insert(m.content).second) add(owner, kReturnSend, m.numel * back_size, m.count);
+      give_back(owner, m.first, m.count, m.numel * back_size);
     }
-    touched_.insert(touched_.end(), peers_.begin(), peers_.end());
-    touched_.push_back(owner);
-    peers_.clear();
   }
 
-  void gather(size_t from, size_t owner, int64_t bytes) {
-    add(from, kGatherSend, bytes);
-    add(owner, kGatherReceive, bytes);
-    move(from, owner, bytes, out_.chunks.back().gather);
+  /// Adds the sum of a matrix, and the bytes that it moves.
+  void add_matrix(const Matrix& m, size_t owner, OwnerMessages& messages) {
+    const int64_t numel = m.rows * m.cols;
+    if (chunk_->kind == ChunkKind::kPartialGrads) {
+      add_sum(owner, numel, m.param);
+      add(owner, kDirectionBytes, numel * size_of(chunk_->return_dtype));
+    }
+    const HolderGroup& gathered = messages.group_of(m, Exchange::kGather);
+    const Holder* own = gathered.find(m.owner);
+    const bool holds = own != nullptr && own->replica == m.grad_replica;
+    int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
+    moved += size_of(chunk_->gather_dtype) *
+             (numel * gathered.partial_count -
+              (holds ? numel_of(messages.runs_of(m, Exchange::kGather), own->shard) : 0));
+    if (plan_.every_rank()) return;
+    const HolderGroup& group = messages.group_of(m, Exchange::kReturn);
+    const int64_t replicas = plan_.each_replica() ? 1 : group.replicas;
+    moved += size_of(chunk_->return_dtype) *
+             (numel * group.partial_count * replicas -
+              numel_of(messages.runs_of(m, Exchange::kReturn), group.find(m.owner)->shard));
   }
 
-  /// Adds a message of a return. If the chunk is relayed, the rank forwards it together with the
-  /// messages of all other owners.
-  void give_back(size_t owner, size_t rank, int64_t bytes) {
-    direct_[rank] = buffers_[rank][kReturnReceive] + bytes;
-    add(rank, kReturnReceive, bytes);
-    if (chunk_->relay > 0) relaying_.push_back(rank);
-    returns_[owner] += rank != owner;
-    move(owner, rank, bytes, out_.chunks.back().back);
+  void add_peers(int32_t first, int32_t count, const PeerSums& each) {
+    peers_[static_cast<size_t>(first)].add(each);
+    peers_[static_cast<size_t>(first + count)].add(each, -1);
+  }
+
+  /// Adds a message of `bytes` from each of these ranks to `owner`.
+  void gather(int32_t first, int32_t count, size_t owner, int64_t bytes) {
+    const auto self = static_cast<int32_t>(owner);
+    const bool own = first <= self && self < first + count;
+    const int64_t others = count - own;
+    add_peers(first, count, {round_up(bytes, kMessageAlignment), 0, bytes, 0, 1});
+    if (own) add_peers(self, 1, {0, 0, -bytes, 0, -1});
+    add(owner, kGatherReceive, bytes, count);
+    out_.ranks[owner].received += others * bytes;
+    out_.chunks.back().gather += others * bytes;
+  }
+
+  /// Adds a message of a return to each of these ranks. If the chunk is relayed, they forward it
+  /// together with the messages of all other owners.
+  void give_back(size_t owner, int32_t first, int32_t count, int64_t bytes) {
+    const auto self = static_cast<int32_t>(owner);
+    const bool own = first <= self && self < first + count;
+    const int64_t others = count - own, aligned = round_up(bytes, kMessageAlignment);
+    add_peers(first, count, {0, aligned, 0, bytes, 0});
+    if (own) add_peers(self, 1, {0, 0, 0, -bytes, 0});
+    if (chunk_->relay > 0) std::fill_n(unaligned_.begin() + first, count, aligned - bytes);
+    returns_[owner] += others;
+    out_.ranks[owner].messages += others;
+    out_.ranks[owner].sent += others * bytes;
+    out_.chunks.back().back += others * bytes;
   }
 
   void send_to(size_t rank, int64_t others) {
     out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
   }
 
-  /// Adds the second level: the ranks to which owners returned forward to the others in their
-  /// blocks.
+  /// Adds the second level: each rank forwards what owners returned to it to the equal holders in
+  /// its block. Its messages are contiguous, and the last one ends where it is not aligned.
   void add_relay() {
     const Layout& layout = front_layout(plan_, *chunk_);
-    std::sort(relaying_.begin(), relaying_.end());
-    relaying_.erase(std::unique(relaying_.begin(), relaying_.end()), relaying_.end());
-    std::vector<int64_t> received;
-    for (const size_t r : relaying_) received.push_back(direct_[r]);
-    for (size_t i = 0; i < relaying_.size(); ++i) {
-      const auto to = forwards_to(layout, static_cast<int32_t>(relaying_[i]), chunk_->relay);
-      for (const int32_t rank : to) {
-        const auto mate = static_cast<size_t>(rank);
-        add(mate, kReturnReceive, received[i]);
-        move(relaying_[i], mate, received[i], out_.chunks.back().back);
-        touched_.push_back(mate);
+    const std::vector<int> full = layout.full_replica_dims();
+    const int64_t replicas = layout.full_replicas();
+    std::vector<size_t> block;
+    std::vector<int64_t> direct;
+    for (const int32_t rank : layout.mesh().ranks()) {
+      const int64_t first = layout.full_replica_index(rank);
+      if (first % chunk_->relay != 0) continue;
+      block.clear();
+      direct.clear();
+      int64_t sum = 0, aligned = 0;
+      for (int64_t r = first; r < std::min(replicas, first + chunk_->relay); ++r) {
+        block.push_back(static_cast<size_t>(layout.equal_holder(rank, r, full)));
+        const size_t one = block.back();
+        direct.push_back(buffers_[one][kReturnReceive] - std::exchange(unaligned_[one], 0));
+        sum += direct.back();
+        aligned += round_up(direct.back(), kMessageAlignment);
       }
-      send_to(relaying_[i], std::ssize(to));
+      const int64_t mates = std::ssize(block) - 1;
+      for (size_t i = 0; i < block.size(); ++i) {
+        RankTraffic& of = out_.ranks[block[i]];
+        buffers_[block[i]][kReturnReceive] += aligned - round_up(direct[i], kMessageAlignment);
+        of.received += sum - direct[i];
+        if (direct[i] == 0) continue;
+        of.sent += mates * direct[i];
+        of.messages += mates;
+        out_.chunks.back().back += mates * direct[i];
+        send_to(block[i], mates);
+      }
     }
-    relaying_.clear();
-  }
-
-  /// Counts a message between two ranks, and adds it to the bytes of its exchange.
-  void move(size_t from, size_t to, int64_t bytes, int64_t& exchange) {
-    if (from == to || bytes == 0) return;
-    exchange += bytes;
-    ++out_.ranks[from].messages;
-    out_.ranks[from].sent += bytes;
-    out_.ranks[to].received += bytes;
   }
 
   void add_slices() {
@@ -230,8 +261,7 @@ class Measurement {
         if (from != to) out_.moved[static_cast<size_t>(chunk_->segments[s].param)] += bytes;
         message += bytes;
       }
-      gather(static_cast<size_t>(from), static_cast<size_t>(to), message);
-      touched_.push_back(static_cast<size_t>(from));
+      gather(from, 1, static_cast<size_t>(to), message);
     });
   }
 
@@ -250,12 +280,11 @@ class Measurement {
         out_.moved[static_cast<size_t>(param)] += (end - begin) * elsewhere;
       }
       add(static_cast<size_t>(owner.rank), kReturnSend, owner.numel * back_size);
-      touched_.push_back(static_cast<size_t>(owner.rank));
     }
     group.for_each(kEveryRank, [&](Exchange exchange, const auto& from, const auto& to) {
-      const auto sender = static_cast<size_t>(from.rank), receiver = static_cast<size_t>(to.rank);
-      if (exchange == Exchange::kGather) return gather(sender, receiver, to.numel * gather_size);
-      give_back(sender, receiver, from.numel * back_size);
+      if (exchange == Exchange::kGather)
+        return gather(from.rank, 1, static_cast<size_t>(to.rank), to.numel * gather_size);
+      give_back(static_cast<size_t>(from.rank), to.rank, 1, from.numel * back_size);
     });
   }
 
@@ -266,8 +295,8 @@ class Measurement {
         numel * moment_bytes(plan_.problem().params[static_cast<size_t>(param)]);
   }
 
-  void add(size_t rank, ChunkBuffer buffer, int64_t bytes) {
-    buffers_[rank][buffer] += round_up(bytes, kMessageAlignment);
+  void add(size_t rank, ChunkBuffer buffer, int64_t bytes, int64_t count = 1) {
+    buffers_[rank][buffer] += count * round_up(bytes, kMessageAlignment);
   }
 
   void add_memory() {
@@ -286,14 +315,11 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<ChunkBytes> buffers_;     // by rank, this chunk
-  std::vector<RankBuffers> taken_;      // by rank
-  std::vector<Message> gather_, back_;  // by peer, for the current owner
-  std::vector<int64_t> returns_;        // other ranks that each owner returns to in this chunk
-  std::vector<int64_t> direct_;         // bytes of the return that owners sent to each rank
-  std::vector<size_t> relaying_;        // ranks that forward in this chunk
-  std::vector<size_t> peers_,
-      touched_;  // ranks of this owner; ranks of this chunk, with repetitions
+  std::vector<ChunkBytes> buffers_;  // by rank, this chunk
+  std::vector<RankBuffers> taken_;   // by rank
+  std::vector<PeerSums> peers_;      // this chunk: the differences between neighboring ranks
+  std::vector<int64_t> returns_;     // other ranks that each owner returns to in this chunk
+  std::vector<int64_t> unaligned_;   // relayed: bytes after the last message of the return
   const ChunkSpec* chunk_ = nullptr;
   int32_t chunk_index_ = 0;
   PlanTraffic out_;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <thread>
@@ -279,6 +280,43 @@ TEST_CASE("handles: a child of fork cannot use the handles, and its parent can",
   }
 }
 #endif
+
+TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit][abi][tsan]") {
+  struct Destroying {
+    muonrt_comm_t* comm = nullptr;
+    std::atomic<bool> inside = false, ended = false;
+  } both[2];  // by the thread of the call, and by another one
+  for (Destroying& d : both) {
+    muonrt_transport_t table;
+    muonrt_transport_init(&table);
+    table.rank = 0, table.size = 1, table.state = &d;
+    table.exchange = [](auto...) -> muonrt_status_t { return MUONRT_OK; };
+    table.allgather = [](void* state, const void*, void*, int64_t, int64_t, char*,
+                         int64_t) -> muonrt_status_t {
+      auto& mine = *static_cast<Destroying*>(state);
+      mine.inside = true;
+      if (mine.comm) muonrt_comm_destroy(mine.comm);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      mine.ended = true;
+      return MUONRT_OK;
+    };
+    muonrt_comm_t* comm = nullptr;
+    REQUIRE(muonrt_comm_create_callbacks(&comm, &table) == MUONRT_OK);
+    if (&d == &both[0]) {
+      d.comm = comm;
+      CHECK(muonrt_comm_barrier(comm) == MUONRT_OK);
+      CHECK(error_has("muonrt_comm_destroy: this thread is inside a call on comm"));
+      muonrt_comm_destroy(comm);
+    } else {
+      std::thread calls([&] { muonrt_comm_barrier(comm); });
+      while (!d.inside) std::this_thread::yield();
+      muonrt_comm_destroy(comm);
+      CHECK(d.ended);
+      calls.join();
+    }
+    CHECK(muonrt_comm_barrier(comm) == kInvalid);
+  }
+}
 
 namespace {
 

@@ -140,16 +140,3 @@ TEST_CASE("socket: a connection to itself is detected, and frees its port at onc
     CHECK(bind(next.fd(), reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0);
   }
 }
-
-TEST_CASE("socket: a connection to another socket may share its port", "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
-  const auto at = resolve(loopback::at_port(port));
-  const auto listeners = listen_at(at, 4);
-  std::string why;
-  const Socket caller = try_connect(at[0], {}, Deadline::in_ms(30'000), why);
-  REQUIRE(caller);
-  int shares = 0;
-  socklen_t length = sizeof shares;
-  getsockopt(caller.fd(), SOL_SOCKET, SO_REUSEADDR, &shares, &length);
-  CHECK(shares != 0);
-}

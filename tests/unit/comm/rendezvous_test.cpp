@@ -1,16 +1,17 @@
 #include "comm/tcp/rendezvous.hpp"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "comm/tcp/handshake.hpp"
 #include "comm/tcp/tcp_transport.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
-#include "support/transport_checks.hpp"
 
 using namespace muonrt;
 using namespace transport_test;
@@ -19,8 +20,10 @@ namespace {
 
 constexpr int64_t kLong = 30'000;
 
+constexpr const char* kSecret = "a secret of this test";
+
 TcpRendezvous config(int port, int rank, int size) {
-  return {rank, size, loopback::at_port(port), "", "a secret of this test", 100};
+  return {rank, size, loopback::at_port(port), "", kSecret, 100};
 }
 
 std::unique_ptr<Transport> connect(const TcpRendezvous& m, int64_t timeout_ms = kLong) {
@@ -42,6 +45,52 @@ std::vector<std::optional<Error>> with_rank_2(const std::function<void(TcpRendez
 
 bool is_error(const std::optional<Error>& error, Status status, const std::string& text) {
   return error && error->status() == status && error->message().find(text) != std::string::npos;
+}
+
+/// Receives a value. Returns false if the connection ends before.
+template <class T>
+bool receive(const Socket& s, T& value) {
+  return recv(s.fd(), &value, sizeof value, MSG_WAITALL) == static_cast<ssize_t>(sizeof value);
+}
+
+/// A connection to rank 0.
+struct Visitor {
+  Socket socket;
+  Greeting greeting{};
+  Claim claim{};
+
+  explicit Visitor(int port) {
+    const int connected = loopback::connect_to(port);  // waits until rank 0 listens
+    socket = Socket([&] { return connected; });
+    const timeval timeout{kLong / 1000, 0};
+    setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  }
+  bool greeted() { return receive(socket, greeting); }
+  void claims(int rank, int size, const Nonce& nonce = fresh_nonce(),
+              uint16_t wire = kProtocolVersion) {
+    claim = {kClaim, rank, size, 100, wire, 0, 0, nonce, {}};
+    claim.proof = proof_of(kSecret, greeting.nonce, claim);
+    send_value(socket, claim);
+  }
+  /// Returns the status and the text of the answer, or "" if the connection ends.
+  std::string answer() {
+    Answer answer{};
+    if (!receive(socket, answer)) return "";
+    return cat(status_name(static_cast<Status>(answer.status)), " ", answer.message.data());
+  }
+};
+
+/// Runs rank 0 of `size` ranks and `function` with its port. Returns the error of rank 0, if any.
+std::optional<Error> while_rank_0_waits(int size, const std::function<void(int)>& function) {
+  const int port = loopback::free_port();
+  std::optional<Error> outcome;
+  std::thread rank_0([&] {
+    outcome = on_ranks(
+        1, [&](int) { accept_all_ranks(config(port, 0, size), Deadline::in_ms(kLong)); })[0];
+  });
+  function(port);
+  rank_0.join();
+  return outcome;
 }
 
 }  // namespace
@@ -93,47 +142,12 @@ TEST_CASE("rendezvous: the error says so if only rank 0's machine can connect to
   }
 }
 
-TEST_CASE("rendezvous: unauthenticated connections and port scanners do not disturb it",
-          "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
-  std::atomic<bool> scanned = false;
-  std::vector<int> kept;
-  std::thread scanner([&] {
-    const auto send_text = [&](const std::string& text) {
-      const int fd = loopback::connect_to(port);
-      [[maybe_unused]] const ssize_t n = send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-      return fd;
-    };
-    close(send_text(""));           // connects and disconnects
-    kept.push_back(send_text(""));  // sends nothing
-    kept.push_back(send_text("GET / HTTP/1.1\r\n\r\n"));
-    kept.push_back(send_text(std::string(100000, '\xff')));  // much garbage
-    close(send_text("muonrtC1"));                            // only the right magic number
-    Claim claim{kClaim, 1, 3, 100, 0, 0, {}, {}};            // a claim without the secret
-    kept.push_back(send_text(std::string(reinterpret_cast<const char*>(&claim), sizeof claim)));
-    for (int i = 0; i < 300; ++i) kept.push_back(loopback::connect_to(port));  // many connections
-    scanned = true;
-  });
-  const auto errors = on_ranks(3, [&](int rank) {
-    while (rank > 0 && !scanned) std::this_thread::yield();
-    const auto transport = connect(config(port, rank, 3));
-    require_none(check_allgather(*transport, 10, 1));
-    require_none(check_allgather(*transport, 10, 2));
-  });
-  scanner.join();
-  for (const int fd : kept) close(fd);
-  CHECK(text_of(errors) == "");
-}
-
 TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret, is rejected",
           "[unit][comm][rendezvous]") {
   const auto against = [](const std::string& greeting, bool answer, int64_t timeout_ms = kLong) {
     const std::vector<Socket> listeners =
         listen_at(resolve(loopback::at_port(loopback::free_port())), 4);
     const Socket& listener = listeners[0];
-    sockaddr_in at{};
-    socklen_t length = sizeof at;
-    getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&at), &length);
     std::thread server([&] {
       wait_for(listener.fd(), 1 /* POLLIN */, Deadline::in_ms(kLong));
       const Socket connection([&] { return accept(listener.fd(), nullptr, nullptr); });
@@ -145,7 +159,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       send(connection.fd(), &accepted, sizeof accepted, MSG_NOSIGNAL);
     });
     const auto errors = on_ranks(1, [&](int) {
-      connect_to_rank_0(config(ntohs(at.sin_port), 1, 2), Deadline::in_ms(timeout_ms));
+      connect_to_rank_0(config(address_of(listener).port(), 1, 2), Deadline::in_ms(timeout_ms));
     });
     server.join();
     return errors[0];
@@ -159,23 +173,19 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
                  "1 times without an answer (last: the connection was closed)"));
 }
 
-TEST_CASE("rendezvous: secrets that differ only in zeros at their end are different",
-          "[unit][comm][rendezvous]") {
-  const Claim claim{};
-  const std::string secret = "longsecret", zeros(70, '\0');
-  for (const std::string& other : {secret + '\0', secret + zeros})
-    CHECK(proof_of(secret, {}, claim) != proof_of(other, {}, claim));
-  CHECK(proof_of(zeros.substr(0, 63), {}, claim) != proof_of(zeros.substr(0, 64), {}, claim));
-}
-
-TEST_CASE("rendezvous: a proof is valid for one claim and one greeting",
+TEST_CASE("rendezvous: a proof is valid for one secret, one claim and one greeting",
           "[unit][comm][rendezvous]") {
   const Nonce greeted = fresh_nonce();
   CHECK(greeted != fresh_nonce());
-  Claim claim{kClaim, 1, 3, 100, 0, 0, fresh_nonce(), {}};
+  Claim claim{kClaim, 1, 3, 100, 0, 0, 0, fresh_nonce(), {}};
   const Digest proof = proof_of("secret", greeted, claim);
   CHECK(proof == proof_of("secret", greeted, claim));
-  CHECK(proof != proof_of("Secret", greeted, claim));
+  // HMAC pads keys with zeros.
+  const std::string zeros(70, '\0');
+  for (const std::string& other :
+       {std::string("Secret"), "secret" + zeros.substr(0, 1), "secret" + zeros})
+    CHECK(proof != proof_of(other, greeted, claim));
+  CHECK(proof_of(zeros.substr(0, 63), {}, claim) != proof_of(zeros.substr(0, 64), {}, claim));
   CHECK(proof != proof_of("secret", fresh_nonce(), claim));
   claim.rank = 2;
   CHECK(proof != proof_of("secret", greeted, claim));
@@ -254,39 +264,107 @@ TEST_CASE("rendezvous: a limit of open files that is too low is named with the n
   CHECK(is_error(errors[0], Status::kComm, "the limit of this process is 200; raise it to"));
 }
 
-TEST_CASE("rendezvous: the other ranks detect the end of a rank", "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
-  const auto errors = on_ranks(3, [&](int rank) {
-    const auto transport = connect(config(port, rank, 3));
-    if (rank == 2) return;
-    int32_t got = 0;
-    const ReceiveFrom receive{2, &got, 4};
-    transport->exchange({}, {&receive, 1});
+TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connections may wait",
+          "[unit][comm][rendezvous]") {
+  constexpr int kSize = 300;
+  int greeted = 0, accepted = 0;
+  const auto outcome = while_rank_0_waits(kSize, [&](int port) {
+    // All are connected before the first one sends its claim.
+    std::vector<Visitor> ranks;
+    for (int r = 1; r < kSize; ++r) ranks.emplace_back(port);
+    for (Visitor& v : ranks) greeted += v.greeted();
+    for (int r = 1; r < kSize; ++r) ranks[static_cast<size_t>(r - 1)].claims(r, kSize);
+    for (Visitor& v : ranks) accepted += v.answer() == "MUONRT_OK ";
+    if (accepted < kSize - 1) Visitor(port).claims(1, kSize + 1);  // ends the rendezvous
   });
-  for (const size_t r : {size_t{0}, size_t{1}})
-    CHECK(is_error(errors[r], Status::kComm, "rank 2 destroyed its communicator"));
+  CHECK(greeted == kSize - 1);
+  CHECK(accepted == kSize - 1);
+  CHECK(text_of({outcome}) == "");
 }
 
-TEST_CASE("rendezvous: processes connect, and the end of a killed one is detected",
+TEST_CASE("rendezvous: a rank that connects after two processes with one rank gets the error",
           "[unit][comm][rendezvous]") {
+  std::vector<std::string> answers;
+  const auto outcome = while_rank_0_waits(3, [&](int port) {
+    Visitor first(port);
+    if (first.greeted()) first.claims(1, 3);
+    for (const int rank : {1, 2}) {
+      Visitor visitor(port);
+      if (visitor.greeted()) visitor.claims(rank, 3);
+      answers.push_back(visitor.answer());
+    }
+  });
+  CHECK((outcome && outcome->status() == Status::kMismatch));
+  REQUIRE(answers.size() == 2);
+  for (const std::string& answer : answers)
+    CHECK(answer.find("two processes have rank 1") != std::string::npos);
+}
+
+TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the error, too",
+          "[unit][comm][rendezvous]") {
+  constexpr int kSize = 30;
   const int port = loopback::free_port();
-  const pid_t child = fork();
+  const pid_t child = fork();  // the limit applies to a whole process
+  REQUIRE(child >= 0);
   if (child == 0) {
+    const Socket next([&] { return open("/dev/null", O_RDONLY); });
+    const rlimit few{static_cast<rlim_t>(next.fd() + 12), static_cast<rlim_t>(next.fd() + 12)};
+    setrlimit(RLIMIT_NOFILE, &few);
     try {
-      const auto transport = connect(config(port, 1, 2));
-      if (check_allgather(*transport, 8, 1) == "") raise(SIGKILL);
+      accept_all_ranks(config(port, 0, kSize), Deadline::in_ms(kLong));
+    } catch (const Error& e) {
+      _exit(e.status() == Status::kComm ? 0 : 1);
     } catch (...) {
     }
     _exit(1);
   }
-  const auto errors = on_ranks(1, [&](int) {
-    const auto transport = connect(config(port, 0, 2));
-    require_none(check_allgather(*transport, 8, 1));
-    require_none(check_allgather(*transport, 8, 2));
+  std::vector<Visitor> ranks;
+  int answered = 0;
+  for (int r = 1; r < kSize; ++r) {
+    ranks.emplace_back(port);
+    if (ranks.back().greeted()) ranks.back().claims(r, kSize);
+  }
+  for (Visitor& v : ranks)
+    answered += v.answer().find("raise the limit of open files") != std::string::npos;
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(answered == kSize - 1);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("rendezvous: a rank that does not exist gets an error", "[unit][comm][rendezvous]") {
+  for (const int rank : {-5, 0, 3}) {
+    std::string answer;
+    const auto outcome = while_rank_0_waits(3, [&](int port) {
+      Visitor visitor(port);
+      if (visitor.greeted()) visitor.claims(rank, 3);
+      answer = visitor.answer();
+      for (const int other : {1, 2}) {  // rank 0 returns when all have the error
+        Visitor late(port);
+        if (late.greeted()) late.claims(other, 3);
+      }
+    });
+    CHECK(answer.find(cat("a process has rank ", rank, ", but must have a rank from 1 to 2")) !=
+          std::string::npos);
+    CHECK((outcome && outcome->status() == Status::kMismatch));
+  }
+}
+
+TEST_CASE("rendezvous: a rank with an older protocol version is named on all ranks",
+          "[unit][comm][rendezvous]") {
+  const std::string text =
+      "rendezvous: the protocol version is 1 on rank 1, but 4 on rank 0; use the same version of "
+      "muonrt on all ranks";
+  std::string answers;
+  const auto outcome = while_rank_0_waits(3, [&](int port) {
+    Visitor two(port), old(port);
+    if (two.greeted()) two.claims(2, 3);
+    if (old.greeted()) old.claims(1, 3, fresh_nonce(), 1);
+    answers = old.answer() + " " + two.answer();
   });
-  int state = 0;
-  waitpid(child, &state, 0);
-  CHECK((WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL));
-  CHECK(
-      is_error(errors[0], Status::kComm, "rank 1 destroyed its communicator or its process ended"));
+  REQUIRE(outcome);
+  CHECK(outcome->status() == Status::kMismatch);
+  CHECK(outcome->message() == text);
+  CHECK(answers.find("MUONRT_ERROR_MISMATCH " + text) == 0);
+  CHECK(answers.rfind(text) > text.size());  // the third rank gets it, too
 }

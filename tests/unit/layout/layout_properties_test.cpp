@@ -8,6 +8,17 @@ using namespace muonrt;
 using naive::List;
 using random_layout::pick;
 
+/// Returns true if the runs cover `count` shards, and neighbors differ.
+bool are_runs(const ShardRuns& runs, int64_t count) {
+  int64_t end = 0, numel = -1;
+  for (const ShardRun& run : runs) {
+    if (run.end <= end || run.numel == numel) return false;
+    end = run.end;
+    numel = run.numel;
+  }
+  return end == count;
+}
+
 TEST_CASE("layout: for every kind, mesh and shape each rank holds the explicit lists",
           "[unit][layout][property]") {
   CHECK(rc::check("held elements and their local order", [] {
@@ -31,6 +42,10 @@ TEST_CASE("layout: for every kind, mesh and shape each rank holds the explicit l
           RC_ASSERT(layout.local_shape(rank)[static_cast<size_t>(d)] == length(runs));
       }
     }
+    const ShardRuns sizes = shard_runs(layout);
+    RC_ASSERT(are_runs(sizes, layout.shard_count()));
+    for (const auto& [rank, held] : expected)
+      RC_ASSERT(numel_of(sizes, layout.shard_index(rank)) == std::ssize(held));
     for (const auto& ranks : holders_of(matrix, 0).replicas) {
       List all;
       for (const int rank : ranks)
@@ -76,9 +91,12 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
     for (int64_t e = 0; e < count; ++e) {
       replicas.push_back(holders_of(stack, e).replicas);
       std::set<int> named;
+      const ShardRuns sizes = shard_runs(stack, e);
       for (const auto& ranks : replicas.back()) {
-        int64_t sum = 0;
+        int64_t sum = 0, shard = 0;
+        RC_ASSERT(are_runs(sizes, std::ssize(ranks)));
         for (const int rank : ranks) {
+          const int64_t before = sum;
           named.insert(rank);
           List local(expected.at(rank).size(), -1);
           RC_ASSERT(random_layout::read_blocks(blocks_of_matrix(stack, rank, e), cols, local));
@@ -88,6 +106,7 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
             got[rank][i] = local[i] + e * numel;
             ++sum;
           }
+          RC_ASSERT(numel_of(sizes, shard++) == sum - before);
         }
         RC_ASSERT(sum == numel);
       }
@@ -104,6 +123,20 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
       }
     }
   }));
+}
+
+TEST_CASE("layout: the runs of shards do not grow with the number of ranks", "[unit][layout]") {
+  const auto mesh = std::make_shared<const Mesh>(std::vector<int64_t>{512, 128});
+  const auto runs = [&](std::vector<int64_t> shape, std::vector<Cut> cuts) {
+    return shard_runs(Layout::from_cuts(mesh, std::move(shape), std::move(cuts)));
+  };
+  const int64_t shards = 65536;
+  CHECK(runs({shards * 3, 5}, {{{0, 1}, 0}}) == ShardRuns{{shards, 15}});
+  // 100,000 rows in shards of 2: 50,000 shards have rows.
+  CHECK(runs({100000, 5}, {{{0, 1}, 0}}) == ShardRuns{{50000, 10}, {shards, 0}});
+  CHECK(runs({100001, 5}, {{{0, 1}, 0}}) == ShardRuns{{50000, 10}, {50001, 5}, {shards, 0}});
+  // Columns over the outer dimension: 99 in shards of 1, and 413 of its coordinates have none.
+  CHECK(runs({256, 99}, {{{0}, 1}, {{1}, 0}}) == ShardRuns{{99 * 128, 2}, {shards, 0}});
 }
 
 TEST_CASE("layout: locate is the inverse of the lists", "[unit][layout][property]") {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <map>
 
 #include "pipeline/trace.hpp"
@@ -99,23 +101,53 @@ TEST_CASE("trace: the times of a step's stages are kept, those of the warm-up ar
   world::add(c, "wide", {6, 20}, {rows}).owner = 0;
   world::add(c, "tall", {24, 5}, {rows}).owner = 1;
   world::add(c, "bias", {7}, {rows});
+  // Its chunk rests in the first and in the third step.
+  world::add(c, "table", {8, 5}, {{PlacementKind::kPartial, 0, 1}}).role = Role::kAdamW;
+  c.params.back().partial_grads = 2;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[1].update_every = 2;
   world::on_each(
       c,
       [](world::Rank& rank, Comm& comm) {
         const Pipeline& pipeline = rank.optimizer().pipeline();
         for (const Span& span : pipeline.spans()) RANK_CHECK(span.begin == 0 && span.end == 0);
         RANK_CHECK(pipeline.resident_peak() == 0);
-        StepReport report;
-        RANK_CHECK(rank.step(0, report) == Status::kOk);
-        int64_t ran = 0;
-        for (const Span& span : pipeline.spans()) {
-          RANK_CHECK(span.end >= span.begin);
-          ran += span.end > 0;
+        std::vector<int64_t> ran;
+        for (int64_t s = 0; s < 3; ++s) {
+          StepReport report;
+          RANK_CHECK(rank.step(s, report) == Status::kOk);
+          ran.push_back(0);
+          int64_t sent = 0;
+          for (const Span& span : pipeline.spans()) {
+            RANK_CHECK(span.end >= span.begin);
+            ran.back() += span.end > 0;
+            sent += span.end > 0 ? span.bytes_sent : 0;
+          }
+          RANK_CHECK(s == 0 || sent == report.bytes_sent);  // the first step compares replicas
         }
-        const std::string trace = chrome_trace(pipeline.spans(), comm.rank());
-        RANK_CHECK(count(trace, "\"X\"") == ran);
+        RANK_CHECK(ran[1] > ran[0] && ran[2] == ran[0]);
+
+        const std::string trace = chrome_trace(pipeline, comm.rank(), 3, 0);
+        RANK_CHECK(count(trace, "\"X\"") == ran[2] && count(trace, "\"step\":3") == ran[2]);
         RANK_CHECK(count(trace, "\"vote\"") == 1 && count(trace, "\"adamw\"") == 1);
-        RANK_CHECK(count(trace, "\"newton-schulz ") > 0);
+        RANK_CHECK(count(trace, "\"newton-schulz ") == 1);
+        RANK_CHECK(count(trace, comm.rank() ? "\"matrices\":[\"tall\"]" : "[\"wide\"]") == 1);
+        const auto first_time = [](const std::string& text) {
+          return std::strtod(text.c_str() + text.find("\"ts\":") + 5, nullptr);
+        };
+        const std::string later = chrome_trace(pipeline, comm.rank(), 3, 5000);
+        RANK_CHECK(std::fabs(first_time(later) - first_time(trace) - 5.0) < 1e-2);
+
+        // A stream does one thing at a time.
+        std::vector<Span> spans = pipeline.spans();
+        std::erase_if(spans, [](const Span& span) { return span.end == 0; });
+        std::sort(spans.begin(), spans.end(),
+                  [](const Span& a, const Span& b) { return a.begin < b.begin; });
+        int64_t end[] = {0, 0};
+        for (const Span& span : spans) {
+          RANK_CHECK(span.begin >= end[span.on_comm()]);
+          end[span.on_comm()] = span.end;
+        }
       },
       warming_up);
 }

@@ -11,6 +11,7 @@
 #include "base/checked.hpp"
 #include "base/text.hpp"
 #include "host/host_device.hpp"
+#include "optimizer/finite_check.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
 #include "support/attempts.hpp"
@@ -203,8 +204,8 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
   world::on_ranks(3, [&](Comm& comm) {
     std::vector<int64_t>& sizes = allocations[static_cast<size_t>(comm.rank())].sizes;
     world::Rank rank(c, comm, device_of(allocations[static_cast<size_t>(comm.rank())]));
-    // For each parameter seven tallies and six hashes, and a copy of each list for the host. Every
-    // allocation has 256 bytes more.
+    // For each parameter seven tallies (of up to 64 parameters) and six hashes, and a copy of each
+    // list for the host. Every allocation has 256 bytes more.
     const auto params = static_cast<int64_t>(c.params.size());
     const int64_t tallies = params * 7 * static_cast<int64_t>(sizeof(Tally));
     const int64_t hashes = params * 6 * 8;
@@ -216,6 +217,12 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
     const std::string json = rank.optimizer().describe(true);
     RANK_CHECK(stated(json, comm.rank(), "check_bytes") == 2 * (tallies + replicas * hashes));
   });
+}
+
+TEST_CASE("memory: the tallies of first steps do not grow with the number of parameters",
+          "[unit][optimizer]") {
+  CHECK(FiniteCheck::bytes(3) == 3 * 7 * static_cast<int64_t>(sizeof(Tally)));
+  CHECK(FiniteCheck::bytes(70000) == 64 * 7 * static_cast<int64_t>(sizeof(Tally)));
 }
 
 TEST_CASE("memory: the numbers of a rank are those that its plan prints", "[unit][optimizer]") {

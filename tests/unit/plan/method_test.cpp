@@ -77,10 +77,24 @@ TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
             Approx(unit * (row.plain_cubes + row.plain_slope * aspect)).epsilon(1e-4));
     }
   }
+}
+
+TEST_CASE("method: the cost of a product is that of its FLOPs or of its memory, and its launch",
+          "[unit][method]") {
+  const Method five = choose(FormChoice::kStandard, 1, 1);
+  // R = X X^T has m^2 n FLOPs and m (m + n) elements, R R m^3 and 3 m^2, Z X 2 m^2 n and m (m + 2
+  // n).
+  CHECK(orthogonalize_cost(five, 4096, 8192) ==
+        orthogonalize_flops(five, 4096, 8192) + 15 * 0x1p20);
+  const double m = 16, n = 65536;
+  CHECK(orthogonalize_cost(five, 16, 65536) ==
+        5 * 256 * (3 * m * m + m * (m + n) + m * (m + 2 * n)) + 15 * 0x1p20);
+  // Divided among four ranks, the long side has a quarter of its columns.
+  CHECK(orthogonalize_cost(five, 4096, 32768, 4) == orthogonalize_cost(five, 4096, 8192));
   // The cost of a tiny matrix is its launches, which grow with the steps.
   const Method ten = choose(FormChoice::kStandard, 1, 1, 10);
   CHECK(orthogonalize_flops(five, 1, 1) == 5 * 4);
-  CHECK(orthogonalize_cost(five, 1, 1) == 5 * 4 + 15 * 0x1p20);
+  CHECK(orthogonalize_cost(five, 1, 1) == 5 * 256 * 8 + 15 * 0x1p20);
   CHECK(orthogonalize_cost(ten, 1, 1) == 2 * orthogonalize_cost(five, 1, 1));
   CHECK(orthogonalize_cost(five, 0, 100) == 0);
   CHECK(orthogonalize_flops(five, 0, 100) == 0);

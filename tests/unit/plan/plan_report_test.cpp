@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -85,6 +87,30 @@ TEST_CASE("traffic: measure_traffic equals the sum over the block lists of every
     if (!relayed) RC_ASSERT(all_sent == traffic.moved_total);
   }));
 }
+
+// glibc counts the bytes of the heap; the sanitizers replace its allocator.
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("plan: memory does not grow with the product of ranks and shapes", "[unit][plan]") {
+  const auto on = mesh({512, 128});
+  const auto heap = [] {
+    const auto info = mallinfo2();
+    return static_cast<int64_t>(info.uordblks + info.hblkhd);
+  };
+  const auto bytes = [&](int64_t count) {
+    Problem p;
+    p.options.world = 65536;
+    for (int64_t i = 0; i < count; ++i) {
+      p.params.push_back(muon(cat("stack", i), on, {128, 16, 16 + i}, 1));
+      p.params.push_back(muon(cat("matrix", i), on, {300 + i, 16}, 1));
+    }
+    const int64_t before = heap();
+    const Plan plan(std::move(p));
+    return heap() - before;
+  };
+  // Each time 129 matrices of about 300 bytes. A byte for each rank would be 64 KiB.
+  CHECK(bytes(12) - bytes(2) < 10 * 65536);
+}
+#endif
 
 TEST_CASE("plan: memory by kind, computed by hand", "[unit][plan]") {
   // Two ranks, two (8, 4) bf16 matrices cut in half, each rank owns one. A rank sends 2 messages of

@@ -190,7 +190,6 @@ void add_bench_exchange(CLI::App& bench, Work& work) {
       ->check(CLI::Range(1, 1024));
   const auto bytes = [&](const char* name, int64_t& value, const char* what) {
     command->add_option(name, value, what)
-        ->transform(CLI::AsSizeValue(false))
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 36))
         ->capture_default_str();
   };

@@ -17,7 +17,10 @@
 #include "command/verify/sharded.hpp"
 #include "layout/parse.hpp"
 #include "layout/strategies.hpp"
+#include "opt_json/output_file.hpp"
+#include "show/timeline.hpp"
 #include "train/mesh.hpp"
+#include "train/step_trace.hpp"
 
 namespace muonrt::tool {
 
@@ -32,7 +35,9 @@ struct Arguments {
   ThreadLink link;
   int64_t chunk_bytes = 0;
   RunDevice where;
+  std::string trace, timeline;  // files
   bool json = false;
+  bool traces() const { return !trace.empty() || !timeline.empty(); }
 };
 
 /// Tensors in one measurement: all matrices of one shape, all tensors of AdamW, or all tensors.
@@ -70,6 +75,7 @@ RunSettings settings_of(const Arguments& a, const std::string& strategy = "owner
   }
   if (strategy == "all-gather") out.replica_mode = MUONRT_REPLICA_MODE_EVERY_RANK;
   out.aligned = true;
+  out.trace = a.traces();
   out.where = a.where;
   return out;
 }
@@ -109,6 +115,7 @@ struct Measured {
   std::array<std::vector<double>, kPartCount> mean;  // by iteration: the mean over ranks
   Counts counts;                                     // largest over ranks; wrong: sum
   double flops = 0;
+  std::string trace;  // rank 0: of the last steps
 
   void add(const std::vector<Sample>& ranks) {
     Sample sum = {};
@@ -133,8 +140,10 @@ double full_flops(const ModelTensor& t) {
   return matrices * 5 * (4 * m * m * n + 2 * m * m * m);
 }
 
-Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const Group& group,
-                 const std::string& strategy, const Truth& truth, Progress& progress) {
+/// @param host  a communicator of the same ranks for host memory.
+Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& words,
+                 const Group& group, const std::string& strategy, const Truth& truth,
+                 Progress& progress) {
   std::vector<TensorLayout> layouts;
   for (size_t t = 0; t < group.tensors.size() && strategy != "one-rank"; ++t)
     layouts.emplace_back(words, group.tensors[t], t);
@@ -142,9 +151,12 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
   sharded.fill_gradients(0);
   Counts mine;
   Measured out;
+  train::StepTrace trace;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
     comm.barrier();
     const muonrt_step_report_t report = sharded.step_only(kRate);
+    if (a.traces() && i >= a.iters - static_cast<int>(train::StepTrace::kSteps))
+      trace.add(host, sharded.optimizer());
     if (i == -std::max(1, a.warmup)) {
       sharded.fetch();
       for (size_t t = 0; t < group.tensors.size(); ++t) {
@@ -162,6 +174,7 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
     comm.allgather(ranks.data(), &sample, sizeof sample);
     out.add(ranks);
   }
+  if (a.traces()) out.trace = trace.gather(host);
   mine.memory = sharded.optimizer().counters().allocated_bytes;
   std::vector<Counts> all(static_cast<size_t>(comm.size()));
   comm.allgather(all.data(), &mine, sizeof mine);
@@ -237,7 +250,20 @@ void add_row(BenchReport& report, const Group& group, const std::string& strateg
              m.counts.wrong);
 }
 
-int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, const Truth& truth) {
+void write_trace(const Arguments& a, const std::string& row, const std::string& trace) {
+  if (!a.trace.empty()) write_text_file(a.trace, trace);
+  if (a.timeline.empty()) return;
+  Timeline picture{row, "commit " + a.commit, {}};
+  picture.spans = last_step(trace);
+  write_text_file(a.timeline, picture.svg());
+}
+
+int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& groups,
+          const Truth& truth) {
+  std::vector<NamedFile> files;
+  if (!a.trace.empty()) files.push_back({"--trace", a.trace});
+  if (!a.timeline.empty()) files.push_back({"--timeline", a.timeline});
+  if (comm.rank() == 0) require_writable(files, {});
   const LayoutWords words = words_of(train::TrainMesh(a.mesh, comm.size()));
   BenchReport report({a.json, false, comm.rank() != 0}, columns());
   report.title = fmt::format(
@@ -265,11 +291,11 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
     for (const std::string& strategy : a.strategies) {
       const bool alone = strategy == "one-rank";
       Measured m;
-      if (!alone) m = measure(comm, a, words, group, strategy, truth, progress);
+      if (!alone) m = measure(comm, host, a, words, group, strategy, truth, progress);
       if (alone && comm.rank() == 0) {
         Comm self = Comm::self();
         on_device(self, a.where, [&](Comm& one) {
-          m = measure(one, a, words, group, strategy, truth, progress);
+          m = measure(one, self, a, words, group, strategy, truth, progress);
           return 0;
         });
       }
@@ -277,7 +303,12 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
       progress.clear();
       if (comm.rank() != 0) continue;
       if (first.step.empty()) first = m;
-      add_row(report, group, strategy, alone ? 1 : comm.size(), first, m);
+      const int ranks = alone ? 1 : comm.size();
+      add_row(report, group, strategy, ranks, first, m);
+      if (a.traces())
+        write_trace(a,
+                    fmt::format("{}, {}, {} ranks ({})", group.name, strategy, ranks, words.mesh),
+                    m.trace);
     }
   }
   return report.finish();
@@ -292,7 +323,7 @@ int run(const Arguments& a) {
       ranks, a.where.timeout,
       [&](Comm& comm) {
         return on_device(comm, a.where,
-                         [&](Comm& between) { return bench(between, a, groups, truth); });
+                         [&](Comm& between) { return bench(between, comm, a, groups, truth); });
       },
       a.link);
 }
@@ -328,6 +359,13 @@ void add_bench_step(CLI::App& bench, Work& work) {
   with_default(*command, "--check", a->check,
                "tensors that are compared with a single rank: one of each shape, all, or none",
                CLI::IsMember({"shapes", "all", "none"}));
+  command
+      ->add_option("--trace", a->trace,
+                   "file for a Chrome trace (Perfetto) of the last 4 steps of the last row: all "
+                   "ranks on one clock")
+      ->check(file_name());
+  command->add_option("--timeline", a->timeline, "file for a picture (SVG) of the last of them")
+      ->check(file_name());
   add_run_device_options(*command, a->where);
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: muonrt bench step --ranks 4 --shapes 768x768x4,3072x768 --iters 20");

@@ -39,6 +39,7 @@ void add_info(CLI::App& app, Work& work) {
   add_info_defaults(*command, work);
   add_info_coefficients(*command, work);
   add_info_optimizers(*command, work);
+  add_info_pages(*command, work);
   command->callback([=, &work] {
     if (command->get_subcommands().empty()) work = [=] { return run(*json); };
   });

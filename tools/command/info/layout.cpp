@@ -175,6 +175,7 @@ std::string placements_by_names(const LayoutText& text) {
 int run(const Arguments& arguments) {
   LayoutText text = arguments.text;
   std::replace(text.flat_dims.begin(), text.flat_dims.end(), ',', '*');
+  std::replace(text.shape.begin(), text.shape.end(), 'x', ',');
   if ((text.placements + text.cuts + text.partial + text.row_bounds + text.owner + text.flat)
           .empty())
     text.placements = placements_by_names(text);
@@ -205,7 +206,8 @@ void add_layout(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("layout", "which indices of a tensor every rank holds");
   auto a = std::make_shared<Arguments>();
   LayoutText& t = a->text;
-  command->add_option("--shape", t.shape, "sizes of the tensor: 4096,2048")->required();
+  command->add_option("--shape", t.shape, "sizes of the tensor: 4096x2048, or 4096,2048")
+      ->required();
   command
       ->add_option("--mesh", t.mesh,
                    "the last dimension fastest; without placements and cuts the names decide; " +

@@ -8,10 +8,13 @@
 #include <utility>
 
 #include "command/command.hpp"
+#include "command/plan/machine.hpp"
 #include "command/plan/plan_input.hpp"
 #include "command/plan/stages.hpp"
 #include "command/validators.hpp"
+#include "opt_json/output_file.hpp"
 #include "show/table.hpp"
+#include "show/timeline.hpp"
 
 namespace muonrt::tool {
 
@@ -21,7 +24,8 @@ struct Arguments {
   std::string model = "gpt2-124m", mesh = "dp=2,fsdp=4", experts, config;
   int64_t stages = 1;
   std::optional<int64_t> stage;  // to describe; absent: the one with the most work
-  std::string device = "host";
+  std::string device;            // "": that of the machine, or host
+  std::string machine, trace, timeline;
   std::string dtype = "f32", grad_dtype, master = "auto";
   std::optional<int64_t> chunk_bytes;  // absent: the default of the device
   std::optional<int64_t> window;
@@ -145,7 +149,8 @@ ModelTotals sum_of(const std::vector<PlannedStage>& stages) {
 
 void print_json(const Arguments& a, const PlanMeshes& meshes,
                 const std::vector<PlannedStage>& stages, size_t shown,
-                const std::vector<std::string>& notes, double seconds) {
+                const std::vector<std::string>& notes, const MachineAnswer* machine,
+                double seconds) {
   const ModelTotals total = sum_of(stages);
   const std::string model = json_object({{"name", json_text(a.model)},
                                          {"tensors", std::to_string(total.tensors)},
@@ -161,6 +166,7 @@ void print_json(const Arguments& a, const PlanMeshes& meshes,
     fields.emplace_back("stages", table_of(stages).json());
     fields.emplace_back("stage", std::to_string(shown));
   }
+  if (machine) fields.emplace_back("machine", machine->json);
   fields.emplace_back("seconds", fmt::format("{}", seconds));
   fields.emplace_back("plan", stages[shown].plan.describe(MUONRT_FORMAT_JSON));
   fmt::print("{}\n", json_object(fields));
@@ -168,7 +174,9 @@ void print_json(const Arguments& a, const PlanMeshes& meshes,
 
 void print_text(const Arguments& a, const PlanMeshes& meshes,
                 const std::vector<PlannedStage>& stages, size_t shown,
-                const std::vector<std::string>& notes, double seconds) {
+                const std::vector<std::string>& notes, const MachineAnswer* machine,
+                double seconds) {
+  if (machine) fmt::print("{}\n({})\n\n", machine->headline, machine->note);
   const ModelTotals total = sum_of(stages);
   fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
              a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
@@ -188,7 +196,17 @@ void print_text(const Arguments& a, const PlanMeshes& meshes,
              seconds);
 }
 
-int run(const Arguments& a) {
+void write_pictures(const Arguments& a, const MachineAnswer& answer) {
+  if (!a.trace.empty()) write_text_file(a.trace, answer.trace);
+  if (a.timeline.empty()) return;
+  Timeline picture;
+  picture.title = fmt::format("{} on {} of {}", a.model, a.mesh, a.machine);
+  picture.note = "modelled";
+  picture.spans = last_step(answer.trace);
+  write_text_file(a.timeline, picture.svg());
+}
+
+int run(Arguments a) {
   const auto now = [] { return std::chrono::steady_clock::now(); };
   std::vector<std::string> notes;
   std::optional<StepConfig> config;
@@ -205,16 +223,28 @@ int run(const Arguments& a) {
   if (!a.experts.empty() && !experts)
     throw std::runtime_error(fmt::format(
         "--experts is '{}', but the model '{}' has no experts; leave it out", a.experts, a.model));
+  std::optional<Machine> machine;
+  if (!a.machine.empty()) machine.emplace(a.machine);
+  if (a.device.empty()) a.device = machine && machine->gpu() ? "cuda" : "host";
   const auto start = now();
   std::vector<PlannedStage> stages;
   int64_t frozen = 0;
   for (const Stage& part : parts)
     stages.push_back(plan_stage(a, part, meshes, config ? &*config : nullptr, frozen));
-  const double seconds = std::chrono::duration<double>(now() - start).count();
-  if (frozen > 0) notes.push_back(fmt::format("{} frozen tensors are not included", frozen));
   const size_t busiest = largest(stages, [](const PlannedStage& s) { return s.summary.makespan; });
   const size_t shown = a.stage ? static_cast<size_t>(*a.stage) : busiest;
-  (a.json ? print_json : print_text)(a, meshes, stages, shown, notes, seconds);
+  std::optional<MachineAnswer> answered;
+  if (machine) {
+    const size_t most =
+        largest(stages, [](const PlannedStage& s) { return s.largest.total_bytes; });
+    answered = machine->answer(stages[shown].plan.get(), stages[most].largest,
+                               !a.trace.empty() || !a.timeline.empty());
+    write_pictures(a, *answered);
+  }
+  const double seconds = std::chrono::duration<double>(now() - start).count();
+  if (frozen > 0) notes.push_back(fmt::format("{} frozen tensors are not included", frozen));
+  (a.json ? print_json : print_text)(a, meshes, stages, shown, notes,
+                                     answered ? &*answered : nullptr, seconds);
   return 0;
 }
 
@@ -273,9 +303,23 @@ void add_settings(CLI::App* command, Arguments& a) {
                           const std::string& what) {
     command->add_option(name, to, what)->check(CLI::IsMember(names_of(words)));
   };
-  with_default(*command, "--device", a.device,
-               "host or cuda: selects defaults and scratch; the device is not needed",
-               CLI::IsMember({"host", "cuda"}));
+  command
+      ->add_option("--device", a.device,
+                   "host or cuda: selects defaults and scratch; the device is not needed (default: "
+                   "that of --machine, or host)")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  CLI::Option* const machine = command->add_option(
+      "--machine", a.machine,
+      fmt::format("prints the time of a step on {}, or on the machine of a file "
+                  "*.json (tools/machines)",
+                  machine_names()));
+  command
+      ->add_option("--trace", a.trace,
+                   "file for a Chrome trace (Perfetto) of the step that "
+                   "--machine models: all simulated ranks")
+      ->needs(machine);
+  command->add_option("--timeline", a.timeline, "file for a picture (SVG) of the same")
+      ->needs(machine);
   command
       ->add_option("--max-peers", a.max_peers,
                    "most peers to which an owner sends an update directly; with more, some of them "

@@ -146,6 +146,7 @@ void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors
   o.tuning.commit = settings_.commit;
   o.tuning.replica_mode = settings_.replica_mode;
   o.debug.poison = settings_.poison;
+  o.debug.trace = settings_.trace;
   set_device(o, settings_.where, rank_);
   optimizer_ = std::make_unique<Optimizer>(
       comm, o.linked(), std::vector<muonrt_group_t>{muon_group(), adamw_group()}, params);

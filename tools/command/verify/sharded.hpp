@@ -23,7 +23,7 @@ struct RunSettings {
   int32_t window = 3, commit = MUONRT_COMMIT_ATOMIC, threads = 1;
   int32_t replica_mode = MUONRT_REPLICA_MODE_ONCE;
   int64_t chunk_bytes = 0;
-  bool poison = false;
+  bool poison = false, trace = false;
   bool aligned = false;  // align shards to 256 bytes, as trainers do, and not to elements only
   RunDevice where;
 };

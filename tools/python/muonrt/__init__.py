@@ -2,7 +2,14 @@
 
 import atexit as _atexit
 
-from . import _core, _errors
+try:
+    from . import _core
+except ImportError as _error:  # the loader names a file, but neither the package nor what to do
+    raise ImportError(
+        f"muonrt cannot load its library: {_error}; install the missing library (with Debian libdnnl2 or "
+        "libdnnl3, and libgomp1), or install muonrt again on this machine", name=_error.name,
+        path=_error.path) from None
+from . import _errors
 from ._core import (
     AssignInfo,
     Checkpoint,

@@ -87,9 +87,12 @@ class Registered(torch.optim.Optimizer):
             return
         sizes, registered = [len(g["params"]) for g in self.param_groups], self._sizes
         if sizes != registered:
+            is_flat = set(sizes) == {1} and all(p.ndim == 1 for p in held)
             raise muonrt.InvalidStateError(
-                f"param_groups have {sizes} parameters, but {registered} are registered; use "
-                "add_param_group(), or create a new optimizer")
+                f"param_groups have {sizes} parameters, but {registered} are registered; " + (
+                    "if DeepSpeed's ZeRO has replaced them by its flat partitions, use stage 0, or the ZeroClient "
+                    "of tools/examples/python/deepspeed_zero.py" if is_flat
+                    else "use add_param_group(), or create a new optimizer"))
         moves = False
         for i, (p, old) in enumerate(zip(held, self._params)):
             if (p.shape, p.dtype) != (old.shape, old.dtype):
@@ -123,10 +126,13 @@ class Registered(torch.optim.Optimizer):
 
     def _follow_memory(self) -> None:
         """Binds parameters that have moved in memory (`p.data = ...`) again."""
-        if any(p.device.type != self._device.type for p in self._params):
+        # A parameter that is not row-major is copied in every step.
+        moved = [(i, p) for i, (p, memory) in enumerate(zip(self._params, self._memory))
+                 if memory_of(raw_of(p)) != memory]
+        if any(p.device.type != self._device.type for _, p in moved):
             _torch_groups.register_again(self, self._params)
         rejected = []
-        for i, p in enumerate(self._params):
+        for i, p in moved:
             raw = raw_of(p)
             memory = raw if raw.is_contiguous() else self._data(i)
             if memory_of(memory) != self._memory[i]:

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,11 +14,8 @@ import torch
 import torch.distributed as dist
 
 import muonrt
-from muonrt import _addresses
+from muonrt import _addresses, _torch_flat
 from muonrt._errors import of_status
-
-if dist.is_available():
-    import torch.distributed.tensor  # noqa: F401 (torch does not import it itself)
 
 # Timeout in seconds for the reason, which is received over TCP after gloo has lost a peer.
 REASON_S = 5.0
@@ -28,13 +26,20 @@ NO_TAG = 840
 
 
 def is_dtensor(tensor) -> bool:
-    return dist.is_available() and isinstance(tensor, dist.tensor.DTensor)
+    """Whether a tensor is a DTensor. Without the module of DTensor, whose import takes half a second,
+    there is none."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return False
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, getattr(module, "DTensor", ()))
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """Returns this rank's shard, detached, over the same memory."""
+    if not is_dtensor(tensor):
+        return tensor.detach()
     with torch.no_grad():
-        return (tensor.to_local() if is_dtensor(tensor) else tensor).detach()
+        return tensor.to_local().detach()
 
 
 def on_device(device: torch.device):
@@ -228,8 +233,9 @@ def run_collectively(comm: muonrt.Comm, function) -> list:
     try:
         mine = {"value": function()}
     except Exception as error:
-        kind = error if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError
-        mine = {"status": kind.status, "error": f"rank {comm.rank}: {error}"}
+        # No other name for the error: with its traceback it would keep the optimizer until the next gc.
+        status = error.status if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError.status
+        mine = {"status": status, "error": f"rank {comm.rank}: {error}"}
     everywhere = gather_objects(comm, mine)
     for result in everywhere:
         if "error" in result:
@@ -239,7 +245,8 @@ def run_collectively(comm: muonrt.Comm, function) -> list:
 
 @dataclass(frozen=True)
 class TensorPlacement:
-    """The mesh and the placements of a DTensor. `ranks` are ranks of the communicator."""
+    """The mesh and the placements of a DTensor, or "flat BEGIN END" for a shard of FSDP1. `ranks` are
+    ranks of the communicator."""
 
     mesh_shape: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -293,6 +300,8 @@ def lift(name: str, everywhere: list[TensorPlacement | None],
 
 def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement | None], rank: int):
     """Returns the muonrt.Layout, and checks that it agrees with the offset that torch reports."""
+    if any(shard is not None and shard.placements.startswith("flat") for shard in everywhere):
+        return _torch_flat.layout_of(name, everywhere)
     literal = lift(name, everywhere, "literal")
     if literal is None:
         return None

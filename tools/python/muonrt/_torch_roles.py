@@ -112,7 +112,7 @@ def describe(optimizer) -> str:
         how = [str(settings["view"])] if "view" in settings else []
         how += ["transposed"] if settings.get("transposed") else []
         how += [f"{len(settings['parts'])} parts"] if settings.get("parts") else []
-        rows.append((name, " x ".join(map(str, p.shape)) or "scalar", ", ".join([kind, *how]),
+        rows.append((name, " x ".join(map(str, optimizer._shape_of(p))) or "scalar", ", ".join([kind, *how]),
                      settings.reason))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths)), row[3]]) for row in rows)

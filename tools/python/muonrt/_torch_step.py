@@ -10,6 +10,7 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 from muonrt._torch_params import Registered
+from muonrt._torch_state import raw_of
 
 
 class Steps(Registered):
@@ -46,7 +47,7 @@ class Steps(Registered):
                 self._follow()
                 self._send_settings()
                 grads = [self._gradient_of(name, p) for name, p in zip(self._names, self._params)]
-                self._core.set_grads(grads)
+                self._set_grads(grads)
                 rates = [float(group["lr"]) for group in self.param_groups]
                 given = self._scaler() | {"stream": ranks.stream_of(self._device)}
                 if qk_logits is not None:
@@ -103,7 +104,7 @@ class Steps(Registered):
 
     def _mark_written(self, grads: list) -> None:
         torch.autograd.graph.increment_version(
-            [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
+            [raw_of(p) for g, p in zip(grads, self._params) if g is not None])
         self._write_back()
 
     def _logits(self, given: torch.Tensor | dict[int, torch.Tensor]) -> torch.Tensor | None:
@@ -127,11 +128,32 @@ class Steps(Registered):
         return torch.cat([tensor(given[layer]).reshape(-1) for layer, _ in layers])
 
     def _gradient_of(self, name: str, p: torch.Tensor) -> torch.Tensor | None:
-        if p.grad is not None and p.grad.layout != torch.strided:
+        grad = p.grad
+        if grad is None:
+            # FSDP1 sets no gradient of an empty shard.
+            is_empty = p.numel() == 0 and id(p) in self._flat and self._flat[id(p)].has_gradient()
+            return p.detach() if is_empty else None
+        if grad.layout != torch.strided:
             raise muonrt.InvalidArgumentError(
-                f"param '{name}': the gradient has layout {p.grad.layout}; pass a dense "
+                f"param '{name}': the gradient has layout {grad.layout}; pass a dense "
                 "gradient, for example of nn.Embedding(sparse=False)")
-        return self._gradient(p)
+        if ranks.is_dtensor(p):
+            if grad.placements != p.placements:
+                grad = grad.redistribute(placements=p.placements)
+            grad = ranks.local_of(grad)
+        return (grad.detach() if grad.requires_grad else grad).contiguous()
+
+    def _set_grads(self, grads: list) -> None:
+        """Binds the gradients by address, because DLPack takes longer than the step of a small parameter."""
+        addresses = []
+        for grad, (_, dtype, shape, _, device) in zip(grads, self._memory):
+            if grad is None:
+                addresses.append(0)
+            elif grad.dtype is dtype and grad.shape == shape and grad.device == device:
+                addresses.append(grad.data_ptr())
+            else:
+                return self._core.set_grads(grads)  # which rejects the gradient
+        self._core._set_grad_addresses(addresses, grads)
 
     def _send_settings(self) -> None:
         for i, group in enumerate(self.param_groups):
@@ -139,15 +161,6 @@ class Steps(Registered):
             if settings != self._sent[i]:
                 self._core.set_group(i, **settings)
                 self._sent[i] = settings
-
-    @staticmethod
-    def _gradient(p: torch.Tensor) -> torch.Tensor | None:
-        grad = p.grad
-        if grad is None:
-            return None
-        if ranks.is_dtensor(p) and grad.placements != p.placements:
-            grad = grad.redistribute(placements=p.placements)
-        return ranks.local_of(grad).contiguous()
 
     def _scaler(self) -> dict:
         """Returns the arguments of the step that torch.amp.GradScaler has set."""

@@ -6,11 +6,18 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "muonrt.torch needs PyTorch 2.9 or later, which is not installed; run `pip install torch` (the guide "
+        "of muonrt for Python also shows how to get it without CUDA)", name="torch") from None
 import torch.distributed as dist
 
 import muonrt
-from muonrt import _presets, _torch_arguments, _torch_functions, _torch_groups
+from muonrt import _presets, _torch_arguments, _torch_flat, _torch_functions, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
 from muonrt._torch_folder import Folders
@@ -135,10 +142,14 @@ class Muon(Folders, Steps):
             of_preset = {k: v for k, v in found[kind].items() if k in CHANGING[kind]}
             own = {k: v for k, v in given[kind].items() if v is not None}
             given[kind] = DEFAULTS[kind] | of_preset | own
-        role = of_module(self._module, role)
         _torch_groups.set_rates(given, found, lr, adamw_lr, self._fixed["muon"])
-        groups = self._split(params, role, given)
-        warn_of_conv1d(groups, self._param_settings, self._fixed["muon"])
+        self._flat = _torch_flat.shards_of(params, self._module)
+        with _torch_flat.whole(self._flat, params) as (params, originals):
+            role = of_module(self._module, role)
+            groups = self._split(params, role, given)
+            warn_of_conv1d(groups, self._param_settings, self._fixed["muon"])
+        for group in groups:
+            group["params"] = [(name, originals.get(id(p), p)) for name, p in group["params"]]
         if not groups:
             raise muonrt.InvalidArgumentError(
                 "params has no parameter that needs a gradient; pass model.named_parameters()")
@@ -223,7 +234,7 @@ class Muon(Folders, Steps):
                     e[i] and ranks.TensorPlacement(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                     for e in everywhere]
                 layout = ranks.layout_of(name, p, placements, self._comm.rank)
-                settings = {"shape": tuple(p.shape), "layout": layout, "qk_clip": self._qk_clip} \
+                settings = {"shape": self._shape_of(p), "layout": layout, "qk_clip": self._qk_clip} \
                     | self._param_settings[i]
                 params.append(muonrt.Param(name, self._data(i), group=of_group[i], **settings))
 
@@ -233,6 +244,10 @@ class Muon(Folders, Steps):
         self._sizes = [len(g["params"]) for g in self.param_groups]
         self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]
         self._find_places()
+
+    def _shape_of(self, p: torch.Tensor) -> tuple[int, ...]:
+        """Returns the shape of the whole tensor, of which FSDP1 shows only a range of elements."""
+        return self._flat[id(p)].shape if id(p) in self._flat else tuple(p.shape)
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
@@ -244,6 +259,8 @@ class Muon(Folders, Steps):
             raise muonrt.InvalidArgumentError(
                 f"param '{name}' is on device '{device}', but param '{self._names[0]}' is on "
                 f"'{self._device}'; put all parameters on one device")
+        if id(p) in self._flat:
+            return _torch_flat.placement_of(self._flat[id(p)], number)
         found = ranks.placement_of(name, p, number)
         return found and (found.mesh_shape, found.ranks, found.placements)
 

@@ -145,6 +145,10 @@ void bind_optimizer(nb::module_& module) {
       .def("set_grads", &Optimizer::set_grads, nb::arg("grads"),
            nb::sig("def set_grads(self, grads: collections.abc.Sequence[typing.Any]) -> None"),
            "Binds the gradients of all parameters, in their order; see set_grad()")
+      .def("_set_grad_addresses", &Optimizer::set_grad_addresses, nb::arg("addresses"),
+           nb::arg("owners"),
+           nb::sig("def _set_grad_addresses(self, addresses: collections.abc.Sequence[int], "
+                   "owners: typing.Any) -> None"))
       .def("set_data", &Optimizer::set_data, nb::arg("param"), nb::arg("data"),
            nb::sig("def set_data(self, param: str | int, data: typing.Any) -> None"),
            "Binds the array of a parameter, given by name or index, and keeps it.\n\n"

@@ -157,6 +157,16 @@ void Optimizer::set_grads(const std::vector<nb::object>& grads) {
   held_->grads = std::move(arrays);
 }
 
+void Optimizer::set_grad_addresses(const std::vector<uintptr_t>& addresses, nb::object owners) {
+  Busy busy(busy_, "the optimizer");
+  std::vector<const void*> pointers;
+  for (const uintptr_t address : addresses)
+    pointers.push_back(reinterpret_cast<const void*>(address));  // NOLINT: an address of torch
+  check(muonrt_optimizer_set_grads(get(), pointers.data(), static_cast<int64_t>(pointers.size())));
+  held_->grads.assign(names.size(), std::nullopt);
+  held_->grad_owners = std::move(owners);
+}
+
 void Optimizer::set_data(nb::handle param, nb::handle data) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();

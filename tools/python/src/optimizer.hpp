@@ -67,6 +67,7 @@ struct Held {
   std::vector<Array> scalars;  // of a step that is running, in flight, or has failed
   std::unique_ptr<CallerFunctions> functions;
   muonrt_optimizer_t* handle = nullptr;
+  nb::object grad_owners;  // of gradients that were given by their addresses
 
   Held() = default;
   Held(const Held&) = delete;
@@ -107,6 +108,10 @@ class Optimizer {
   StepReport wait();
   void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
+  /// As set_grads, for gradients whose dtypes, shapes and device the caller has checked.
+  /// @param addresses  0: the parameter has no gradient.
+  /// @param owners     kept as long as the gradients are bound.
+  void set_grad_addresses(const std::vector<uintptr_t>& addresses, nb::object owners);
   void set_data(nb::handle param, nb::handle data);
   void set_group(int32_t index, const nb::kwargs& settings);
   void reset_masters(const std::optional<std::vector<nb::object>>& params);

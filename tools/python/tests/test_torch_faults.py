@@ -187,14 +187,14 @@ def overflow_on_one_rank(rank, size):
 
 def interrupted_early(rank, size):
     """Ctrl-C while Python still reads gradients."""
-    def ctrl_c(p):
+    def ctrl_c(name, p):
         raise KeyboardInterrupt
 
     m, one = sharded(size)
     inject(m, 0)
     dist.barrier()  # both have an optimizer
     if rank == 0:
-        one._gradient = ctrl_c
+        one._gradient_of = ctrl_c
         with pytest.raises(KeyboardInterrupt):
             one.step()
     else:

@@ -1,4 +1,4 @@
-"""The caller's functions over tensors, and meshes of process groups (examples/torch_functions.py trains)."""
+"""The caller's functions over tensors, and meshes of process groups (tools/examples/python/torch_functions.py trains)."""
 
 import pytest
 

@@ -217,3 +217,10 @@ def test_the_first_step_warns_of_a_large_update(lr, change, names):
         # 0.2 x 0.2 / 0.5; a rate of 0.025 moves it by 1%.
         assert "by 8% of its RMS" in str(found[0].message)
         assert "instead of 0.2, such as 0.025, which" in str(found[0].message)
+
+
+def test_the_flat_partitions_of_zero_are_named():
+    one = muonrt.torch.Muon(Model())
+    one.param_groups = [one.param_groups[0] | {"params": [torch.nn.Parameter(torch.zeros(64))]}]
+    with pytest.raises(muonrt.InvalidStateError, match="flat partitions, use stage 0, or the ZeroClient of"):
+        one.step()

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor
 
 import muonrt.torch
 from muonrt._torch_ranks import local_of

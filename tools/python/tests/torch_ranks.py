@@ -47,7 +47,8 @@ def _on_gloo(size, work, *arguments, lost):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint",
                                     "torch.distributed.tensor.parallel", "torch._dynamo", "pytest",
-                                    "muonrt.torch"])
+                                    "muonrt.torch", "transformers.trainer", "lightning.pytorch",
+                                    "transformers.models.llama.modeling_llama"])
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")

@@ -1,0 +1,72 @@
+#include "comm/tcp/pending_connections.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace muonrt {
+
+void PendingConnections::add_to(std::vector<pollfd>& fds) const {
+  for (const Connection& c : list_) fds.push_back({c.socket.fd(), POLLIN, 0});
+}
+
+int PendingConnections::accept(const Socket& listener, Examine examine) {
+  constexpr int kMaxAccepts = 256;  // before claims are read again
+  for (int i = 0; i < kMaxAccepts; ++i) {
+    Socket socket(
+        [&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+    if (!socket) {
+      const int error = errno;
+      if (error != EMFILE && error != ENFILE) return 0;
+      // accept() also fails like this if no connection is waiting.
+      if (!wait_for(listener.fd(), POLLIN, Deadline::in_ms(0))) return 0;
+      if (list_.empty()) return error;
+      drop_oldest(examine);
+      continue;
+    }
+    if (list_.size() >= most_) drop_oldest(examine);
+    list_.emplace_back();
+    prepare(socket);
+    list_.back().socket = std::move(socket);
+    if (!send_value(list_.back().socket, Greeting{kGreeting, list_.back().greeted}))
+      list_.pop_back();
+  }
+  return 0;
+}
+
+void PendingConnections::read(Examine examine) {
+  for (auto c = list_.begin(); c != list_.end();)
+    c = keeps_waiting(*c, examine) ? std::next(c) : list_.erase(c);
+}
+
+bool PendingConnections::keeps_waiting(Connection& c, Examine examine) {
+  if (c.got < sizeof c.claim) {
+    char* const to = reinterpret_cast<char*>(&c.claim);
+    const ssize_t n = recv(c.socket.fd(), to + c.got, sizeof c.claim - c.got, MSG_DONTWAIT);
+    const bool nothing = n < 0 && (errno == EAGAIN || errno == EINTR);
+    if (!nothing && n <= 0) return reject("it did not send a claim of muonrt");
+    c.got += nothing ? 0 : static_cast<size_t>(n);
+    if (std::memcmp(to, kClaim.data(), std::min(c.got, kClaim.size())) != 0)
+      return reject("it did not send a claim of muonrt");
+    if (c.got < sizeof c.claim) return !c.deadline.passed() || reject("it sent no complete claim");
+  }
+  if (!equal_in_constant_time(c.claim.proof, proof_of(secret_, c.greeted, c.claim)))
+    return reject("its secret differs");
+  examine(c);
+  return false;
+}
+
+/// Returns false: the connection is closed.
+bool PendingConnections::reject(const char* reason) {
+  ++rejected_;
+  last_reason_ = reason;
+  return false;
+}
+
+/// Closes the oldest connection, unless its claim has arrived by now.
+void PendingConnections::drop_oldest(Examine examine) {
+  if (keeps_waiting(list_.front(), examine)) reject("too many connections were waiting");
+  list_.pop_front();
+}
+
+}  // namespace muonrt

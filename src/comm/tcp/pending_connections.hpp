@@ -1,0 +1,59 @@
+#pragma once
+
+#include <poll.h>
+
+#include <list>
+#include <string>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/function_ref.hpp"
+#include "comm/tcp/handshake.hpp"
+#include "comm/tcp/socket.hpp"
+
+namespace muonrt {
+
+/// The accepted connections that have not proved yet that they know the secret. Each is sent a
+/// greeting. One that sends no claim with a valid proof within five seconds is closed without an
+/// answer.
+class PendingConnections {
+ public:
+  struct Connection {
+    Socket socket;
+    Nonce greeted = fresh_nonce();
+    Claim claim{};
+    size_t got = 0;  // bytes of the claim
+    Deadline deadline = Deadline::in_ms(5000);
+  };
+  /// Called with each connection whose proof is valid; may take its socket. If it throws, it is
+  /// called again later.
+  using Examine = FunctionRef<void(Connection&)>;
+
+  /// @param secret  must outlive the object.
+  PendingConnections(const std::string& secret, int ranks)
+      : secret_(secret), most_(256 + static_cast<size_t>(ranks)) {}
+
+  void add_to(std::vector<pollfd>& fds) const;
+  /// Accepts connections. Closes the oldest pending one if there are too many, or if the process
+  /// may not open another file. Returns 0, or the error of accept() if none is pending.
+  int accept(const Socket& listener, Examine examine);
+  void read(Examine examine);
+
+  bool empty() const { return list_.empty(); }
+  /// Number of connections that were closed, and why the last one was.
+  int64_t rejected() const { return rejected_; }
+  const char* last_reason() const { return last_reason_; }
+
+ private:
+  bool keeps_waiting(Connection& c, Examine examine);
+  bool reject(const char* reason);
+  void drop_oldest(Examine examine);
+
+  const std::string& secret_;
+  const size_t most_;
+  std::list<Connection> list_;
+  int64_t rejected_ = 0;
+  const char* last_reason_ = "";
+};
+
+}  // namespace muonrt

@@ -1,0 +1,208 @@
+#include "model/modelled_ops.hpp"
+
+#include <algorithm>
+
+namespace muonrt {
+
+namespace {
+
+int64_t elements(const MatrixBatch& x) { return x.count * x.rows * x.cols; }
+int64_t bytes(const MatrixBatch& x) { return elements(x) * size_of(x.dtype); }
+
+/// Sums the bytes of blocks. @param each  returns the bytes of one element of a block.
+template <class Block, class Each>
+int64_t sum(std::span<const Block> blocks, const Each& each) {
+  int64_t out = 0;
+  for (const Block& b : blocks) out += b.rows * b.cols * each(b);
+  return out;
+}
+
+/// Bytes of an element's gradient and momentum.
+int64_t grad(const ParamView& p) { return size_of(p.grad_dtype); }
+int64_t momentum(const ParamView& p) { return size_of(p.momentum_dtype); }
+
+/// Bytes of an element's weight that a commit reads and writes: a master is read and written, and
+/// its rounded copy only written.
+int64_t weight(const ParamView& p) {
+  const int64_t param = size_of(p.param_dtype);
+  if (p.form == WeightForm::kMaster) return param + 8;
+  return 2 * param + (p.form == WeightForm::kRemainder ? 4 : 0);
+}
+
+/// AdamW: the gradient is read, both moments and the weight are read and written.
+int64_t adamw(const ParamView& p) { return grad(p) + 16 + weight(p); }
+
+int64_t gradients(std::span<const int32_t> list, const ParamView* params) {
+  int64_t out = 0;
+  for (const int32_t i : list) out += params[i].grads() * grad(params[i]);
+  return out;
+}
+
+}  // namespace
+
+void ModelledOps::pass(Stream& stream, int64_t bytes, double ratio) {
+  RecordedOp& op = device_.append(stream, OpKind::kLocal);
+  op.bytes = bytes;
+  op.seconds = profile_.pass_seconds + static_cast<double>(bytes) / (profile_.pass_bytes * ratio);
+}
+
+void ModelledOps::pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
+                                 const StepTables& tables, TypedBuffer message, Findings*) {
+  pass(stream, sum(blocks, [&](const ShardBlock& b) {
+         const ParamView& p = tables.params[b.param];
+         return grad(p) + momentum(p) + size_of(message.dtype);
+       }));
+}
+
+void ModelledOps::pack_partial_grad(Stream& stream, std::span<const ShardBlock> blocks,
+                                    const ParamView* params, TypedBuffer message, Findings*) {
+  pass(stream, sum(blocks, [&](const ShardBlock& b) {
+         return grad(params[b.param]) + size_of(message.dtype);
+       }));
+}
+
+void ModelledOps::accumulate(Stream& stream, std::span<const ShardBlock> blocks, float*,
+                             ConstTypedBuffer message, bool first) {
+  pass(stream,
+       sum(blocks, [&](const ShardBlock&) { return size_of(message.dtype) + (first ? 4 : 8); }));
+}
+
+void ModelledOps::pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
+                             const StepTables& tables, TypedBuffer message, Findings*) {
+  pass(stream, sum(blocks, [&](const ShardBlock& b) {
+         const ParamView& p = tables.params[b.param];
+         return grad(p) + 8 + weight(p) / 2 + size_of(message.dtype);
+       }));
+}
+
+void ModelledOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                       Findings*) {
+  pass(stream, gradients(list, params));
+}
+
+void ModelledOps::check_masters(Stream& stream, std::span<const int32_t> list,
+                                const ParamView* params, Findings*) {
+  if (list.empty()) return;
+  int64_t bytes = 0;
+  for (const int32_t i : list) bytes += params[i].numel * (4 + size_of(params[i].param_dtype));
+  pass(stream, bytes);
+}
+
+void ModelledOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
+                         std::span<const OwnedMatrix>, const MatrixBatch* matrices,
+                         ConstTypedBuffer message) {
+  pass(stream, sum(blocks, [&](const MatrixBlock& b) {
+         return size_of(message.dtype) + size_of(matrices[b.matrix].dtype);
+       }));
+}
+
+void ModelledOps::pack(Stream& stream, std::span<const MatrixBlock> blocks,
+                       std::span<const OwnedMatrix>, const MatrixBatch* matrices,
+                       TypedBuffer message, Findings*) {
+  pass(stream, sum(blocks, [&](const MatrixBlock& b) {
+         return size_of(message.dtype) + size_of(matrices[b.matrix].dtype);
+       }));
+}
+
+void ModelledOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
+                            const Normalization&, Findings*) {
+  pass(stream, 2 * bytes(in) + bytes(out), profile_.normalize_ratio);
+}
+
+void ModelledOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
+                             const MatrixBatch&, const AolRule&) {
+  pass(stream, 3 * bytes(gram) + 2 * bytes(x));
+}
+
+// Symmetric products that follow each other are one launch if the device mixes shapes; every other
+// batch is a launch.
+void ModelledOps::multiply(Stream& stream, std::span<const Product> products) {
+  const double left = world_ > 1 ? 1 - profile_.exchange_processors / profile_.processors : 1;
+  RecordedOp* symmetric = nullptr;  // the last op, if it can take further products
+  for (const Product& p : products) {
+    if (p.alpha == 0) {
+      pass(stream, 2 * bytes(p.c));
+      symmetric = nullptr;
+      continue;
+    }
+    const double flops =
+        2 * static_cast<double>(p.c.rows * p.c.cols) * static_cast<double>(p.a.cols * p.c.count);
+    const int64_t smallest = std::min({p.c.rows, p.c.cols, p.a.cols});
+    const double rate = profile_.product_rate(smallest, p.symmetric, p.a.dtype) * left;
+    const double moved = static_cast<double>(bytes(p.a) + bytes(p.b) + bytes(p.c));
+    const bool joins = symmetric && p.symmetric && launch_limits().mixes_shapes;
+    RecordedOp& op = joins ? *symmetric : device_.append(stream, OpKind::kProducts);
+    op.flops += p.symmetric ? flops / 2 : flops;
+    op.seconds += (joins ? 0 : profile_.product_seconds) +
+                  std::max(flops / rate, moved / profile_.pass_bytes);
+    symmetric = p.symmetric ? &op : nullptr;
+  }
+}
+
+void ModelledOps::commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
+                              const StepTables& tables, ConstTypedBuffer message,
+                              const CommitCondition&) {
+  pass(stream, sum(blocks, [&](const ShardBlock& b) {
+         const ParamView& p = tables.params[b.param];
+         return grad(p) + 2 * momentum(p) + size_of(message.dtype) + weight(p);
+       }));
+}
+
+void ModelledOps::commit_update(Stream& stream, std::span<const ShardBlock> blocks,
+                                const StepTables& tables, ConstTypedBuffer message,
+                                const CommitCondition&) {
+  pass(stream, sum(blocks, [&](const ShardBlock& b) {
+         return size_of(message.dtype) + weight(tables.params[b.param]);
+       }));
+}
+
+void ModelledOps::commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
+                                  const StepTables& tables, const CommitCondition&) {
+  pass(stream, sum(blocks, [&](const ShardBlock& b) {
+         const ParamView& p = tables.params[b.param];
+         return grad(p) + 2 * momentum(p);
+       }));
+}
+
+void ModelledOps::commit_values(Stream& stream, std::span<const ShardBlock> blocks,
+                                const ParamView* params, ConstTypedBuffer message,
+                                const CommitCondition&) {
+  pass(stream, sum(blocks, [&](const ShardBlock& b) {
+         return size_of(message.dtype) + weight(params[b.param]) / 2;
+       }));
+}
+
+void ModelledOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
+                               std::span<const ShardBlock> blocks, const StepTables& tables,
+                               const CommitCondition&) {
+  int64_t bytes = sum(blocks, [&](const ShardBlock& b) { return adamw(tables.params[b.param]); });
+  for (const int32_t i : list) bytes += tables.params[i].numel * adamw(tables.params[i]);
+  pass(stream, bytes);
+}
+
+void ModelledOps::normuon(Stream& stream, const MatrixBatch& matrices,
+                          std::span<const NormuonState>, const StepTables&) {
+  pass(stream, 3 * bytes(matrices));
+}
+
+void ModelledOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
+                                 const ParamView*, const CommitCondition&) {
+  int64_t neurons = 0;
+  for (const NormuonState& s : states) neurons += s.neurons;
+  pass(stream, 8 * neurons);
+}
+
+void ModelledOps::sum_squares(Stream& stream, std::span<const int32_t> list,
+                              const ParamView* params, int64_t*) {
+  pass(stream, gradients(list, params));
+}
+
+void ModelledOps::tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally*) {
+  pass(stream, bytes(x) + (low ? 2 * elements(x) : 0));
+}
+
+void ModelledOps::lanczos(Stream& stream, const MatrixBatch& x, float*, Lanczos*) {
+  pass(stream, 2 * kLanczosSteps * bytes(x));
+}
+
+}  // namespace muonrt

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/profile.hpp"
+#include "optimizer/planning.hpp"
+
+namespace muonrt {
+
+/// The step of one rank. The parts of its compute stream add up to the time at which it ends:
+/// products + local + exposed + launch = seconds.
+struct RankTimes {
+  int32_t rank = 0;
+  double seconds = 0;   // the rank has finished
+  double products = 0;  // products on the compute stream
+  double local = 0;     // passes over memory on the compute stream
+  double exchange = 0;  // exchanges and reductions, with the wait for other ranks
+  double exposed = 0;   // the compute stream waits for an exchange or a reduction
+  double launch = 0;    // the compute stream waits for the host
+  int64_t sent_bytes = 0, received_bytes = 0, messages = 0;  // to and from other ranks
+};
+
+struct Simulation {
+  double seconds = 0;            // until the last rank has finished
+  RankTimes critical;            // of the rank with the most products and local work
+  std::vector<RankTimes> ranks;  // the simulated ones, ascending
+  std::string trace;             // chrome_trace() of all of them, on one clock; "": not wanted
+};
+
+struct SimulationOptions {
+  /// Most ranks to simulate. If there are more, those are chosen that have the most work, bytes,
+  /// messages or memory, and the busiest owners of each chunk; an exchange with other ranks then
+  /// takes as long as that of the slowest simulated rank.
+  int max_ranks = 64;
+  bool trace = false;
+};
+
+/// Runs a full step of the pipeline on the modelled backend, without gradients, weights or
+/// messages. Statistics of matrices are not collected. Errors: NOT_SUPPORTED if the caller's
+/// functions exchange the messages, because their time is unknown.
+Simulation simulate(const Planning& planning, const MachineProfile& profile,
+                    const SimulationOptions& options = {});
+
+}  // namespace muonrt

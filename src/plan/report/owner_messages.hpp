@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/hash.hpp"
+#include "plan/messages.hpp"
+
+namespace muonrt {
+
+/// Equal messages between an owner and the ranks [first, first + count).
+struct RankRange {
+  int32_t first, count;
+  int64_t numel;     // of each message
+  uint64_t content;  // of the first: equal if the message has the same shards of the same matrices
+};
+
+/// The messages between the owners of a chunk and all their peers.
+class OwnerMessages {
+ public:
+  /// All arguments must outlive the object.
+  OwnerMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
+      : plan_(plan), blocks_(blocks), chunk_(chunk) {}
+
+  /// Returns the messages of the owner of `ids`, which are all its matrices of the chunk, without
+  /// those that other ranks forward. If all matrices have the same holders, the time grows with the
+  /// runs of shards and not with the shards.
+  std::vector<RankRange> of(std::span<const int32_t> ids, Exchange exchange);
+  /// Return the holders of a matrix in an exchange, and the elements of their shards.
+  const HolderGroup& group_of(const Matrix& m, Exchange exchange) const;
+  const ShardRuns& runs_of(const Matrix& m, Exchange exchange);
+
+ private:
+  const Matrix& matrix(int32_t id) const { return plan_.matrices()[static_cast<size_t>(id)]; }
+  std::vector<int32_t> replicas_of(const Matrix& m, Exchange exchange) const;
+  ShardRuns sum_of_runs(std::span<const int32_t> ids, Exchange exchange);
+  std::vector<RankRange> of_one_group(std::span<const int32_t> ids, Exchange exchange,
+                                      const HolderGroup& group);
+  std::vector<RankRange> of_groups(std::span<const int32_t> ids, Exchange exchange);
+
+  struct Sum {
+    int64_t numel = 0;
+    Hash content;
+  };
+
+  const Plan& plan_;
+  BlockTable& blocks_;
+  const ChunkSpec& chunk_;
+  std::vector<Sum> by_rank_;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,125 @@
+#include "command/plan/machine.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <utility>
+
+#include "api/handles.hpp"
+#include "model/simulate.hpp"
+#include "show/table.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+using Kinds = std::vector<std::pair<std::string, int64_t>>;
+
+Kinds kinds_of(const muonrt_plan_rank_t& m) {
+  return {{"parameters", m.param_bytes},
+          {"gradients", m.grad_bytes},
+          {"state", m.master_bytes + m.moment_bytes},
+          {"staging", m.staged_bytes},
+          {"messages", m.message_bytes},
+          {"scratch", m.scratch_bytes + m.check_bytes}};
+}
+
+/// Three digits.
+std::string rounded(double value) {
+  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
+}
+
+std::string headline_of(const MachineProfile& machine, const Simulation& step,
+                        const muonrt_plan_rank_t& memory, bool fits) {
+  const RankTimes& c = step.critical;
+  const int digits = step.seconds < 0.01 ? 2 : step.seconds < 0.1 ? 1 : 0;
+  const auto ms = [&](double seconds) { return fmt::format("{:.{}f}", seconds * 1e3, digits); };
+  std::string out =
+      fmt::format("step {} ms: products {}, exchange {} of which {} exposed, local {}",
+                  ms(step.seconds), ms(c.products), ms(c.exchange), ms(c.exposed), ms(c.local));
+  if (c.launch > 0.005 * c.seconds) out += fmt::format(", launches {}", ms(c.launch));
+  out += fmt::format(
+      "; {} of {:.0f} GiB per rank:", rounded(static_cast<double>(memory.total_bytes) / kGiB),
+      machine.memory_bytes / kGiB);
+  const char* separator = " ";
+  for (const auto& [name, bytes] : kinds_of(memory)) {
+    out += fmt::format("{}{} {}", separator, name, rounded(static_cast<double>(bytes) / kGiB));
+    separator = ", ";
+  }
+  return out + (fits ? "; fits" : "; does not fit");
+}
+
+std::string json_of(const MachineProfile& machine, const Simulation& step,
+                    const muonrt_plan_rank_t& memory, bool fits, const std::string& headline) {
+  const RankTimes& c = step.critical;
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  std::vector<std::pair<std::string, std::string>> bytes;
+  for (const auto& [name, of] : kinds_of(memory)) bytes.emplace_back(name + "_bytes", number(of));
+  bytes.emplace_back("total_bytes", number(memory.total_bytes));
+  bytes.emplace_back("device_bytes", number(machine.memory_bytes));
+  return json_object({{"name", json_text(machine.name)},
+                      {"title", json_text(machine.title)},
+                      {"headline", json_text(headline)},
+                      {"simulated_ranks", number(step.ranks.size())},
+                      {"step_seconds", number(step.seconds)},
+                      {"rank", number(c.rank)},
+                      {"products_seconds", number(c.products)},
+                      {"exchange_seconds", number(c.exchange)},
+                      {"exposed_seconds", number(c.exposed)},
+                      {"local_seconds", number(c.local)},
+                      {"launch_seconds", number(c.launch)},
+                      {"sent_bytes", number(c.sent_bytes)},
+                      {"received_bytes", number(c.received_bytes)},
+                      {"messages", number(c.messages)},
+                      {"memory", json_object(bytes)},
+                      {"fits", fits ? "true" : "false"}});
+}
+
+std::string text_of(const std::string& name) {
+  for (const NamedMachine& m : named_machines())
+    if (name == m.name) return m.json;
+  std::ifstream file(name, std::ios::binary);
+  std::string out((std::istreambuf_iterator<char>(file)), {});
+  if (!file.is_open() || file.bad())
+    throw std::runtime_error(
+        fmt::format("--machine '{}' is no machine and no file that can be read; use one of {}, or "
+                    "the path of a profile (tools/machines)",
+                    name, machine_names()));
+  return out;
+}
+
+}  // namespace
+
+std::string machine_names() {
+  std::string out;
+  for (const NamedMachine& m : named_machines())
+    out += (out.empty() ? "" : ", ") + std::string(m.name);
+  return out;
+}
+
+Machine::Machine(const std::string& text)
+    : profile_(std::make_shared<MachineProfile>(
+          parse_profile(text_of(text), "--machine '" + text + "'"))) {}
+
+bool Machine::gpu() const { return profile_->gpu; }
+
+MachineAnswer Machine::answer(const muonrt_plan_t* plan, const muonrt_plan_rank_t& memory,
+                              bool traces) const {
+  const Planning& planning = api::unwrap(plan, "muonrt plan");
+  const Simulation step = simulate(planning, *profile_, {.max_ranks = 64, .trace = traces});
+  const bool fits = static_cast<double>(memory.total_bytes) <= profile_->memory_bytes;
+  MachineAnswer out;
+  out.headline = headline_of(*profile_, step, memory, fits);
+  out.note = fmt::format(
+      "model of {}; rank {}, which has the most work of {} simulated ranks of {}", profile_->title,
+      step.critical.rank, step.ranks.size(), planning.plan().problem().options.world);
+  out.json = json_of(*profile_, step, memory, fits, out.headline);
+  out.trace = step.trace;
+  return out;
+}
+
+}  // namespace muonrt::tool
