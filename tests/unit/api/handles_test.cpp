@@ -67,7 +67,6 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   int64_t number = 0;
   note(muonrt_optimizer_step(nullptr, o, &args));
   note(muonrt_optimizer_step_async(o, &args));
-  note(muonrt_optimizer_wait(nullptr, o));
   note(muonrt_optimizer_set_grad(o, 0, nullptr));
   note(muonrt_optimizer_set_grads(o, nullptr, 0));
   note(muonrt_optimizer_set_data(o, 0, nullptr));
