@@ -256,15 +256,14 @@ void Pipeline::enqueue(const StepInputs& inputs) {
   prepare(inputs);
   resident_ = 0;
   const int window = context_.plan->problem().options.window;
-  const int64_t before = context_.device->launches();
-  bool has_waited = false;
+  int64_t limit = context_.device->launches() + kLaunchesAhead;
   for (const Action& action : order_) {
     perform(action, inputs);
     // Gathers that run ahead overlap with the next product.
     if (config_.serial && (window == 1 || action.stage != Stage::kGather)) drain();
-    if (!has_waited && context_.device->launches() - before > kLaunchesAhead) {
+    if (context_.device->launches() > limit) {
       context_.device->synchronize_caller_stream(caller_deadline_);
-      has_waited = true;
+      limit = std::numeric_limits<int64_t>::max();
     }
   }
   context_.ops().copy(*compute_, &readback_->findings, context_.results.findings, sizeof(Findings));
