@@ -9,15 +9,5 @@ else()
   muonrt_add_shared(muonrt_python $<TARGET_OBJECTS:muonrt_objects> ${of_one_kind})
 endif()
 set_target_properties(muonrt_python PROPERTIES EXCLUDE_FROM_ALL ON UNITY_BUILD OFF)
-
-# condition_variable::wait of GCC 12 and later is the only function that libstdc++ of GCC 11 lacks, which
-# RHEL 9 has (manylinux_2_34). It is linked from the archive, and the version script hides it.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a
-    OUTPUT_VARIABLE muonrt_libstdcxx OUTPUT_STRIP_TRAILING_WHITESPACE)
-  execute_process(COMMAND ${CMAKE_AR} x ${muonrt_libstdcxx} condition_variable.o
-    WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} RESULT_VARIABLE muonrt_no_archive ERROR_QUIET)
-  if(NOT muonrt_no_archive)
-    target_link_libraries(muonrt_python PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/condition_variable.o)
-  endif()
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/MuonrtLibstdcxx.cmake)
+muonrt_link_wait(muonrt_python)
