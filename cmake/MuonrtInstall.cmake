@@ -1,29 +1,37 @@
-# Headers, libraries, the command, find_package(muonrt) and muonrt.pc.
+# Headers, libraries, the command, find_package(muonrt), muonrt.pc and muonrt_mpi.pc, in four components:
+# library, development, mpi and tools. `cpack` makes a Debian package of each.
 include(CMakePackageConfigHelpers)
 set(muonrt_package ${CMAKE_INSTALL_LIBDIR}/cmake/muonrt)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/muonrt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+  COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 install(TARGETS muonrt muonrt_core muonrt_headers EXPORT muonrt
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 set_target_properties(muonrt_headers PROPERTIES EXPORT_NAME headers)
 if(TARGET muonrt_mpi)
-  install(TARGETS muonrt_mpi EXPORT muonrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS muonrt_mpi EXPORT muonrt-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    COMPONENT mpi)
+  # Its own file, because the library may be absent.
+  install(EXPORT muonrt-mpi NAMESPACE muonrt:: FILE muonrt-mpi-targets.cmake
+    DESTINATION ${muonrt_package} COMPONENT mpi)
   # It finds muonrt beside it, wherever both were put.
   set_target_properties(muonrt_mpi PROPERTIES EXPORT_NAME mpi INSTALL_RPATH "$ORIGIN")
 endif()
 if(TARGET muonrt_cli)
-  install(TARGETS muonrt_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS muonrt_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
 endif()
 
-install(EXPORT muonrt NAMESPACE muonrt:: FILE muonrt-targets.cmake DESTINATION ${muonrt_package})
+install(EXPORT muonrt NAMESPACE muonrt:: FILE muonrt-targets.cmake DESTINATION ${muonrt_package}
+  COMPONENT development)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/muonrt-config.cmake.in
   ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake INSTALL_DESTINATION ${muonrt_package})
 # Until 1.0 a minor number may break the ABI together with its own.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake
-  ${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake DESTINATION ${muonrt_package})
+  ${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake DESTINATION ${muonrt_package}
+  COMPONENT development)
 
 # pkg-config: what a shared link needs, and with --static what the archive needs.
 set(muonrt_private_libs -pthread -ldl -lstdc++ -lm)
@@ -37,4 +45,13 @@ list(JOIN muonrt_private_libs " " muonrt_private_libs)
 file(RELATIVE_PATH muonrt_pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/muonrt.pc.in ${PROJECT_BINARY_DIR}/package/muonrt.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/muonrt.pc
-  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+if(TARGET muonrt_mpi)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/muonrt_mpi.pc.in
+    ${PROJECT_BINARY_DIR}/package/muonrt_mpi.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/package/muonrt_mpi.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT mpi)
+endif()
+if(PROJECT_IS_TOP_LEVEL)
+  include(MuonrtPackages)
+endif()

@@ -109,14 +109,14 @@ muonrt_status_t muonrt_get_build_info(char* buffer, int64_t capacity, int64_t* n
       json.field("build_type", b::kBuildType);
       json.field("sanitizer", b::kSanitizer);
       json.field("host", host->describe());
-      json.field("cuda", b::kCuda);
+      json.field("cuda", cuda_is_built());
       json.field("cuda_devices", cuda_device_count());
       json.field("cuda_versions", describe_cuda());
       json.field("mpi", b::kMpi);
       json.field("onednn", b::kOneDnn);
       std::vector<const char*> transports = {"self", "thread", "callback", "tcp", "folder"};
       if (b::kMpi) transports.push_back("mpi");
-      if (b::kCuda) transports.insert(transports.end(), {"staged", "nccl"});
+      if (cuda_is_built()) transports.insert(transports.end(), {"staged", "nccl"});
       json.field("transports", transports);
     });
     api::write_text(json.take(), buffer, capacity, needed);

@@ -5,8 +5,9 @@
 #include "base/error.hpp"
 #include "host/gemm_tile.hpp"
 
-// Functions of libgomp, which oneDNN uses. They are declared here because omp.h comes with the
-// compiler, not with the library, and may belong to another OpenMP runtime.
+// Functions of libgomp, which oneDNN uses unless it was built without threads. They are declared
+// here because omp.h comes with the compiler, not with the library, and may belong to another
+// OpenMP runtime.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
 
@@ -17,21 +18,28 @@ namespace {
 using Matmul = dnnl::matmul;
 using dnnl::memory;
 
+constexpr bool kOpenMp = DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP;
+
 /// Limits OpenMP to one thread for the calling thread, and restores the setting. Creating
 /// primitives needs it, too, because their blocking depends on the number of threads.
 class OneThread {
  public:
-  OneThread() : before_(omp_get_max_threads()) {
-    if (before_ != 1) omp_set_num_threads(1);
+  OneThread() {
+    if constexpr (kOpenMp) {
+      before_ = omp_get_max_threads();
+      if (before_ != 1) omp_set_num_threads(1);
+    }
   }
   ~OneThread() {
-    if (before_ != 1) omp_set_num_threads(before_);
+    if constexpr (kOpenMp) {
+      if (before_ != 1) omp_set_num_threads(before_);
+    }
   }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
-  int before_;
+  int before_ = 1;
 };
 
 /// Runs `body` and converts an exception of the library to an Error.

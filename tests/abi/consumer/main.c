@@ -1,5 +1,8 @@
 /* A minimal program with one rank. */
 #include <muonrt/muonrt.h>
+#ifdef USE_MPI
+#include <muonrt/mpi_comm.h>
+#endif
 #include <stdio.h>
 
 int main(void) {
@@ -19,6 +22,14 @@ int main(void) {
     return 1;
   }
   muonrt_comm_destroy(comm);
+#ifdef USE_MPI
+  int initialized = 1;
+  if (MPI_Initialized(&initialized) != MPI_SUCCESS || initialized ||
+      muonrt_comm_create_mpi(&comm, MPI_COMM_WORLD, 1000) != MUONRT_ERROR_INVALID_STATE) {
+    fprintf(stderr, "without MPI_Init: %s\n", muonrt_get_last_error());
+    return 1;
+  }
+#endif
   printf("muonrt %d, world of %d\n", (int)expected, (int)size);
   return size == 1 ? 0 : 1;
 }

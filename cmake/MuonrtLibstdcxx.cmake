@@ -1,0 +1,21 @@
+# muonrt_link_wait(target): condition_variable::wait is the only function that muonrt needs of libstdc++ of
+# GCC 12 and that GCC 11 lacks, whose libstdc++ RHEL 9 has (manylinux_2_34). This links it from
+# libstdc++.a, hidden.
+function(muonrt_link_wait target)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+    return()
+  endif()
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a
+    OUTPUT_VARIABLE archive OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT EXISTS ${archive})
+    return()
+  endif()
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/libstdcxx)
+  file(MAKE_DIRECTORY ${folder})
+  execute_process(COMMAND ${CMAKE_AR} x ${archive} condition_variable.o
+    COMMAND_ERROR_IS_FATAL ANY WORKING_DIRECTORY ${folder})
+  execute_process(COMMAND ${CMAKE_AR} rcs libwait.a condition_variable.o
+    COMMAND_ERROR_IS_FATAL ANY WORKING_DIRECTORY ${folder})
+  target_link_libraries(${target} PRIVATE ${folder}/libwait.a)
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,libwait.a)
+endfunction()
