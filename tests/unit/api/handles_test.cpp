@@ -204,6 +204,7 @@ TEST_CASE("handles: muonrt_comm_create_thread rejects each invalid argument", "[
   muonrt_thread_group_destroy(group);
 }
 
+#if !defined(__SANITIZE_THREAD__)
 namespace {
 
 /// Number of open sockets of this process.
@@ -222,7 +223,6 @@ int sockets() {
 
 }  // namespace
 
-#if !defined(__SANITIZE_THREAD__)
 TEST_CASE("handles: a child of fork cannot use the handles, and its parent can",
           "[unit][abi][rendezvous]") {
   const int before = sockets();
