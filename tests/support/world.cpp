@@ -59,7 +59,7 @@ float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t p
 }
 
 std::unique_ptr<Device> host_device(const OptimizerSettings& settings) {
-  return host::make_host_device({settings.threads, settings.portable_gemm});
+  return host::make_host_device({std::max(settings.threads, 1), settings.portable_gemm});
 }
 
 std::vector<GroupSettings> default_groups() {
