@@ -123,8 +123,8 @@ void check_strides(const std::string& who, const char* field, const int64_t* str
   for (size_t d = shape.size(); d-- > 0;) {
     MUONRT_REQUIRE(shape[d] == 1 || given[d] == expected, kInvalidArg, who, ": ", field, " is ",
                    given, " for ", shape, " on rank ", rank,
-                   " (not row-major and contiguous: dimension ", d, " needs ", expected,
-                   "); pass a contiguous buffer, or null strides");
+                   ", but must be row-major and contiguous, and for that dimension ", d, " needs ",
+                   expected, "; pass a contiguous buffer, or NULL strides");
     expected *= shape[d];
   }
 }
