@@ -78,9 +78,10 @@ std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
 Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>& shape,
             std::vector<Cut> cuts, std::vector<int> partial, const muonrt_layout_t& l,
             const std::string& who) {
-  MUONRT_REQUIRE(l.n_values >= 0 && (l.values || l.n_values == 0), kInvalidArg, who,
-                 ": layout has n_values ", l.n_values,
-                 " with a list that is NULL, or below 0; pass the number of values");
+  MUONRT_REQUIRE(
+      l.n_values >= 0 && (l.values || l.n_values == 0), kInvalidArg, who, ": layout has n_values ",
+      l.n_values,
+      ", but must not be negative, and must be 0 without a list; pass the number of values");
   MUONRT_REQUIRE(
       l.kind != MUONRT_LAYOUT_CUTS || l.n_values == 0, kInvalidArg, who, ": layout has ",
       l.n_values,
@@ -129,7 +130,8 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
     MUONRT_REQUIRE(m.ndim >= 1 && m.ndim <= MUONRT_MAX_DIMS, kInvalidArg, who, ": mesh has ndim ",
                    m.ndim, ", but must be between 1 and ", MUONRT_MAX_DIMS,
                    "; pass the number of sizes");
-    MUONRT_REQUIRE(m.shape, kInvalidArg, who, ": mesh has a null shape; pass ", m.ndim, " sizes");
+    MUONRT_REQUIRE(m.shape, kInvalidArg, who, ": the shape of the mesh is NULL; pass ", m.ndim,
+                   " sizes");
     shape.assign(m.shape, m.shape + m.ndim);
     names.clear();
     for (int i = 0; m.names && i < m.ndim; ++i) {

@@ -53,8 +53,9 @@ void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::strin
   MUONRT_REQUIRE(g.n_gram_restarts >= 0 && g.n_gram_restarts < kMaxSteps &&
                      (g.gram_restarts || !g.n_gram_restarts),
                  kInvalidArg, who, ": n_gram_restarts is ", g.n_gram_restarts,
-                 " with gram_restarts ", g.gram_restarts ? "given" : "NULL", " (0 to ",
-                 kMaxSteps - 1, " with a list, or neither); pass the number of restarts");
+                 ", and gram_restarts is ", g.gram_restarts ? "set" : "NULL",
+                 ", but the number must be between 0 and ", kMaxSteps - 1,
+                 ", and must be 0 without a list; pass the number of restarts");
   if (g.gram_restarts)
     out.gram_restarts.emplace(g.gram_restarts, g.gram_restarts + g.n_gram_restarts);
 }
@@ -226,8 +227,9 @@ StepArgs read_step(const muonrt_step_args_t* given, int64_t n_params, int32_t n_
   const auto s = read_struct(given, defaults, "step");
   MUONRT_REQUIRE(s.n_inactive_params >= 0 && s.n_inactive_params <= n_params &&
                      (s.inactive_params || s.n_inactive_params == 0),
-                 kInvalidArg, "step: n_inactive_params is ", s.n_inactive_params, " (0 to ",
-                 n_params, ", with a list that is not NULL); pass the number of indices");
+                 kInvalidArg, "step: n_inactive_params is ", s.n_inactive_params,
+                 ", but must be between 0 and ", n_params,
+                 ", and must be 0 without a list; pass the number of indices");
   MUONRT_REQUIRE(s.n_group_lrs == (s.group_lrs ? n_groups : 0), kInvalidArg,
                  "step: n_group_lrs is ", s.n_group_lrs, " with group_lrs ",
                  s.group_lrs ? "set" : "NULL", ", but there are ", n_groups,

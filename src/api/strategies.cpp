@@ -132,8 +132,8 @@ muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* placements,
     require_pointer(placements, kName, "placements");
     require_pointer(mesh, kName, "mesh");
     MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS && (shape || ndim == 0), kInvalidArg, kName,
-                   ": ndim is ", ndim, " with shape ", shape ? "given" : "NULL", " (0 to ",
-                   MUONRT_MAX_DIMS, " sizes); pass the number of sizes");
+                   ": ndim is ", ndim, ", but must be between 0 and ", MUONRT_MAX_DIMS,
+                   ", and must be 0 without a shape; pass the number of sizes");
     for (const auto& [field, value] : {std::pair{"expert", expert}, {"transposed", transposed}})
       MUONRT_REQUIRE(value == 0 || value == 1, kInvalidArg, kName, ": ", field, " is ", value,
                      ", but must be 0 or 1; use one of these");
