@@ -63,8 +63,8 @@ typedef struct muonrt_assign_info {
  *   - MUONRT_COMMIT_EAGER, because the first parameters would be committed before the functions are
  *     called for the last ones, so an error of a function could not be undone.
  *   - A gradient of a Muon parameter that is partial or has its own layout, because `gather` fills
- *     one tensor from shards. The sum of partial gradients has a fixed order in muonrt, on which
- *     the bits depend, and needs one tensor for each of them.
+ *     one tensor from shards. muonrt adds partial gradients in a fixed order, on which the bits
+ *     depend, and needs each of them in a separate tensor.
  *
  * @par Calls of gather and redistribute
  * In every step muonrt calls both for each Muon parameter and each of its owners, on every rank of

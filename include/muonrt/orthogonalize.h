@@ -18,10 +18,10 @@
  * @par CUDA
  * Functions enqueue their work on the caller's stream and return; the host does not wait. The first
  * call with certain shapes, strides and dtypes allocates memory and may wait for the device. Later
- * ones do not, at any address, and may be captured into a CUDA graph. Calls with one orthogonalizer
- * use the same workspace: make them on one stream, or order the streams with events. Do not launch
- * a graph with captured calls after the orthogonalizer was destroyed. Smaller workspaces of earlier
- * calls remain allocated, so begin with the largest matrices.
+ * calls do not, even at other addresses, and may be captured into a CUDA graph. Calls with one
+ * orthogonalizer use the same workspace: make them on one stream, or order the streams with events.
+ * Do not launch a graph with captured calls after the orthogonalizer has been destroyed. Smaller
+ * workspaces of earlier calls remain allocated, so begin with the largest matrices.
  *
  * On the host, functions return when the results have been written.
  *
@@ -86,7 +86,7 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  * the singular values p(s_i / norm), which the coefficients take close to 1. It is not scaled for
  * its shape, unlike an update with `scale_rule`. A matrix of zeros has the result zero. The results
  * are those that a step with `transport_dtype` = dtype of `x` computes from the direction `x`, and
- * are rounded once to the dtype of `out`. f16 has the results of the same values in f32.
+ * are rounded once to the dtype of `out`. Values in f16 have the same results as in f32.
  *
  * If an element of `x` is not finite:
  *   - on the host, the call returns MUONRT_SKIPPED and leaves `out` unchanged. The message of

@@ -150,7 +150,7 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
                                                  const char* name);
 
 /**
- * Finds out whether a name is that of an attention projection for QK-clip, and of which layer.
+ * Determines whether a name belongs to an attention projection for QK-clip, and to which layer.
  *
  * The function normalizes the name and compares its second to last part:
  *   - "wq", "q_proj": MUONRT_QK_QUERY;

@@ -44,8 +44,8 @@ enum muonrt_replica_mode {
 
   /**
    * By every rank that holds elements of it: each gathers the whole matrix and keeps its own
-   * elements of the update. This is what optimizers without owners do. It serves for comparisons;
-   * the field `owner` of a parameter has no effect.
+   * elements of the update. Optimizers without owners work like this, so the mode is meant for
+   * comparisons. The field `owner` of a parameter has no effect.
    */
   MUONRT_REPLICA_MODE_EVERY_RANK = 3
 };

@@ -287,7 +287,8 @@ CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSet
       break;
   }
   MUONRT_REQUIRE(!list.steps.empty(), Status::kInvalidArgument, "coefficients: family ",
-                 static_cast<int32_t>(family), " is unknown; see `coefficient_families`");
+                 static_cast<int32_t>(family),
+                 " is unknown; use one of `muonrt info coefficients`");
   if (s.mode == SafetyMode::kAll) list = scaled(list, s.safety);
   check_list(list, iteration == DType::kF32 ? kReachF32 : kReach);
   return list;
@@ -346,9 +347,9 @@ void require_headroom(const CoefficientList& list, DType dtype) {
   MUONRT_REQUIRE(has_headroom(list, dtype), Status::kInvalidArgument,
                  "coefficients: the list has no headroom between its steps: roundings to ",
                  name_of(dtype), " move the largest singular value to ",
-                 static_cast<double>(drifted(list, dtype).high), ", at most ",
+                 static_cast<double>(drifted(list, dtype).high), ", but at most ",
                  static_cast<double>(most_after(list)),
-                 " is accepted; leave safety_mode at auto, set inner or all, or iterate in f32");
+                 " is accepted; set safety_mode to auto, inner or all, or iterate in f32");
 }
 
 double headroom(const CoefficientList& list) {

@@ -193,9 +193,9 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 
 // The Gram matrix squares the norms of rows, and the smallest f16 number is 2^-24. The entries of a
 // row with a norm of 2^-12 would become zero, and AOL would have no bound for its factor. Therefore
-// an X in f16 has a norm of up to 2^7 until its rows are scaled, which removes the lift. Its Gram
-// matrix then stays below 2^14 and loses at most 2^-38 of it. With equilibration X has the same
-// lift, so that short rows do not become subnormal.
+// an X in f16 has a norm of up to 2^7 until the scaling of its rows divides it by this factor. Its
+// Gram matrix then stays below 2^14 and loses at most 2^-38 of it. With equilibration X has the
+// same lift, so that short rows do not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {

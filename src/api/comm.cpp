@@ -123,7 +123,7 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
     auto& c = call.body();
     MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT && is_status(status),
                    Status::kInvalidArgument, "muonrt_comm_abort: status is ", status,
-                   " (no error of muonrt/base.h); pass MUONRT_ERROR_ABORTED");
+                   ", but must be an error of muonrt/base.h; pass MUONRT_ERROR_ABORTED");
     const char* const text = message ? message : "aborted by the caller";
     const auto given = static_cast<Status>(status);
     const bool of_step =
@@ -174,7 +174,8 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* s
     MUONRT_REQUIRE(
         n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),
         Status::kInvalidArgument, "muonrt_comm_exchange: ", n_sends, " sends and ", n_receives,
-        " receives (>= 0, with lists that are not NULL); pass a list for each number above 0");
+        " receives, but numbers must not be negative, and a list is NULL only if its number is 0; "
+        "pass the lists with their sizes");
     std::vector<SendTo> out;
     std::vector<ReceiveFrom> in;
     run_or_abort(c.host, [&] {

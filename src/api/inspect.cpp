@@ -16,10 +16,11 @@ namespace {
 /// Errors: INVALID_ARGUMENT if an array with room for elements is NULL.
 void require_arrays(const int32_t* layers, const int32_t* heads, int64_t capacity,
                     const char* function) {
-  MUONRT_REQUIRE(capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
-                 function, ": capacity is ", capacity,
-                 " (>= 0, and both arrays are needed unless it is 0); pass both arrays or "
-                 "capacity 0");
+  MUONRT_REQUIRE(
+      capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument, function,
+      ": capacity is ", capacity,
+      ", but must not be negative, and if it is above 0 neither array may be NULL; pass both "
+      "arrays, or capacity 0");
 }
 
 }  // namespace

@@ -24,10 +24,11 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   MUONRT_REQUIRE(ctas > 0 && ctas <= 64 && (ctas & (ctas - 1)) == 0, Status::kInvalidArgument,
                  kName, ": max_ctas is ", ctas,
                  ", but must be a power of two from 1 to 64; set it to 8");
-  MUONRT_REQUIRE((given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
-                 Status::kInvalidArgument, kName, ": borrow is ", given.borrow,
-                 " and nccl_comm is ", given.nccl_comm ? "given" : "NULL",
-                 " (0, or 1 with an ncclComm_t); set nccl_comm or borrow = 0");
+  MUONRT_REQUIRE(
+      (given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
+      Status::kInvalidArgument, kName, ": borrow is ", given.borrow, " and nccl_comm is ",
+      given.nccl_comm ? "set" : "NULL",
+      ", but borrow must be 0, or 1 with an nccl_comm; set nccl_comm, or set borrow to 0");
   NcclOptions out;
   out.device_index = given.device_index;
   out.max_ctas = given.max_ctas;

@@ -98,8 +98,7 @@ muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* optimizer, co
     Optimizer& o = api::unwrap_idle(optimizer, "muonrt_optimizer_reset_masters");
     MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
                    "muonrt_optimizer_reset_masters: n is ", n, " with params ",
-                   params ? "set" : "NULL",
-                   " (n indices, or 0 and NULL for all); pass the number of indices");
+                   params ? "set" : "NULL", "; pass n indices, or 0 and NULL for all parameters");
     std::vector<int64_t> list(params, params + n);
     if (!params)
       for (int64_t i = 0; i < std::ssize(o.settings().params); ++i) list.push_back(i);

@@ -46,8 +46,8 @@ std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const st
   for (int i = 0; i < given.n_cuts; ++i) {
     const muonrt_cut_t& c = given.cuts[i];
     MUONRT_REQUIRE(c.mesh_dims && c.n_mesh_dims >= 1 && c.n_mesh_dims <= mesh_dims, kInvalidArg,
-                   who, ": cut ", i, " names ", c.n_mesh_dims, " mesh dimensions (the mesh has ",
-                   mesh_dims, "); name 1 to ", mesh_dims);
+                   who, ": cut ", i, " names ", c.n_mesh_dims,
+                   " mesh dimensions, but the mesh has ", mesh_dims, "; name 1 to ", mesh_dims);
     out.push_back({{c.mesh_dims, c.mesh_dims + c.n_mesh_dims}, c.dim, c.split_factor, c.unit});
   }
   return out;
@@ -60,8 +60,8 @@ std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
                                 const std::string& who) {
   MUONRT_REQUIRE(
       l.n_last_dims >= 0 && l.n_last_dims <= mesh.dims() && (l.last_dims || l.n_last_dims == 0),
-      kInvalidArg, who, ": layout has n_last_dims ", l.n_last_dims, " (the mesh has ", mesh.dims(),
-      " dimensions); pass the number of last_dims");
+      kInvalidArg, who, ": layout has n_last_dims ", l.n_last_dims, ", but the mesh has ",
+      mesh.dims(), " dimensions; pass the number of last_dims");
   if (l.last_dims) return {l.last_dims, l.last_dims + l.n_last_dims};
   std::vector<int> out;
   for (int d = 0; d < mesh.dims(); ++d) {
@@ -78,13 +78,15 @@ std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
 Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>& shape,
             std::vector<Cut> cuts, std::vector<int> partial, const muonrt_layout_t& l,
             const std::string& who) {
-  MUONRT_REQUIRE(l.n_values >= 0 && (l.values || l.n_values == 0), kInvalidArg, who,
-                 ": layout has n_values ", l.n_values,
-                 " with a list that is NULL, or below 0; pass the number of values");
-  MUONRT_REQUIRE(l.kind != MUONRT_LAYOUT_CUTS || l.n_values == 0, kInvalidArg, who, ": layout has ",
-                 l.n_values,
-                 " values (kind is MUONRT_LAYOUT_CUTS, which takes none); set the kind "
-                 "that they belong to, or leave them out");
+  MUONRT_REQUIRE(
+      l.n_values >= 0 && (l.values || l.n_values == 0), kInvalidArg, who, ": layout has n_values ",
+      l.n_values,
+      ", but must not be negative, and must be 0 without a list; pass the number of values");
+  MUONRT_REQUIRE(
+      l.kind != MUONRT_LAYOUT_CUTS || l.n_values == 0, kInvalidArg, who, ": layout has ",
+      l.n_values,
+      " values, but its kind is MUONRT_LAYOUT_CUTS, which has none; set the kind of the values, or "
+      "leave them out");
   const std::vector<int64_t> values(l.values, l.values + l.n_values);
   if (l.kind == MUONRT_LAYOUT_CUTS)
     return named(who, [&] { return Layout::from_cuts(mesh, shape, cuts, partial); });
@@ -96,12 +98,12 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
       });
     case MUONRT_LAYOUT_OWNER:
       MUONRT_REQUIRE(values.size() == 1, kInvalidArg, who, ": layout has ", values.size(),
-                     " values (an owner is one shard); pass one");
+                     " values, but an owner is a single value; pass one");
       return named(who,
                    [&] { return Layout::with_owner(mesh, shape, dims, values[0], cuts, partial); });
     case MUONRT_LAYOUT_FLAT: {
       MUONRT_REQUIRE(values.size() % 2 == 0, kInvalidArg, who, ": layout has ", values.size(),
-                     " values (flat ranges are pairs); pass begin and end for each shard");
+                     " values, but flat ranges are pairs; pass begin and end for each shard");
       std::vector<std::pair<int64_t, int64_t>> ranges;
       for (size_t i = 0; i < values.size(); i += 2) ranges.emplace_back(values[i], values[i + 1]);
       return named(who,
@@ -128,7 +130,8 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
     MUONRT_REQUIRE(m.ndim >= 1 && m.ndim <= MUONRT_MAX_DIMS, kInvalidArg, who, ": mesh has ndim ",
                    m.ndim, ", but must be between 1 and ", MUONRT_MAX_DIMS,
                    "; pass the number of sizes");
-    MUONRT_REQUIRE(m.shape, kInvalidArg, who, ": mesh has a null shape; pass ", m.ndim, " sizes");
+    MUONRT_REQUIRE(m.shape, kInvalidArg, who, ": the shape of the mesh is NULL; pass ", m.ndim,
+                   " sizes");
     shape.assign(m.shape, m.shape + m.ndim);
     names.clear();
     for (int i = 0; m.names && i < m.ndim; ++i) {
@@ -137,15 +140,15 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
       names.emplace_back(m.names[i]);
       for (const char c : names.back()) {
         MUONRT_REQUIRE(!is_control(c), kInvalidArg, who, ": mesh name ", i,
-                       " holds a control character (value ", static_cast<int>(c), "); remove it");
+                       " contains the control character ", static_cast<int>(c), "; remove it");
       }
     }
     if (m.ranks) {
       int64_t count = 1;
       for (const int64_t n : shape) {
         MUONRT_REQUIRE(n >= 1 && n <= world_ && count * n <= world_, kInvalidArg, who,
-                       ": mesh shape ", shape, " does not fit the communicator (", world_,
-                       " ranks); use sizes >= 1 whose product is at most this");
+                       ": mesh shape ", shape, " does not fit the communicator, which has ", world_,
+                       " ranks; use sizes >= 1 whose product is at most this");
         count *= n;
       }
       ranks.assign(m.ranks, m.ranks + count);
@@ -155,9 +158,9 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
     if (known->is_made_of(shape, names, ranks)) return known;
   }
   auto made = named(who, [&] { return std::make_shared<const Mesh>(shape, names, ranks); });
-  MUONRT_REQUIRE(made->largest_rank() < world_, kInvalidArg, who, ": its mesh holds rank ",
-                 made->largest_rank(), " (the communicator has ", world_,
-                 " ranks); use ranks below that");
+  MUONRT_REQUIRE(made->largest_rank() < world_, kInvalidArg, who, ": its mesh contains rank ",
+                 made->largest_rank(), ", but the communicator has ", world_,
+                 " ranks; use ranks below that");
   meshes_.push_back(made);
   return made;
 }
@@ -184,8 +187,8 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
                  ": layout has both placements and cuts; pass one of them");
   MUONRT_REQUIRE(
       l.n_flat_dims >= 0 && l.n_flat_dims <= over->dims() && (l.flat_dims || l.n_flat_dims == 0),
-      kInvalidArg, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
-      " dimensions); pass the number of flat_dims");
+      kInvalidArg, who, ": layout has n_flat_dims ", l.n_flat_dims, ", but the mesh has ",
+      over->dims(), " dimensions; pass the number of flat_dims");
   std::vector<Cut> cuts;
   std::vector<int> partial;
   if (l.placements) {

@@ -13,9 +13,9 @@ namespace {
 /// Reads a list of runs; NULL means the whole range [0, size).
 Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std::string& who) {
   if (!runs && count == 0) return whole(size);
-  MUONRT_REQUIRE(runs && count >= 1, kInvalidArg, who, ": ", count, " runs with ",
-                 runs ? "a" : "no",
-                 " list (1 or more with a list, or neither); pass the number of runs");
+  MUONRT_REQUIRE(
+      runs && count >= 1, kInvalidArg, who, ": the number of runs is ", count,
+      ", but must be at least 1 with a list, and 0 without one; pass the number of runs");
   Runs out;
   for (int64_t i = 0; i < count; ++i) {
     const muonrt_run_t& r = runs[i];
@@ -63,8 +63,9 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
 }
 
 void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
-  MUONRT_REQUIRE(p.n_parts >= 0 && (p.parts || p.n_parts == 0), kInvalidArg, who, ": n_parts is ",
-                 p.n_parts, " with a list that is NULL, or below 0; pass the number of parts");
+  MUONRT_REQUIRE(
+      p.n_parts >= 0 && (p.parts || p.n_parts == 0), kInvalidArg, who, ": n_parts is ", p.n_parts,
+      ", but must not be negative, and must be 0 without a list; pass the number of parts");
   if (p.n_parts == 0) return;
   const auto& shape = to.layout.shape();
   MUONRT_REQUIRE(shape.size() >= 2, kInvalidArg, who, ": shape is ", shape,
@@ -123,8 +124,8 @@ void check_strides(const std::string& who, const char* field, const int64_t* str
   for (size_t d = shape.size(); d-- > 0;) {
     MUONRT_REQUIRE(shape[d] == 1 || given[d] == expected, kInvalidArg, who, ": ", field, " is ",
                    given, " for ", shape, " on rank ", rank,
-                   " (not row-major and contiguous: dimension ", d, " needs ", expected,
-                   "); pass a contiguous buffer, or null strides");
+                   ", but must be row-major and contiguous, and for that dimension ", d, " needs ",
+                   expected, "; pass a contiguous buffer, or NULL strides");
     expected *= shape[d];
   }
 }
@@ -170,9 +171,10 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
     resolve_qk_clip(out.qk_clip, out.name, p.ndim);
   }
   out.owner = p.owner;
-  MUONRT_REQUIRE(p.n_owners >= 0 && (p.owners || p.n_owners == 0), kInvalidArg, who,
-                 ": n_owners is ", p.n_owners, " with ", p.owners ? "a" : "no",
-                 " list in owners; pass the number of ranks in the list");
+  MUONRT_REQUIRE(
+      p.n_owners >= 0 && (p.owners || p.n_owners == 0), kInvalidArg, who, ": n_owners is ",
+      p.n_owners,
+      ", but must not be negative, and must be 0 without a list; pass the number of owners");
   if (p.owners) out.owners.assign(p.owners, p.owners + p.n_owners);
   out.priority = p.priority;
   read_view(out, p, who);

@@ -53,8 +53,9 @@ void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::strin
   MUONRT_REQUIRE(g.n_gram_restarts >= 0 && g.n_gram_restarts < kMaxSteps &&
                      (g.gram_restarts || !g.n_gram_restarts),
                  kInvalidArg, who, ": n_gram_restarts is ", g.n_gram_restarts,
-                 " with gram_restarts ", g.gram_restarts ? "given" : "NULL", " (0 to ",
-                 kMaxSteps - 1, " with a list, or neither); pass the number of restarts");
+                 ", and gram_restarts is ", g.gram_restarts ? "set" : "NULL",
+                 ", but the number must be between 0 and ", kMaxSteps - 1,
+                 ", and must be 0 without a list; pass the number of restarts");
   if (g.gram_restarts)
     out.gram_restarts.emplace(g.gram_restarts, g.gram_restarts + g.n_gram_restarts);
 }
@@ -169,8 +170,9 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
                  "; set it to MUONRT_COEFFICIENTS_CUSTOM");
   if (with_lists && custom) {
     MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kInvalidArg, who,
-                   ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
-                   g.steps, "); pass steps x 3 numbers");
+                   ": custom coefficients need `custom` and 1 to ", kMaxSteps,
+                   " steps, but steps is ", g.steps, " and `custom` is ", g.custom ? "set" : "NULL",
+                   "; pass steps x 3 numbers");
     for (int i = 0; i < g.steps; ++i) {
       out.custom.push_back({g.custom[3 * i], g.custom[3 * i + 1], g.custom[3 * i + 2]});
     }
@@ -199,10 +201,10 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
                                 int world) {
   OptimizerSettings out = read_options(options, world);
   MUONRT_REQUIRE(n_groups >= 1 && groups, kInvalidArg, "n_groups is ", n_groups, " with groups ",
-                 groups ? "given" : "NULL", " (a parameter needs a group); pass at least one");
+                 groups ? "set" : "NULL", ", but every parameter needs a group; pass at least one");
   MUONRT_REQUIRE(n_params >= 1 && n_params < INT32_MAX && params, kInvalidArg, "n_params is ",
-                 n_params, " with params ", params ? "given" : "NULL",
-                 " (an optimizer needs parameters); pass at least one");
+                 n_params, " with params ", params ? "set" : "NULL",
+                 ", but an optimizer needs parameters; pass at least one");
   const uint32_t group_stride = struct_size_of(groups, "group 0", sizeof *groups);
   for (int32_t i = 0; i < n_groups; ++i) {
     const std::string group = cat("group ", i);
@@ -225,11 +227,13 @@ StepArgs read_step(const muonrt_step_args_t* given, int64_t n_params, int32_t n_
   const auto s = read_struct(given, defaults, "step");
   MUONRT_REQUIRE(s.n_inactive_params >= 0 && s.n_inactive_params <= n_params &&
                      (s.inactive_params || s.n_inactive_params == 0),
-                 kInvalidArg, "step: n_inactive_params is ", s.n_inactive_params, " (0 to ",
-                 n_params, ", with a list that is not NULL); pass the number of indices");
+                 kInvalidArg, "step: n_inactive_params is ", s.n_inactive_params,
+                 ", but must be between 0 and ", n_params,
+                 ", and must be 0 without a list; pass the number of indices");
   MUONRT_REQUIRE(s.n_group_lrs == (s.group_lrs ? n_groups : 0), kInvalidArg,
-                 "step: n_group_lrs is ", s.n_group_lrs, " with ", s.group_lrs ? "a" : "no",
-                 " list (there are ", n_groups, " groups); pass one rate for each, or neither");
+                 "step: n_group_lrs is ", s.n_group_lrs, " with group_lrs ",
+                 s.group_lrs ? "set" : "NULL", ", but there are ", n_groups,
+                 " groups; pass one rate for each, or 0 and NULL");
   StepArgs out;
   out.lr = s.lr;
   if (s.group_lrs) out.group_lrs.assign(s.group_lrs, s.group_lrs + n_groups);

@@ -51,8 +51,8 @@ inline std::string read_name(const char* name, const std::string& who) {
   MUONRT_REQUIRE(name && *name, kInvalidArg, who, ": name is ", name ? "empty" : "NULL",
                  ", but messages and the plan need one; set a name");
   for (const char* c = name; *c; ++c) {
-    MUONRT_REQUIRE(!is_control(*c), kInvalidArg, who, ": name holds a control character (value ",
-                   static_cast<int>(*c), "); remove it");
+    MUONRT_REQUIRE(!is_control(*c), kInvalidArg, who, ": name contains the control character ",
+                   static_cast<int>(*c), "; remove it");
   }
   return name;
 }

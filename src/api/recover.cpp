@@ -28,7 +28,7 @@ muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_c
     MUONRT_REQUIRE(out.survivor_policy == MUONRT_SURVIVORS_MAJORITY ||
                        out.survivor_policy == MUONRT_SURVIVORS_ANY,
                    Status::kInvalidArgument, who, ": survivor_policy is ", out.survivor_policy,
-                   " (0 majority, 1 any); use one of them");
+                   ", but must be 0 (majority) or 1 (any); use one of these");
     const Recovery done = o.recover(left, static_cast<SurvivorPolicy>(out.survivor_policy));
     out.outcome = static_cast<int32_t>(done.outcome);
     out.step = done.steps;

@@ -24,8 +24,8 @@ void require_timeout(int64_t ms, const char* function) {
 void require_secret_bytes(int64_t bytes, const char* function) {
   const auto least = static_cast<int64_t>(kSecretBytes);
   MUONRT_REQUIRE(bytes >= least && bytes <= 4096, Status::kInvalidArgument, function,
-                 ": secret_bytes is ", bytes, " (", least,
-                 " to 4096); pass the size of the secret");
+                 ": secret_bytes is ", bytes, ", but must be between ", least,
+                 " and 4096; pass the size of the secret");
 }
 
 template <class Options>

@@ -13,8 +13,8 @@ namespace {
 
 std::vector<std::string> read_keys(const char* const* keys, int32_t count, const char* what) {
   MUONRT_REQUIRE(count >= 0 && (keys || count == 0), Status::kInvalidArgument, "routing: n_", what,
-                 " is ", count, " with ", what, keys ? " given" : " NULL",
-                 " (0 or more, with a list); set both");
+                 " is ", count, " and ", what, " is ", keys ? "set" : "NULL",
+                 ", but the number must not be negative, and above 0 it needs a list; set both");
   std::vector<std::string> out;
   for (int32_t i = 0; i < count; ++i) {
     MUONRT_REQUIRE(keys[i] && *keys[i], Status::kInvalidArgument, "routing: ", what, "[", i,

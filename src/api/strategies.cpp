@@ -76,10 +76,11 @@ muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
     out = api::read_struct(layout, out, "layout");
     require_pointer(out.mesh, kName, "layout->mesh");
     MUONRT_REQUIRE(world >= 1, kInvalidArg, "layout: world is ", world,
-                   " (a number of ranks); pass 1 or more");
-    MUONRT_REQUIRE(out.kind == MUONRT_LAYOUT_CUTS || out.last_dims, kInvalidArg,
-                   "layout: last_dims is NULL for kind ", out.kind,
-                   " (another mesh dimension would join them); name them");
+                   ", but must be at least 1; pass the number of ranks");
+    MUONRT_REQUIRE(
+        out.kind == MUONRT_LAYOUT_CUTS || out.last_dims, kInvalidArg,
+        "layout: last_dims is NULL for kind ", out.kind,
+        ", so the mesh dimension \"submeshes\" would be added to them; list the dimensions");
     const auto sub = api::LayoutReader(world).mesh(out.mesh, "layout");
     std::vector<std::vector<int32_t>> all;
     for (int32_t r = 0; r < world; ++r) {
@@ -88,8 +89,8 @@ muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
     }
     const Mesh made = lift(*sub, all);
     MUONRT_REQUIRE(made.dims() <= MUONRT_MAX_DIMS, kInvalidArg, "layout: the submesh has ",
-                   sub->dims(), " dimensions (", MUONRT_MAX_DIMS,
-                   " with \"submeshes\"); merge some");
+                   sub->dims(), " dimensions, but may have at most ", MUONRT_MAX_DIMS,
+                   " together with \"submeshes\"; merge some");
     if (out.placements) {
       std::copy(out.placements, out.placements + sub->dims(), placements);
       std::fill(placements + sub->dims(), placements + made.dims(),
@@ -110,9 +111,10 @@ muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,
     require_pointer(placements, "muonrt_placements_from_names", "placements");
     require_pointer(mesh, "muonrt_placements_from_names", "mesh");
     MUONRT_REQUIRE(tp_dim >= -1 && tp_dim < MUONRT_MAX_DIMS, kInvalidArg, "placements: tp_dim is ",
-                   tp_dim, " (a tensor dimension, or -1); correct it");
+                   tp_dim, ", but must be between -1 and ", MUONRT_MAX_DIMS - 1,
+                   "; pass a tensor dimension, or -1");
     MUONRT_REQUIRE(expert == 0 || expert == 1, kInvalidArg, "placements: expert is ", expert,
-                   " (0 or 1); correct it");
+                   ", but must be 0 or 1; set it to one of these");
     const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
     for (const Placement& p : placements_from_names(*m, tp_dim, expert == 1)) {
       *placements++ = in_c(p);
@@ -130,8 +132,8 @@ muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* placements,
     require_pointer(placements, kName, "placements");
     require_pointer(mesh, kName, "mesh");
     MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS && (shape || ndim == 0), kInvalidArg, kName,
-                   ": ndim is ", ndim, " with shape ", shape ? "given" : "NULL", " (0 to ",
-                   MUONRT_MAX_DIMS, " sizes); pass the number of sizes");
+                   ": ndim is ", ndim, ", but must be between 0 and ", MUONRT_MAX_DIMS,
+                   ", and must be 0 without a shape; pass the number of sizes");
     for (const auto& [field, value] : {std::pair{"expert", expert}, {"transposed", transposed}})
       MUONRT_REQUIRE(value == 0 || value == 1, kInvalidArg, kName, ": ", field, " is ", value,
                      ", but must be 0 or 1; use one of these");

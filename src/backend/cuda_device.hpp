@@ -37,7 +37,7 @@ class VendorProducts;
 /// What computes symmetric products in half precision. All other products are the vendor's, or
 /// naive. The values are public.
 enum class SymmetricProvider : int32_t {
-  kDefault = 0,  // cuda/README.md says which, and why
+  kDefault = 0,  // cuda/products/README.md says which, and why
   kVendor = 1,   // the vendor's products of row panels, and a mirror
   kSm90 = 2,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 only
 };

@@ -30,8 +30,8 @@ Layout Layout::with_partial(std::vector<int> partial_mesh_dims) const {
   std::sort(partial_mesh_dims.begin(), partial_mesh_dims.end());
   for (const int k : partial_mesh_dims) {
     MUONRT_REQUIRE(std::binary_search(d_->replica_dims.begin(), d_->replica_dims.end(), k),
-                   Status::kInvalidArgument, "layout: mesh dimension ", k, " cannot be partial (",
-                   describe(), "); use a dimension that replicates");
+                   Status::kInvalidArgument, "layout: mesh dimension ", k, " cannot be partial in ",
+                   describe(), "; use a dimension that replicates");
   }
   auto made = std::make_shared<Definition>(*d_);
   made->partial_dims = std::move(partial_mesh_dims);

@@ -37,8 +37,9 @@ int64_t matrix_count(const Layout& layout);
 
 /// Returns the holders of the matrix of a layout (index 0, at most 2 dims) or of matrix
 /// `matrix_index` of a 3-D stack. A matrix has the whole shard groups as holders, including ranks
-/// with an empty shard, because these may own it. A matrix of a stack has the ranks whose
-/// coordinates on the mesh dims that cut dim 0 hold it, in groups over the other sharding dims.
+/// with an empty shard, because these may own it. For a matrix of a
+/// stack, the mesh dims that cut dim 0 select the ranks that hold it, and the other sharding dims
+/// divide these into shard groups.
 /// Replicas are in the order of the replica index; the replicas of a partial dim hold partial
 /// gradients. Errors: INVALID_ARGUMENT for an index out of range or more than 3 dims.
 MatrixHolders holders_of(const Layout& layout, int64_t matrix_index);

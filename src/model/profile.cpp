@@ -40,7 +40,7 @@ class Reader {
  public:
   Reader(const JsonValue& value, std::string where) : value_(value), where_(std::move(where)) {
     MUONRT_REQUIRE(value.as<JsonValue::Object>(), Status::kInvalidArgument, where_,
-                   " is no object; write {\"field\": ...}");
+                   " is not an object; write {\"field\": ...}");
   }
 
   const JsonValue& at(const char* name) {
@@ -53,14 +53,15 @@ class Reader {
   std::string text(const char* name) {
     const auto* const found = at(name).as<std::string>();
     MUONRT_REQUIRE(found && !found->empty(), Status::kInvalidArgument, where_, ": ", name,
-                   " is no text; write a sentence");
+                   " is not a text; write a sentence");
     return *found;
   }
   double number(const char* name, double low, double high) {
     const JsonValue& value = at(name);
     const auto* const whole = value.as<int64_t>();
     const auto* const real = value.as<double>();
-    MUONRT_REQUIRE(whole || real, Status::kInvalidArgument, where_, ": ", name, " is no number");
+    MUONRT_REQUIRE(whole || real, Status::kInvalidArgument, where_, ": ", name,
+                   " is not a number; write one");
     const double out = whole ? static_cast<double>(*whole) : *real;
     MUONRT_REQUIRE(out >= low && out <= high, Status::kInvalidArgument, where_, ": ", name, " is ",
                    out, ", but must be between ", low, " and ", high);
@@ -72,7 +73,7 @@ class Reader {
   void finish() const {
     for (const auto& [name, value] : *value_.as<JsonValue::Object>())
       MUONRT_REQUIRE(known_.contains(name), Status::kInvalidArgument, where_, ": '", name,
-                     "' is no field of a profile; remove it");
+                     "' is not a field of a profile; remove it");
   }
 
  private:
@@ -84,8 +85,9 @@ class Reader {
 std::vector<ProductRate> read_products(Reader products) {
   products.text("source");
   const auto* const rates = products.at("rates").as<JsonValue::List>();
-  MUONRT_REQUIRE(rates && !rates->empty(), Status::kInvalidArgument, products.where(),
-                 ": rates is no list with an entry; add {\"size\", \"symmetric\", \"general\"}");
+  MUONRT_REQUIRE(
+      rates && !rates->empty(), Status::kInvalidArgument, products.where(),
+      ": rates is not a list with at least one entry; add {\"size\", \"symmetric\", \"general\"}");
   std::vector<ProductRate> out;
   for (const JsonValue& one : *rates) {
     Reader row(one, cat(products.where(), ": rates[", out.size(), "]"));

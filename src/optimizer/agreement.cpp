@@ -175,7 +175,7 @@ std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t lim
   return make_error(Status::kMismatch, "ranks disagree: ", first.label, " is ", first.value,
                     " on rank 0 and ", same_label ? "" : other->label, same_label ? "" : " ",
                     other->value, " on rank ", other - all.begin(),
-                    " (it must be equal on all ranks); pass the same on every rank");
+                    "; pass the same value on every rank");
 }
 
 void AgreementTable::require_equal(Comm& comm) const {

@@ -40,19 +40,19 @@ bool may_follow(const SurvivorState& undecided, const SurvivorState& committed) 
 void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t>& bringers) {
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
-                   " brings an optimizer of ", all[r].world, " ranks, rank 0 one of ", all[0].world,
-                   "; bring ranks of one optimizer together");
+                   " has an optimizer of ", all[r].world, " ranks, but rank 0 has one of ",
+                   all[0].world, "; call it on ranks of the same optimizer");
     MUONRT_REQUIRE(all[r].identity == all[0].identity, Status::kMismatch, "recover: ranks 0 and ",
-                   r, " bring different optimizers; bring ranks of one optimizer together");
+                   r, " have different optimizers; call it on ranks of the same optimizer");
   }
   std::fill(bringers.begin(), bringers.end(), -1);
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].rank >= 0 && all[r].rank < std::ssize(bringers), Status::kMismatch,
-                   "recover: rank ", r, " brings rank ", all[r].rank, " of an optimizer of ",
-                   all[0].world, "; bring ranks of one optimizer together");
+                   "recover: rank ", r, " was rank ", all[r].rank, " of an optimizer of ",
+                   all[0].world, " ranks; call it on ranks of the same optimizer");
     int64_t& bringer = bringers[static_cast<size_t>(all[r].rank)];
     MUONRT_REQUIRE(bringer < 0, Status::kMismatch, "recover: ranks ", bringer, " and ", r,
-                   " both bring rank ", all[r].rank, " of the optimizer; bring each survivor once");
+                   " were both rank ", all[r].rank, " of the optimizer; pass each survivor once");
     bringer = static_cast<int64_t>(r);
   }
 }
@@ -163,8 +163,9 @@ void CommitState::agree_on_steps(Comm& comm, const char* setting, int period) {
   const std::vector<int64_t>& all = by_rank_;
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
-                   all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with ", setting, " ",
-                   period, " it selects what the ranks exchange); set the same on every rank");
+                   all[r], " on rank ", r, ", but ", all[0], " on rank 0, and with ", setting, " ",
+                   period,
+                   " it selects what the ranks exchange; set the same number on every rank");
   }
 }
 

@@ -152,15 +152,15 @@ std::optional<Error> ConsistencyCheck::find_replica_mismatch(Comm& comm,
   const bool gradient = found.kind == Replicated::kGradient;
   const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
   return error_with_message(Status::kMismatch, [&] {
-    return cat(
-        "param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
-        name_of(found.kind), " on ", ranks_of(found), many ? " differ" : " differs", " from rank ",
-        found.reference,
-        gradient
-            ? " (gradients of one shard must be equal); reduce the gradient over these ranks, or "
-              "declare it as partial"
-            : " (replicas of a shard must be equal); copy it from one of the ranks to the others",
-        "; replica_check sets when this is compared");
+    return cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
+               name_of(found.kind), " on ", ranks_of(found), many ? " differ" : " differs",
+               " from rank ", found.reference,
+               gradient ? ", but gradients of one shard must be equal; reduce the gradient over "
+                          "these ranks, or "
+                          "declare it as partial"
+                        : ", but replicas of a shard must be equal; copy it from one of the ranks "
+                          "to the others",
+               "; replica_check sets when this is compared");
   });
 }
 

@@ -19,12 +19,13 @@ int64_t of(StateKind kind) { return 1 + static_cast<int64_t>(kind); }
                            : kind == StateKind::kRemainder ? "data with its remainder"
                                                            : name_of(kind);
   const bool weights = tally == 0 || kind == StateKind::kMaster || kind == StateKind::kRemainder;
-  throw Error(Status::kInvalidArgument,
-              cat("param '", p.name, "': its ", what, " is not finite (", count,
-                  " elements are infinite or NaN): it was loaded like this, or a committed step "
-                  "had a too large rate, decay or gradient; ",
-                  weights ? "load the weights again and call muonrt_optimizer_reset_masters()"
-                          : "load it again, or fill it with zeros"));
+  throw Error(
+      Status::kInvalidArgument,
+      cat("param '", p.name, "': its ", what, " is not finite: ", count,
+          " elements are infinite or NaN, because it was loaded like this, or the rate, decay or "
+          "gradient of a committed step was too large; ",
+          weights ? "load the weights again and call muonrt_optimizer_reset_masters()"
+                  : "load it again, or fill it with zeros"));
 }
 
 }  // namespace

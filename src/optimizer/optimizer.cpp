@@ -105,7 +105,7 @@ int64_t Optimizer::check_bytes() const {
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   const auto count = static_cast<int32_t>(settings_.groups.size());
   MUONRT_REQUIRE(index >= 0 && index < count, Status::kInvalidArgument, "group index is ", index,
-                 " (there are ", count, " groups); use an index below that");
+                 ", but there are ", count, " groups; use an index below that");
   const std::string who = cat("group ", index, " '", settings_.groups[index].name, "'");
   validate(group, who);
   change(settings_.groups[static_cast<size_t>(index)], group, who);
@@ -167,8 +167,8 @@ void Optimizer::set_data(int64_t param, void* data) {
   ParamSettings& p = settings_.params[static_cast<size_t>(param)];
   const ParamView& view = param_tables_.params()[param];
   MUONRT_REQUIRE(data || view.numel == 0, Status::kInvalidArgument, "param '", p.name,
-                 "': data is NULL (this rank holds ", view.numel,
-                 " elements); pass the local shard");
+                 "': data is NULL, but this rank holds ", view.numel,
+                 " elements; pass the local shard");
   const Interval given = interval_of(data, view.numel, view.param_dtype, "data", p.name);
   require_reach(*device_, p.name, "data", data);
   for (size_t i = 0; data && i < settings_.params.size(); ++i) {

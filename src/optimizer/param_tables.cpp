@@ -17,7 +17,7 @@ namespace {
 /// Converts a setting to the kernels' f32. Errors: INVALID_ARGUMENT if it overflows or becomes 0.
 float as_float(const char* what, double value) {
   MUONRT_REQUIRE(fits_f32(value), Status::kInvalidArgument, what, " is ", value,
-                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+                 ", which f32 cannot represent; use 0 or a number from 1e-37 to 1e38");
   return static_cast<float>(value);
 }
 
@@ -26,7 +26,7 @@ float as_float(const char* what, double value) {
 void check_product(const std::string& param, const char* what, double product) {
   MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
                  " is ", product,
-                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+                 ", which f32 cannot represent; use 0 or a number from 1e-37 to 1e38");
 }
 
 void check_products(const ParamSpec& spec, const MuonScalars& scalars) {
@@ -74,7 +74,7 @@ void require_separate_rates(const OptimizerSettings& settings, double lr) {
                      " '", muon.name, "' has scale_rule ",
                      kScaleRules[static_cast<size_t>(muon.scale_rule)].text, ", and group ", a,
                      " '", adamw.name,
-                     "' has parameters of AdamW (only match_rms has one rate for both); set "
+                     "' has parameters of AdamW, and only match_rms has one rate for both; set "
                      "group_lrs, or different lr_factors in the groups");
     }
   }
@@ -85,13 +85,14 @@ void check_args(const OptimizerSettings& settings, const StepArgs& args) {
     const double lr = args.lr_of(g);
     MUONRT_REQUIRE(std::isfinite(lr) && lr >= 0, Status::kInvalidArgument, "step: lr",
                    args.group_lrs.empty() ? "" : cat(" of group ", g), " is ", lr,
-                   " (it has no default; finite and >= 0); set it for every step");
+                   ", but must be finite and >= 0, and it has no default; set it for every step");
   }
   if (args.group_lrs.empty()) require_separate_rates(settings, args.lr);
-  MUONRT_REQUIRE(fits_f32(args.grad_scale_inv) && args.grad_scale_inv > 0, Status::kInvalidArgument,
-                 "step: grad_scale_inv is ", args.grad_scale_inv,
-                 " (> 0 and representable in f32); use 1 where gradients are not scaled, else a "
-                 "number from 1e-37 to 1e38");
+  MUONRT_REQUIRE(
+      fits_f32(args.grad_scale_inv) && args.grad_scale_inv > 0, Status::kInvalidArgument,
+      "step: grad_scale_inv is ", args.grad_scale_inv,
+      ", but must be above 0 and representable in f32; use 1 if gradients are not scaled, "
+      "otherwise a number from 1e-37 to 1e38");
   for (const int64_t p : args.inactive_params)
     require_param(settings, p, "step: inactive_params: ");
 }
@@ -171,10 +172,11 @@ void ParamTables::choose_active(const OptimizerSettings& settings, const StepArg
       view.clip_only = view.active != 0 && view.grad != nullptr;
       view.active = 0;
     }
-    MUONRT_REQUIRE(view.grad || view.grads() == 0 || !view.active, Status::kInvalidArgument,
-                   "param '", settings.params[static_cast<size_t>(i)].name,
-                   "': grad is NULL (it was not announced in inactive_params, and this rank holds ",
-                   view.grads(), " elements); bind a gradient or announce it on every rank");
+    MUONRT_REQUIRE(
+        view.grad || view.grads() == 0 || !view.active, Status::kInvalidArgument, "param '",
+        settings.params[static_cast<size_t>(i)].name, "': grad is NULL, but this rank holds ",
+        view.grads(),
+        " elements; bind a gradient, or list the parameter in inactive_params on every rank");
   }
 }
 

@@ -133,7 +133,7 @@ Component component_of(std::string_view text) {
   return out;
 }
 
-/// A name as components: the one that the parameter belongs to, its parents, and where it is.
+/// A name, divided into components: the parameter or its module (`subject`) and the parents.
 struct Path {
   std::vector<Component> parents;  // outermost first, without numbers
   Component subject;

@@ -50,27 +50,29 @@ int64_t bytes_of(const StateEntry& entry) {
     case StateKind::kMomentum:
       break;
     case StateKind::kVariance:
-      why = "' has no variance (it is a Muon parameter); ask for its momentum";
+      why = "' has no variance, because it is a Muon parameter; ask for its momentum";
       break;
     case StateKind::kMaster:
-      why = "' has no master weights (master_kind); read the parameter itself";
+      why = "' has no master weights, because of its master_kind; read the parameter itself";
       break;
     case StateKind::kRemainder:
       why =
-          "' has no remainder (master_kind is not MUONRT_MASTER_REMAINDER); read the parameter "
-          "itself";
+          "' has no remainder, because master_kind is not MUONRT_MASTER_REMAINDER; read the "
+          "parameter itself";
       break;
     case StateKind::kNormuon:
       why =
-          "' has no NorMuon moments (its group has NorMuon off, or it has one row or column); ask "
-          "for its "
-          "momentum";
+          "' has no NorMuon moments, because its group has NorMuon off, or it has one row or "
+          "column; "
+          "ask for its momentum";
       break;
   }
   if (why) throw Error(Status::kInvalidState, cat("param '", name, why));
-  throw Error(Status::kInvalidArgument,
-              cat("state kind is ", static_cast<int32_t>(kind),
-                  " (0 momentum, 1 variance, 2 master, 3 remainder, 4 NorMuon); use one of them"));
+  throw Error(
+      Status::kInvalidArgument,
+      cat("state kind is ", static_cast<int32_t>(kind),
+          ", but must be 0 (momentum), 1 (variance), 2 (master), 3 (remainder) or 4 (NorMuon); use "
+          "one of these"));
 }
 
 }  // namespace

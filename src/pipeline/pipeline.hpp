@@ -73,7 +73,7 @@ class Pipeline {
   /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
   /// caller's stream has ended, because a GPU queues a limited number of launches and a full queue
   /// would block without a timeout. `inputs` and the tables must not change until `wait` returns.
-  /// Errors: those of local passes and exchanges; as caller_stream_error.
+  /// Errors: those of local passes and exchanges, and those of caller_stream_error.
   void enqueue(const StepInputs& inputs);
   /// Makes the next step start after the work that is now on the caller's stream.
   /// Errors: as Device::wait_caller_stream.

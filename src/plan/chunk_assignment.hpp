@@ -25,7 +25,7 @@ class Numbering {
 inline int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
   MUONRT_REQUIRE(m.cost < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,
                  " x ", m.cols, " takes ", m.cost,
-                 " FLOPs (more than the planner can count); use AdamW for it");
+                 " FLOPs, which is more than the planner can count; use AdamW for it");
   return std::llround(m.cost);
 }
 

@@ -280,9 +280,9 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
       MUONRT_REQUIRE(
           spec.by_callback || group.find(owner) != nullptr, Status::kInvalidArgument, "param '",
           spec.name, "': owner ", owner, " is not one of the ranks that hold ",
-          spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
-          spec.layout.describe(), "); use one of these", spec.stack ? " for each matrix" : "",
-          ", or -1");
+          spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"),
+          " in the layout ", spec.layout.describe(), "; use one of these",
+          spec.stack ? " for each matrix" : "", ", or -1");
       if (m.owner < 0)
         set = sets.of_rank(for_replica ? counterpart(group, owner, m.replica) : owner);
     }

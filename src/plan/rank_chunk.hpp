@@ -91,7 +91,7 @@ struct RankChunk {
   std::vector<Region> return_sends, return_receives;  // sends to replicas may share a region
   std::vector<ShardBlock> return_blocks;
   // Second level of the return, inside the receive buffer: this rank forwards the messages of
-  // owners to its equal holders in other replicas and receives the messages that those forward.
+  // owners to the holders of the same shard in other replicas, and receives what these forward.
   std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;

@@ -24,7 +24,7 @@ struct KindBytes {
 
 /// The bytes of the parameters that are sharded over the same mesh dims.
 struct LocalSums {
-  const Layout* layout = nullptr;  // of one of them
+  const Layout* layout = nullptr;  // of any of these parameters
   std::vector<KindBytes> by_shard;
 };
 

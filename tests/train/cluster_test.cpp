@@ -56,9 +56,9 @@ TEST_CASE("train: a mesh that does not fit the ranks, or has an unknown name, is
   using Catch::Contains;
   for (const auto& [text, ranks, words] :
        {std::tuple{"dp=3,fsdp=2", 4, "the product 6, but there are 4 ranks"},
-        std::tuple{"dp", 1, "'dp' is no dimension"},
-        std::tuple{"dp=0", 1, "'dp=0' is no dimension"},
-        std::tuple{"=4", 4, "'=4' is no dimension"},
+        std::tuple{"dp", 1, "'dp' is not a dimension"},
+        std::tuple{"dp=0", 1, "'dp=0' is not a dimension"},
+        std::tuple{"=4", 4, "'=4' is not a dimension"},
         std::tuple{"dp=2,fdsp=2", 4,
                    "--mesh: mesh dimension 'fdsp' has an unknown name, the nearest is 'fsdp'"},
         std::tuple{"pp=2,fsdp=2", 4, "mesh dimension 'pp'"}}) {

@@ -204,7 +204,8 @@ void OutputFolder::require_replaceable() const {
   std::error_code error;
   const fs::file_status found = fs::status(target_, error);
   if (!fs::exists(found)) return;
-  if (!fs::is_directory(found)) fail(name + " is no folder; give the name of one, or of none yet");
+  if (!fs::is_directory(found))
+    fail(name + " is not a folder; pass a folder, or a name that does not exist yet");
   if (is_mount_point(target_))
     fail(name + " is a mount point, which cannot be replaced; give the name of a folder in it");
 }

@@ -32,7 +32,7 @@ nlohmann::json read_header(const std::string& path) {
   for (int i = 7; i >= 0; --i) size = size << 8 | head[i];
   if (!in || size < 2 || size > kMaxHeader)
     refuse(path,
-           "is no safetensors file, because its first 8 bytes are no size of a header; "
+           "is not a safetensors file, because its first 8 bytes are not the size of a header; "
            "pass a file that safetensors has written");
   std::string text(size, '\0');
   in.read(text.data(), static_cast<std::streamsize>(size));

@@ -28,7 +28,7 @@ TrainMesh::TrainMesh(const std::string& text, int ranks)
     const auto parsed = std::from_chars(digits, last, size);
     if (equals == 0 || digits == last || parsed.ptr != last || size < 1 || size > (1 << 20)) {
       throw std::runtime_error("--mesh: '" + item +
-                               "' is no dimension; write name=size, such as dp=2");
+                               "' is not a dimension; write name=size, such as dp=2");
     }
     names_.push_back(item.substr(0, equals));
     shape_.push_back(size);

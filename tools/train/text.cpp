@@ -43,7 +43,7 @@ Text read_file(const std::string& path) {
   const std::istreambuf_iterator<char> begin(file), end;
   if (!fs::is_regular_file(path, error) || !file) {
     throw std::runtime_error("data file '" + path +
-                             "' cannot be read (no such file, or no permission); give a text file");
+                             "' does not exist or cannot be read; pass a text file");
   }
   return {path, {begin, end}};
 }
@@ -58,8 +58,9 @@ Text load_text(const std::string& path) {
   if (fs::is_regular_file(kLicence, error))
     return {"GNU GPL 3 (for want of bible-kjv)", read_file(kLicence).bytes};
   throw std::runtime_error(
-      "no text to train on (the `bible` reader is not installed); install bible-kjv or give a file "
-      "with --data");
+      "there is no text to train on, because the `bible` reader is not installed; install "
+      "bible-kjv, "
+      "or pass a file with --data");
 }
 
 std::string describe(const Text& text) {
@@ -78,8 +79,8 @@ Corpus::Corpus(Text text, int64_t context)
   if (std::min(train_bytes_, validation_bytes()) < window_) {
     throw std::runtime_error(
         "text '" + text_.name + "' has only " + tool::cell::grouped(size()).text +
-        " bytes (a tenth of it is for validation, which must hold " + std::to_string(window_) +
-        "); give at least " + tool::cell::grouped(10 * window_).text + " bytes");
+        " bytes, but a tenth of it, for validation, must have at least " + std::to_string(window_) +
+        "; pass a text of at least " + tool::cell::grouped(10 * window_).text + " bytes");
   }
 }
 

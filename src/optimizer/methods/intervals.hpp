@@ -22,8 +22,9 @@ inline Interval interval_of(const void* data, int64_t numel, DType dtype, const 
                             const std::string& name) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
   MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(dtype)) == 0, Status::kInvalidArgument,
-                 "param '", name, "': ", what, " is misaligned (its address is no multiple of ",
-                 size_of(dtype), " bytes); pass a pointer to whole elements");
+                 "param '", name, "': ", what,
+                 " is misaligned, because its address is not a multiple of ", size_of(dtype),
+                 " bytes; pass a pointer to whole elements");
   return {begin, begin + static_cast<uintptr_t>(numel * size_of(dtype)), what, &name};
 }
 
@@ -41,8 +42,8 @@ inline void require_apart(const Interval& given, const Interval& other) {
 inline void require_reach(const Device& device, const std::string& name, const char* what,
                           const void* memory) {
   MUONRT_REQUIRE(device.reaches(memory), Status::kInvalidArgument, "param '", name, "': ", what,
-                 " is not in memory that the device reaches (", device.describe(),
-                 "); pass a buffer of that device");
+                 " is not in memory that ", device.describe(),
+                 " can access; pass a buffer of that device");
 }
 
 }  // namespace muonrt

@@ -137,10 +137,10 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
   const std::string who = cat("param '", p.name, "': qk_clip");
   const bool muon = settings.groups[static_cast<size_t>(p.group)].role == Role::kMuon;
   MUONRT_REQUIRE(muon && p.layout.dims() == 2, Status::kNotSupported, who, " is '", name_of(c.kind),
-                 "' (only a Muon matrix is clipped); leave it out");
+                 "', but only Muon matrices can be clipped; leave it out");
   MUONRT_REQUIRE(!p.transposed, Status::kNotSupported, who, " is '", name_of(c.kind),
-                 "', and transposed is 1 (its heads would be stored as columns, but only rows "
-                 "can be clipped); store it outputs x inputs, or leave one of them out");
+                 "', but transposed is 1, so its heads are stored as columns, and only rows can be "
+                 "clipped; store it as outputs x inputs, or leave one of them out");
   for (const auto& [field, value, low] : {std::tuple{"layer", c.layer, 0},
                                           {"heads", c.heads, 1},
                                           {"kv_heads", c.kv_heads, 1},
@@ -156,8 +156,8 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
                                           {"nope", c.nope, mla},
                                           {"rope", c.rope, c.kind == QkKind::kMlaQuery},
                                           {"v_dim", c.v_dim, c.kind == QkKind::kMlaKeyValue}}) {
-    MUONRT_REQUIRE(has || value == 0, kInvalidArg, who, ": ", field, " is ", value, " ('",
-                   name_of(c.kind), "' has none); leave it 0");
+    MUONRT_REQUIRE(has || value == 0, kInvalidArg, who, ": ", field, " is ", value, ", but '",
+                   name_of(c.kind), "' has none; set it to 0");
   }
   MUONRT_REQUIRE(c.heads % c.kv_heads == 0, kInvalidArg, who, ": ", c.heads,
                  " heads are not a multiple of kv_heads, which is ", c.kv_heads,

@@ -19,11 +19,12 @@ std::vector<int32_t> holders_of_param(const Layout& layout, int world) {
 /// The first matrix of a stack whose owner is not a rank, if there are several owners.
 void require_ranks(const std::string& who, const std::vector<int32_t>& owners, int world) {
   for (size_t i = 0; i < owners.size(); ++i) {
-    MUONRT_REQUIRE(owners[i] >= 0 && owners[i]<world, Status::kInvalidArgument, who,
-                                               ": assign gave owner ", owners[i], owners.size()> 1
-                       ? cat(" for matrix ", i)
-                       : std::string(),
-                   " (a rank, 0 to ", world - 1, "); name one for every Muon parameter");
+    MUONRT_REQUIRE(
+        owners[i] >= 0 && owners[i]<world, Status::kInvalidArgument, who,
+                                    ": assign returned owner ", owners[i], owners.size()> 1
+            ? cat(" for matrix ", i)
+            : std::string(),
+        ", but must be between 0 and ", world - 1, "; set a rank for every Muon parameter");
   }
 }
 
@@ -57,7 +58,7 @@ void assign_owners(OptimizerSettings& settings, int world) {
     const int code = settings.assign_owner(static_cast<int64_t>(i), p,
                                            holders_of_param(p.layout, world), owners.data());
     MUONRT_REQUIRE(code == 0, Status::kCallback, who, ": assign returned ", code,
-                   " (0 is success); nothing was created");
+                   " instead of 0, so nothing was created; return 0 after you have set the owner");
     const auto is_set = [](int32_t owner) { return owner != -1; };
     if (std::none_of(owners.begin() + 1, owners.end(), is_set)) owners.resize(1);
     require_ranks(who, owners, world);

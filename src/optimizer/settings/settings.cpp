@@ -26,7 +26,7 @@ void change(GroupSettings& current, const GroupSettings& given, const std::strin
                                  const auto& show) {
     MUONRT_REQUIRE(value == at_creation, kInvalidArg, who, ": ", field, " is ", show(value),
                    ", but ", show(at_creation),
-                   " at creation (it is fixed); create another optimizer");
+                   " at creation, and it cannot change; create a new optimizer");
   };
   if (!given.name.empty())
     require_equal(given.name, current.name, "name",
@@ -47,8 +47,8 @@ void change(GroupSettings& current, const GroupSettings& given, const std::strin
 
 void require_param(const OptimizerSettings& settings, int64_t param, const char* where) {
   MUONRT_REQUIRE(param >= 0 && param < std::ssize(settings.params), kInvalidArg, where,
-                 "param index is ", param, " (there are ", settings.params.size(),
-                 " parameters); use an index below that");
+                 "param index is ", param, ", but there are ", settings.params.size(),
+                 " parameters; use an index below that");
 }
 
 double decay_scale(WeightDecayKind kind, double lr_factor) {

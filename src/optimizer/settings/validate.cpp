@@ -14,19 +14,20 @@ namespace {
 void number(const std::string& who, const char* field, double value, double low, double high,
             bool high_open) {
   const bool inside = value >= low && (high_open ? value < high : value <= high);  // false for NaN
-  MUONRT_REQUIRE(inside, kInvalidArg, who, ": ", field, " is ", value, " (must lie in [", low, ", ",
-                 high, high_open ? ")" : "]", "); set it to a number in that range");
+  MUONRT_REQUIRE(inside, kInvalidArg, who, ": ", field, " is ", value, ", but must be in [", low,
+                 ", ", high, high_open ? ")" : "]", "; set it to a number in that range");
 }
 
 void integer(const std::string& who, const char* field, int64_t value, int64_t low, int64_t high) {
   MUONRT_REQUIRE(value >= low && value <= high, kInvalidArg, who, ": ", field, " is ", value,
-                 " (must lie in [", low, ", ", high, "]); set it to a number in that range");
+                 ", but must be between ", low, " and ", high,
+                 "; set it to a number in that range");
 }
 
 void check_dtype(const std::string& who, const char* field, DType dtype, const char* remedy) {
   MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, kInvalidArg, who, ": ", field,
-                 " is ", name_of(dtype), " (value ", static_cast<int32_t>(dtype),
-                 "; only f32 and bf16 are supported); ", remedy);
+                 " is ", name_of(dtype), ", with the value ", static_cast<int32_t>(dtype),
+                 ", but only f32 and bf16 are supported; ", remedy);
 }
 
 void check_field(const std::string& who, const char* field, double value, const Number& rule) {
@@ -36,17 +37,17 @@ void check_field(const std::string& who, const char* field, double value, const 
 
 void check_field(const std::string& who, const char* field, double value, const Decay&) {
   number(who, field, value, 0, 1, true);
-  MUONRT_REQUIRE(static_cast<float>(value) < 1.0f, kInvalidArg, who, ": ", field, " is ", value,
-                 " (1 once rounded to f32, so that nothing new would be taken in); use a smaller "
-                 "one");
+  MUONRT_REQUIRE(
+      static_cast<float>(value) < 1.0f, kInvalidArg, who, ": ", field, " is ", value,
+      ", which f32 rounds to 1, so new values would have no effect; use a smaller value");
 }
 
 void check_field(const std::string& who, const char* field, double value,
                  const NumberOrNone& rule) {
   constexpr double kLeast = NumberOrNone::kLeast;
   number(who, field, value, 0, 1e30, false);
-  MUONRT_REQUIRE(value == 0 || value >= kLeast, kInvalidArg, who, ": ", field, " is ", value, " (",
-                 rule.why, "); use 0 for ", rule.none, ", or a number from ", kLeast);
+  MUONRT_REQUIRE(value == 0 || value >= kLeast, kInvalidArg, who, ": ", field, " is ", value,
+                 ", so ", rule.why, "; use 0 for ", rule.none, ", or a number from ", kLeast);
 }
 
 void check_field(const std::string& who, const char* field, int64_t value, const Integers& rule) {
@@ -78,7 +79,7 @@ void add_interval(std::vector<Interval>& list, const void* data, int64_t numel, 
   if (!data || numel == 0) return;
   MUONRT_REQUIRE(numel <= kMaxBytes / size_of(dtype), kInvalidArg, "param '", p.name, "': ", what,
                  " has ", numel, " elements of ", size_of(dtype),
-                 " bytes (too large to address); split it");
+                 " bytes, which is too large to address; split it");
   list.push_back(interval_of(data, numel, dtype, what, p.name));
 }
 
@@ -90,18 +91,18 @@ void check_overlaps(std::vector<Interval>& list) {
 
 void check_layouts(const ParamSettings& p, const std::string& who, int rank, int world) {
   MUONRT_REQUIRE(!p.grad_layout || p.grad_layout->shape() == p.layout.shape(), kInvalidArg, who,
-                 ": the gradient's layout is of ", grad_layout(p).shape(), " (the parameter has ",
-                 p.layout.shape(), "); give it the same shape");
+                 ": the gradient's layout has shape ", grad_layout(p).shape(),
+                 ", but the parameter has ", p.layout.shape(), "; give both the same shape");
   for (const Layout* layout : {&p.layout, &grad_layout(p)}) {
     const int32_t r = layout->mesh().largest_rank();
-    MUONRT_REQUIRE(r < world, kInvalidArg, who, ": its mesh holds rank ", r,
-                   " (the communicator has ", world, " ranks); use ranks below that");
+    MUONRT_REQUIRE(r < world, kInvalidArg, who, ": its mesh contains rank ", r,
+                   ", but the communicator has ", world, " ranks; use ranks below that");
   }
   const auto local = p.layout.local_shape(rank);
   MUONRT_REQUIRE(!p.local_shape_given || p.local_shape == local, kInvalidArg, who,
-                 ": local_shape is ", p.local_shape, " (the layout ", p.layout.describe(), " of ",
-                 p.layout.shape(), " gives rank ", rank, " ", local,
-                 "); register the shard of that shape, or correct the layout");
+                 ": local_shape is ", p.local_shape, ", but by the layout ", p.layout.describe(),
+                 " of ", p.layout.shape(), " rank ", rank, " has ", local,
+                 "; register the shard of that shape, or change the layout");
 }
 
 /// Checks what partial gradients, and gradients with another layout than the parameter, exclude.
@@ -122,20 +123,19 @@ void check_gradients(const OptimizerSettings& s, const ParamSettings& p, const s
 
 void check_matrix(const ParamSettings& p, const std::string& who) {
   MUONRT_REQUIRE(p.layout.numel() < kMaxBytes, kInvalidArg, who, ": shape is ", p.layout.shape(),
-                 " (too large to address); split it");
+                 ", which is too large to address; split it");
   const bool stack = p.view == View::kStack;
-  MUONRT_REQUIRE(
-      p.layout.dims() == (stack ? 3 : 2), kInvalidArg, who, ": shape is ", p.layout.shape(),
-      stack ? " (a stack is experts x rows x cols)" : " (Muon works on matrices)",
-      "; say what its dimensions are (view, or batch_dims and row_dims), or give it to an AdamW "
-      "group");
+  MUONRT_REQUIRE(p.layout.dims() == (stack ? 3 : 2), kInvalidArg, who, ": shape is ",
+                 p.layout.shape(),
+                 stack ? ", but a stack is experts x rows x cols" : ", but Muon works on matrices",
+                 "; set view, or batch_dims and row_dims, or put it into an AdamW group");
   MUONRT_REQUIRE(p.layout.numel() > 0, kInvalidArg, who, ": shape is ", p.layout.shape(),
-                 " (an empty matrix has no polar factor); leave it out");
+                 ", but an empty matrix has no polar factor; leave it out");
 }
 
 void check_parts(const GroupSettings& g, const ParamSettings& p, const std::string& who) {
   MUONRT_REQUIRE(p.parts.empty() || g.role == Role::kMuon, kInvalidArg, who, ": it has ",
-                 p.parts.size(), " parts (AdamW works element by element); leave them out");
+                 p.parts.size(), " parts, but AdamW works element by element; leave them out");
   bool axis = p.normuon_axis != NormuonAxis::kOff;
   for (const PartSettings& part : p.parts) {
     const std::string where = cat(who, ": part '", part.name, "'");
@@ -153,9 +153,9 @@ void check_master(const ParamSettings& p, const std::string& who, int64_t numel)
       p.master_kind == MasterKind::kRemainder || p.master_kind == MasterKind::kStochastic;
   MUONRT_REQUIRE(!of_bf16 || p.dtype == DType::kBF16, kInvalidArg, who, ": master_kind is ",
                  name_of(p.master_kind), ", but dtype is ", name_of(p.dtype),
-                 " (only a bf16 weight has bits to add or to round away); use MUONRT_MASTER_NONE");
+                 ", and only bf16 weights can be extended or rounded; use MUONRT_MASTER_NONE");
   MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kInvalidArg, who,
-                 ": master is NULL (master_kind says that the caller owns it); pass the f32 shard");
+                 ": master is NULL, but master_kind is MUONRT_MASTER_CALLER; pass the f32 shard");
   MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kInvalidArg, who,
                  ": master is given, but master_kind is ", static_cast<int32_t>(p.master_kind),
                  "; set it to MUONRT_MASTER_CALLER");
@@ -180,15 +180,15 @@ void check_owners(const ParamSettings& p, const std::string& who, Role role, int
 void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, int world) {
   const std::string who = cat("param '", p.name, "'");
   MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kInvalidArg, who,
-                 ": group is ", p.group, " (there are ", s.groups.size(),
-                 " groups); use an index below that");
+                 ": group is ", p.group, ", but there are ", s.groups.size(),
+                 " groups; use an index below that");
   const GroupSettings& group = s.groups[p.group];
   check_dtype(who, "dtype", p.dtype, "convert the buffer");
   check_dtype(who, "grad_dtype", p.grad_dtype, "convert the buffer");
   check_layouts(p, who, rank, world);
   const int64_t numel = p.layout.local_numel(rank);
-  MUONRT_REQUIRE(p.data || numel == 0, kInvalidArg, who, ": data is NULL (rank ", rank, " holds ",
-                 numel, " elements); pass the local shard");
+  MUONRT_REQUIRE(p.data || numel == 0, kInvalidArg, who, ": data is NULL, but rank ", rank,
+                 " holds ", numel, " elements; pass the local shard");
   check_gradients(s, p, who);
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kInvalidArg, who, ": owner is ", p.owner,
                  ", but must be a rank, 0 to ", world - 1,
@@ -209,9 +209,8 @@ void check_periods(const OptimizerSettings& s) {
     if (g.role != Role::kMuon || g.blocks.period == 1) continue;
     if (!first) first = &g;
     MUONRT_REQUIRE(g.blocks.period == first->blocks.period, Status::kNotSupported, "group '",
-                   g.name, "': block_period is ", g.blocks.period, " (group '", first->name,
-                   "' has ", first->blocks.period,
-                   "; the groups that have one share it); set the same, or 1");
+                   g.name, "': block_period is ", g.blocks.period, ", but group '", first->name,
+                   "' has ", first->blocks.period, "; set the same period for both groups, or 1");
     for (const GroupSettings& other : s.groups)
       MUONRT_REQUIRE(other.normuon_axis == NormuonAxis::kOff, Status::kNotSupported, "group '",
                      other.name, "': normuon_axis cannot be combined with block_period ",
@@ -229,9 +228,10 @@ void check_periods(const OptimizerSettings& s) {
 }
 
 void check_restarts(const GroupSettings& g, const std::string& who) {
-  MUONRT_REQUIRE(!g.gram_restarts || g.form != FormChoice::kStandard, kInvalidArg, who,
-                 ": gram_restarts is set, but form is MUONRT_FORM_STANDARD (only the Gram form has "
-                 "any); leave them out");
+  MUONRT_REQUIRE(
+      !g.gram_restarts || g.form != FormChoice::kStandard, kInvalidArg, who,
+      ": gram_restarts is set, but form is MUONRT_FORM_STANDARD, and only the Gram form has "
+      "restarts; leave them out");
   int last = 0;
   for (const int i : g.gram_restarts.value_or(std::vector<int>{})) {
     MUONRT_REQUIRE(i > last && i < g.steps, kInvalidArg, who, ": gram_restarts are ",
@@ -248,19 +248,19 @@ void validate(const GroupSettings& g, const std::string& who) {
   check_restarts(g, who);
   const bool adamw = g.role == Role::kAdamW;
   MUONRT_REQUIRE(adamw || g.update_every == 1, kInvalidArg, who, ": update_every is ",
-                 g.update_every, " (Muon acts at every step); leave it at 1");
+                 g.update_every, ", but Muon updates in every step; set it to 1");
   MUONRT_REQUIRE(!adamw || g.normuon_axis == NormuonAxis::kOff, kInvalidArg, who,
                  ": normuon_axis is ", static_cast<int32_t>(g.normuon_axis),
-                 " (AdamW has no matrices); leave it off");
+                 ", but AdamW has no matrices; set it to MUONRT_NORMUON_AXIS_OFF");
   MUONRT_REQUIRE(g.normuon_axis == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported,
                  who, ": normuon_axis is set with block_period ", g.blocks.period,
                  ", but the rows of a block are not those of the matrix; use one of them");
   MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kInvalidArg, who,
                  ": momentum_dtype is ", name_of(g.momentum_dtype),
-                 " (AdamW's moments are f32); leave it at f32");
+                 ", but AdamW's moments are f32; set it to f32");
   MUONRT_REQUIRE(g.adamw_eps == 0 || std::isnormal(static_cast<float>(g.adamw_eps)), kInvalidArg,
                  who, ": adamw_eps is ", g.adamw_eps,
-                 " (vanishes in f32); use 0 or a number from 1e-37");
+                 ", which f32 cannot represent; use 0 or a number from 1e-37");
   for (const Coefficients& c : g.custom) {
     for (const double value : {c.a, c.b, c.c})
       number(who, "custom coefficient", value, -1e6, 1e6, false);
@@ -273,11 +273,11 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   MUONRT_REQUIRE(!s.exchange_callbacks.gather == !s.exchange_callbacks.redistribute, kInvalidArg,
                  "options: distributed: only ",
                  s.exchange_callbacks.gather ? "gather" : "redistribute",
-                 " is given (they replace the built-in exchanges together); give both or neither");
+                 " is set, but they replace the built-in exchanges together; set both or neither");
   MUONRT_REQUIRE(
       !s.exchange_callbacks || s.assign_owner, kInvalidArg,
-      "options: distributed: gather and redistribute are given without assign (they have "
-      "to know the owners); give all three");
+      "options: distributed: gather and redistribute are set without assign, which determines "
+      "the owners; set all three");
   MUONRT_REQUIRE(
       !s.exchange_callbacks || s.commit == CommitMode::kAtomic, Status::kNotSupported,
       "options: commit is eager, but gather and redistribute are set, and a chunk that is "

@@ -91,7 +91,7 @@ int64_t packing_bound(const std::vector<CostCount>& items, int64_t ranks, int64_
     count += item.count;
   }
   int64_t best = std::max(known, ceil_div(total, ranks));
-  if (ranks == 1) return best;  // the mean is exact
+  if (ranks == 1) return best;  // one rank does all of the work
   Prefix top(items), rest(items);
   for (int64_t k = 0; k * ranks + 1 <= count; ++k) {
     const int64_t n = k * ranks + 1;

@@ -90,7 +90,7 @@ std::vector<BadCase> create_cases() {
          a.mesh_ranks[2] = 5;
          a.mesh.ranks = a.mesh_ranks;
        }},
-      {{"mesh", "null"}, [](A& a) { a.mesh.shape = nullptr; }},
+      {{"mesh", "shape of the mesh is NULL"}, [](A& a) { a.mesh.shape = nullptr; }},
       {{"both placements and cuts"}, [](A& a) { a.layout.n_cuts = 1; }},
       {{"param 'wq'"},
        [](A& a) {

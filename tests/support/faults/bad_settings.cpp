@@ -47,7 +47,7 @@ std::vector<BadCase> setting_cases() {
       {{"group 0", "lr_factor is -1"}, [](A& a) { a.groups[0].lr_factor = -1; }},
       {{"group 0", "steps is 33"}, [](A& a) { a.groups[0].steps = 33; }},
       {{"group 1", "update_every is 0"}, [](A& a) { a.groups[1].update_every = 0; }},
-      {{"options: timeout_ms is 0 (must lie in [1, 31622400000])"},
+      {{"options: timeout_ms is 0, but must be between 1 and 31622400000"},
        [](A& a) { a.options.timeout_ms = 0; }},
       {{"options: window is 0"}, [](A& a) { a.tuning.window = 0; }},
       {{"options: window is 65"}, [](A& a) { a.tuning.window = 65; }},
@@ -71,13 +71,13 @@ std::vector<BadCase> setting_cases() {
          a.groups[0].gram_restarts = restarts;
          a.groups[0].n_gram_restarts = 1;
        }},
-      {{"param 'wq'", "qk_clip: rope is 4 ('q' has none)"},
+      {{"param 'wq'", "qk_clip: rope is 4, but 'q' has none"},
        [](A& a) {
          static muonrt_qk_clip_t clip = clip_of(MUONRT_QK_QUERY);
          clip.rope = 4;
          a.params[0].qk_clip = &clip;
        }},
-      {{"param 'wq'", "qk_clip: head_dim is 2 ('mla_q' has none)"},
+      {{"param 'wq'", "qk_clip: head_dim is 2, but 'mla_q' has none"},
        [](A& a) {
          static muonrt_qk_clip_t clip = clip_of(MUONRT_QK_MLA_QUERY);
          clip.head_dim = 2;

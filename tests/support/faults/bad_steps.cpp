@@ -18,7 +18,7 @@ std::vector<BadCase> step_cases() {
          a.args.group_lrs = a.rates;
          a.args.n_group_lrs = 3;
        }},
-      {{"n_group_lrs is 2 with no list"}, [](A& a) { a.args.n_group_lrs = 2; }},
+      {{"n_group_lrs is 2 with group_lrs NULL"}, [](A& a) { a.args.n_group_lrs = 2; }},
       {{"lr of group 1 is -0.5"},
        [](A& a) {
          a.rates[1] = -0.5;
@@ -51,7 +51,7 @@ std::vector<BadCase> step_cases() {
          a.rebind = true;
          a.grad_of_1 = nullptr;
        }},
-      {{"stream is given on the host"}, [](A& a) { a.args.stream = a.inactive; }},
+      {{"stream is set", "on the host"}, [](A& a) { a.args.stream = a.inactive; }},
       {{"lr", "0.01", "0.02"}, [](A& a) { a.args.lr = 0.02; }, kMismatch},
       {{"lr of group 1", "0.01", "0.02"},
        [](A& a) {

@@ -83,9 +83,9 @@ TEST_CASE("creation: an error names invalid sizes and names, and shortens a long
   const std::pair<const char*, std::function<void(int, Arguments&)>> cases[] = {
       {"param 'bias': data has 2305843009213693952 elements of 4 bytes",
        [](int, Arguments& a) { a.params[1].shape = &huge; }},
-      {"param 1: name holds a control character",
+      {"param 1: name contains the control character",
        [](int, Arguments& a) { a.params[1].name = "w\n"; }},
-      {"param 1: name holds a control character",
+      {"param 1: name contains the control character",
        [](int, Arguments& a) { a.params[1].name = "\x7f"; }},
       {"nn...' (5000 bytes): dtype is f16", [](int rank, Arguments& a) {
          a.params[0].name = name.c_str();
@@ -115,7 +115,7 @@ TEST_CASE("creation: an error names the submeshes that differ between ranks", "[
              }),
              Contains("param 'bias': mesh is 2 ranks 0, 2 on rank 0 and 2 ranks 1, 3 on rank 1"));
   CHECK_THAT(message([](int rank, muonrt_mesh_t& mesh) { mesh.shape = rank == 3 ? many : two; }),
-             Contains("param 'bias': its mesh holds rank 39"));
+             Contains("param 'bias': its mesh contains rank 39"));
 }
 
 TEST_CASE("creation: clip_norm and the machine rates are 0 or in their range", "[unit][abi]") {
@@ -237,8 +237,8 @@ TEST_CASE("creation: owners of a stack that is cut over experts, from a list and
   };
   CHECK(created(owners, 4) == "");
   CHECK_THAT(created(owners, 3), Contains("owners has 3 ranks, but the parameter has 4 matrices"));
-  CHECK_THAT(created(nullptr, 4), Contains("n_owners is 4 with no list"));
-  CHECK_THAT(created(owners, -1), Contains("n_owners is -1 with a list"));
+  CHECK_THAT(created(nullptr, 4), Contains("n_owners is 4, but"));
+  CHECK_THAT(created(owners, -1), Contains("n_owners is -1, but"));
   // Every matrix goes to the last of its holders.
   distributed.assign = [](void*, int64_t, const muonrt_assign_info_t* info, int32_t* owner) {
     if (info->n_matrices != 4 || info->matrix_begins[4] != 4) return 1;

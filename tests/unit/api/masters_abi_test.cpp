@@ -224,7 +224,7 @@ TEST_CASE("set_data: an invalid buffer is rejected, and the old one remains boun
           MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_get_last_error(), Contains(why));
   };
-  check_error(0, nullptr, "param 'w': data is NULL (this rank holds 12 elements)");
+  check_error(0, nullptr, "param 'w': data is NULL, but this rank holds 12 elements");
   check_error(0, h.grad.data() + kNumel - 1, "data overlaps the grad of param 'w' by 4 bytes");
   check_error(0, h.state(MUONRT_STATE_MOMENTUM), "overlaps the momentum");
   check_error(0, h.state(MUONRT_STATE_MASTER), "overlaps the master");

@@ -89,7 +89,7 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
   check_folder_error("options.secret is NULL");
   folder.secret = "123456789abcdef";
   folder.secret_bytes = 15;
-  check_folder_error("secret_bytes is 15 (16 to 4096)");
+  check_folder_error("secret_bytes is 15, but must be between 16 and 4096");
   CHECK(comm == nullptr);
 }
 

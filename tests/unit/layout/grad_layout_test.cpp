@@ -183,7 +183,7 @@ TEST_CASE("gradient layouts: invalid layouts are rejected on every rank", "[unit
           return Layout::from_placements(mesh, {11, 37}, {shard(0)}, Reading::kLiteral);
         };
       },
-      "layout is of [11, 37]");
+      "layout has shape [11, 37]");
   check_rejected(
       [](world::Case& c) {
         c.params[5].dtype = DType::kBF16, c.params[5].master_kind = MasterKind::kStochastic;

@@ -61,7 +61,7 @@ TEST_CASE("layout abi: the local shape of flat ranges is (elements, 1)", "[unit]
   Pair out;
   CHECK(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK_THAT(muonrt_get_last_error(), Contains("6 values (kind is MUONRT_LAYOUT_CUTS"));
+  CHECK_THAT(muonrt_get_last_error(), Contains("6 values, but its kind is MUONRT_LAYOUT_CUTS"));
 }
 
 TEST_CASE("layout abi: a parameter with flat ranges may set local_shape", "[unit][abi][layout]") {

@@ -350,6 +350,6 @@ TEST_CASE("simulation: a profile is read in full, and its errors name the field"
   CHECK_THAT(error(R"("node_ranks": {"value": 1,)", R"("node_ranks": {"value": 0,)"),
              Contains("node_ranks: value is 0"));
   CHECK_THAT(error(R"("size": 1000)", R"("size": 10)"), Contains("rates[1]: size is 10"));
-  CHECK_THAT(error(R"("title")", R"("other": 1, "title")"), Contains("'other' is no field"));
+  CHECK_THAT(error(R"("title")", R"("other": 1, "title")"), Contains("'other' is not a field"));
   CHECK_THAT(error("cuda", "gpu"), Contains("device is 'gpu'"));
 }

@@ -45,8 +45,7 @@ void check_errors(const Compared& got, const std::string& text) {
   for (const auto& error : got.errors) {
     REQUIRE(error);
     CHECK(error->status() == Status::kMismatch);
-    CHECK(error->message() == "ranks disagree: " + text +
-                                  " (it must be equal on all ranks); pass the same on every rank");
+    CHECK(error->message() == "ranks disagree: " + text + "; pass the same value on every rank");
   }
 }
 

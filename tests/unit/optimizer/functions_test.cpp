@@ -102,7 +102,7 @@ TEST_CASE("functions: an invalid owner map is rejected on every rank", "[unit][f
     return 0;
   });
   CHECK(outside.status == Status::kInvalidArgument);
-  CHECK_THAT(outside.message, Contains("owner 3") && Contains("0 to 2"));
+  CHECK_THAT(outside.message, Contains("owner 3") && Contains("0 and 2"));
 }
 
 TEST_CASE("functions: assign without the others sets owners of the built-in exchanges",
@@ -262,8 +262,8 @@ TEST_CASE("functions: owners of a stack that are invalid are rejected, and named
       {{0, 0, 1, 1, 0, 2, 3, 3}, nullptr, "owner 0 is not one of the ranks that hold matrix 4"},
       {kOfHolders, [](int32_t*) {}, "owners is"},
       {{}, [](int32_t* o) { o[0] = 0; }, "owner 0 is not one of the ranks that hold matrix 2"},
-      {{}, [](int32_t* o) { o[0] = o[2] = 1; }, "assign gave owner -1 for matrix 1"},
-      {{}, [](int32_t* o) { std::fill_n(o, 8, 9); }, "assign gave owner 9 for matrix 0"}};
+      {{}, [](int32_t* o) { o[0] = o[2] = 1; }, "assign returned owner -1 for matrix 1"},
+      {{}, [](int32_t* o) { std::fill_n(o, 8, 9); }, "assign returned owner 9 for matrix 0"}};
   for (const auto& [owners, assign, words] : rows) {
     INFO(words);
     world::Case c = experts();
@@ -293,7 +293,7 @@ TEST_CASE("functions: owners of a stack that are invalid are rejected, and named
 TEST_CASE("functions: settings that exclude each other are rejected", "[unit][functions]") {
   const std::tuple<void (*)(OptimizerSettings&), Status, const char*> rows[] = {
       {[](auto& s) { s.exchange_callbacks.redistribute = nullptr; }, Status::kInvalidArgument,
-       "only gather is given"},
+       "only gather is set"},
       {[](auto& s) { s.assign_owner = nullptr; }, Status::kInvalidArgument, "without assign"},
       {[](auto& s) { s.commit = CommitMode::kEager; }, Status::kNotSupported, "eager"}};
   for (const auto& [change, status, words] : rows) {

@@ -262,9 +262,9 @@ void check_mismatch(const std::vector<std::optional<Error>>& errors, const char*
 
 TEST_CASE("recover: ranks of different optimizers are named, with one error on all ranks",
           "[unit][recover]") {
-  check_mismatch(unrelated({1, 1}), "ranks 0 and 1 bring different optimizers");
-  check_mismatch(unrelated({2, 2}), "ranks 0 and 1 bring different optimizers");
-  check_mismatch(unrelated({1, 2}), "rank 1 brings an optimizer of 2 ranks, rank 0 one of 1");
+  check_mismatch(unrelated({1, 1}), "ranks 0 and 1 have different optimizers");
+  check_mismatch(unrelated({2, 2}), "ranks 0 and 1 have different optimizers");
+  check_mismatch(unrelated({1, 2}), "rank 1 has an optimizer of 2 ranks, but rank 0 has one of 1");
 }
 
 TEST_CASE("recover: impossible step numbers and duplicate ranks are named", "[unit][recover]") {
@@ -290,7 +290,7 @@ TEST_CASE("recover: impossible step numbers and duplicate ranks are named", "[un
   check_mismatch(steps,
                  "rank 0 of the optimizer has committed 1 steps and rank 1 5, but rank 0 can only "
                  "roll forward by the step that failed");
-  check_mismatch(twice, "ranks 0 and 1 both bring rank 0 of the optimizer");
+  check_mismatch(twice, "ranks 0 and 1 were both rank 0 of the optimizer");
 }
 
 TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[unit][recover]") {
@@ -360,7 +360,7 @@ TEST_CASE("recover: the C ABI, and arguments that it rejects", "[unit][abi][reco
   rejects(nullptr, comm, "muonrt_optimizer_recover: optimizer is NULL");
   rejects(trainer.optimizer, nullptr, "survivors is NULL");
   recovery.survivor_policy = 2;
-  rejects(trainer.optimizer, comm, "survivor_policy is 2 (0 majority, 1 any)");
+  rejects(trainer.optimizer, comm, "survivor_policy is 2, but must be 0 (majority) or 1 (any)");
   recovery.survivor_policy = MUONRT_SURVIVORS_ANY;
   recovery.reserved = 1;
   rejects(trainer.optimizer, comm, "recovery: reserved is 1");

@@ -320,7 +320,7 @@ TEST_CASE("qk-clip: sizes that do not fit the weight are rejected with an error 
          clip.head_dim = 4;
        },
        "of the same layer 7"},
-      {[](auto& c) { c.params[0].role = Role::kAdamW; }, "only a Muon matrix is clipped"},
+      {[](auto& c) { c.params[0].role = Role::kAdamW; }, "only Muon matrices can be clipped"},
       {[&](auto& c) { give(c, few); }, "n_qk_logits is 3"}};
   for (const auto& [change, text] : rows) {
     world::Case c = make_case({1});

@@ -191,7 +191,7 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     others[3].normuon_axis = NormuonAxis::kRows;
     others[4].scale_factor = 0.5;
     const char* const says[] = {
-        ": steps is 4, but 5 at creation (it is fixed)", "name is 'other', but '",
+        ": steps is 4, but 5 at creation, and it cannot change", "name is 'other', but '",
         ": iteration_dtype is bf16, but the optimizer's at creation",
         ": normuon_axis is rows, but off at creation", ": scale_factor is 0.5, but 1 at creation"};
     for (size_t i = 0; i < others.size(); ++i) {

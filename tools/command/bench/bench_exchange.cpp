@@ -171,8 +171,9 @@ int bench(Comm& comm, Comm& between, const Arguments& a) {
 
 int run(const Arguments& a) {
   if (a.min_bytes > a.max_bytes)
-    throw std::runtime_error(fmt::format("--min-bytes is {}, but --max-bytes {}; use no more",
-                                         a.min_bytes, a.max_bytes));
+    throw std::runtime_error(
+        fmt::format("--min-bytes is {}, but --max-bytes is {}; set --min-bytes to at most this",
+                    a.min_bytes, a.max_bytes));
   if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
   return launch(ranks, a.where.timeout, [&](Comm& comm) {

@@ -86,7 +86,7 @@ std::string text_of(const std::string& name) {
   std::string out((std::istreambuf_iterator<char>(file)), {});
   if (!file.is_open() || file.bad())
     throw std::runtime_error(
-        fmt::format("--machine '{}' is no machine and no file that can be read; use one of {}, or "
+        fmt::format("--machine '{}' is neither a machine nor a readable file; use one of {}, or "
                     "the path of a profile (tools/machines)",
                     name, machine_names()));
   return out;

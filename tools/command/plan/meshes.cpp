@@ -26,10 +26,11 @@ TextMesh::TextMesh(const std::string& text, const std::string& option) {
     const bool valid = equal != std::string::npos && equal > 0;
     const auto read = std::from_chars(item.data() + (valid ? equal + 1 : item.size()), last, n);
     if (!valid || read.ec != std::errc() || read.ptr != last || n < 1)
-      throw std::runtime_error(fmt::format(
-          "{} '{}': '{}' is no mesh dimension; write name=size with a size of 1 or more, such as "
-          "dp=2,fsdp=4",
-          option, text, item));
+      throw std::runtime_error(
+          fmt::format("{} '{}': '{}' is not a mesh dimension; write name=size with a size of 1 or "
+                      "more, such as "
+                      "dp=2,fsdp=4",
+                      option, text, item));
     names_.push_back(item.substr(0, equal));
     sizes_.push_back(n);
     if (n > kMaxRanks / ranks)
@@ -87,7 +88,7 @@ PlanMeshes::PlanMeshes(const std::string& mesh, const std::string& experts)
   const int64_t all = dense_.size(), some = experts_.size();
   if (all % some != 0)
     throw std::runtime_error(fmt::format(
-        "--experts '{}' has {} ranks, but --mesh '{}' has {}, which is no multiple of them; let "
+        "--experts '{}' has {} ranks, but --mesh '{}' has {}, which is not a multiple of them; let "
         "the sizes of --experts divide it",
         experts, some, mesh, all));
   for (int d = 0; d < dense_.dims(); ++d)

@@ -35,7 +35,7 @@ std::vector<ModelTensor> listed_tensors(const std::string& text) {
     std::vector<int64_t> sizes = sizes_of(item);
     if (sizes.empty() || sizes.size() > 3) {
       throw std::runtime_error(fmt::format(
-          "'{}' is no shape, no model and no file; write rows x columns x how many, such as "
+          "'{}' is neither a shape, a model nor a file; write rows x columns x how many, such as "
           "768x768x4,3072x768, one of {}, or the path of a config.json, a *.safetensors, a "
           "*.safetensors.index.json or a JSON of shapes",
           item, fmt::join(model_names(), ", ")));

@@ -196,11 +196,12 @@ void print_text(const Arguments& a, const PlanMeshes& meshes,
              seconds);
 }
 
-void write_pictures(const Arguments& a, const MachineAnswer& answer) {
+void write_pictures(const Arguments& a, const PlanMeshes& meshes, const MachineAnswer& answer) {
   if (!a.trace.empty()) write_text_file(a.trace, answer.trace);
   if (a.timeline.empty()) return;
   Timeline picture;
-  picture.title = fmt::format("{} on {} of {}", a.model, a.mesh, a.machine);
+  picture.title =
+      fmt::format("{} on {} ranks of {} ({})", a.model, meshes.world(), a.machine, meshes.text());
   picture.note = "modelled";
   picture.spans = last_step(answer.trace);
   write_text_file(a.timeline, picture.svg());
@@ -239,7 +240,7 @@ int run(Arguments a) {
         largest(stages, [](const PlannedStage& s) { return s.largest.total_bytes; });
     answered = machine->answer(stages[shown].plan.get(), stages[most].largest,
                                !a.trace.empty() || !a.timeline.empty());
-    write_pictures(a, *answered);
+    write_pictures(a, meshes, *answered);
   }
   const double seconds = std::chrono::duration<double>(now() - start).count();
   if (frozen > 0) notes.push_back(fmt::format("{} frozen tensors are not included", frozen));

@@ -37,7 +37,7 @@ std::vector<MatrixPart> listed(const PartsConfig& config, int64_t size, const st
 
 std::vector<MatrixPart> heads(const PartsConfig& config, int64_t rows, const std::string& where) {
   if (rows % config.heads != 0) {
-    refuse(where, std::to_string(rows) + " rows are no multiple of " +
+    refuse(where, std::to_string(rows) + " rows are not a multiple of " +
                       std::to_string(config.heads) + " heads");
   }
   const int64_t size = rows / config.heads;

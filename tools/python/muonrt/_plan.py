@@ -61,7 +61,7 @@ def _experts(mesh: Mesh, world: int) -> Mesh:
     size = math.prod(mesh.shape)
     if size < 1 or world % size:
         raise _errors.InvalidArgumentError(
-            f"experts has {size} ranks, but mesh has {world}, which is no multiple of them; let the "
+            f"experts has {size} ranks, but mesh has {world}, which is not a multiple of them; let the "
             "sizes of experts divide it")
     if size == world:
         return mesh

@@ -74,7 +74,7 @@ def test_without_cuda_it_is_not_supported(make):
     (lambda: adamw([On(0, 3)], device="host"), "on cuda:0, but the optimizer is on the host"),
     (lambda: adamw([On(0, 3)], device_index=2), "on cuda:0, but the optimizer is on cuda:2"),
     (lambda: adamw([HOST]).set_grad("a", On(0, 3)), "'a': grad is on cuda:0.*on the host"),
-    (lambda: adamw([HOST]).step(0.1, [0], stream=8), "stream is given on the host"),
+    (lambda: adamw([HOST]).step(0.1, [0], stream=8), "stream is set, but the optimizer is on the host"),
     (lambda: adamw([HOST]).step(0.1, found_inf=np.zeros(2, np.float32)),
      r"found_inf has shape \(2,\)"),
     (lambda: adamw([HOST]).step(0.1, grad_scale_inv="x"), "grad_scale_inv is 'x'")])

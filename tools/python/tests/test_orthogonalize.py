@@ -97,7 +97,7 @@ def test_rejected_arguments():
             (dict(out=drawn(6, 6, 4)), ["[6, 4]", "[4, 6]"]),
             (dict(out=unwritable), ["out", "read-only"]),
             (dict(out=drawn(6, 4, 12)[:, ::2]), ["out", "strides"]), (dict(out=[1.0]), ["out", "list"]),
-            (dict(steps=99), ["steps is 99"]), (dict(threads=0), ["threads is 0"])]:
+            (dict(steps=99), ["steps is 99"]), (dict(threads=-1), ["threads is -1"])]:
         with pytest.raises(muonrt.InvalidArgumentError) as caught:
             muonrt.orthogonalize(x, **bad)
         assert all(word in str(caught.value) for word in words), str(caught.value)

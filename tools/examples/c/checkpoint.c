@@ -1,6 +1,6 @@
 /* Compares four steps with two steps, a checkpoint, and two steps of another optimizer, and the
  * parameter in the checkpoint with that of the optimizer. The results must be bitwise identical.
- * Usage: muonrt_c_checkpoint FOLDER */
+ * Usage: checkpoint FOLDER */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* One step on one rank, and Newton-Schulz without an optimizer. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ int main(void) {
   mesh.ndim = 1;
   mesh.shape = &ranks;
 
-  /* README.md shows the lines from here to the step (tools/check/readme). */
+  /* The root README shows the lines from here to the step (tools/check/readme). */
   check(muonrt_comm_create_self(&comm)); /* or MPI, TCP, threads, your own functions */
   muonrt_layout_init(&layout);           /* how the tensor is distributed */
   layout.mesh = &mesh;                   /* the ranks */
