@@ -42,6 +42,40 @@ class Steps(Registered):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        grads, rates, given = self._arguments(qk_logits, self._sync)
+        if self._sync:
+            with torch.no_grad(), ranks.on_device(self._device):
+                self._finish(self._step(grads, rates, given), grads, not_marked=True)
+        else:
+            self._begin(grads, rates, given)
+        return loss
+
+    def prepare(self, *, qk_logits: torch.Tensor | dict[int, torch.Tensor] | None = None) -> None:
+        """Prepares a step: reads parameters, settings and gradients, redistributes gradients whose placements
+        differ, and binds them. `compute` then runs the step, and `wait` completes it.
+
+        Until `compute` neither gradients nor parameters may be written, and only `zero_grad`, which discards
+        the prepared step, and `close` are allowed. If `prepare` raises, `wait` on this rank lets the other
+        ranks learn the reason in theirs. Hooks of `step` do not run.
+
+        :param qk_logits: as for `step`.
+        """
+        self.wait()
+        self._prepared = self._arguments(qk_logits, False)
+
+    def compute(self) -> None:
+        """Begins the step that `prepare` has prepared, and returns before the step has ended, as `step` with
+        ``sync=False`` does: exchanges gradients, orthogonalizes, votes, and updates every parameter or none.
+        Collective. `wait` completes the step.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            raise muonrt.InvalidStateError("compute: no step is prepared; call prepare() first")
+        self._begin(*prepared)
+        self._opt_called = True  # torch's schedulers otherwise warn that step() was not called
+
+    def _arguments(self, qk_logits, sync: bool) -> tuple[list, list[float], dict]:
+        """Binds what the next step reads. Returns the gradients, the rates and the other arguments."""
         with torch.no_grad(), ranks.on_device(self._device):
             try:
                 self._follow()
@@ -52,29 +86,32 @@ class Steps(Registered):
                 given = self._scaler() | {"stream": ranks.stream_of(self._device)}
                 if qk_logits is not None:
                     given["qk_logits"] = self._logits(qk_logits)
+                return grads, rates, given
             except Exception:
-                self._vote_to_reject()
+                self._vote_to_reject(sync)
                 raise
             except BaseException:  # Ctrl-C
                 self._comm.abort("interrupted by a signal")
                 raise
-            if self._sync:
-                self._finish(self._step(grads, rates, given), grads)
-                return loss
+
+    def _begin(self, grads: list, rates: list[float], given: dict) -> None:
+        with torch.no_grad(), ranks.on_device(self._device):
             self._core.step_async(rates, [i for i, g in enumerate(grads) if g is None], **given)
             self._in_flight = grads
             if self._device.type == "cuda":
                 self._mark_written(grads)  # in the order of the current stream
-        return loss
 
     def wait(self) -> None:
-        """Completes the step that `step` has begun with ``sync=False``, raises its errors, and sets
-        `last_report`. Collective. No effect if no step is in flight.
+        """Completes the step that `compute`, or `step` with ``sync=False``, has begun, raises its errors, and
+        sets `last_report`. Collective. No effect if no step is in flight.
 
         On CUDA the current stream waits for the step by itself, and `step` and all functions that
         access the state call `wait`. In host memory, call it, or `zero_grad`, before you use the
         parameters or write gradients.
         """
+        if self._prepared is not None:
+            raise muonrt.InvalidStateError(
+                "a step is prepared, but has not begun; call compute() first, or zero_grad() to discard it")
         grads, self._in_flight = self._in_flight, None
         if grads is None:
             return
@@ -85,20 +122,22 @@ class Steps(Registered):
                 if grads:  # otherwise this rank has raised the reason already
                     raise
                 return
-            self._finish(report, grads)
+            self._finish(report, grads, not_marked=self._device.type == "cpu")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Resets the gradients. In host memory it first completes a step in flight."""
+        """Resets the gradients, and discards a prepared step. In host memory it first completes a step in
+        flight."""
+        self._prepared = None
         if self._device.type == "cpu":
             self.wait()
         super().zero_grad(set_to_none)
 
-    def _finish(self, report: muonrt.StepReport, grads: list) -> None:
+    def _finish(self, report: muonrt.StepReport, grads: list, *, not_marked: bool) -> None:
         self.last_report = report
         if not report.skipped:
             if all(g is None for g in grads):
                 self._refuse_empty_step()
-            if self._sync or self._device.type == "cpu":
+            if not_marked:
                 self._mark_written(grads)
             self._state_tensors.read_steps()
 
@@ -122,7 +161,7 @@ class Steps(Registered):
         unused = sorted(set(given) - {layer for layer, _ in layers})
         if unused:
             warnings.warn(f"qk_logits: the logits of layers {unused} have no effect, because no "
-                          "parameter of these layers has qk_clip", stacklevel=3)
+                          "parameter of these layers has qk_clip", stacklevel=4)
         if not layers:
             return None
         return torch.cat([tensor(given[layer]).reshape(-1) for layer, _ in layers])
@@ -197,13 +236,13 @@ class Steps(Registered):
             "nothing; call backward() before step(), or create a new optimizer if the parameters of the "
             "model were replaced")
 
-    def _vote_to_reject(self) -> None:
+    def _vote_to_reject(self, sync: bool) -> None:
         """Takes part in the peers' step without gradients, so that the step returns an error there."""
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             rates, stream = [1.0] * len(self.param_groups), ranks.stream_of(self._device)
             try:
-                if self._sync:
+                if sync:
                     self._core.step(rates, stream=stream)
                 else:  # the other ranks learn the reason in wait(), in which this rank must take part
                     self._core.step_async(rates, stream=stream)

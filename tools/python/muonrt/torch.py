@@ -123,6 +123,7 @@ class Muon(Folders, Steps):
         self._core = None
         self._sync = sync
         self._in_flight: list | None = None  # gradients of a step that wait() has to complete
+        self._prepared: tuple | None = None  # arguments of the step that compute() has to begin
         self._saving = False
         self._reserved: bool | None = None  # without_params of save_reserve(); None: not called
         self._names: list[str] = []
@@ -336,7 +337,7 @@ class Muon(Folders, Steps):
 
     def close(self) -> None:
         """Releases memory and connections. `state` is empty afterwards."""
-        self._in_flight = None  # the core completes it
+        self._in_flight = self._prepared = None  # the core completes the step in flight
         self.state.clear()
         self._state_tensors = None
         if self._core is not None:

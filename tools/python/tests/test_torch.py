@@ -56,7 +56,7 @@ def test_as_torch_optim_muon_and_adamw(monkeypatch):
     assert one.last_report.step == 20
 
 
-@pytest.mark.parametrize("way", ["wait", "zero_grad", "closure"])
+@pytest.mark.parametrize("way", ["wait", "zero_grad", "closure", "phases"])
 def test_deferred_steps_have_the_bits_of_steps(way, tmp_path):
     models, optimizers = [two_layers(), two_layers()], []
     for m, sync in zip(models, (True, False)):
@@ -71,11 +71,17 @@ def test_deferred_steps_have_the_bits_of_steps(way, tmp_path):
                 return out
             if way == "closure":
                 one.step(loss)
+            elif way == "phases" and not sync:
+                loss()
+                before = [p.detach().clone() for p in m.parameters()]
+                one.prepare()
+                assert all(torch.equal(p, q) for p, q in zip(m.parameters(), before))
+                one.compute()
             else:
                 loss()
                 one.step()
             schedule.step()
-            if not sync and way == "wait":
+            if not sync and way in ("wait", "phases"):
                 assert one.last_report is None or one.last_report.step == step
                 one.wait()
                 assert one.last_report.step == step + 1
@@ -87,6 +93,25 @@ def test_deferred_steps_have_the_bits_of_steps(way, tmp_path):
     optimizers[0].step()
     assert one.last_report.step == 5
     same_bits(*models)
+
+
+def test_phases_in_a_wrong_order_are_rejected():
+    m = two_layers()
+    one = muon(m)
+    train(m, [0], one)
+    before = copy.deepcopy(m)
+    with pytest.raises(muonrt.InvalidStateError, match="compute: no step is prepared; call prepare"):
+        one.compute()
+    one.prepare()
+    for call in one.prepare, one.step, one.wait, one.state_dict:
+        with pytest.raises(muonrt.InvalidStateError, match="a step is prepared.*call compute"):
+            call()
+    one.zero_grad(set_to_none=False)
+    with pytest.raises(muonrt.InvalidStateError, match="compute: no step is prepared; call prepare"):
+        one.compute()
+    same_bits(m, before)
+    train(m, [0], one)
+    assert one.last_report.step == 2
 
 
 def test_the_next_call_raises_the_error_of_a_deferred_step():

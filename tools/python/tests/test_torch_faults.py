@@ -152,9 +152,18 @@ def fails_on_one_rank(rank, size):
     if rank == 1:
         p = m.up.weight  # moves to memory of another size
         p._local_tensor = p._local_tensor[:1]
-    with pytest.raises(muonrt.InvalidArgumentError,
-                       match="'up.weight'.*shape" if rank == 1 else "rank 1"):
-        one.step()
+
+    def phases():
+        try:
+            one.prepare()
+            one.compute()
+        finally:
+            one.wait()
+
+    for steps in phases, one.step:
+        with pytest.raises(muonrt.InvalidArgumentError,
+                           match="'up.weight'.*shape" if rank == 1 else "rank 1"):
+            steps()
 
 
 def rejected_on_one_rank(rank, size):

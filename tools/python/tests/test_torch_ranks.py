@@ -118,8 +118,15 @@ def each_way(rank, size, whole, whole_experts):
         of_experts = way in (expert_parallel, expert_rows)
         m = way(Experts() if of_experts else Model(), size)
         one = optimizer(m, sync=way is not fsdp)
-        train(m, range(STEPS), one)
-        one.wait()
+        if way is hsdp:
+            for step in range(STEPS):
+                inject(m, step)
+                one.prepare()
+                one.compute()
+                one.wait()
+        else:
+            train(m, range(STEPS), one)
+            one.wait()
         assert one.last_report.step == STEPS
         want, momenta = whole_experts if of_experts else whole
         for name, p in m.named_parameters():
