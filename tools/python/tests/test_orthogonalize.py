@@ -9,7 +9,7 @@ import pytest
 
 import muonrt
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+PAGE = Path(__file__).resolve().parents[1] / "NUMPY.md"
 
 
 def drawn(seed, *shape):
@@ -152,8 +152,8 @@ def test_torch_tensors():
     assert torch.equal(muonrt.orthogonalize(torch.from_numpy(x[0])), weight.detach())
 
 
-def test_program_of_the_readme():
-    text = README.read_text().split("## Newton-Schulz in your own optimizer")[1]
+def test_program_of_the_page():
+    text = PAGE.read_text().split("## Newton-Schulz in your own optimizer")[1]
     names = {"muonrt": muonrt, "momentum": drawn(8, 6, 9)}
     exec(text.split("```python\n")[1].split("```")[0], names)
     assert (names["update"] == update_of_step(names["momentum"])).all()
