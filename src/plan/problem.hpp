@@ -90,7 +90,7 @@ struct MachineRates {
 constexpr MachineRates kGpuRates = {3e14, 5e10, 15e-6};
 
 /// PlanOptions::least_part of a GPU.
-constexpr int32_t kGpuLeastPart = 2 << 20;
+constexpr int32_t kGpuLeastPart = 8 << 20;
 
 /// Default of PlanOptions::max_peers. Queue pairs, channels and launches grow with the number of
 /// peers.

@@ -353,8 +353,8 @@ TEST_CASE("rendezvous: a rank that does not exist gets an error", "[unit][comm][
 TEST_CASE("rendezvous: a rank with an older protocol version is named on all ranks",
           "[unit][comm][rendezvous]") {
   const std::string text =
-      "rendezvous: the protocol version is 1 on rank 1, but 4 on rank 0; use the same version of "
-      "muonrt on all ranks";
+      cat("rendezvous: the protocol version is 1 on rank 1, but ", kProtocolVersion,
+          " on rank 0; use the same version of muonrt on all ranks");
   std::string answers;
   const auto outcome = while_rank_0_waits(3, [&](int port) {
     Visitor two(port), old(port);
