@@ -136,8 +136,8 @@ enum muonrt_status {
   MUONRT_ERROR_UNDECIDED = 60,
 
   /**
-   * A step with MUONRT_COMMIT_EAGER (muonrt/tuning.h) failed after its vote, so the parameters are
-   * partly updated.
+   * A step failed after its vote had passed, so the parameters may be partly updated. This is most
+   * likely with MUONRT_COMMIT_EAGER (muonrt/tuning.h).
    */
   MUONRT_ERROR_TORN = 61,
 
