@@ -99,8 +99,8 @@ typedef struct muonrt_matrix_health {
 
   /**
    * The larger of 1 - sigma_min and sigma_max - 1. Typical values depend on the coefficients; for
-   * example, those of Keller Jordan give 0.3. If the direction has singular values of 0, the value
-   * is 1.
+   * example, those of Keller Jordan give 0.3. If the matrix to be orthogonalized has a singular
+   * value of 0, the deviation is 1.
    */
   double deviation;
 

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/strategies.h
- * Functions that make meshes and placements from what a trainer knows: a submesh of each rank, the
- * names of mesh dimensions, or the placements of a DTensor.
+ * Functions that make meshes and placements from the information that a trainer has: a submesh of
+ * each rank, the names of mesh dimensions, or the placements of a DTensor.
  *
  * If the tensor is replicated over all ranks, or if there is only one rank, no layout is needed:
  * pass NULL.
