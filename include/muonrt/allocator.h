@@ -50,11 +50,11 @@ typedef struct muonrt_allocator {
   void* state;
 
   /**
-   * Returns the address of `bytes` (> 0) bytes, a multiple of 256. The memory must be on the CUDA
-   * device with the index `device`. On the host, `device` is -1 and `stream` is NULL. If the
-   * function returns NULL, muonrt_optimizer_create() returns MUONRT_ERROR_OUT_OF_MEMORY on every
-   * rank. It returns MUONRT_ERROR_INVALID_ARGUMENT if the address is not a multiple of 256 or the
-   * memory is elsewhere. Required.
+   * Allocates `bytes` (> 0) bytes and returns their address, which must be a multiple of 256. The
+   * memory must be on the CUDA device with the index `device`. On the host, `device` is -1 and
+   * `stream` is NULL. muonrt_optimizer_create() returns MUONRT_ERROR_OUT_OF_MEMORY on every rank if
+   * the function returns NULL, and MUONRT_ERROR_INVALID_ARGUMENT if the address is not a multiple
+   * of 256 or is not on this device. Required.
    */
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream);
 

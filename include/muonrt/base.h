@@ -12,8 +12,8 @@
  * `_sized`; language bindings call this function with the size of the struct that they declare.
  *   - If the program's headers are newer than the library, fields that the library does not have
  *     must be zero, which is the value that the init macro gives them. If such a field is not zero,
- *     the call returns MUONRT_ERROR_INVALID_ARGUMENT. In structs that the library fills, it leaves
- *     these fields unchanged.
+ *     the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library fills a struct, it leaves
+ *     such fields unchanged.
  *   - If the program's headers are older than the library, the library accesses only the first
  *     `struct_size` bytes of a struct. Before version 1.0, it rejects a struct that is shorter than
  *     its own with MUONRT_ERROR_INVALID_ARGUMENT, except for muonrt_transport_t. From version 1.0
@@ -268,7 +268,7 @@ MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
  * Threads: any; each thread has its own message. Collective: no.
  *
  * @return The message, at most 4095 bytes; "" if there was no such call. Never NULL. The string is
- * valid until the thread's next call of muonrt.
+ * valid until the thread calls another function of muonrt.
  */
 MUONRT_API const char* muonrt_get_last_error(void);
 

@@ -45,8 +45,8 @@ typedef struct muonrt_save_options {
   int64_t keep;
 
   /**
-   * 0 (default): reject a folder whose newest checkpoint is of another model, because a parameter
-   * has another name or shape. 1: replace that checkpoint.
+   * 0 (default): reject a folder whose newest checkpoint belongs to another model, which means that
+   * a parameter has another name or shape. 1: replace that checkpoint.
    */
   int32_t overwrite;
 
@@ -148,7 +148,7 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *
  * @return MUONRT_OK, or the same error on every rank; the message names the rank and the file.
  *   - MUONRT_ERROR_IO: a file could not be written, a rank does not see the files of rank 0, or
- *     another save holds the folder.
+ *     another save has locked the folder.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, `folder` is NULL or empty, or the
  * folder has a checkpoint of another model.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options or step numbers.
@@ -275,7 +275,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *
  * @return MUONRT_OK, or the same error on every rank:
  *   - MUONRT_ERROR_IO: a file could not be read, or the folder holds no checkpoint.
- *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the bytes.
+ *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the damaged bytes.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `folder` is NULL or an option is out of range; the checkpoint
  *     belongs to another model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted

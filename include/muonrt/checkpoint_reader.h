@@ -127,7 +127,7 @@ typedef struct muonrt_checkpoint_tensor {
   /** Number of blocks in the data files that together form the tensor. */
   int64_t n_parts;
 
-  /** 1: the tensor can be read. 0: a parameter of which only the hash is saved. */
+  /** 1: the tensor can be read. 0: the tensor is a parameter of which only a hash is saved. */
   int32_t has_data;
 
   /** The algorithm that updates the parameter. */
@@ -301,7 +301,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_get_tensor(muonrt_checkpoint_tensor
                                                         int64_t index);
 
 /**
- * Finds the tensor that holds a kind of state of a parameter.
+ * Finds the tensor that holds a given kind of state of a parameter.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *

@@ -276,7 +276,7 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
 /**
  * Sends messages to other ranks and receives messages from them.
  *
- * Each rank sends at most one message to each rank, which may be itself. The sender and the
+ * Each rank may send at most one message to each rank, including itself. The sender and the
  * receiver of a message pass the same size. If a rank has nothing to send to another rank, neither
  * of the two lists a message. A rank that exchanges no messages with other ranks does not wait.
  *

@@ -49,8 +49,8 @@ typedef struct muonrt_assign_info {
 } muonrt_assign_info_t;
 
 /**
- * Functions of the caller that replace built-in parts of a step for the Muon parameters, and how
- * far these parts may overlap.
+ * Functions of the caller that replace built-in parts of a step for the Muon parameters, and
+ * settings for the overlap of these parts.
  *
  * Call muonrt_distributed_config_init() first. Set `distributed` of muonrt_tuning_options_t to the
  * address of the struct. muonrt_optimizer_create() copies it. Three combinations of functions are
@@ -59,7 +59,7 @@ typedef struct muonrt_assign_info {
  *   - Only `assign`: it selects the owners, and muonrt exchanges the data.
  *   - `assign`, `gather` and `redistribute`: the functions also exchange the data.
  *
- * `gather` and `redistribute` cannot be combined with the following; muonrt_optimizer_create() then
+ * If `gather` and `redistribute` are combined with one of the following, muonrt_optimizer_create()
  * returns MUONRT_ERROR_NOT_SUPPORTED:
  *   - MUONRT_COMMIT_EAGER, because muonrt would write the first parameters before it calls the
  *     functions for the last ones, so a step could not be undone if one of the later calls failed.
@@ -68,13 +68,13 @@ typedef struct muonrt_assign_info {
  *     gradients in a fixed order, and for this it needs each of them in a separate tensor.
  *
  * @par Calls of gather and redistribute
- * In every step, muonrt calls both functions for each Muon parameter and each of its owners. It
- * makes these calls on every rank of the communicator, in the same order on all ranks, and one at a
- * time on each rank. With `async_parallelism` the calls are grouped in rounds, so that all owners
- * can work at the same time: round 0 has the first parameter of every owner, round 1 the second
- * one, and so on. In each round muonrt calls `gather` for all parameters of the round, in their
- * order, before it calls `redistribute` for the first one. Parameters with a lower `priority` are
- * in earlier rounds. Without `async_parallelism` a round has one parameter.
+ * In every step, muonrt calls `gather` and `redistribute` for each Muon parameter and each of its
+ * owners. It makes these calls on every rank of the communicator, in the same order on all ranks,
+ * and one at a time on each rank. With `async_parallelism` the calls are grouped in rounds, so that
+ * all owners can work at the same time: round 0 has the first parameter of every owner, round 1 the
+ * second one, and so on. In each round muonrt calls `gather` for all parameters of the round, in
+ * their order, before it calls `redistribute` for the first one. Parameters with a lower `priority`
+ * are in earlier rounds. Without `async_parallelism` a round has one parameter.
  *   - `local` has the elements of this rank's shard, row-major and contiguous, in the transport
  *     dtype (`transport_dtype` of muonrt_tuning_options_t); NULL if the shard is empty.
  *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
@@ -124,8 +124,8 @@ typedef struct muonrt_distributed_config {
    * stack, `owner` has `info->n_matrices` elements, which are -1 at first: set either the first
    * one, for the whole stack, or all of them. Without `gather`, the owner of a matrix must hold a
    * part of it. muonrt calls the function once for each Muon parameter in
-   * muonrt_optimizer_create(), in the order of the parameters; none of them may have an owner in
-   * muonrt_param_t. Default: NULL, which lets muonrt assign the owners.
+   * muonrt_optimizer_create(), in the order of the parameters. `owner` of these parameters must be
+   * -1 in muonrt_param_t. Default: NULL, which lets muonrt assign the owners.
    */
   int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);
 

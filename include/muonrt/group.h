@@ -191,7 +191,10 @@ enum muonrt_adam_form {
   /** sqrt(1 - beta2^t) m' / (sqrt(v) + eps). */
   MUONRT_ADAM_FOLDED = 1,
 
-  /** As TORCH, with beta1 m / (1 - beta1^(t + 1)) + (1 - beta1) g / (1 - beta1^t) instead of m'. */
+  /**
+   * As MUONRT_ADAM_TORCH, but with beta1 m / (1 - beta1^(t + 1)) + (1 - beta1) g / (1 - beta1^t)
+   * instead of m'.
+   */
   MUONRT_ADAM_NESTEROV = 2
 };
 
@@ -208,7 +211,7 @@ enum muonrt_adam_form {
  *
  * @par Coefficients
  * muonrt_optimizer_create() accepts a list of coefficients, including a custom list, only if
- *   - no step of the iteration takes a singular value that began in (0, 1] above 4;
+ *   - no step raises a singular value above 4 if it was in (0, 1] before the first step;
  *   - the whole list maps singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive values
  *     of at most 1.5, or of at most 5/4 of the largest result for (0, 1] if that is more.
  */
@@ -243,10 +246,7 @@ typedef struct muonrt_group {
   /** Muon: coefficients of Newton-Schulz. Fixed. Default: MUONRT_COEFFICIENTS_POLAR_EXPRESS. */
   muonrt_coefficients_t coefficients;
 
-  /**
-   * Muon: number of Newton-Schulz steps, 1 to 32; 0 means the list's published number. Fixed.
-   * Default: 5.
-   */
+  /** Muon: Newton-Schulz steps, 1 to 32; 0 means the list's published number. Fixed. Default: 5. */
   int32_t steps;
 
   /**
@@ -342,8 +342,8 @@ typedef struct muonrt_group {
   int32_t update_every;
 
   /**
-   * Dtype of the momentum: for AdamW MUONRT_DTYPE_F32, for Muon also MUONRT_DTYPE_BF16, with
-   * stochastic rounding. Fixed. Default: MUONRT_DTYPE_F32.
+   * Dtype of the momentum: MUONRT_DTYPE_F32, or, only for Muon, MUONRT_DTYPE_BF16 with stochastic
+   * rounding. Fixed. Default: MUONRT_DTYPE_F32.
    */
   muonrt_dtype_t momentum_dtype;
 

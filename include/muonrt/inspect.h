@@ -27,7 +27,7 @@ typedef struct muonrt_counters {
   /** Number of allocations of device memory, including memory that host and device share. */
   int64_t allocations;
 
-  /** Bytes of these allocations. */
+  /** Total size of these allocations in bytes. */
   int64_t allocated_bytes;
 
   /** Number of streams and events that were created, and of times that a work queue has grown. */
@@ -80,7 +80,10 @@ typedef struct muonrt_memory {
   /** Planned: buffers of the messages that are sent and received in a step. */
   int64_t message_bytes;
 
-  /** Planned: returned updates and summed gradients, which a step keeps until its vote. */
+  /**
+   * Planned: updates that owners have returned, and sums of partial gradients. A step keeps them
+   * until its vote.
+   */
   int64_t staged_bytes;
 
   /** Planned: gathered matrices and iterates of Newton-Schulz. */
@@ -104,7 +107,7 @@ typedef struct muonrt_memory {
    */
   int64_t check_bytes;
 
-  /** Planned: momentum, moments, and master weights that the caller has not provided. */
+  /** Planned: momentum, moments, and master weights that muonrt owns. */
   int64_t state_bytes;
 
   /**
@@ -132,7 +135,7 @@ MUONRT_API void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size)
 
 /**
  * Gets the memory of this rank: the planned bytes that muonrt_optimizer_describe_plan() prints in
- * its row of this rank, and the bytes that are allocated now.
+ * the row of this rank, and the bytes that are allocated now.
  *
  * The call computes the messages of all ranks, which takes time, so do not call it in every step.
  *
@@ -241,7 +244,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_qk_layers(int32_t* layers, int32
                                                           const muonrt_optimizer_t* optimizer);
 
 /**
- * Gets the attention heads that QK-clip has clipped in the last committed step.
+ * Gets the attention heads that QK-clip clipped in the last committed step.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

@@ -102,7 +102,7 @@ enum muonrt_placement_kind {
   MUONRT_PLACEMENT_PARTIAL = 3
 };
 
-/** How a tensor is distributed along one mesh dimension, with the details. */
+/** A placement: how a tensor is distributed along one mesh dimension. */
 typedef struct muonrt_placement {
   /** The kind of placement. */
   muonrt_placement_kind_t kind;
@@ -142,8 +142,8 @@ enum muonrt_reading {
 /**
  * A cut: shards one tensor dimension over one or several mesh dimensions.
  *
- * The shards are numbered row-major over `mesh_dims`. A cut divides the indices that earlier cuts
- * have left in three steps:
+ * The shards are numbered row-major over `mesh_dims`. In three steps, the cut divides the indices
+ * that earlier cuts have left:
  *   1. Every `unit` consecutive indices form a block; the last block may be shorter.
  *   2. The blocks are divided into `split_factor` groups of ceil(blocks / split_factor) blocks.
  *   3. Each group is divided into one range per shard, of ceil(blocks of the group / shards)
@@ -198,7 +198,7 @@ enum muonrt_layout_kind {
    * in ZeRO, FSDP1 and llm.c. `values` has two numbers for each shard, the begin and the end of its
    * range. The ranges cover each element exactly once, in any order, and may be empty. If the cuts
    * leave local tensors of different sizes, `values` has one range for each combination of indices
-   * in all mesh dimensions that shard the tensor, row-major in the order of the mesh.
+   * in all mesh dimensions that shard the tensor, in the row-major order of the mesh.
    */
   MUONRT_LAYOUT_FLAT = 3
 };

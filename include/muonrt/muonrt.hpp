@@ -294,8 +294,8 @@ class Optimizer {
       return muonrt_optimizer_get_load_notes(buffer, capacity, needed, get());
     });
   }
-  /// @return The heads that QK-clip has clipped in the last committed step, as pairs of layer and
-  /// head in ascending order; see muonrt_optimizer_get_clipped_heads().
+  /// @return The heads that QK-clip clipped in the last committed step, as pairs of layer and head
+  /// in ascending order; see muonrt_optimizer_get_clipped_heads().
   std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
     return pairs(muonrt_optimizer_get_clipped_heads);
   }

@@ -2,7 +2,7 @@
  * @file muonrt/optimizer.h
  * Muon and AdamW over sharded parameters; one step updates all of them.
  *
- * Four headers belong to this one:
+ * This header includes four others that belong to it:
  *   - muonrt/group.h and muonrt/param.h: the settings and the parameters of an optimizer;
  *   - muonrt/step.h: the arguments and the report of a step;
  *   - muonrt/tuning.h: options that few programs need.
@@ -322,8 +322,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
  *     returns it, without waiting for the others.
  *
- * Until one step is committed, steps check that weights and state are finite. They check this again
- * after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
+ * Until one step is committed, every step checks that weights and state are finite. Steps check
+ * this again after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
  * muonrt_optimizer_load(), and for parameters that muonrt_optimizer_set_data() and
  * muonrt_optimizer_reset_masters() change. Every step compares active parameters with their f32
  * master weights, bit by bit. After the calls above, and before the first step, a bf16 parameter

@@ -103,8 +103,8 @@ typedef struct muonrt_part {
   double lr_factor;
 
   /**
-   * Axis of NorMuon for this part; only if the group uses NorMuon. Default: MUONRT_NORMUON_OFF,
-   * which selects the axis of the parameter.
+   * Axis of NorMuon for this part; may be set only if the group uses NorMuon. Default:
+   * MUONRT_NORMUON_OFF, which selects the axis of the parameter.
    */
   muonrt_normuon_axis_t normuon_axis;
 
@@ -158,9 +158,9 @@ typedef struct muonrt_qk_clip {
   muonrt_qk_kind_t kind;
 
   /**
-   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 means that the last
-   * part of the parameter's name that is a number is used. With MUONRT_QK_FROM_NAME this field is
-   * not read. Default: 0.
+   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 means the last part of
+   * the parameter's name that is a number, such as 3 in "layers.3.wq". With MUONRT_QK_FROM_NAME
+   * this field is not read. Default: 0.
    */
   int32_t layer;
 
@@ -174,8 +174,8 @@ typedef struct muonrt_qk_clip {
   int32_t head_dim;
 
   /**
-   * Rows per head without (`nope`) and with (`rope`) rotary embedding: both for
-   * MUONRT_QK_MLA_QUERY, `nope` for MUONRT_QK_MLA_KEY_VALUE, 0 for other kinds. Default: 0.
+   * Rows per head without (`nope`) and with (`rope`) rotary embedding. MUONRT_QK_MLA_QUERY uses
+   * both, MUONRT_QK_MLA_KEY_VALUE uses `nope`, and for other kinds both are 0. Default: 0.
    */
   int32_t nope, rope;
 
@@ -290,7 +290,7 @@ typedef struct muonrt_param {
   const muonrt_qk_clip_t* qk_clip;
 
   /**
-   * Axis of NorMuon for this parameter; only if the group uses NorMuon. Default:
+   * Axis of NorMuon for this parameter; may be set only if the group uses NorMuon. Default:
    * MUONRT_NORMUON_OFF, which selects the axis of the group.
    */
   muonrt_normuon_axis_t normuon_axis;
@@ -327,9 +327,9 @@ typedef struct muonrt_param {
   const int64_t *strides, *grad_strides;
 
   /**
-   * Muon: `n_owners` ranks, one for each matrix of the stack. Each is the rank that orthogonalizes
-   * the matrix and must hold a part of it, or -1, which lets muonrt choose. If `owners` is set,
-   * `owner` must be -1. Default: NULL, which means that `owner` applies.
+   * Muon: `n_owners` ranks, one for each matrix of the stack. Each element is -1, which lets muonrt
+   * choose, or the rank that orthogonalizes the matrix, which must hold a part of it. If `owners`
+   * is set, `owner` must be -1. Default: NULL, which means that `owner` applies.
    */
   const int32_t* owners;
 

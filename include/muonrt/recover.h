@@ -1,7 +1,7 @@
 /**
  * @file muonrt/recover.h
- * Recovery after a failed step: brings the surviving ranks to the same state, and copies it to a
- * new optimizer.
+ * Recovery after a failed step: functions that bring the surviving ranks to the same state, and
+ * that copy this state to a new optimizer.
  */
 #ifndef MUONRT_RECOVER_H
 #define MUONRT_RECOVER_H
@@ -85,8 +85,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * updates. If no survivor has committed the step, the call discards it.
  *
  * After the call, all survivors have the parameters and state that result from `step` committed
- * steps. State that only lost ranks held is lost. If a step has failed on this rank, its optimizer
- * still cannot run steps: create another optimizer over the remaining ranks and call
+ * steps. State that was held only by lost ranks is lost. If a step has failed on this rank, its
+ * optimizer still cannot run steps: create another optimizer over the remaining ranks and call
  * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
  * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
@@ -145,8 +145,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in
  * both. Otherwise the buffers must not overlap.
  *
- * Besides the state itself, a rank needs memory for the list of all shards of `from`, and for about
- * 64 MiB of elements, or 256 KiB for each rank of `to` if this is more.
+ * In addition to the state itself, a rank needs memory for the list of all shards of `from`, and
+ * for about 64 MiB of elements, or 256 KiB for each rank of `to` if this is more.
  *
  * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; the timeout
  * of `to` limits every wait.

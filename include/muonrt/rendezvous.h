@@ -112,9 +112,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * Creates a communicator over TCP whose ranks find each other at an address.
  *
  * Rank 0 listens at `address`, and the other ranks connect to it. They retry until rank 0 listens
- * and its name can be resolved. Rank 0 must be able to resolve its own name at once. When two ranks
- * exchange data for the first time, the higher rank connects to the lower one, at the address at
- * which rank 0 sees it.
+ * and its name can be resolved. Rank 0 must be able to resolve its own name without retrying. When
+ * two ranks exchange data for the first time, the higher rank connects to the lower one, at the
+ * address at which rank 0 sees it.
  *
  * @code
  * muonrt_tcp_options_t options;
@@ -136,11 +136,11 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par Security
  * The two ends of a connection prove to each other that they have the same secret, without sending
- * it. The connecting rank proves it first; a connection without a proof, such as a port scanner's,
- * is closed without an answer. Data is neither encrypted nor signed, so use a network that you
- * trust. muonrt reads no environment variable. If all addresses of rank 0 are loopback addresses,
- * the ranks listen only at loopback addresses. Otherwise they listen at all addresses of their
- * machine, or only at those of `interface_name`.
+ * it. The connecting rank sends its proof first, and a connection without a proof, such as a port
+ * scanner's, is closed without an answer. Data is neither encrypted nor signed, so use a network
+ * that you trust. muonrt reads no environment variable. If all addresses of rank 0 are loopback
+ * addresses, the ranks listen only at loopback addresses. Otherwise they listen at all addresses of
+ * their machine, or only at those of `interface_name`.
  *
  * @par End of rank 0
  * Rank 0 forwards errors to the other ranks. Destroy its communicator after those of the other
@@ -243,10 +243,10 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  * Creates a communicator over TCP whose ranks find each other in a shared folder.
  *
  * Rank 0 listens at free ports of all addresses of its machine and writes these addresses and a
- * random number to the file `path`/`run_id`. The other ranks wait for the file and connect to rank
- * 0. Ranks with the same host name as rank 0 also try the loopback address. Afterwards the ranks no
- * longer use the folder, and the communicator follows the rules of muonrt_comm_create_tcp(). In
- * particular, the ranks need a network that connects them to rank 0.
+ * random number to the file `path`/`run_id`. The other ranks wait for the file and connect to
+ * rank 0. Ranks with the same host name as rank 0 also try the loopback address. Afterwards the
+ * ranks no longer use the folder, and the communicator follows the rules of
+ * muonrt_comm_create_tcp(). In particular, the ranks need a network that connects them to rank 0.
  *
  * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.
  *

@@ -156,7 +156,7 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
 /**
  * Determines whether a name belongs to an attention projection for QK-clip, and to which layer.
  *
- * The function normalizes the name and compares its second to last part:
+ * The function normalizes the name and compares its second-to-last part with these names:
  *   - "wq", "q_proj": MUONRT_QK_QUERY;
  *   - "wk", "k_proj": MUONRT_QK_KEY;
  *   - "wq_b", "q_b_proj": MUONRT_QK_MLA_QUERY;
@@ -166,9 +166,9 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
  *   - "c_attn", "qkv_proj", "qkv", "Wqkv": MUONRT_QK_QKV_BLOCKS, as in GPT-2, Phi-3, timm and MPT;
  *   - others: MUONRT_QK_NONE.
  *
- * A few models store the rows of a fused weight in the other order, for example ChatGLM's
- * "query_key_value" and gpt-fast's "wqkv". For these models, set `kind` of muonrt_qk_clip_t
- * yourself.
+ * A few models store the rows of a fused weight in the other of these two orders, for example
+ * ChatGLM's "query_key_value" and gpt-fast's "wqkv". For these models, set `kind` of
+ * muonrt_qk_clip_t yourself.
  *
  * Example: "layers.3.attention.wq.weight" is MUONRT_QK_QUERY of layer 3.
  *

@@ -140,10 +140,10 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
  *
  * @par Coverage
  *   - The list contains no empty state shards.
- *   - State that owners hold is listed by exactly one rank. If every replica orthogonalizes its own
- *     matrices (MUONRT_REPLICA_MODE_EACH, or MUONRT_REPLICA_MODE_AUTO if it selects this mode), the
- *     state of matrices and neurons is listed once per replica. With MUONRT_REPLICA_MODE_EVERY_RANK
- *     it is listed by every rank that holds the matrix.
+ *   - State that owners hold is listed by exactly one rank, with two exceptions. If every replica
+ *     orthogonalizes its own matrices (MUONRT_REPLICA_MODE_EACH, or MUONRT_REPLICA_MODE_AUTO if it
+ *     selects this mode), the state of matrices and neurons is listed once per replica. With
+ *     MUONRT_REPLICA_MODE_EVERY_RANK it is listed by every rank that holds the matrix.
  *   - All other state is listed on every rank that holds a part of the parameter, including
  *     replicas.
  *   - The ranges [write_begin, write_end) of all ranks together cover each element exactly once.

@@ -33,10 +33,11 @@ typedef struct muonrt_step_args {
   int32_t reserved;
 
   /**
-   * Learning rate of all groups: finite, >= 0. The product with all factors must be representable
-   * in f32. If a Muon group has a `scale_rule` other than MUONRT_SCALE_MATCH_RMS and an AdamW group
-   * has the same `lr_factor`, and both groups have parameters, `lr` is rejected, because these
-   * groups need different rates; set `group_lrs` instead. Default: NaN, which is rejected.
+   * Learning rate of all groups: finite, >= 0. Its product with all lr_factors must be
+   * representable in f32. If a Muon group has a `scale_rule` other than MUONRT_SCALE_MATCH_RMS and
+   * an AdamW group has the same `lr_factor`, and both groups have parameters, `lr` is rejected,
+   * because these groups need different rates; set `group_lrs` instead. Default: NaN, which is
+   * rejected.
    */
   double lr;
 

@@ -54,8 +54,8 @@ typedef struct muonrt_receive {
  *
  * @par Order
  * muonrt calls the functions in the same order on every rank. The exception is `exchange`, in which
- * only the ranks take part that send or receive messages. Two ranks run the exchanges in which both
- * take part in the same order.
+ * only the ranks take part that send or receive messages. If two ranks both take part in several
+ * exchanges, they run these exchanges in the same order.
  *
  * @par Blocking
  * `exchange`, `allgather`, `reduce_max`, `reduce_sum` and `duplicate` return as soon as one of the
@@ -74,8 +74,8 @@ typedef struct muonrt_receive {
  * returned.
  *
  * @par Errors
- * A function reports an error by returning any value other than MUONRT_OK. muonrt replaces
- * MUONRT_SKIPPED, and values that are no status of muonrt, with MUONRT_ERROR_COMM. Before a
+ * A function reports an error by returning any value other than MUONRT_OK. muonrt treats
+ * MUONRT_SKIPPED, and any value that is not a status of muonrt, as MUONRT_ERROR_COMM. Before a
  * function returns an error, it writes a text that names the ranks concerned to `message`. The text
  * ends with a zero and has at most `message_capacity` (> 0) bytes in total; muonrt sets it to ""
  * before the call. After an error muonrt calls only `abort`, `get_published_error` and `destroy`.

@@ -93,7 +93,7 @@ enum muonrt_replica_check {
    */
   MUONRT_REPLICA_CHECK_FIRST = 0,
 
-  /** In every step. Each step then waits on the host until all data that has replicas is hashed. */
+  /** In every step. The host then waits in each step until all replicated data is hashed. */
   MUONRT_REPLICA_CHECK_EVERY = 1,
 
   /** Never. */
@@ -238,8 +238,8 @@ typedef struct muonrt_debug_options {
   int32_t reserved;
 
   /**
-   * If k > 0, every k-th step collects statistics (muonrt/health.h); 0 to 2^53. Default: 0, which
-   * means that no step does.
+   * Interval, in committed steps, at which a step collects statistics (muonrt/health.h), 0 to 2^53.
+   * Default: 0, which means that no step does.
    */
   int64_t health_every;
 } muonrt_debug_options_t;
