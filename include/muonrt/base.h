@@ -36,8 +36,8 @@
  * comment names.
  *
  * @par Terms
- *   - The owner of a matrix is the rank that orthogonalizes it for a step. It gathers the matrix
- *     from the ranks that hold shards of it, and sends the update to them.
+ *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
+ *     matrix from the ranks that hold shards of it, and sends the update to them.
  *   - A replica is one complete copy of a tensor, held by one rank or, as shards, by several ranks.
  *   - A chunk is a group of matrices that are gathered, orthogonalized and returned together.
  *   - The vote of a step is a reduction over all ranks, in which each rank reports whether its part

@@ -11,7 +11,7 @@
 #include "muonrt/base.h"
 
 namespace muonrt {
-// The version is part of the symbol names, so that a program can also link a static libmuonrt.
+// This namespace keeps the symbols apart from those of a static libmuonrt in the same program.
 inline namespace v0 {
 
 /// The exception for a call that returned an error. what() contains the name of the status and the

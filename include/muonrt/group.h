@@ -72,7 +72,9 @@ enum muonrt_coefficients {
  */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
-  /** 0.2 sqrt(max(rows, cols)): updates have about the RMS of AdamW's, so use AdamW's rates. */
+  /**
+   * 0.2 sqrt(max(rows, cols)): updates have about the same RMS as AdamW's, so use AdamW's rates.
+   */
   MUONRT_SCALE_MATCH_RMS = 0,
 
   /** sqrt(max(1, rows / cols)). */

@@ -24,7 +24,7 @@
 #endif
 
 namespace muonrt {
-// The version is part of the symbol names, so that a program can also link a static libmuonrt.
+// This namespace keeps the symbols apart from those of a static libmuonrt in the same program.
 inline namespace v0 {
 
 namespace detail {

@@ -129,8 +129,9 @@ typedef struct muonrt_part {
  *     gamma of the key head for `rope` rows.
  *   - MUONRT_QK_MLA_KEY_VALUE: kv_heads x (nope + v_dim) rows; gamma^(1 - e) of the key head for
  *     `nope` rows, 1 for values.
- *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head: its query heads, the
- *     key head, its value head. Factors of queries and keys as above, 1 for values.
+ *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head they are those of its
+ *     query heads, of the key head and of its value head. Queries and keys have the factors above,
+ *     and values the factor 1.
  *   - MUONRT_QK_QKV_BLOCKS: as MUONRT_QK_QKV, but with the rows of all query heads first, then
  *     those of all key heads, then those of all value heads.
  *
@@ -139,8 +140,8 @@ typedef struct muonrt_part {
  * with other names, and parameters with one dimension, such as biases, are not clipped. If `nope`
  * or `rope` is above 0, the model uses multi-head latent attention (MLA). The names "wq" and
  * "q_proj" then mean MUONRT_QK_MLA_QUERY, and "wk" and "k_proj" are rejected. Each kind uses only
- * its own sizes, and `head_dim` must be 0 or nope + rope. A layer with two query weights, or with
- * two key weights, is rejected.
+ * the sizes that apply to it, and `head_dim` must be 0 or nope + rope. A layer with two query
+ * weights, or with two key weights, is rejected.
  *
  * In MLA, a query head uses the gamma of its key head. If it used its own gamma, the two terms of a
  * logit, q_nope k_nope and q_rope k_rope, could shrink by different factors. The gammas of a query
@@ -192,7 +193,7 @@ typedef struct muonrt_qk_clip {
   double threshold;
 
   /**
-   * The exponent e above, 0 to 1: with 1 only queries are scaled, with 0 only keys. Default: 0.5.
+   * The exponent e above, 0 to 1. A larger value scales queries more and keys less. Default: 0.5.
    */
   double exponent;
 } muonrt_qk_clip_t;
@@ -239,10 +240,10 @@ typedef struct muonrt_param {
   void* data;
 
   /**
-   * The gradient of this rank's shard, distributed as `grad_layout` says, or as `layout` if that is
-   * NULL. The caller must have reduced it over all replicas, except over mesh dimensions that are
-   * partial (MUONRT_PLACEMENT_PARTIAL). Default: NULL, which means that you bind a gradient later;
-   * see muonrt_optimizer_set_grad().
+   * This rank's shard of the gradient, distributed as `grad_layout` says, or as `layout` if
+   * `grad_layout` is NULL. The caller must have reduced it over all replicas, except over mesh
+   * dimensions that are partial (MUONRT_PLACEMENT_PARTIAL). Default: NULL, which means that you
+   * bind a gradient later; see muonrt_optimizer_set_grad().
    */
   const void* grad;
 

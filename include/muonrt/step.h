@@ -34,10 +34,10 @@ typedef struct muonrt_step_args {
 
   /**
    * Learning rate of all groups: finite, >= 0. Its product with all lr_factors must be
-   * representable in f32. If a Muon group has a `scale_rule` other than MUONRT_SCALE_MATCH_RMS and
-   * an AdamW group has the same `lr_factor`, and both groups have parameters, `lr` is rejected,
-   * because these groups need different rates; set `group_lrs` instead. Default: NaN, which is
-   * rejected.
+   * representable in f32. It is rejected if a Muon group and an AdamW group with the same
+   * `lr_factor` both have parameters and the `scale_rule` of the Muon group is not
+   * MUONRT_SCALE_MATCH_RMS. These groups need different rates, so set `group_lrs` instead. Default:
+   * NaN, which is rejected.
    */
   double lr;
 

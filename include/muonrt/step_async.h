@@ -37,8 +37,8 @@
  *     its error and do nothing else. muonrt_optimizer_recover() also completes the step, but
  *     continues if the step has failed. All these functions discard the report of the step.
  *   - muonrt_optimizer_destroy() waits for the work of the step. If the step is skipped or
- *     rejected, the other ranks then cannot receive the reason, and muonrt_optimizer_wait() returns
- *     MUONRT_ERROR_COMM there.
+ *     rejected, the other ranks then cannot receive the reason, and their muonrt_optimizer_wait()
+ *     or muonrt_optimizer_step() returns MUONRT_ERROR_COMM.
  *   - The following functions return MUONRT_ERROR_INVALID_STATE, because they change or access data
  *     that the step uses: muonrt_optimizer_set_grad(), _set_grads(), _set_data(), _set_group(),
  *     _set_step(), _set_update_count(), _reset_masters(), _get_state_shards() and _get_trace().
