@@ -124,8 +124,8 @@ enum muonrt_status {
   MUONRT_ERROR_TIMEOUT = 51,
 
   /**
-   * A rank has called muonrt_comm_abort(), or its thread has ended inside a function that the
-   * caller has passed to muonrt.
+   * A rank has called muonrt_comm_abort(), or the thread of a rank has ended inside a function that
+   * the caller has passed to muonrt.
    */
   MUONRT_ERROR_ABORTED = 52,
 

@@ -120,12 +120,12 @@ typedef struct muonrt_distributed_config {
   void* state;
 
   /**
-   * Sets `*owner` to the rank that orthogonalizes parameter `param`, the same on every rank. For a
-   * stack, `owner` has `info->n_matrices` elements, which are -1 at first: set either the first
-   * one, for the whole stack, or all of them. Without `gather`, the owner of a matrix must hold a
-   * part of it. muonrt calls the function once for each Muon parameter in
-   * muonrt_optimizer_create(), in the order of the parameters. `owner` of these parameters must be
-   * -1 in muonrt_param_t. Default: NULL, which lets muonrt assign the owners.
+   * Sets `*owner` to the rank that is to orthogonalize parameter `param`. It must set the same
+   * owner on every rank. For a stack, `owner` has `info->n_matrices` elements, which are -1 at
+   * first: set either the first one, for the whole stack, or all of them. Without `gather`, the
+   * owner of a matrix must hold a part of it. muonrt calls the function once for each Muon
+   * parameter in muonrt_optimizer_create(), in the order of the parameters. `owner` of these
+   * parameters must be -1 in muonrt_param_t. Default: NULL, which lets muonrt assign the owners.
    */
   int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);
 

@@ -30,7 +30,10 @@ typedef struct muonrt_counters {
   /** Total size of these allocations in bytes. */
   int64_t allocated_bytes;
 
-  /** Number of streams and events that were created, and of times that a work queue has grown. */
+  /**
+   * Number of streams and events that were created, plus the number of times that a work queue has
+   * grown.
+   */
   int64_t objects;
 
   /** Number of exchanges between ranks. */

@@ -8,7 +8,7 @@
  *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. Describe the
  *      cuts either by placements like those of DTensor, one for each mesh dimension, or by a list
  *      of muonrt_cut_t.
- *   3. Optionally, a last step that divides further what the cuts have left: at given row bounds,
+ *   3. Optionally, a last step that further divides what the cuts have left: at given row bounds,
  *      by giving everything to one rank, or into flat ranges of elements; see muonrt_layout_kind_t.
  *
  * Each mesh dimension may be used once: by a cut, by the last step, or as a dimension over which
@@ -182,7 +182,7 @@ enum muonrt_layout_kind {
 
   /**
    * Shard i holds the indices [values[i], values[i + 1]) of tensor dimension `last_dim`. `values`
-   * has one number more than there are shards; the numbers ascend from 0 to the number of indices
+   * has one more number than there are shards; the numbers ascend from 0 to the number of indices
    * that the cuts have left, which must be the same on all ranks.
    */
   MUONRT_LAYOUT_ROW_BOUNDS = 1,

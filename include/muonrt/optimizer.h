@@ -179,7 +179,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimize
 /**
  * Destroys an optimizer and frees its memory.
  *
- * The call waits, without a timeout, for enqueued work of steps, which uses the caller's buffers.
+ * The call waits, without a timeout, until all work that steps have enqueued is complete.
  *
  * Threads: one at a time per optimizer. Collective: no. Blocking.
  *

@@ -19,10 +19,11 @@
  * @par CUDA
  * Functions enqueue their work on the caller's stream and return; the host does not wait. The first
  * call with certain shapes, strides and dtypes allocates memory and may wait for the device. Later
- * calls do not, even at other addresses, and may be captured into a CUDA graph. All calls with the
- * same orthogonalizer use the same workspace, so make them on one stream, or order the streams with
- * events. Do not launch a graph with captured calls after the orthogonalizer has been destroyed.
- * Smaller workspaces of earlier calls remain allocated, so begin with the largest matrices.
+ * calls with the same shapes, strides and dtypes do neither, even at other addresses, and may be
+ * captured into a CUDA graph. All calls with the same orthogonalizer use the same workspace, so
+ * make them on one stream, or order the streams with events. Do not launch a graph with captured
+ * calls after the orthogonalizer has been destroyed. Smaller workspaces of earlier calls remain
+ * allocated, so begin with the largest matrices.
  *
  * On the host, functions return when the results have been written.
  *

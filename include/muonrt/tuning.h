@@ -189,8 +189,8 @@ typedef struct muonrt_tuning_options {
   double machine_bytes;
 
   /**
-   * Time in seconds that each message needs in addition to its bytes, 1e-30 to 1e30. Default: 0,
-   * which means 20e-6 on the host and 15e-6 on CUDA.
+   * Time in seconds that each message needs in addition to the time for its bytes, 1e-30 to 1e30.
+   * Default: 0, which means 20e-6 on the host and 15e-6 on CUDA.
    */
   double machine_message_seconds;
 
