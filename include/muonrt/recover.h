@@ -36,7 +36,8 @@ enum muonrt_survivor_policy {
 
   /**
    * Any number. This policy is unsafe: if a network failure has split the ranks into two parts, the
-   * parts may come to different results. Use it only if all other ranks have certainly ended.
+   * parts may come to different results. Use it only if you are certain that all other ranks have
+   * ended.
    */
   MUONRT_SURVIVORS_ANY = 1
 };
@@ -133,9 +134,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks and
  * any new ranks, then call this function. It sets the parameters in the buffers of `to`, momentum
  * and moments, master weights, remainders, the number of committed steps, the update counts, the
- * seed and the keys of stochastic rounding. The result is bitwise identical to saving a checkpoint
- * of `from`, including parameters, and loading it into `to`. The caller must restore everything
- * else, such as the data loader.
+ * seed and the keys of stochastic rounding. The result is bitwise identical to that of saving a
+ * checkpoint of `from`, including parameters, and loading it into `to`. The caller must restore
+ * everything else, such as the data loader.
  *
  * A rank of `to` can receive its elements from any rank that passes `from`. Every element must
  * still exist on one of these ranks; if a rank that held it is lost, a replica on another rank is
