@@ -34,7 +34,7 @@ double predicted_error(const CoefficientList& list, const std::vector<int>& rest
 /// Returns the spectra for which forms are compared. They have high and low rank, levels that are
 /// equal or differ by a factor of up to 1e-3, and belong to matrices with `fewest` to 65,536 rows.
 /// A matrix of norm 1 and m rows has singular values with a root mean square of 1 / sqrt(m). If
-/// rows are scaled separately, this can be as large as for a matrix with one row.
+/// rows are scaled separately, the root mean square can be as large as for a matrix with one row.
 std::vector<TwoLevels> compared_spectra(double fewest);
 
 }  // namespace muonrt

@@ -54,7 +54,7 @@ std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const st
 }
 
 // Returns the mesh dimensions for the last step of the layout. These are `last_dims`, or, if it is
-// empty, all mesh dimensions that are not partial and over which no cut shards.
+// empty, all mesh dimensions that are not partial and that no cut uses.
 std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
                                 const std::vector<Cut>& cuts, const std::vector<int>& partial,
                                 const std::string& who) {

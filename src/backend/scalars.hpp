@@ -111,9 +111,9 @@ struct Vote {
   int64_t nonfinite = 0;
   int64_t orthogonalized = 0;  // number of matrices
   int64_t zero_matrices = 0;
-  // These represent the 32 bits of Findings::factor. The lower half of `factor` has its lower 16
-  // bits, and the upper half of `factor` has its upper 16 bits. The other two fields are the
-  // squares of these 16-bit values. The sums do not wrap for up to 65,536 ranks.
+  // These three fields represent the 32 bits of Findings::factor. The lower half of `factor` has
+  // its lower 16 bits, and the upper half of `factor` has its upper 16 bits. The other two fields
+  // are the squares of these 16-bit values. The sums do not wrap for up to 65,536 ranks.
   int64_t factor = 0, lower_square = 0, upper_square = 0;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // the same as in Findings
 

@@ -38,8 +38,8 @@ bool may_follow(const SurvivorState& undecided, const SurvivorState& committed) 
 
 // Checks that the survivors are different ranks of the same optimizer. Throws the same error on
 // every rank.
-// @param bringers  scratch memory with one entry for each rank of the optimizer: the survivor that
-//     was this rank.
+// @param bringers  scratch memory. Entry r becomes the survivor that was rank r of the optimizer,
+//     or -1.
 void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t>& bringers) {
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,

@@ -41,7 +41,7 @@ std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id, int6
 }
 
 /// Adds the blocks of the rank's shard of matrix `id`.
-/// @param first  the index of the shard's first element in its message buffer.
+/// @param first  the index of the shard's first element in the message buffer.
 void add_state_shards(const ExchangeContext& context, int rank, int32_t id, int64_t first,
                       std::vector<ShardBlock>& blocks) {
   const Matrix& m = context.matrix(id);

@@ -120,8 +120,8 @@ class SplitGather {
   /// `plan` and `chunk` must outlive the object.
   SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
-  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, in ascending
-  /// order of the owner, which receives it, then of the holder.
+  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, first by the
+  /// receiving owner, then by the holder, both ascending.
   template <class Use>
   void for_each(int32_t rank, const Use& use) {
     for (const int32_t owner : owners_) {

@@ -34,11 +34,11 @@ inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) 
 /// shard in the other replicas of its block. Ascending.
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
-/// Returns the number of replicas in a block. If a single block is enough for at most `max_peers`
-/// peers on both levels, this is the number of all replicas. Otherwise it is the number that makes
-/// the larger number of peers of the two levels as small as possible. Returns 0 if owners should
-/// send to all holders directly, either because they are within the limit or because two levels
-/// would not reduce the number of peers.
+/// Returns the number of replicas in a block. If a single block with all replicas keeps both levels
+/// within `max_peers` peers, the result is the number of all replicas. Otherwise it is the number
+/// for which the larger number of peers of the two levels is as small as possible. Returns 0 if
+/// owners should send to all holders directly, either because they are within the limit or because
+/// two levels would not reduce the number of peers.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 
 /// Computes relay_block() for the matrices of a problem, and determines which matrices have the

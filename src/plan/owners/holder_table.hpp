@@ -55,7 +55,7 @@ class HolderTable {
   const HolderGroup& grad_group(int32_t param, int64_t index) const;
   /// Returns the holders of an AdamW parameter with partial gradients.
   const HolderGroup& whole_group(int32_t param) const;
-  /// Returns an index in [0, kinds()). It is equal for two matrices if every rank holds equal
+  /// Returns an index in [0, kinds()). If it is equal for two matrices, every rank holds equal
   /// blocks of both.
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }
