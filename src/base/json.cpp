@@ -104,8 +104,8 @@ struct Tree {
   static std::string quoted(const std::string& key) { return in_quotes(key); }
 };
 
-/// Parses an object and delivers it part by part. Of the parts already delivered only the keys
-/// remain in the object, so that a key that occurs twice is detected.
+/// Parses an object and delivers it part by part. After a part has been delivered, only its key
+/// remains in the object, so that a second occurrence of the key is detected.
 class PartsBuilder : public JsonBuilder<Tree> {
  public:
   PartsBuilder(const JsonLimits& limits, const JsonParts& parts)

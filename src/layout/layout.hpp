@@ -60,8 +60,8 @@ class Layout {
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});
 
-  /// @param bounds  one value more than there are shards. The values ascend from 0 to the size of
-  ///     `tensor_dim` after `cuts_before`, which must be equal on every rank.
+  /// @param bounds  one value more than there are shards. The values ascend from 0 to the size that
+  ///     `tensor_dim` has after `cuts_before`. That size must be equal on every rank.
   static Layout with_row_bounds(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                                 std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
                                 int tensor_dim, std::vector<int64_t> bounds,

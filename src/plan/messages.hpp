@@ -85,8 +85,8 @@ class SliceGroup {
   bool returns(const Member& owner, const Member& to) const;
 
   /// Calls `use(exchange, from, to)` for each message that `rank` sends or receives in the gather
-  /// and the return, in ascending order of the owner, then of the other rank. If gradients have a
-  /// separate layout, their gather is not included; see SplitGather.
+  /// and the return, ordered by the owner, then by the other rank. If gradients have a separate
+  /// layout, their gather is not included; see SplitGather.
   template <class Use>
   void for_each(int32_t rank, const Use& use) const {
     for (const Member& owner : members_) {
@@ -120,8 +120,8 @@ class SplitGather {
   /// `plan` and `chunk` must outlive the object.
   SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
-  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, first by the
-  /// receiving owner, then by the holder, both ascending.
+  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, ordered by the
+  /// owner, which receives it, then by the holder.
   template <class Use>
   void for_each(int32_t rank, const Use& use) {
     for (const int32_t owner : owners_) {

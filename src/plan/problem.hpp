@@ -113,7 +113,7 @@ struct PlanOptions {
   MachineRates rates;
   /// Maximum number of peers in one exchange of a return, >= 0; 0 means kMaxPeers.
   int max_peers = 0;
-  bool serial = false;  // each chunk has one parameter by callback, instead of one of each owner
+  bool serial = false;  // a chunk has one parameter by callback, not one of each owner
 };
 
 /// Returns the maximum number of peers in one exchange of a return. A return to more ranks has two

@@ -48,7 +48,7 @@ SavedBytes BackgroundSave::begin(Optimizer& optimizer, const std::string& folder
   SavedBytes out;
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
-    // The save has this error until its file is written. The thread then removes it.
+    // The save has this error until its file is written; the thread then clears the error.
     error_.emplace(Status::kOutOfMemory,
                    "save: out of memory while the file was written; save to the folder again");
     shards_ = save_->shards(optimizer);

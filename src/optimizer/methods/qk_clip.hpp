@@ -22,9 +22,9 @@ struct QkLogits {
 std::vector<QkLogits> qk_layers(const OptimizerSettings& settings);
 int64_t logit_count(const std::vector<QkLogits>& layers);
 
-/// If kind or layer are to be taken from the parameter's name, sets them; include/muonrt/param.h
-/// describes the rule. Errors: INVALID_ARGUMENT, with the parameter, if its name does not determine
-/// them.
+/// Sets the kind and the layer according to the parameter's name if the settings do not give them;
+/// include/muonrt/param.h describes the rule. Errors: INVALID_ARGUMENT, with the parameter, if its
+/// name does not determine them.
 /// @param ndim  the number of dimensions of the whole tensor.
 void resolve_qk_clip(QkClipSettings& clip, const std::string& param, int32_t ndim);
 

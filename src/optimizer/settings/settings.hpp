@@ -150,7 +150,7 @@ struct ParamSettings {
 /// optimizer is created.
 /// @param holders  the ranks that hold elements of the parameter, ascending.
 /// @param owner    one entry for each matrix, initially -1. If the function sets only the first
-///     entry, it applies to all matrices.
+///     entry, that owner gets all matrices.
 /// @return  0, or an error code, with which the creation fails.
 using AssignOwner = std::function<int(int64_t param, const ParamSettings& info,
                                       const std::vector<int32_t>& holders, int32_t* owner)>;
