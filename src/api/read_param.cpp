@@ -53,7 +53,7 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
   if (given) to.view = p.batch_dims ? View::kStack : View::kFlatten;
   to.layout = to.layout.viewed(p.batch_dims, rows);
   if (to.grad_layout) to.grad_layout = to.grad_layout->viewed(p.batch_dims, rows);
-  if (std::ssize(to.local_shape) != p.ndim) return;  // for a flat range, the number of its elements
+  if (std::ssize(to.local_shape) != p.ndim) return;  // a flat range has only one size
   std::vector<int64_t> sizes(static_cast<size_t>(to.layout.dims()), 1);
   for (int d = 0; d < to.layout.dims(); ++d) {
     int64_t& size = sizes[static_cast<size_t>(d)];
@@ -119,7 +119,7 @@ void check_strides(const std::string& who, const char* field, const int64_t* str
                    const Layout& layout, int rank) {
   if (!strides || layout.local_numel(rank) == 0) return;
   std::vector<int64_t> shape = layout.local_shape(rank);
-  shape.resize(layout.shape().size(), 1);  // for a flat range there is only one size
+  shape.resize(layout.shape().size(), 1);  // a flat range has only one size
   const std::vector<int64_t> given(strides, strides + shape.size());
   int64_t expected = 1;
   for (size_t d = shape.size(); d-- > 0;) {

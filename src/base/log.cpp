@@ -54,8 +54,8 @@ void write_log(LogLevel level, const std::string& message) noexcept {
   Log* const log = current.load();
   if (is_inside || !log || log->process != getpid()) return;
   const std::lock_guard lock(log->mutex);
-  if (!log->function || !is_logged(level))
-    return;  // The function or level has changed since the caller checked.
+  // The function or level may have changed since the caller checked.
+  if (!log->function || !is_logged(level)) return;
   is_inside = true;
   try {
     log->function(level, message.c_str());

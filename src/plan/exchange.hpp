@@ -76,8 +76,8 @@ void for_each_message(const std::vector<MessageEntry>& entries, const Use& use) 
 void add_holder_side(const ExchangeContext& context, const RankMessages& messages,
                      const ChunkSpec& of, int32_t rank, RankChunk& chunk);
 
-/// Fills RankChunk::owned with the matrices `ids`, which must ascend, so that matrices with equal
-/// batch keys are adjacent.
+/// Fills RankChunk::owned with the matrices `ids`, ordered so that matrices with equal batch keys
+/// are adjacent. `ids` must ascend.
 /// @return  a map from each matrix to its index in RankChunk::owned.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);

@@ -92,9 +92,9 @@ struct RankChunk {
   std::vector<MatrixBlock> gather_matrix_blocks;
   std::vector<OwnedMatrix> owned;  // matrices of equal shape and method are adjacent
   // Return: matrices --pack--> send buffer --exchange--> receive buffer --commit--> local
-  /// If the kind is kDirections, this list begins with gather_matrix_blocks.
+  // If the kind is kDirections, return_matrix_blocks begins with gather_matrix_blocks. Sends to
+  // several replicas may use the same region.
   std::vector<MatrixBlock> return_matrix_blocks;
-  /// Sends to several replicas may use the same region.
   std::vector<Region> return_sends, return_receives;
   std::vector<ShardBlock> return_blocks;
   // The second level of the return, which takes place inside the receive buffer. This rank forwards
@@ -105,11 +105,11 @@ struct RankChunk {
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
   // Partial gradients: receive buffer --accumulate--> sums, one list after the other;
   // sums --direction--> a buffer of `direction_bytes`, which gather_matrix_blocks then unpacks.
-  /// The `local_offset` of a block is an offset in the sums.
+  // In partial_grad_blocks, `local_offset` is an offset in the sums.
   std::vector<std::vector<ShardBlock>> partial_grad_blocks;
   std::vector<OwnerState> owner_state;
   std::vector<int32_t> owner_state_views;  // entry i is the table index of owner_state[i]
-  /// These are in the order of owner_state, and their `param` is a table index.
+  // These are in the order of owner_state, and their `param` is a table index.
   std::vector<ShardBlock> owner_state_blocks;
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {
