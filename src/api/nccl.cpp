@@ -39,8 +39,8 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   return out;
 }
 
-/// Creates a communicator over two duplicates of `host`. It uses one for host memory, and passes
-/// the other one to `make`.
+/// Creates a communicator over two duplicates of `host`. It uses the first one for host memory, and
+/// passes the second one to `make`.
 template <class Make>
 muonrt_comm_t* over(HostComm& host, Make make) {
   std::unique_ptr<Transport> own, its;

@@ -15,8 +15,8 @@ namespace muonrt {
 /// a vote.
 constexpr int64_t kExplanationBytes = 4096;
 
-/// Contiguous bytes that are sent to a peer, and below, received from a peer. A rank may send to
-/// itself if it also receives the same number of bytes from itself.
+/// A message to a peer, in contiguous memory. A rank may send to itself if it also receives the
+/// same number of bytes from itself.
 struct SendTo {
   int32_t peer;
   const void* data;

@@ -79,8 +79,8 @@ class Error : public std::exception {
   Status status_;
   int32_t rank_;
   bool remote_;
-  size_t text_offset_ =
-      0;  // length of the part of the message that names a rank, and of everything before it
+  /// The length of the part of the message that names a rank, and of everything before that part.
+  size_t text_offset_ = 0;
   std::shared_ptr<const std::string> message_;  // shared, so copying an error does not allocate
 };
 

@@ -140,8 +140,8 @@ class PartsBuilder : public JsonBuilder<Tree> {
   }
 
   const JsonParts& parts_;
-  const std::function<void(JsonValue)>* items_ =
-      nullptr;              // receives the items of the list that is currently open
+  // Receives the items of the list that is currently open.
+  const std::function<void(JsonValue)>* items_ = nullptr;
   std::string member_;      // the last key of the outer object
   size_t part_values_ = 0;  // number of values in the current part
 };

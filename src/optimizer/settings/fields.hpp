@@ -53,7 +53,7 @@ enum FieldUse : unsigned {
   kFixed = 1,         // of a group: fixed at creation
   kUnlisted = 2,      // has no entry in the agreement table
   kZeroIsAbsent = 4,  // 0 in the C struct selects the default
-  kGpuOnly = 8,       // on the host, always has its default
+  kGpuOnly = 8,       // on the host, it always has its default
   kMuonOnly = 16,
   kAdamWOnly = 32,
   kNoKey = 64  // of a group: part of another key of opt.json, or read by other code

@@ -120,8 +120,8 @@ class Search {
   }
 
   /// Calls `use` with the class of each item that `giver` could move to `taker` together with an
-  /// item of class `first`. Omits classes before `first`, because these pairs were tried when the
-  /// other class was `first`.
+  /// item of class `first`. Omits classes before `first`, because such a pair is tried with its
+  /// lower class as `first`.
   template <class Use>
   void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
     trials_ += std::ssize(of(giver));
