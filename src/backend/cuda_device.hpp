@@ -28,8 +28,8 @@ std::string describe_cuda();
 /// loaded.
 std::string describe_cublas();
 
-/// Makes GPU `index` the current device of the calling thread, if it exists. Without this call, a
-/// library that saves and restores the thread's current device would create a context on GPU 0.
+/// Makes GPU `index` the calling thread's current device, if it exists. Otherwise a library that
+/// restores the thread's current device would create a context on GPU 0.
 void use_cuda_device(int index) noexcept;
 
 namespace cuda {

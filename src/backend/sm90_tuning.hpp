@@ -21,8 +21,8 @@ struct Sm90Tuning {
   // Whether to use clusters of two thread blocks, in which each block copies half of B to both. By
   // default, clusters are used if a result has more than 1,280 columns.
   std::optional<bool> pairs = {};
-  bool early = true;  // programmatic launches, which begin before the previous kernel has ended
-  int slices = 0;     // the depth k is cut into 1, 2 or 4 slices of at least one stage; 0: by shape
+  bool early = true;   // programmatic launches, which begin before the previous kernel ends
+  int slices = 0;      // slices of the depth, at least one stage each: 1, 2 or 4; 0: by shape
   int64_t raster = 0;  // rows of tiles in a band, which is computed column by column; 0: by family
 };
 

@@ -15,7 +15,7 @@ namespace muonrt {
 /// Each message starts at a multiple of this many bytes in its buffer.
 constexpr int64_t kMessageAlignment = 64;
 
-/// Assigns consecutive, aligned positions in a buffer to messages.
+/// Assigns places in a buffer to messages, one after the other.
 class MessageCursor {
  public:
   explicit MessageCursor(int64_t element_bytes) : element_bytes_(element_bytes) {}
