@@ -19,8 +19,8 @@ bool cuda_is_built() noexcept;
 /// GPU.
 int cuda_device_count() noexcept;
 
-/// Describes the CUDA runtime of this build and the installed driver, for example "runtime 13.0,
-/// driver 13.0". Returns "none" if there is no CUDA backend.
+/// Describes the CUDA runtime of this build and the installed driver: "runtime 13.0, driver 13.0";
+/// "none" without a CUDA backend.
 std::string describe_cuda();
 
 /// Describes the cuBLASLt library that CUDA devices of this process use, for example "13.1.0
