@@ -21,8 +21,8 @@ int printed(int code) {
   return 1;
 }
 
-/// Whether the subcommand would print the same on every process of a launcher, because it neither
-/// has ranks nor measures.
+/// Returns whether the subcommand would print the same text on every process of a launcher, because
+/// it uses no ranks and measures nothing.
 bool runs_on_rank_0_only(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
@@ -30,8 +30,8 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Reads the sizes of all options --...-bytes with units, such as 256MiB. Rejects whole numbers
-/// beyond 64 bits, which CLI11 replaces by the largest or smallest one.
+/// Makes all options --...-bytes accept units, such as 256MiB. Rejects whole numbers beyond 64
+/// bits, which CLI11 would replace with the largest or smallest number.
 void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     // Every rank has the same arguments, so only rank 0 prints the error.
     if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
-    // CLI11 lists unknown words in reverse order, or only reports what is missing.
+    // CLI11 lists unknown words in reverse order, or reports only a missing argument.
     const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
     const bool misses =
         code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError;
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     return printed(app.exit(e) == 0 ? 0 : 2);
   }
   if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {
-    // One write, because ranks share the terminal.
+    // The message is printed with one write, because the ranks share the terminal.
     std::cerr << "muonrt: rank " + std::to_string(muonrt::tool::launcher_rank()) +
                      " of a launcher's processes leaves this to rank 0\n";
     return 0;
