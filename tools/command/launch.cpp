@@ -35,7 +35,7 @@ const char* variable(std::initializer_list<const char*> names) {
   return nullptr;
 }
 
-/// Returns the number in an environment variable, or -1 if it is not set or no such number.
+/// Returns the number in an environment variable, or -1 if it has none.
 int number_in(const char* name) {
   const char* const text = variable({name});
   int out = -1;

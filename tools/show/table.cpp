@@ -15,10 +15,10 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Narrowest width to which text() cuts a column.
+/// The smallest width to which text() reduces a column.
 constexpr size_t kNarrowest = 12;
 
-/// Cuts UTF-8 text into lines of at most `width` columns, if possible after one of " ,./_-".
+/// Splits UTF-8 text into lines of at most `width` columns, if possible after one of " ,./_-".
 std::vector<std::string> wrapped(const std::string& text, size_t width) {
   std::vector<std::string> lines(1);
   for (size_t at = 0; at < text.size();) {
