@@ -191,7 +191,10 @@ typedef struct muonrt_dltensor {
   uint64_t byte_offset;
 } muonrt_dltensor_t;
 
-/** The algorithm that updates a parameter. muonrt never derives it from the parameter's shape. */
+/**
+ * The algorithm that updates a parameter. An optimizer never derives it from a name or shape;
+ * muonrt/routing.h suggests one from the name.
+ */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
