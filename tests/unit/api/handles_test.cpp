@@ -319,8 +319,7 @@ TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit
 
 namespace {
 
-/// The state of a one-rank transport whose functions end the calling thread in the way that `by`
-/// selects.
+/// A transport of one rank whose functions end the calling thread as `by` selects.
 struct Ending {
   enum class By { kNothing, kExit, kCancel } by = By::kNothing;
 

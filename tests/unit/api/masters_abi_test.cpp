@@ -127,7 +127,7 @@ TEST_CASE("masters: a step rejects weights that differ in one bit from those of 
         h.weights = before;
         agree();
       }
-      // Neighbors in both directions: one of them is the other rounding of the master.
+      // One of the two adjacent values is the other possible rounding of the master weight.
       for (const int by : {-1, 1}) {
         const uint16_t before = h.weights[11];
         h.weights[11] = static_cast<uint16_t>(before + by);
