@@ -34,7 +34,7 @@ struct Stream {
 struct Event {
   int device = 0;
   Stream* stream = nullptr;   // null: never recorded
-  std::weak_ptr<char> alive;  // of the stream, whose address may be reused
+  std::weak_ptr<char> alive;  // token of the stream, whose address may be reused
   int64_t position = 0;       // complete when the stream has run this many entries
   bool is_complete() const { return alive.expired() || stream->ran >= position; }
 };

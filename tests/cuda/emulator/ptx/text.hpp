@@ -9,7 +9,7 @@
 
 namespace emulator::ptx {
 
-/// For example `.shared .align 8 .b8 name[4096]`.
+/// A variable, for example `.shared .align 8 .b8 name[4096]`.
 struct Variable {
   std::string space, type, name;  // "shared", "b8"
   size_t alignment = 1, bytes = 0;
@@ -17,7 +17,7 @@ struct Variable {
 
 struct Operand {
   std::string text;
-  bool address = false;  // it was in brackets
+  bool address = false;  // whether it was in brackets
 };
 
 struct Statement {
@@ -26,9 +26,9 @@ struct Statement {
   std::string guard;  // its predicate, or empty
   bool unless = false;
   std::string name;               // opcode, label, or the registers' prefix
-  std::vector<Operand> operands;  // in order; those of vectors and lists one by one
+  std::vector<Operand> operands;  // in order; elements of vectors and lists are separate
   std::string type;               // of registers
-  int count = 0;  // of registers %r0 to %r<count - 1>; 0: one with exactly this name
+  int count = 0;  // registers %r0 to %r<count - 1>; 0: a register with exactly this name
   Variable variable;
   std::string source;  // original text
 };
@@ -38,7 +38,7 @@ struct FunctionText {
   bool kernel = false;
   std::string name;
   std::vector<Variable> results, parameters;
-  unsigned most_threads = 0;  // of a block; 0 if not specified
+  unsigned most_threads = 0;  // maximum number of threads of a block; 0 if not specified
   std::vector<Statement> body;
 };
 
@@ -47,7 +47,8 @@ struct ModuleText {
   std::vector<FunctionText> functions;
 };
 
-/// Throws std::runtime_error that quotes unsupported text.
+/// Splits the text of a module into statements. Throws std::runtime_error that quotes unsupported
+/// text.
 ModuleText read_module(std::string_view text);
 
 }  // namespace emulator::ptx
