@@ -1,4 +1,4 @@
-// Memory and waits of steps of one rank over NCCL.
+// Tests the memory and the waits of steps of one rank over NCCL.
 
 #include <catch2/catch.hpp>
 
@@ -14,7 +14,7 @@ using namespace cuda_test;
 
 namespace {
 
-constexpr int64_t kSlackMs = 5000;  // for a machine that has other work
+constexpr int64_t kSlackMs = 5000;  // allows for a machine that has other work
 
 struct Alone : OneRank {
   explicit Alone(const world::Case& c)
@@ -36,7 +36,7 @@ world::Case stack_of(int64_t matrices) {
 
 TEST_CASE("nccl steps: none allocates memory, not even for its norm and statistics", "[nccl]") {
   world::Case c =
-      stack_of(400);  // its statistics are larger than the communicator's first scratch memory
+      stack_of(400);  // the statistics are larger than the communicator's first scratch memory
   c.settings.health_every = 1;
   c.settings.clip_norm = 1.0;
   Alone alone(c);
@@ -93,7 +93,8 @@ TEST_CASE("nccl steps: after a caller's stream that does not end they end at the
     const auto error = alone.step(theirs.handle);
     const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
-    // The abort waits for the operations that NCCL has accepted, and to free its memory.
+    // The abort waits for the operations that NCCL has accepted, and for the GPU, to free its
+    // memory.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));
     theirs.end();
