@@ -115,7 +115,7 @@ TEST_CASE("emulated cuda: the sum of squares of one thread block is exact for al
   }
   Machine machine(make_device());
   auto* list = machine.put_one(int32_t{0});
-  for (const int64_t offset : {0, 4}) {  // in bytes
+  for (const int64_t offset : {0, 4}) {  // offset in bytes
     view.grad = machine.put(grad, offset);
     auto* sums = machine.put(std::vector<int64_t>(kNormWords));
     cuda::sum_squares(list, 1, machine.put_one(view), sums, 1, cuda::handle_of(machine.on()));
@@ -180,7 +180,7 @@ TEST_CASE(
 TEST_CASE("emulated cuda: the device that is current before a call is current after it",
           "[emulated]") {
   cudaSetDevice(1);
-  Machine machine(make_device());  // device 0
+  Machine machine(make_device());  // uses device 0
   machine.finish();
   int current = -1;
   cudaGetDevice(&current);

@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   if (refused != 0) return refused;
   const auto& asked = session.configData();
   if (asked.listTests || asked.listTags) {  // listing needs no GPU
-    session.run();                          // returns their number
+    session.run();                          // returns the number of cases
     return 0;
   }
   if (muonrt::cuda_device_count() == 0) {

@@ -18,7 +18,7 @@ struct Written {
   WeightForm form;
   DType dtype;
   float value;
-  bool finite;  // as stored
+  bool finite;  // whether the stored value is finite
 };
 
 /// Returns values around the largest finite value of each stored form. bf16 rounds to infinity from

@@ -13,7 +13,7 @@ struct FixtureParam {
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
   bool master = false, active = true;
   int32_t group = 0;
-  int64_t offset = 0;       // elements between an aligned address and every buffer
+  int64_t offset = 0;       // distance in elements of every buffer from an aligned address
   int64_t grad_offset = 0;  // offset of the gradient, in addition to `offset`
   muonrt::WeightForm form = muonrt::WeightForm::kParamOnly;  // used if `master` is false
   muonrt::DType momentum_dtype = muonrt::DType::kF32;
@@ -25,9 +25,10 @@ struct Fixture {
   std::vector<FixtureParam> params;
   std::vector<muonrt::ShardBlock> blocks;
   std::vector<muonrt::MuonScalars> groups;
-  std::vector<muonrt::AdamScalars> adam;  // by parameter
+  std::vector<muonrt::AdamScalars> adam;  // one for each parameter
   int64_t message_elements = 0;
-  std::vector<Bytes> data, grad, master, momentum, variance, remainder, factors;  // by parameter
+  // one array for each parameter
+  std::vector<Bytes> data, grad, master, momentum, variance, remainder, factors;
 
   /// Sets element i of the gradient of `param`.
   void set_grad(size_t param, int64_t i, float x) {

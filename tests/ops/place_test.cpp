@@ -86,7 +86,7 @@ Content contents(const Placing& p, DType stored, DType transport) {
 /// The direction and the dtypes of a pack or unpack.
 struct Move {
   DType stored, transport;
-  bool unpack;         // false: pack
+  bool unpack;         // otherwise pack
   int64_t offset = 0;  // offset in memory, in elements
 };
 

@@ -108,7 +108,7 @@ TEST_CASE("scan: checks scaled gradients, and their squares if there is a second
       return scanned(machine, {view}, {0}).nonfinite == 1;
     };
     CHECK_FALSE(found(1.0f, false));
-    CHECK(found(1.0f, true));  // 1e50
+    CHECK(found(1.0f, true));  // the square is 1e50
     CHECK(found(1e14f, false));
     CHECK_FALSE(found(1e-7f, true));
   }

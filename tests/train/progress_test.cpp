@@ -60,7 +60,7 @@ TEST_CASE("table: wide and combining characters have the columns that a terminal
   CHECK(columns_of("plain") == 5);
   CHECK(columns_of("\xe5\xb1\x82.0") == 4);  // a CJK ideograph has two columns
   CHECK(columns_of("e\xcc\x81tat") == 4);    // an accent over the letter before it has none
-  CHECK(columns_of("\xff.0") == 3);          // not UTF-8
+  CHECK(columns_of("\xff.0") == 3);          // this is not UTF-8
 }
 
 TEST_CASE("table: on a narrow terminal long names continue on the next line", "[unit][train]") {

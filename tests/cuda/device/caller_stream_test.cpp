@@ -153,7 +153,7 @@ TEST_CASE(
   for (const Kind writes : {Kind::kNull, Kind::kBlocking}) {
     INFO(kNames[static_cast<int>(writes)]);
     AbiRig rig;
-    uint16_t* const weights = rig.memory.put(std::vector<uint16_t>(kNumel, 0x7fc0));  // NaN
+    uint16_t* const weights = rig.memory.put(std::vector<uint16_t>(kNumel, 0x7fc0));  // NaN in bf16
     const uint16_t* const fresh = rig.memory.put(std::vector<uint16_t>(kNumel, 0x4000));
     rig.params[1].data = weights;
     rig.params[1].dtype = MUONRT_DTYPE_BF16;

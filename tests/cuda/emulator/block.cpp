@@ -28,13 +28,13 @@ enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kAtAllgather,
 
 /// One thread of a block with its own stack. It is reused for a thread of the next block.
 struct Fiber {
-  ucontext_t context;  // initial context
-  jmp_buf here;        // where it stopped
+  ucontext_t context;  // the initial context
+  jmp_buf here;        // where the thread has stopped
   bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
   // the value that it passes to a barrier or shuffle, and the value that it gets
   unsigned given = 0, taken = 0;
-  unsigned lane = 0;            // the lane from which a shuffle takes
+  unsigned lane = 0;            // the lane whose value a shuffle takes
   size_t first = 0, count = 0;  // the threads of its allgather
   size_t bytes = 0;
   unsigned char contribution[kContributionBytes];
@@ -46,11 +46,11 @@ struct Fiber {
 struct Machine {
   jmp_buf scheduler;
   std::vector<std::unique_ptr<Fiber>> fibers;  // reused from block to block
-  std::vector<State> states;                   // of the fibers
+  std::vector<State> states;                   // states of the fibers
   std::vector<bool> may_access;  // whether a thread may access memory that previous launches write
   // indexed by the first thread of an allgather
   std::vector<std::vector<unsigned char>> all_contributions;
-  std::vector<std::vector<unsigned char>> shared;  // by block
+  std::vector<std::vector<unsigned char>> shared;  // one array for each block
   std::vector<std::function<void()>> pending;
   size_t size = 0, current = 0;
   uint64_t clusters = 0;        // number of clusters so far

@@ -11,10 +11,10 @@ namespace emulator {
 
 /// Thread blocks that run at the same time and access each other's dynamic shared memory.
 struct Cluster {
-  std::vector<uint3> blocks;  // their indices
+  std::vector<uint3> blocks;  // indices of the blocks
   dim3 grid, threads;
   size_t shared_bytes = 0;  // shared memory of each block
-  bool early = false;       // its launch may begin before the previous one has ended
+  bool early = false;       // whether the launch may begin before the previous one has ended
 };
 
 /// Runs a cluster. Calls `thread` once for each thread of the cluster; the threads take turns. If a

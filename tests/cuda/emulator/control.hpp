@@ -20,7 +20,7 @@ void fail_allocation(int number);
 /// Numbers of kernels that were launched so far.
 struct Launched {
   int64_t kernels = 0, blocks = 0;
-  int64_t early = 0;      // may begin before the previous kernel has ended
+  int64_t early = 0;      // kernels that may begin before the previous one has ended
   int64_t clustered = 0;  // kernels whose thread blocks form clusters
 };
 Launched launched();

@@ -51,8 +51,8 @@ struct Member {
   std::vector<PendingSplit> pending_splits;
   int splits = 0;
   int64_t reductions = 0;
-  int64_t in_flight = 0, max_in_flight = 0;  // messages
-  std::map<int, int64_t> sent, received;     // messages by peer
+  int64_t in_flight = 0, max_in_flight = 0;  // numbers of messages
+  std::map<int, int64_t> sent, received;     // numbers of messages by peer
   std::vector<std::string> log;
 };
 
@@ -62,7 +62,7 @@ struct Call {
   cudaStream_t stream = nullptr;
   int64_t position = -1;
   bool reached = false;
-  int64_t messages = 0;  // in flight
+  int64_t messages = 0;  // messages that are in flight
 
   void ended() {
     member->in_flight -= messages;

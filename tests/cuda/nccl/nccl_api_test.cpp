@@ -32,7 +32,7 @@ std::vector<std::optional<Error>> agree_on_setup(int size,
 }
 
 const std::string kStub = MUONRT_STUBS "/libmuonrt_stub_nccl.so";
-const std::string kPart = MUONRT_STUBS "/libmuonrt_stub_nccl_part.so";  // without ncclCommSplit
+const std::string kPart = MUONRT_STUBS "/libmuonrt_stub_nccl_part.so";  // has no ncclCommSplit
 
 std::optional<Error> loading(const std::vector<std::string>& names) {
   std::vector<const char*> list;

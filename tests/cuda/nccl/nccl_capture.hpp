@@ -51,7 +51,7 @@ inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
     CHECK((ended == kNcclSuccess || ended == kNcclInProgress));
     CHECK(settled(api, comm) == kNcclSuccess);
   };
-  exchange();  // connects
+  exchange();  // makes the connections
   CHECK(machine.get(to, kCount) == std::vector<float>(kCount, 1.0f));
   begin_capture(stream);
   exchange();

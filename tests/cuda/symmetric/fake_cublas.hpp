@@ -14,10 +14,10 @@ namespace fake_cublas {
 
 /// Products that are rejected from now on. By default there are none.
 struct Refusals {
-  bool shapes = false;      // no algorithm for any shape
+  bool shapes = false;      // no shape has an algorithm
   bool candidates = false;  // shapes are supported, but no algorithm is found
-  bool batches = false;     // algorithms support no launches of several matrices
-  int64_t most = 1 << 30;   // matrices that an algorithm computes in a launch
+  bool batches = false;     // no algorithm supports launches of several matrices
+  int64_t most = 1 << 30;   // largest number of matrices that an algorithm computes in a launch
   bool launches = false;    // every product ends with an error
   bool single = false;      // the first algorithm of a batch does not compute a single matrix
 };
@@ -25,8 +25,8 @@ void refuse(const Refusals& refusals);
 
 struct Launch {
   int64_t m, n, k, count;  // column-major
-  bool transposed;         // the first operand
-  int candidate;           // index of its algorithm among those that were found
+  bool transposed;         // whether the first operand is transposed
+  int candidate;           // index of the algorithm among those that were found
 };
 /// Returns the launches since the last call.
 std::vector<Launch> launches();

@@ -67,11 +67,11 @@ enum class Name { kFull, kEmpty, kPeerEmpty, kClusterSync };
 
 struct Action {
   enum class Kind {
-    kWait,     // until the phase of `parity` has ended
+    kWait,     // waits until the phase of `parity` has ended
     kArrive,   // announces `units`; it reaches another block's barrier some time later
-    kCopy,     // starts, to all of `blocks`; the units of `contents` arrive one by one
-    kRead,     // starts; the units must have `contents`
-    kReadEnd,  // ends; the units must still have `contents`
+    kCopy,     // starts a copy to all of `blocks`; the units of `contents` arrive one by one
+    kRead,     // starts a read; the units must have `contents`
+    kReadEnd,  // ends a read; the units must still have `contents`
     kWrite,
   };
   Kind kind;

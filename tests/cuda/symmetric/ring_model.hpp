@@ -18,7 +18,7 @@ enum class Fault {
   kNoPeerWait,          // a producer copies into the other block's stage that is being read
   kNoPeerWaitAtD,       // before D, a producer does not wait for the other block
   kNoPeerArrival,       // consumers do not release the stages of the other block
-  kEarlyRelease,        // a stage is released when its own products are in flight
+  kEarlyRelease,        // a stage is released while its own products are in flight
   kUnfinishedRelease,   // a stage is released before its products are complete
   kNoLastRelease,       // the last stage of a tile's products is not released
   kNoLastReleaseOfOne,  // one consumer does not release that stage
@@ -30,7 +30,7 @@ enum class Fault {
   kDeeperInOneBlock,    // one block of a pair has one stage more
   kPairsLast,           // a block computes its own tile before a pair
   kHalfForOne,          // a pair's half of B is copied to only one block
-  kNoLastClusterSync,   // a block ends while the other still copies into it
+  kNoLastClusterSync,   // a block ends while the other one still copies into it
   // The following faults concern small tiles.
   kDOverSums,      // D is copied to the place of the sums of slices
   kReusedEarly,    // a block overwrites its sums after it has read those that it needs itself

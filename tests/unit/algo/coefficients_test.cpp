@@ -185,7 +185,7 @@ TEST_CASE("coefficients: images and slopes equal tabulated values", "[unit][coef
   for (const ImageRow& row : image_rows()) {
     INFO(row.name);
     const CoefficientList list = as_is(row.list, row.safety);
-    const double near = 1.5e-6;  // six decimals
+    const double near = 1.5e-6;  // the values have six decimals
     CHECK(relative(slope_at_zero(list), row.slope) <= 5e-6);
     CHECK(std::fabs(image(list, 1.0) - row.at_one) <= near);
     CHECK(std::fabs(image_range(list, 1e-9, 1).high - row.largest) <= near);

@@ -134,7 +134,7 @@ namespace {
 struct Variant {
   const char* what;
   int threads = 1;
-  int64_t offset = 0;    // of every matrix, in elements
+  int64_t offset = 0;    // offset of every matrix, in elements
   int64_t widening = 0;  // is added to every leading dimension
   int64_t scratch_offset = 0;
   int64_t packed = GemmScratch::kPackedBytes;

@@ -262,7 +262,7 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
       c.params[2].owner = 0;
       struct Planted {
         float a, b, sum;  // values on rank 1
-        int64_t param;    // named; -1: committed
+        int64_t param;    // the parameter that is reported, or -1 if the step is committed
         int32_t rank;
         bool overflow;
       };

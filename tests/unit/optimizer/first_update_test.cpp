@@ -175,7 +175,7 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   const auto zeros = [](world::Rank& rank) {
     for (const int64_t param : {1, 2}) fill(rank, rank.data(param), 0);
   };
-  CHECK(reports_of(on(1), zeros)[0].param == -1);  // LoRA's B
+  CHECK(reports_of(on(1), zeros)[0].param == -1);  // B in LoRA starts at zero
   world::Case adamw = on(1);
   for (size_t i = 1; i < 3; ++i) adamw.params[i].role = Role::kAdamW;
   CHECK(reports_of(adamw)[0].param == -1);

@@ -305,7 +305,7 @@ struct Resting {
     c.steps = 6;
     c.settings.window = window;
     c.settings.commit = commit;
-    c.settings.chunk_bytes = 64;  // several chunks
+    c.settings.chunk_bytes = 64;  // gives several chunks
     c.settings.poison = true;
     c.settings.groups = world::default_groups();
     c.settings.groups[1].update_every = every;

@@ -131,7 +131,7 @@ TEST_CASE("health: RMS equals float64 sums, sigmas equal an SVD of the update",
     CHECK(m.sigma_max == Approx(sigmas.front()).epsilon(0.01));
     const double deviation = std::max(sigmas.front() - 1, 1 - sigmas.back());
     CHECK(m.deviation == Approx(deviation).epsilon(0.05).margin(1e-4));
-    CHECK(std::isnan(m.largest_q));  // standard form
+    CHECK(std::isnan(m.largest_q));  // the standard form has no Q
   }
 }
 

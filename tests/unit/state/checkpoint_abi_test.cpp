@@ -215,7 +215,7 @@ TEST_CASE("checkpoint: only one save may be in progress, and it ends with the op
 TEST_CASE("checkpoint: notes and counters state what was saved and found", "[unit][abi][state]") {
   const test_support::Folder folder;
   std::vector<float> f(6, 0.5F), grads(12, 1.0F);
-  std::vector<uint16_t> w(6, 0x3f00);  // 0.5
+  std::vector<uint16_t> w(6, 0x3f00);  // 0.5 in bf16
   const int64_t shape[] = {2, 3};
   std::vector<muonrt_param_t> params(2, muonrt::param());
   for (auto& p : params) {

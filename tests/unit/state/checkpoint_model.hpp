@@ -22,7 +22,7 @@ using Key = std::pair<std::string, int32_t>;  // parameter and kind
 struct Tensor {
   const char* name;
   std::vector<int64_t> shape;
-  int32_t group, shard_dim;  // -1: replicated
+  int32_t group, shard_dim;  // shard_dim is -1 if the tensor is replicated
   muonrt_dtype_t dtype;
   muonrt_master_kind_t master;
 };

@@ -194,7 +194,7 @@ TEST_CASE(
     check_error(muonrt_checkpoint_read(values.data(), 4 * 35, checkpoint.get(), index), kCorrupt,
                 {files[1]});
     flip(files[1], byte);
-    checkpoint.verify();  // reads again
+    checkpoint.verify();  // reads the files again
     CHECK(checkpoint.problems().empty());
   }
   // The first file is damaged and the second is missing, and verify() reports both.

@@ -40,7 +40,7 @@ constexpr size_t kWord = 2;
 /// The last write of a word of shared memory, and the reads after it.
 struct Word {
   uint64_t cluster = 0;  // the cluster to which the word belongs
-  Epoch write;           // not atomic
+  Epoch write;           // the last write that is not atomic
   std::vector<Epoch> reads, atomics;
 };
 
@@ -59,9 +59,9 @@ struct Phases {
 
 struct Thread {
   Clocks knows;
-  std::vector<uint32_t> fences;                   // its clocks at its fences
+  std::vector<uint32_t> fences;                   // the thread's clocks at its fences
   std::unordered_map<unsigned, uint32_t> rounds;  // number of rounds at each barrier of threads
-  size_t bulk = 0;                                // id of its engine; 0: none yet
+  size_t bulk = 0;                                // id of the thread's copy engine; 0: none yet
   // The last groups that are complete.
   uint32_t bulk_number = 0, bulk_committed = 0, product_group = 0;
 };
@@ -69,7 +69,7 @@ struct Thread {
 struct Cluster {
   uint64_t number = 0;
   std::vector<Thread> threads;
-  std::vector<std::vector<Word>> shared;  // by block
+  std::vector<std::vector<Word>> shared;  // one array for each block
   std::unordered_map<unsigned, ThreadBarrier> thread_barriers;
   std::map<const uint64_t*, Phases> barriers;
   std::map<size_t, size_t> products;  // ids of the tensor cores, by warpgroup

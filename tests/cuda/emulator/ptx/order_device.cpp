@@ -14,14 +14,14 @@ namespace {
 
 /// An access, and the cluster that made it.
 struct Mark {
-  uint64_t cluster = 0;  // 0: none
+  uint64_t cluster = 0;  // 0: no access
   Epoch epoch;
 };
 
 /// A byte of the device's memory: its last write in this launch, and the reads and atomic accesses
 /// after it.
 struct Word {
-  Mark write;  // not atomic
+  Mark write;  // the last write that is not atomic
   std::vector<Mark> reads, atomics;
 };
 constexpr uint64_t kWord = 1, kLine = 32;

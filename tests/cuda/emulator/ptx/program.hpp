@@ -34,13 +34,13 @@ struct Instruction {
   int count = 0;                 // number of operands
   int guard = -1;                // slot of the predicate, or -1
   bool unless = false;
-  size_t target = 0;                 // of a branch
+  size_t target = 0;                 // position to which a branch jumps
   const Function* callee = nullptr;  // function that a call runs
 };
 
 /// Slots that every function has, before those of its registers and constants.
 enum Special {
-  kNowhere,     // discards what is written
+  kNowhere,     // values that are discarded
   kParameters,  // address of the arguments
   kLocal,       // address of the thread's local memory
   kTidX,
@@ -69,7 +69,8 @@ struct Function {
   bool kernel = false;  // otherwise it is a function that kernels call
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
-  size_t static_bytes = 0;                      // of shared memory; the dynamic part begins there
+  // static shared memory, after which the dynamic part begins
+  size_t static_bytes = 0;
   std::vector<StackRange> parameters, results;  // those of a called function, one after the other
   std::vector<uint64_t> values;                 // initial values of all slots
   std::vector<Instruction> code;

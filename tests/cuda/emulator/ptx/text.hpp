@@ -11,7 +11,7 @@ namespace emulator::ptx {
 
 /// A variable, for example `.shared .align 8 .b8 name[4096]`.
 struct Variable {
-  std::string space, type, name;  // "shared", "b8"
+  std::string space, type, name;  // for example "shared" and "b8"
   size_t alignment = 1, bytes = 0;
 };
 
@@ -25,12 +25,12 @@ struct Statement {
   Kind kind = Kind::kInstruction;
   std::string guard;  // its predicate, or empty
   bool unless = false;
-  std::string name;               // opcode, label, or the registers' prefix
+  std::string name;               // opcode, label, or prefix of the registers
   std::vector<Operand> operands;  // in order; elements of vectors and lists are separate
-  std::string type;               // of registers
+  std::string type;               // type of the registers
   int count = 0;  // registers %r0 to %r<count - 1>; 0: a register with exactly this name
   Variable variable;
-  std::string source;  // original text
+  std::string source;  // the original text
 };
 
 /// A kernel, or a function that kernels call.
@@ -43,7 +43,7 @@ struct FunctionText {
 };
 
 struct ModuleText {
-  std::vector<Variable> variables;  // outside functions
+  std::vector<Variable> variables;  // variables outside functions
   std::vector<FunctionText> functions;
 };
 

@@ -96,7 +96,7 @@ uint64_t wavefronts(const Request& r) {
   const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
   uint64_t all = 0;
   for (size_t first = 0; first < 32; first += together) {
-    std::map<uint64_t, std::set<uint64_t>> words;  // by bank
+    std::map<uint64_t, std::set<uint64_t>> words;  // the different words in each bank
     for (const Access& p : r.accesses) {
       if (p.lane < first || p.lane >= first + together) continue;
       for (uint64_t w = p.address / kBankBytes; w <= (p.address + r.bytes - 1) / kBankBytes; ++w)
