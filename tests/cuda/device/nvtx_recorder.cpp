@@ -24,7 +24,8 @@ int thread_number() {
   return number;
 }
 
-/// A handle is the address of the domain's name, and null is the default domain.
+/// Returns the name of a domain. A handle is the address of the name, and null is the default
+/// domain.
 const char* name_of(nvtxDomainHandle_t domain) {
   return domain ? reinterpret_cast<const std::string*>(domain)->c_str() : "default";
 }

@@ -53,7 +53,7 @@ NcclResult capture_group(const std::vector<Pending>& list) {
   return kNcclSuccess;
 }
 
-/// A blocking communicator waits in its first group until the other ranks have entered theirs.
+/// Makes a blocking communicator wait in its first group until the other ranks have entered theirs.
 bool connect(Member* member, const std::vector<Pending>& list) {
   if (!member->blocking || member->connected) return true;
   const auto& arrived = member->world->connecting;

@@ -86,7 +86,7 @@ cublasStatus_t give_back(Object* object) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Each attribute has one size.
+/// Stores an attribute. Each attribute has one size.
 template <class T>
 cublasStatus_t take(T& field, const void* value, size_t bytes) {
   if (bytes != sizeof field) return invalid("an attribute has another size");

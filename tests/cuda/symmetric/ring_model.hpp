@@ -116,7 +116,7 @@ class LargeBlock {
 
  private:
   Content a(int tile, int depth, int half) const { return {tile, depth, 10 * rank_ + half}; }
-  /// The rows of B of a pair are equal in both blocks.
+  /// Returns the content of B, whose rows are equal in both blocks of a pair.
   Content b(int tile, int depth, int unit) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     if (t.once && unit < 2) return a(tile, depth, unit);

@@ -185,6 +185,7 @@ struct IntegerBatch {
   int& at(int64_t matrix, int64_t row, int64_t col) {
     return values[static_cast<size_t>((matrix * rows + row) * width + col)];
   }
+  /// Returns the batch in memory.
   /// @param round  Returns the bits of a value.
   template <class Rounding>
   std::vector<uint16_t> memory(int64_t count, uint16_t gap, const Rounding& round) const {

@@ -128,7 +128,7 @@ void shifted_left(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
   t.set<T>(i.at[0], by >= kBits<T> ? T{0} : static_cast<T>(t.get<T>(i.at[1]) << by));
 }
-/// The sign fills the bits that become free.
+/// Shifts right. The sign fills the bits that become free.
 template <class T>
 void shifted_right(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
@@ -144,7 +144,7 @@ void product_wide(Thread& t, const Instruction& i) {
 inline void leading_zeros(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], static_cast<uint32_t>(std::countl_zero(t.get<uint32_t>(i.at[1]))));
 }
-/// The nibbles of a selector select bytes of a (0 to 3) and b (4 to 7). Bit 3 of a nibble
+/// Selects bytes of a (0 to 3) and b (4 to 7) with the nibbles of a selector. Bit 3 of a nibble
 /// replicates the sign of the byte.
 inline void permuted(Thread& t, const Instruction& i) {
   const uint64_t bytes = uint64_t{t.get<uint32_t>(i.at[2])} << 32 | t.get<uint32_t>(i.at[1]);
@@ -243,7 +243,8 @@ template <class T>
 bool equal(T a, T b) {
   return a == b;
 }
-/// Like all comparisons without a "u", this one is false for a NaN.
+/// Returns whether two floats differ. Like all comparisons without a "u", this one is false for a
+/// NaN.
 template <class T>
 bool unequal(T a, T b) {
   return a < b || a > b;

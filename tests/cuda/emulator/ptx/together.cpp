@@ -112,7 +112,7 @@ void address_in_block(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], (rank + 1) << kRankShift | address);
 }
 
-// Bulk copies use boxes of the emulated tensor maps.
+// Returns a tensor map. Bulk copies use boxes of the emulated tensor maps.
 const TensorMap& map_at(Thread& t, const Argument& a) {
   require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
   return *reinterpret_cast<const TensorMap*>(t.address(a));
