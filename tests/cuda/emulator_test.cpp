@@ -127,7 +127,7 @@ TEST_CASE("emulated cuda: the sum of squares of one thread block is exact for al
 TEST_CASE("emulated cuda: tallies of magnitudes near the end of a limb are exact", "[emulated]") {
   std::mt19937 random(4);
   constexpr int64_t kRows = 70, kCols = 200;
-  // the first or the last exponents of a limb
+  // These are the first or the last exponents of a limb.
   for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {
     CAPTURE(exponent);
     std::vector<float> x(kRows * kCols);

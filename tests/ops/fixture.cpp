@@ -23,7 +23,7 @@ void add_blocks(Fixture& fixture, int32_t param, const std::vector<int64_t>& row
       block.decay_scale = 0.5f + 0.25f * static_cast<float>(fixture.blocks.size() % 3);
       block.tensor_ld = ld + 5;
       block.tensor_index = (rows[r] + 3) * block.tensor_ld + cols[c] + 2;
-      // these parameters have no row factors
+      // These parameters have no row factors.
       if (param % 8 == 0) block.tensor_index += int64_t{1} << 33;
       block.update_scale = 0.2f + 0.1f * static_cast<float>(fixture.blocks.size() % 7);
       fixture.blocks.push_back(block);
@@ -172,7 +172,7 @@ OnMachine::OnMachine(Machine& machine_in, const Fixture& fixture_in)
     view.momentum_dtype = param.momentum_dtype;
     view.seed = 0x123456789abcdef0;
     view.step = (uint64_t{1} << 40) + 17;
-    // any value; it need not be an index in this fixture
+    // The key may have any value. It need not be an index in this fixture.
     view.key = 0xfffffff0u + static_cast<uint32_t>(p);
     if (view.form == WeightForm::kRemainder)
       view.remainder = reinterpret_cast<uint16_t*>(

@@ -27,7 +27,7 @@ struct Fixture {
   std::vector<muonrt::MuonScalars> groups;
   std::vector<muonrt::AdamScalars> adam;  // one for each parameter
   int64_t message_elements = 0;
-  // one array for each parameter
+  // One array for each parameter.
   std::vector<Bytes> data, grad, master, momentum, variance, remainder, factors;
 
   /// Sets element i of the gradient of `param`.

@@ -125,7 +125,7 @@ TEST_CASE("normuon: matrices and moments are float64's, up to the roundings of f
   const Results got = of_host([&](Machine& machine) { return normed(machine, c); });
   const int64_t stride = c.rows * c.ld;
   const Bytes content = values(5, c.dtype, std::ssize(c.kinds) * stride);
-  // results come as factors, staged and committed moments, for each matrix that has moments
+  // Each matrix that has moments adds three arrays: factors, staged moments and committed moments.
   size_t array = 1;
   for (int64_t k = 0; k < std::ssize(c.kinds); ++k) {
     const char kind = c.kinds[static_cast<size_t>(k)];

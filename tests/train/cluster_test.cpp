@@ -30,7 +30,7 @@ TEST_CASE("train: a run resumed on another mesh continues to the same losses", "
   const Corpus corpus = tiny_corpus();
   const test_support::Folder folder;
   Options options = tiny_options();
-  // if the learning rate is constant, a shorter run is the beginning of a longer one
+  // If the learning rate is constant, a shorter run is the beginning of a longer one.
   options.warmup = 0.0;
   options.final_lr = 1.0;
   const RunResult whole = train_on(1, "", options, "muon", corpus);

@@ -45,7 +45,7 @@ TEST_CASE("train sample: temperature 0 follows the likeliest bytes, until it is 
   table.set('a', 'b', 20.0);
   table.set('b', 'c', 20.0);
   table.set('c', 'a', 20.0);
-  // the text is longer than the context
+  // The text is longer than the context.
   CHECK(table.sample({21, 0.0, 1}) == "bcabcabcabcabcabcabca");
   int asked = 0;
   CHECK(table.sample({1000, 0.0, 1, [&] { return ++asked > 3; }}) == "bca");

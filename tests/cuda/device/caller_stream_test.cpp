@@ -107,7 +107,7 @@ TEST_CASE(
     ok(each->create());
     Writer writer(*each);
     writer.write(theirs.handle);
-    // the checks of the first step wait for the GPU
+    // The checks of the first step wait for the GPU.
     REQUIRE(each->step(theirs.handle) == MUONRT_OK);
   }
   REQUIRE(same.step(theirs.handle) == MUONRT_OK);

@@ -32,7 +32,7 @@ struct Fiber {
   jmp_buf here;        // where the thread has stopped
   bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
-  // the value that it passes to a barrier or shuffle, and the value that it gets
+  // The value that the thread passes to a barrier or shuffle, and the value that it gets.
   unsigned given = 0, taken = 0;
   unsigned lane = 0;            // the lane whose value a shuffle takes
   size_t first = 0, count = 0;  // the threads of its allgather
@@ -48,7 +48,7 @@ struct Machine {
   std::vector<std::unique_ptr<Fiber>> fibers;  // reused from block to block
   std::vector<State> states;                   // states of the fibers
   std::vector<bool> may_access;  // whether a thread may access memory that previous launches write
-  // indexed by the first thread of an allgather
+  // Indexed by the first thread of an allgather.
   std::vector<std::vector<unsigned char>> all_contributions;
   std::vector<std::vector<unsigned char>> shared;  // one array for each block
   std::vector<std::function<void()>> pending;
@@ -62,7 +62,7 @@ struct Machine {
 };
 
 thread_local std::unique_ptr<Machine> owned_machine;
-// points to the thread's machine; needs no guard
+// Points to the thread's machine. Unlike owned_machine, it needs no guard when it is accessed.
 constinit thread_local Machine* machine_here = nullptr;
 
 /// Returns the machine of the calling thread.
@@ -211,7 +211,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   blockDim = cluster.threads;
   machine().shared.resize(cluster.blocks.size());
   for (auto& memory : machine().shared)
-    // bytes of 0xff are NaN in every type
+    // Bytes of 0xff are NaN in every type.
     memory.assign(cluster.shared_bytes + kSharedAlignment, 0xff);
   machine().all_contributions.resize(machine().size);
   while (machine().fibers.size() < machine().size)

@@ -14,8 +14,8 @@ void hold(bool held);
 /// Makes the next launch fail, and everything after it.
 void fail_next_kernel();
 void forget_failure();
-/// Makes one of the calling thread's next allocations of device or pinned memory fail. 1 means the
-/// next one, and 0 means none.
+/// Makes one of the calling thread's next allocations of device or pinned memory fail. If `number`
+/// is 1, the next one fails. If it is 0, none fails.
 void fail_allocation(int number);
 /// Numbers of kernels that were launched so far.
 struct Launched {

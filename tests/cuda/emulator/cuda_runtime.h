@@ -45,7 +45,7 @@ inline unsigned __vmaxu2(unsigned a, unsigned b) {
   return (high & 0xffff0000u) | (low & 0xffffu);
 }
 inline unsigned __vmins2(unsigned a, unsigned b) {
-  // flipping these bits turns the signed order into the unsigned order
+  // Flipping these bits turns the signed order into the unsigned order.
   const unsigned signs = 0x80008000u;
   return ~__vmaxu2(~a ^ signs, ~b ^ signs) ^ signs;
 }

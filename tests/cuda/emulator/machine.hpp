@@ -20,7 +20,7 @@ struct Machine {
   std::set<Stream*> streams;  // all except the default ones
   Stream default_streams[kDevices];
   std::map<std::pair<std::thread::id, int>, std::unique_ptr<Stream>> of_threads;
-  // the bytes that were granted to a kernel on a device
+  // The bytes that were granted to a kernel on a device.
   std::map<std::pair<const void*, int>, size_t> shared_bytes;
   std::set<std::pair<const void*, int>> loaded;  // kernels, by device
   unsigned contexts = 0;                         // devices that have a context, one bit for each

@@ -134,7 +134,7 @@ class Machine {
 
  private:
   enum class Order { kUniform, kFixed, kChanging, kOneStarves };
-  // how long copies and arrivals are in flight
+  // How long copies and arrivals are in flight.
   enum class Delay { kMixed, kLong, kShort, kSomeLong };
 
   struct Unit {

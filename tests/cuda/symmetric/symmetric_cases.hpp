@@ -73,7 +73,7 @@ struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
-  // whether B is A S with a diagonal S, so that B differs from A and the result is symmetric
+  // Whether B is A S with a diagonal S, so that B differs from A and the result is symmetric.
   bool two_operands = false;
   muonrt::DType dtype = muonrt::DType::kBF16;
 

@@ -164,7 +164,7 @@ TEST_CASE("vendor: a symmetric product executes the panels only, with exact resu
     Machine machine(make_cuda_device(0, {.symmetric = SymmetricProvider::kVendor}));
     const int64_t searches = fake_cublas::searches();
     machine.ops().reserve(e.of.n, e.of.n, e.of.k, e.of.dtype);
-    // searches for each panel in both forms, and for the whole product
+    // There are searches for each panel in both forms, and for the whole product.
     const auto count = std::ssize(e.panels);
     CHECK(fake_cublas::searches() - searches == 2 * (count > 1 ? 1 + count : 1));
     const SymmetricTrial trial(machine, e.of, 3);

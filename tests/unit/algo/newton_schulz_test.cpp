@@ -207,7 +207,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
     reference::List list;
     Method method;
     int64_t square, gram, rectangle;  // products of m x m by m x m, X X^T, and m x m by m x n
-    // number of sums Q = b R + a I, which pass over a whole matrix
+    // The number of sums Q = b R + a I, each of which passes over a whole matrix.
     int64_t sums = 0;
   };
   const auto& pe = lists::kPolarModded;

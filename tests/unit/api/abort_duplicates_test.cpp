@@ -238,7 +238,7 @@ TEST_CASE("abort: invalid statuses are rejected, and a communicator may be destr
   muonrt_comm_destroy(comm);
   CHECK(trainer.step() == MUONRT_OK);
   ok(muonrt_comm_create_self(&comm));
-  // no message is passed
+  // No message is passed.
   CHECK(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, nullptr) == MUONRT_OK);
   muonrt_comm_destroy(comm);
 }

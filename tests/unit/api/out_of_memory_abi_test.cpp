@@ -95,7 +95,7 @@ enum class In { kCreation, kStep };
 /// rank `faulty` fails.
 struct Created {
   muonrt_status_t status[2] = {}, step[2] = {};
-  // result of a second attempt over the same communicators if creation failed
+  // Result of a second attempt over the same communicators if creation failed.
   muonrt_status_t again[2] = {};
   float data[2] = {};
   bool fired = false;

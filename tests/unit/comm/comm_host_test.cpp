@@ -108,7 +108,7 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
 
     require_none(own == 10 * (rank + 1) ? "" : "own message");
     require_none(from[0] == previous + 1 ? "" : "first exchange");
-    // with three ranks, two ranks back is the next rank
+    // With three ranks, two ranks back is the next rank.
     require_none(from[1] == next + 1 ? "" : "second exchange");
     require_none(sum[0] == 6 ? "" : "sum");
     require_none(most[0] == 2.0f ? "" : "max");

@@ -253,7 +253,7 @@ TEST_CASE("out of memory: over TCP, operations after the first ones do not alloc
         if (r == 1) mine.exchange({}, {&receive, 1});
         mine.allgather(data.data(), all.data(), bytes);
       }
-      // fails allocations of the service thread of rank 0
+      // From now on allocations of the service thread of rank 0 fail.
       if (turn == 0 && r == 0) refusal.begin_drought();
       mine.allgather(data.data(), all.data(), 1);
       if (turn == 0) {

@@ -114,7 +114,7 @@ TEST_CASE("transposed: in x out is updated as the transpose of out x in, for eve
     INFO("scale_rule " << static_cast<int>(rule));
     world::Case c = make_case();
     c.settings.groups[0].scale_rule = rule;
-    // a parameter can only have its own axis if its group has an axis
+    // A parameter can only have its own axis if its group has an axis.
     for (world::Param& p : c.params)
       for (PartSettings& part : p.parts) part.normuon_axis = NormuonAxis::kOff;
     check_twins(c);

@@ -87,7 +87,7 @@ TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
 }
 
 TEST_CASE("weight bits: stochastic rounding keeps the mean and exact values", "[unit][backend]") {
-  // a quarter of the way from 1 to the next bf16 value
+  // This value is a quarter of the way from 1 to the next bf16 value.
   const float x = std::bit_cast<float>(0x3f804000u);
   int64_t up = 0;
   for (uint64_t i = 0; i < 1 << 16; ++i) {

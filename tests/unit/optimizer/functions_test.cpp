@@ -165,7 +165,7 @@ TEST_CASE("functions: all owners work at once, whatever number of gathers runs a
     world::add(c, cat("w", i), {5 + i, 6}, {{PlacementKind::kShard, 0, 1}});
   c.steps = 1;
   const world::Tensors expected = world::run(c).tensors;
-  // owners are 0 0 1 1 2 2 3 3, or else 0 1 2 3 0 1 2 3
+  // Owners are 0 0 1 1 2 2 3 3, or else 0 1 2 3 0 1 2 3.
   for (const bool adjacent : {false, true}) {
     for (const bool serial : {false, true}) {
       for (const int prefetch : {0, 1, 3}) {

@@ -145,7 +145,7 @@ TEST_CASE("overlap: by default there are as many chunks as are in flight, with t
     CHECK(default_.first == 3);  // each chunk has one matrix for each owner
     CHECK((alone.second == default_.second));
   }
-  // each owner has only 24 KiB
+  // Each owner has only 24 KiB.
   CHECK(chunks_and_bits({PlacementKind::kShard, 0, 1}, 3, 64).first == 1);
 }
 

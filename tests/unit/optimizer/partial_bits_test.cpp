@@ -251,7 +251,7 @@ TEST_CASE("partial: owners store the state, and its views have the bytes that th
         const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
         const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
         kept += view.numel * (adamw ? 8 : 4);
-        // the last parameter has no partial gradients
+        // The last parameter has no partial gradients.
         const bool summed = p + 1 < std::ssize(c.params);
         const StateLocation of_sums =
             adamw ? StateLocation::kOwnedSlices : StateLocation::kOwnedMatrices;

@@ -193,7 +193,7 @@ TEST_CASE("step async: an abort ends a step in flight, and nothing is committed"
           "[unit][optimizer][tsan]") {
   std::promise<void> has_ended;
   on_both([&](Rank& rank, int number, muonrt_comm_t* comm) {
-    // this rank does not take part in the step
+    // This rank does not take part in the step.
     if (number == 1) return has_ended.get_future().wait();
     const std::vector<float> before = rank.weights();
     ok(rank.step_async());

@@ -175,7 +175,7 @@ TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates
     world::Case c = world::on_mesh({2});
     c.settings.groups = world::default_groups();
     c.settings.groups[1].update_every = 2;
-    // sums of partial gradients cannot be clipped
+    // Sums of partial gradients cannot be clipped.
     c.settings.clip_norm = partial_grads ? 0.0 : 1e3;
     for (const char* name : {"matrix", "table"}) {
       const Placement how = partial_grads ? partial : Placement{PlacementKind::kShard, 0, 1};

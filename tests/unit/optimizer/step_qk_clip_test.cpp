@@ -165,7 +165,7 @@ void check_factors(const world::Case& clipped, const std::vector<double>& logits
 TEST_CASE("qk-clip: rows of queries and keys shrink as in the paper, rows of values never",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
-  // in scheme 4, rows of a fused weight are clipped by their index in the whole
+  // In scheme 4, rows of a fused weight are clipped by their index in the whole.
   for (const int scheme : {0, 4}) {
     for (const double alpha : {0.5, 0.25, 0.0, 1.0}) {
       world::Case c = make_case({scheme == 0 ? 2 : 3}, scheme);

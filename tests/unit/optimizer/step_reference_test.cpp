@@ -85,7 +85,7 @@ std::vector<Row> rows() {
     row.adamw.adam_form = folded ? AdamForm::kFolded : AdamForm::kTorch;
     row.adam.folded = folded;
     row.adamw.update_every = every;
-    // large, so that a wrong place in the formula is noticed
+    // The eps is large, so that a wrong place in the formula is noticed.
     row.adamw.adamw_eps = row.adam.eps = 0.05;
     row.adamw.beta1 = row.adam.beta1 = 0.8;
     row.adamw.beta2 = row.adam.beta2 = 0.9;

@@ -61,7 +61,7 @@ std::vector<Rule> rules() {
   out.push_back({"clipping by the norm", false, [](world::Case& c) {
                    c.settings.clip_norm = 3.25;
                    c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
-                   // makes AdamW depend on the size of its gradients
+                   // Makes AdamW depend on the size of its gradients.
                    c.settings.groups[1].adamw_eps = 0.1;
                  }});
   return out;

@@ -25,7 +25,7 @@ using namespace resumed;
 
 namespace {
 
-// one run for every `kEach`-th operation, which fails
+// There is one run for every `kEach`-th operation, which fails in it.
 constexpr int64_t kEach = kSanitized ? 4 : 1;
 
 /// Makes operation number `nth` of one rank fail and, if `lasting`, all later ones.
@@ -142,7 +142,7 @@ TEST_CASE("checkpoint: the wait reports errors of a background save, and the old
     CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));
     CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
     load(c, 1, 2, folder.path());
-    // if faults last, removing the file fails as well
+    // If faults last, removing the file fails as well.
     CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));
   }
 }

@@ -242,7 +242,7 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
               MUONRT_ERROR_IO, {"/no", "cannot be read"});
   CHECK(std::string(text) == "before");
   CHECK(muonrt_checkpoint_list(text, 8, &number, path) == MUONRT_OK);
-  // the text is cut to 8 bytes, including the terminating zero
+  // The text is cut to 8 bytes, including the terminating zero.
   CHECK(std::string(text) == "manifes");
   CHECK(number == 13);
 

@@ -86,7 +86,7 @@ TEST_CASE("checkpoint: a parameter that the caller has rounded differently keeps
     const world::Case c = mixed(MasterKind::kOwned);
     const auto at_save = world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
       run_steps(rank, 0, 2);
-      // changes the weight to the adjacent value on the other side of its master weight
+      // Changes the weight to the adjacent value on the other side of its master weight.
       if (comm.rank() == 1) rank.data(1)[0] ^= 1;
       Files files;
       save_state(rank.optimizer(), folder.path(), {.with_params = with_params}, files);

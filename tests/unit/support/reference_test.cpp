@@ -106,7 +106,7 @@ TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][ref
   CHECK(blocks[0].rows == std::vector<int64_t>{0, 1, 2});
   CHECK(blocks[3].rows == std::vector<int64_t>{3, 4});
   CHECK(blocks[3].cols == std::vector<int64_t>{2});
-  // each block has two rows, the last one has one
+  // Each block has two rows, the last one has one.
   CHECK(cut_into({whole_matrix(5, 1)}, 4, 1).size() == 3);
   // The norm of u is 5, and the coefficients give the identity.
   Matrix u(1, 2);

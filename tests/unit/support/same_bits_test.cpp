@@ -13,7 +13,7 @@ using namespace muonrt;
 namespace {
 
 constexpr int kSteps = 5;
-// only every `kEach`-th row of the covering arrays runs
+// Only every `kEach`-th row of the covering arrays runs.
 constexpr size_t kEach = kSanitized ? 9 : 1;
 
 void check_same(const bits::Factors& factors, bool half, const world::Tensors& reference) {
@@ -136,7 +136,7 @@ TEST_CASE("same bits: master weights and remainders equal the f32 parameter", "[
     world::on_ranks(1, [&](Comm& comm) {
       world::Rank a(half, comm), b(full, comm);
       for (int64_t p = 0; p < std::ssize(half.params); ++p)
-        // copies the upper half of an f32 value
+        // Copies the upper half of an f32 value.
         for (size_t e = 0; e < a.data(p).size() / 2; ++e) {
           std::memset(b.data(p).data() + 4 * e, 0, 2);
           std::memcpy(b.data(p).data() + 4 * e + 2, a.data(p).data() + 2 * e, 2);

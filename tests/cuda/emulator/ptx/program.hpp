@@ -69,7 +69,7 @@ struct Function {
   bool kernel = false;  // otherwise it is a function that kernels call
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
-  // static shared memory, after which the dynamic part begins
+  // Static shared memory, after which the dynamic part begins.
   size_t static_bytes = 0;
   std::vector<StackRange> parameters, results;  // those of a called function, one after the other
   std::vector<uint64_t> values;                 // initial values of all slots

@@ -281,7 +281,7 @@ class Reader {
     Variable v;
     if (read_variable(text, v)) {
       module_.variables.push_back(v);
-      // otherwise the function is defined below
+      // Otherwise the function is defined below.
     } else if (text.find(".func") == std::string::npos) {
       refuse("a statement outside functions", text);
     }

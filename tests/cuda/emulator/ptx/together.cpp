@@ -200,7 +200,7 @@ void stmatrix(Thread& t, const Instruction& i) {
 /// Registers that the tensor cores use. Until the product is complete, they read as NaN, and a
 /// write to them is an error.
 struct Held {
-  // registers of the first product; other products must name the same ones
+  // Registers of the first product; other products must name the same ones.
   const Argument* registers = nullptr;
   int count = 0;
   bool fenced = false;  // earlier writes to registers are visible to the next product

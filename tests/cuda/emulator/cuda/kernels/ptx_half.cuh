@@ -25,7 +25,7 @@ inline uint16_t rounded_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   if (magnitude > 0x7f800000u) return 0x7fff;
-  // these values are not below the middle between 65504 and 2^16
+  // Values from the middle between 65504 and 2^16 on round to infinity.
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;
   if (magnitude < 0x38800000u) {  // for subnormal results, the addition rounds correctly
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
