@@ -72,8 +72,8 @@ struct Operands {
   }
 
   /// Returns the number of wrong elements. An element is wrong if its error exceeds the rounding of
-  /// the sum and one final rounding (if alpha is 0, only the final one), if it is padding that
-  /// changed, or if it differs from its mirror image in a symmetric result.
+  /// the sum and one final rounding (if alpha is 0, only the final one). Padding is wrong if it has
+  /// changed, and an element of a symmetric result is wrong if it differs from its mirror image.
   int64_t wrong(const Bytes& got) const {
     int64_t count = 0;
     for (int64_t i = 0; i < c_.count; ++i) {

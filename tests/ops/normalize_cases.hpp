@@ -46,9 +46,9 @@ inline double smallest_half(DType dtype) {
   return dtype == DType::kF32 ? 0x1p-150 : dtype == DType::kBF16 ? 0x1p-134 : 0x1p-25;
 }
 
-/// Returns the number of elements whose distance to the float64 result exceeds the sum of the
-/// allowed roundings: half the rounding of the sum of squares (at most 21 roundings), and one
-/// rounding each for the root, the product with safety, the division, and the conversion to `to`.
+/// Returns the number of elements whose distance to the float64 result is too large. It may be half
+/// the rounding of the sum of squares (at most 21 roundings), and one rounding each for the root,
+/// the product with safety, the division, and the conversion to `to`.
 inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& in,
                               const Bytes& out, const Normalization& how) {
   int64_t wrong = 0;

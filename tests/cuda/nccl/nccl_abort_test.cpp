@@ -1,6 +1,6 @@
-// Tests the end of communicators while a caller's stream hangs: aborts, which NCCL does not
-// complete before the stream has reached the enqueued operations, and frees of memory, which wait
-// until the GPU is idle.
+// Tests the end of communicators while a caller's stream hangs. NCCL does not complete an abort
+// before the stream has reached the enqueued operations, and freeing memory waits until the GPU is
+// idle.
 
 #include <catch2/catch.hpp>
 #include <chrono>

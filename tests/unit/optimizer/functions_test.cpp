@@ -132,8 +132,8 @@ TEST_CASE("functions: assign without the others sets owners of the built-in exch
 
 namespace {
 
-/// How many parameters are in flight on a rank, which means that they are gathered and not yet
-/// redistributed: the largest number of their owners, of those with the same owner (of_one), and of
+/// How many parameters are in flight on a rank: they are gathered, but not yet redistributed. The
+/// fields are the largest number of their owners, of those with the same owner (of_one), and of
 /// all.
 struct InWork {
   size_t owners = 0;
