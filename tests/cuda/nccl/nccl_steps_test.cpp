@@ -14,7 +14,7 @@ using namespace cuda_test;
 
 namespace {
 
-constexpr int64_t kSlackMs = 5000;  // allows for a machine that has other work
+constexpr int64_t kSlackMs = 5000;  // for a machine that has other work
 
 struct Alone : OneRank {
   explicit Alone(const world::Case& c)
