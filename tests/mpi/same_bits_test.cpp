@@ -36,7 +36,7 @@ std::string run_and_compare(const world::Case& c, const world::Tensors& referenc
              : cat("rank ", comm.rank(), " differs; ", c.describe());
 }
 
-/// Runs one half of a pairwise cover in f32, or the other half in bf16.
+/// Runs one half of a pairwise covering array in f32, or the other half in bf16.
 std::string run_meshes(bool half) {
   const auto reference = bits::reference_ops(half, kSteps);
   std::vector<size_t> meshes;

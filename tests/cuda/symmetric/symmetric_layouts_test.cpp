@@ -1,5 +1,5 @@
-// Compares the layouts that the kernels and the emulated instructions share with the manual of the
-// instruction set.
+// Tests the layouts that the kernels and the emulated instructions share. The expected values are
+// those of the manual of the instruction set.
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -164,7 +164,7 @@ TEST_CASE("finite: loaded state is checked before the first commit, and again af
   for (const Stored& form : kForms) {
     for (const int ranks : {1, 3}) {
       world::Case c = case_of(form, ranks);
-      c.settings.replica_check = ReplicaCheck::kOff;  // this check is separate
+      c.settings.replica_check = ReplicaCheck::kOff;  // this case does not test it
       c.settings.groups = world::default_groups();
       if (form.master == MasterKind::kNone) c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
       std::vector<Held> held = {

@@ -125,8 +125,8 @@ void add_memory(Table& table);
 void add_together(Table& table);
 void add_warp(Table& table);
 
-/// Translates the text of a module to functions. Throws std::runtime_error that quotes unsupported
-/// text.
+/// Translates the text of a module to functions. Throws a std::runtime_error that quotes
+/// unsupported text.
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module);
 
 /// Runs a function from its first instruction. `locals` has local_bytes, and `slots` has all

@@ -47,7 +47,7 @@ struct ModuleText {
   std::vector<FunctionText> functions;
 };
 
-/// Splits the text of a module into statements. Throws std::runtime_error that quotes unsupported
+/// Splits the text of a module into statements. Throws a std::runtime_error that quotes unsupported
 /// text.
 ModuleText read_module(std::string_view text);
 
