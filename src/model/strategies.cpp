@@ -91,7 +91,7 @@ StrategyStep round_robin_in_chunks(const Planning& once, const MachineProfile& p
   StrategyStep out = simulated(settings, once, profile);
   out.name = "sorted round-robin";
   out.assumption =
-      "Matrices sorted by cost, owners in turn in each shard group, chunks of one matrix per rank, "
+      "matrices sorted by cost, owners in turn in each shard group, chunks of one matrix per rank, "
       "six in flight; every replica repeats the products (Motif).";
   return out;
 }
@@ -103,7 +103,7 @@ StrategyStep one_by_one(const Planning& once, const MachineProfile& profile) {
   StrategyStep out = simulated(settings, once, profile);
   out.name = "one by one";
   out.assumption =
-      "Owners in turn over all holders in the order of the model; each rank works on one matrix and "
+      "owners in turn over all holders in the order of the model; each rank works on one matrix and "
       "prefetches the next one (the PyTorch design with prefetch_count 1).";
   return out;
 }
@@ -113,7 +113,7 @@ std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulat
   const PlanReport& report = ours.reports().full;
   StrategyStep first;
   first.name = "muonrt";
-  first.assumption = "This plan.";
+  first.assumption = "this plan.";
   first.seconds = step.seconds;
   first.critical = step.critical;
   first.memory_bytes = total_bytes(report, report.largest_rank);

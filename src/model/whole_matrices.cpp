@@ -196,7 +196,9 @@ DirectChunk owned_chunk(const Base& base, const RankChunk& from, int32_t rank, b
   int64_t received = 0, sent = 0;
   for (const PeerBytes& r : out.give_back.receives) received += r.bytes;
   for (const PeerBytes& r : out.relay.receives) received += r.bytes;
-  for (const Region& r : from.return_sends) sent = std::max(sent, r.offset + r.bytes);
+  std::set<int64_t> written;  // replicas share a region
+  for (const Region& r : from.return_sends)
+    if (r.peer != rank && written.insert(r.offset).second) sent += r.bytes;
   out.result_bytes += sent;
   out.commit_bytes = 2 * received;  // the received weights replace the rank's own
   message_bytes = std::max(message_bytes, received + sent);
@@ -258,8 +260,8 @@ StrategyStep gather_everywhere(const Planning& once, const MachineProfile& profi
   out.sent_bytes = out.critical.sent_bytes = static_cast<int64_t>(sent);
   out.name = "all-gather";
   out.assumption =
-      "Every rank gathers each matrix of its shard group, orthogonalizes it, and keeps its shard; "
-      "all-gathers bring a byte to a node once (Moonlight).";
+      "every rank gathers each matrix of its shard group, orthogonalizes it, and keeps its shard; "
+      "an all-gather brings a byte to a node once (Moonlight).";
   return out;
 }
 
@@ -300,12 +302,14 @@ StrategyStep whole_owners(const Planning& once, const MachineProfile& profile, b
   StrategyStep out = step_of(base, recordings);
   out.memory_bytes = memory;
   out.sent_bytes += static_cast<int64_t>(most_gathered);
-  out.name = permanent ? "permanent owners" : "whole layers";
-  out.assumption = permanent
-      ? "A matrix and its state are always whole at one of its holders (as ours, balanced by cost); backward reduces its "
-        "gradient there and the next forward broadcasts it, both outside of the step (DMuon)."
-      : "Backward reduces each gradient to its owner (as ours, balanced by cost), which keeps the state; "
-        "the step sends new weights to all holders (Megatron's layer-wise optimizer).";
+  out.name = permanent ? "permanent owners" : "whole-layer owners";
+  out.assumption =
+      permanent ? "a matrix, its gradient and its state are whole at its owner, balanced as ours; "
+                  "the backward pass reduces gradients to owners and the next forward pass "
+                  "broadcasts weights, outside of the step (DMuon)."
+                : "the backward pass reduces each gradient to its owner, balanced as ours, which "
+                  "keeps the state; the step sends new weights to all holders (Megatron's "
+                  "layer-wise optimizer).";
   return out;
 }
 

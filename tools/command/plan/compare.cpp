@@ -32,7 +32,7 @@ Table comparison_table(const std::string& first, const std::vector<ComparisonRow
 std::string assumptions_of(const std::vector<ComparisonRow>& rows) {
   std::string out;
   for (const ComparisonRow& r : rows)
-    if (!r.assumption.empty()) out += fmt::format("{}: {}\n", r.name, r.assumption);
+    if (!r.assumption.empty()) out += fmt::format("{:<18}  {}\n", r.name, r.assumption);
   return out;
 }
 

@@ -85,10 +85,12 @@ class Explanation {
           busiest, s.equally_large, s.rows, s.cols);
     return fmt::format(
         "{}. If the {} were divided by depth among {} ranks each (not implemented), the busiest "
-        "rank would have {}. For a matrix of {} x {} each of these ranks would then send {} more, "
-        "for {} of Gram matrices.",
+        "rank would have {}. For a matrix of {} x {} each of its ranks would send {} more, for {} "
+        "of Gram matrices: {} inside a node, {} between nodes.",
         busiest, count_text(s.matrices, "largest matrix", "largest matrices"), s.ranks, ms(s.after),
-        s.rows, s.cols, size_text(s.extra_bytes), count_text(s.sums, "sum", "sums"));
+        s.rows, s.cols, size_text(s.extra_bytes), count_text(s.sums, "sum", "sums"),
+        ms(static_cast<double>(s.extra_bytes) / profile_.node_bytes),
+        ms(static_cast<double>(s.extra_bytes) / profile_.network_bytes));
   }
 
   std::string exchange() const {
@@ -105,9 +107,9 @@ class Explanation {
                                   size_text(step_.critical.received_bytes),
                                   count_text(step_.critical.messages, "message", "messages"));
     if (step_.critical.sent_bytes + step_.critical.received_bytes == 0) return out + ".";
-    constexpr const char* kNames[] = {"the gathers", "the returns", "forwarding to replicas"};
+    constexpr const char* kNames[] = {"gathers", "returns", "forwarding to replicas"};
     double least = 0;
-    const char* separator = ". ";
+    const char* separator = ": ";
     for (size_t e : {0, 1, 2}) {
       double slowest = 0;
       std::string links;
@@ -122,12 +124,12 @@ class Explanation {
       }
       if (links.empty()) continue;
       least += slowest;
-      out += fmt::format("{}{} need {} for {}", separator, kNames[e], ms(slowest), links);
+      out += fmt::format("{}{} {} for {}", separator, kNames[e], ms(slowest), links);
       separator = "; ";
     }
     const double rest = step_.critical.exchange - least;
     if (rest > 0)
-      out += fmt::format("; latencies and waiting for other ranks take {}", ms(rest));
+      out += fmt::format("; latencies and waiting for other ranks {}", ms(rest));
     return out + ".";
   }
 

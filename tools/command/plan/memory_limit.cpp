@@ -146,8 +146,8 @@ MemoryChoice choose_under_limit(const PlanArguments& a, const ModelStages& model
     const Score& best = search.score(at);
     if (best.excess > 0)
       throw std::runtime_error(fmt::format(
-          "--memory {}: the rank that needs the most has {} in every plan, even with one matrix in "
-          "flight ({}); give at least --memory {}B, or shard over more ranks",
+          "--memory is {}, but a rank needs {}, even with {}; give at least --memory {}B, or shard "
+          "over more ranks",
           a.memory, size_text(best.bytes),
           MemoryChoice{std::get<0>(at), std::get<1>(at), std::get<2>(at) ? "eager" : "atomic"}
               .flags(),

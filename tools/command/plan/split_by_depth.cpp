@@ -92,11 +92,10 @@ DepthSplit split_by_depth(const Planning& planning, const MachineProfile& profil
   out.before = out.after = *std::max_element(load.begin(), load.end());
   out.mean = std::accumulate(load.begin(), load.end(), 0.0) / static_cast<double>(load.size());
   std::vector<Kind> kinds;
-  for (auto& [s, kind] : by_seconds) {
-    if (kinds.size() == kMaxKinds || s * kNotable < out.mean) break;
+  for (auto& [key, kind] : by_seconds) {
+    if (kinds.size() == kMaxKinds) break;
     kinds.push_back(std::move(kind));
   }
-  if (kinds.empty()) return out;
   const Matrix& m = plan.matrices()[static_cast<size_t>(kinds[0].ids[0])];
   out.rows = m.rows;
   out.cols = m.cols;
