@@ -80,15 +80,20 @@ class Explanation {
         "division by depth: the busiest rank has products of {}, the mean {}", ms(s.before),
         ms(s.mean));
     if (s.matrices == 0)
+      return fmt::format("{}. {} matrices cost as much as the largest one, {} x {}.", busiest,
+                         s.equally_large, s.rows, s.cols);
+    const std::string which = count_text(s.matrices, "largest matrix", "largest matrices");
+    if (s.after * 1.02 >= s.before)
       return fmt::format(
-          "{}. Dividing matrices would not help: {} cost as much as the largest one, {} x {}.",
-          busiest, s.equally_large, s.rows, s.cols);
+          "{}. To divide matrices by depth would not help: with the {} among {} ranks each the "
+          "busiest rank would have {}, because products of square matrices are repeated.",
+          busiest, which, s.ranks, ms(s.after));
     return fmt::format(
         "{}. If the {} were divided by depth among {} ranks each (not implemented), the busiest "
         "rank would have {}. For a matrix of {} x {} each of its ranks would send {} more, for {} "
         "of Gram matrices: {} inside a node, {} between nodes.",
-        busiest, count_text(s.matrices, "largest matrix", "largest matrices"), s.ranks, ms(s.after),
-        s.rows, s.cols, size_text(s.extra_bytes), count_text(s.sums, "sum", "sums"),
+        busiest, which, s.ranks, ms(s.after), s.rows, s.cols, size_text(s.extra_bytes),
+        count_text(s.sums, "sum", "sums"),
         ms(static_cast<double>(s.extra_bytes) / profile_.node_bytes),
         ms(static_cast<double>(s.extra_bytes) / profile_.network_bytes));
   }

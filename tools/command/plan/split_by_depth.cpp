@@ -107,7 +107,8 @@ DepthSplit split_by_depth(const Planning& planning, const MachineProfile& profil
     if (matrices * std::ssize(load) > kMaxPlacings) break;
     for (int64_t ranks = 2; ranks <= std::min<int64_t>(64, std::ssize(load)); ranks *= 2) {
       const double after = divided_makespan(planning, kinds, divided, ranks, load);
-      if (after * kNotable >= out.after) continue;
+      // More matrices and ranks only if they help notably.
+      if (out.matrices > 0 && after * kNotable >= out.after) continue;
       out.after = after;
       out.matrices = matrices;
       out.ranks = ranks;

@@ -29,7 +29,7 @@ class MatrixSeconds {
 struct DepthSplit {
   double before = 0, after = 0;  // seconds of products of the busiest rank
   double mean = 0;               // of all ranks, undivided
-  int64_t matrices = 0;          // that would be divided; 0: no division helps
+  int64_t matrices = 0;          // that would be divided in the best division; 0: too many to say
   int64_t ranks = 0;             // that share a matrix
   int64_t rows = 0, cols = 0;    // of the largest one
   int64_t sums = 0;              // of Gram matrices, for that one
