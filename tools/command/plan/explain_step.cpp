@@ -250,11 +250,14 @@ class Explanation {
     const auto seconds = [](int64_t ns) { return ms(static_cast<double>(ns) / 1e9); };
     if (name == "gather exchange") {
       if (before == 0) return "the rank has no products in a chunk before it";
-      return fmt::format("the chunks before it have products of {} only", seconds(before));
+      return fmt::format("the chunks before it have products of {}{}", seconds(before),
+                         before < s.end ? " only" : ", which have ended");
     }
     if (after == 0) return "the rank has no products in a chunk after it";
+    if (after < s.end - s.begin)
+      return fmt::format("the chunks after it have products of {} only", seconds(after));
     return fmt::format(
-        "the chunks after it have products of {}, and these wait for their own gathers",
+        "the chunks after it have products of {}, but these wait for their own gathers",
         seconds(after));
   }
 

@@ -81,6 +81,21 @@ std::string json_of(const MachineProfile& machine, const Simulation& step,
                       {"fits", fits ? "true" : "false"}});
 }
 
+/// What to change if a rank needs too much memory.
+std::string remedy_for(const MachineProfile& machine, const muonrt_plan_rank_t& m) {
+  const int64_t kept =
+      m.param_bytes + m.grad_bytes + m.master_bytes + m.moment_bytes + m.check_bytes;
+  const double limit = machine.memory_bytes / kGiB;
+  if (static_cast<double>(kept) > machine.memory_bytes)
+    return fmt::format(
+        "Parameters, gradients and state of a rank need {} GiB: shard them over more ranks.",
+        rounded(static_cast<double>(kept) / kGiB));
+  return fmt::format(
+      "Parameters, gradients and state of a rank need {} GiB: --memory {:.0f}GiB chooses chunks "
+      "that need less for the rest.",
+      rounded(static_cast<double>(kept) / kGiB), limit);
+}
+
 ComparisonRow row_of(const std::string& name, double seconds, const RankTimes& rank,
                      int64_t memory_bytes, int64_t sent_bytes) {
   ComparisonRow out;
@@ -135,6 +150,7 @@ MachineAnswer Machine::answer(const muonrt_plan_t* plan, const muonrt_plan_rank_
   out.note = fmt::format(
       "model of {}; rank {}, which has the most work of {} simulated ranks of {}", profile_->title,
       step.critical.rank, step.ranks.size(), planning.plan().problem().options.world);
+  if (!fits) out.remedy = remedy_for(*profile_, memory);
   out.json = json_of(*profile_, step, memory, fits, out.headline);
   out.trace = step.trace;
   out.seconds = step.seconds;

@@ -31,6 +31,7 @@ struct MachineAnswer {
   /// the most work.
   std::string headline;
   std::string note;  // which rank, of how many that were simulated
+  std::string remedy;  // if the memory is not enough: what would help
   std::string json;
   std::string trace;  // as that of muonrt_optimizer_get_trace(), for all simulated ranks
   double seconds = 0;

@@ -67,7 +67,8 @@ class Search {
     Score& out = at->second;
     out.bytes = planned.largest().total_bytes;
     out.excess = std::max<int64_t>(0, out.bytes - limit_);
-    if (machine_ && out.excess == 0) {
+    if (out.excess > 0) return out;
+    if (machine_) {
       out.first = machine_->seconds(planned.stages[planned.shown].plan.get());
       return out;
     }

@@ -83,7 +83,11 @@ void print_json(const PlanArguments& a, const Report& r) {
 }
 
 void print_text(const PlanArguments& a, const Report& r) {
-  if (r.machine) fmt::print("{}\n({})\n\n", r.machine->headline, r.machine->note);
+  if (r.machine) {
+    fmt::print("{}\n({})\n", r.machine->headline, r.machine->note);
+    if (!r.machine->remedy.empty()) fmt::print("{}\n", r.machine->remedy);
+    fmt::print("\n");
+  }
   if (r.memory)
     fmt::print("memory      at most {}: {} ({} plans compared)\n            opt.json: {}\n\n",
                cell::bytes(r.memory->total_bytes).text, r.memory->flags(), r.memory->plans,

@@ -34,7 +34,12 @@ size_t largest_of(const std::vector<PlannedStage>& stages, const Value& value) {
 ModelStages read_model(const PlanArguments& a) {
   ModelStages out;
   if (!a.config.empty()) out.config = read_config(a.config);
-  out.stages = pipeline_stages(model_tensors(a.model, &out.notes), a.stages);
+  std::string dtype;
+  out.stages = pipeline_stages(model_tensors(a.model, &out.notes, &dtype), a.stages);
+  if (dtype == "bfloat16" && a.dtype == "f32")
+    out.notes.push_back(
+        "the file states bfloat16, but --dtype is f32; add --dtype bf16 if the trainer keeps bf16 "
+        "weights");
   if (a.stage && *a.stage >= a.stages)
     throw std::runtime_error(fmt::format("--stage is {}, but --pp is {}; use 0 to {}", *a.stage,
                                          a.stages, a.stages - 1));
