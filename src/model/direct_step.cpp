@@ -18,7 +18,6 @@ class DirectStep {
       : plan_(plan),
         methods_(methods),
         rules_(rules),
-        profile_(profile),
         device_(profile, rules, rank, plan.problem().options.world),
         chunks_(std::move(chunks)),
         compute_(device_.create_stream(StreamKind::kCompute)),
@@ -84,17 +83,15 @@ class DirectStep {
   }
 
   void pass(int64_t bytes) {
-    if (bytes == 0) return;
-    RecordedOp& op = device_.append(*compute_, OpKind::kLocal);
-    op.bytes = bytes;
-    op.seconds = profile_.pass_seconds + static_cast<double>(bytes) / profile_.pass_bytes;
+    // The op that only states how many bytes it touches.
+    if (bytes > 0) device_.ops().hash_memory(*compute_, nullptr, bytes, nullptr);
   }
 
   void products(const std::vector<int32_t>& ids) {
     const DType transport = plan_.problem().options.transport_dtype;
     const std::vector<BatchShape> shapes = batch_shapes(plan_, ids, rules_);
-    scratch_ = std::max(scratch_,
-                        largest_batch_group_bytes(shapes, methods_, transport, rules_, false));
+    scratch_ =
+        std::max(scratch_, largest_batch_group_bytes(shapes, methods_, transport, rules_, false));
     for (size_t begin = 0, end = 0; begin < shapes.size(); begin = end) {
       std::vector<OrthogonalizeArgs> batches;
       std::vector<std::vector<NormuonState>> lines;
@@ -117,7 +114,6 @@ class DirectStep {
   const Plan& plan_;
   const std::vector<NewtonSchulz>& methods_;
   const MatrixRules& rules_;
-  const MachineProfile& profile_;
   ModelledDevice device_;
   std::vector<DirectChunk> chunks_;
   std::unique_ptr<Stream> compute_, comm_;

@@ -52,9 +52,9 @@ OptimizerSettings with_turns(const Planning& once, const std::vector<WholeMatrix
     const HolderGroup& group =
         plan.holders().group(param, m.index * parts_of(plan.problem().params[m.param]));
     const size_t turn = turns[&group]++;
-    const int32_t owner =
-        shard_group ? group.rank_of(0, 0, static_cast<int64_t>(turn) % group.shards)
-                    : group.members[turn % group.members.size()].rank;
+    const int32_t owner = shard_group
+                              ? group.rank_of(0, 0, static_cast<int64_t>(turn) % group.shards)
+                              : group.members[turn % group.members.size()].rank;
     if (p.view != View::kStack) {
       p.owner = owner;
       continue;
@@ -82,9 +82,8 @@ StrategyStep simulated(const OptimizerSettings& settings, const Planning& once,
 
 StrategyStep round_robin_in_chunks(const Planning& once, const MachineProfile& profile) {
   std::vector<WholeMatrix> matrices = whole_matrices(once.plan());
-  std::stable_sort(
-      matrices.begin(), matrices.end(),
-      [](const WholeMatrix& a, const WholeMatrix& b) { return a.cost > b.cost; });
+  std::stable_sort(matrices.begin(), matrices.end(),
+                   [](const WholeMatrix& a, const WholeMatrix& b) { return a.cost > b.cost; });
   OptimizerSettings settings = with_turns(once, matrices, true);
   settings.chunk_bytes = 1;  // one matrix of each owner
   settings.window = 6;
@@ -103,7 +102,8 @@ StrategyStep one_by_one(const Planning& once, const MachineProfile& profile) {
   StrategyStep out = simulated(settings, once, profile);
   out.name = "one by one";
   out.assumption =
-      "owners in turn over all holders in the order of the model; each rank works on one matrix and "
+      "owners in turn over all holders in the order of the model; each rank works on one matrix "
+      "and "
       "prefetches the next one (the PyTorch design with prefetch_count 1).";
   return out;
 }

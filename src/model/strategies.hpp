@@ -13,9 +13,9 @@ namespace muonrt {
 /// The step of one way to distribute the matrices.
 struct StrategyStep {
   std::string name;
-  std::string assumption;  // a sentence
-  double seconds = 0;      // until the last simulated rank has finished
-  RankTimes critical;      // of the rank with the most products and local work
+  std::string assumption;    // a sentence
+  double seconds = 0;        // until the last simulated rank has finished
+  RankTimes critical;        // of the rank with the most products and local work
   int64_t memory_bytes = 0;  // of the rank that needs the most
   int64_t sent_bytes = 0;    // of the rank that sends the most
 };

@@ -32,7 +32,9 @@ struct ElementBytes {
         momentum(moment_bytes(spec)),
         master(spec.weight_bytes > 0 ? spec.weight_bytes : (spec.master ? 4 : 0)),
         direction(grad + 2 * momentum),
-        weight(master == 0 ? 2 * param : master == 4 ? param + 8 : 2 * param + 4) {}
+        weight(master == 0   ? 2 * param
+               : master == 4 ? param + 8
+                             : 2 * param + 4) {}
   int64_t stored() const { return param + grad + momentum + master; }
 };
 
@@ -251,9 +253,9 @@ StrategyStep gather_everywhere(const Planning& once, const MachineProfile& profi
   }
   const auto in_flight = static_cast<int64_t>(std::min<size_t>(chunks.size(), base.window));
   int64_t scratch = 0;
-  StrategyStep out = step_of(base, {record_direct_step(plan, base.methods, base.rules, profile, rank,
-                                                       std::move(chunks), base.window,
-                                                       base.adamw(rank).moved, &scratch)});
+  StrategyStep out = step_of(
+      base, {record_direct_step(plan, base.methods, base.rules, profile, rank, std::move(chunks),
+                                base.window, base.adamw(rank).moved, &scratch)});
   const RankTraffic& t = base.report.traffic.ranks[static_cast<size_t>(rank)];
   out.memory_bytes = t.param_bytes + t.grad_bytes + t.master_bytes + t.moment_bytes +
                      in_flight * largest + scratch;
@@ -273,12 +275,11 @@ StrategyStep whole_owners(const Planning& once, const MachineProfile& profile, b
     const ElementBytes& b = base.of(m);
     // The master is the owner's weight if the weights remain in the layout of the trainer, too.
     const int64_t weight = permanent || b.master == 0 ? b.param : 0;
-    stored[static_cast<size_t>(m.owner)] +=
-        elements(m) * (weight + b.grad + b.momentum + b.master);
+    stored[static_cast<size_t>(m.owner)] += elements(m) * (weight + b.grad + b.momentum + b.master);
   }
   std::set<int32_t> ranks = simulated_ranks(once, SimulationOptions().max_ranks);
-  ranks.insert(static_cast<int32_t>(std::max_element(stored.begin(), stored.end()) -
-                                    stored.begin()));
+  ranks.insert(
+      static_cast<int32_t>(std::max_element(stored.begin(), stored.end()) - stored.begin()));
   std::vector<RankRecording> recordings;
   int64_t memory = 0;
   double most_gathered = 0;

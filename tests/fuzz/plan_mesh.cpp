@@ -1,5 +1,5 @@
-// Meshes of `muonrt plan`, the first two lines of the input: any bytes give ranks with placements, or
-// an error.
+// Meshes of `muonrt plan`, the first two lines of the input: any bytes give ranks with placements,
+// or an error.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

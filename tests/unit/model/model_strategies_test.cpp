@@ -1,11 +1,10 @@
-#include "model/strategies.hpp"
-
 #include <catch2/catch.hpp>
 #include <map>
 #include <memory>
 #include <random>
 
 #include "base/error.hpp"
+#include "model/strategies.hpp"
 #include "optimizer/problem.hpp"
 #include "support/world.hpp"
 
@@ -138,14 +137,12 @@ TEST_CASE("modelled strategies: owners of whole matrices send nothing in the ste
 TEST_CASE("modelled strategies: tensor parallelism makes owners gather parts of gradients",
           "[unit][model]") {
   OptimizerSettings settings = squares({2}, {kSide}, 2 * kElements);
-  const auto mesh =
-      std::make_shared<Mesh>(std::vector<int64_t>{2}, std::vector<std::string>{"tp"});
+  const auto mesh = std::make_shared<Mesh>(std::vector<int64_t>{2}, std::vector<std::string>{"tp"});
   settings.params[0].layout = Layout::from_cuts(mesh, {kSide, kSide}, {{{0}, 0}});
   const StrategyStep step = whole_owners(Planning(settings, 2), machine(), true);
   // Half of the matrix arrives, and half of it returns.
   CHECK(step.critical.exchange == Approx(2 * kUnit));
-  CHECK(step.seconds ==
-        Approx(kProducts + (kPack + kNormalize + kUpdate) * kUnit + 2 * kUnit));
+  CHECK(step.seconds == Approx(kProducts + (kPack + kNormalize + kUpdate) * kUnit + 2 * kUnit));
 }
 
 TEST_CASE("modelled strategies: round-robin owners of one matrix per chunk", "[unit][model]") {
@@ -164,7 +161,8 @@ TEST_CASE("modelled strategies: round-robin owners of one matrix per chunk", "[u
   CHECK(sorted.sent_bytes == 2 * halves);
 }
 
-TEST_CASE("modelled strategies: only sorted round-robin repeats products in replicas", "[unit][model]") {
+TEST_CASE("modelled strategies: only sorted round-robin repeats products in replicas",
+          "[unit][model]") {
   // Two replicas of one rank each.
   const Planning planning(squares({2, 1}, {kSide, kSide}, 1 << 20), 2);
   const MachineProfile p = without_bytes(0);
@@ -178,9 +176,10 @@ TEST_CASE("modelled strategies: only sorted round-robin repeats products in repl
   CHECK(all.sent_bytes == 0);
 }
 
-TEST_CASE("modelled strategies: a comparison has our plan first, and FLOPs once except where a strategy "
-          "repeats them",
-          "[unit][model]") {
+TEST_CASE(
+    "modelled strategies: a comparison has our plan first, and FLOPs once except where a strategy "
+    "repeats them",
+    "[unit][model]") {
   for (unsigned seed = 0; seed < 10; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);

@@ -23,9 +23,8 @@ Table comparison_table(const std::string& first, const std::vector<ComparisonRow
     return Cell{fmt::format("{:.{}f}", seconds * 1e3, digits), fmt::format("{}", seconds)};
   };
   for (const ComparisonRow& r : rows)
-    out.add({cell::word(r.name), ms(r.step), ms(r.products), ms(r.exchange),
-             ms(r.exposed), ms(r.local), cell::bytes(r.memory_bytes),
-             cell::bytes(r.sent_bytes)});
+    out.add({cell::word(r.name), ms(r.step), ms(r.products), ms(r.exchange), ms(r.exposed),
+             ms(r.local), cell::bytes(r.memory_bytes), cell::bytes(r.sent_bytes)});
   return out;
 }
 

@@ -11,11 +11,11 @@ namespace muonrt::tool {
 /// One row of --compare: a strategy, or a mesh.
 struct ComparisonRow {
   std::string name;
-  std::string assumption;  // a sentence; "" for a mesh
-  double step = 0;         // seconds
+  std::string assumption;                                     // a sentence; "" for a mesh
+  double step = 0;                                            // seconds
   double products = 0, exchange = 0, exposed = 0, local = 0;  // of the rank with the most work
-  int64_t memory_bytes = 0;  // of the rank that needs the most
-  int64_t sent_bytes = 0;    // of the rank that sends the most
+  int64_t memory_bytes = 0;                                   // of the rank that needs the most
+  int64_t sent_bytes = 0;                                     // of the rank that sends the most
 };
 
 /// @param first  the heading of the names.

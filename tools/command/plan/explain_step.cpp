@@ -64,7 +64,8 @@ class Explanation {
     const Matrix& m = plan_.matrices()[static_cast<size_t>(largest)];
     const double alone = MatrixSeconds(planning_, profile_).of(largest);
     return fmt::format(
-        "products {}: rank {} orthogonalizes {} with {}; the mean rank has {}. The largest is {}, {} x "
+        "products {}: rank {} orthogonalizes {} with {}; the mean rank has {}. The largest is {}, "
+        "{} x "
         "{} in the {} form, which takes {} by itself, {:.0f} TFLOP/s (symmetric products count "
         "half).",
         ms(c.products), rank_, count_text(owned, "matrix", "matrices"), flop_text(mine),
@@ -76,9 +77,9 @@ class Explanation {
   std::string split() const {
     const DepthSplit s = split_by_depth(planning_, profile_);
     if (s.before <= 1.02 * s.mean || s.rows == 0) return "";
-    const std::string busiest = fmt::format(
-        "division by depth: the busiest rank has products of {}, the mean {}", ms(s.before),
-        ms(s.mean));
+    const std::string busiest =
+        fmt::format("division by depth: the busiest rank has products of {}, the mean {}",
+                    ms(s.before), ms(s.mean));
     if (s.matrices == 0)
       return fmt::format("{}. {} matrices cost as much as the largest one, {} x {}.", busiest,
                          s.equally_large, s.rows, s.cols);
@@ -106,11 +107,10 @@ class Explanation {
       add(bytes[1], c.return_sends, c.return_receives);
       add(bytes[2], c.relay_sends, c.relay_receives);
     }
-    std::string out = fmt::format("exchange {}: rank {} sends {} and receives {} in {}",
-                                  ms(step_.critical.exchange), rank_,
-                                  size_text(step_.critical.sent_bytes),
-                                  size_text(step_.critical.received_bytes),
-                                  count_text(step_.critical.messages, "message", "messages"));
+    std::string out = fmt::format(
+        "exchange {}: rank {} sends {} and receives {} in {}", ms(step_.critical.exchange), rank_,
+        size_text(step_.critical.sent_bytes), size_text(step_.critical.received_bytes),
+        count_text(step_.critical.messages, "message", "messages"));
     if (step_.critical.sent_bytes + step_.critical.received_bytes == 0) return out + ".";
     constexpr const char* kNames[] = {"gathers", "returns", "forwarding to replicas"};
     double least = 0;
@@ -123,9 +123,9 @@ class Explanation {
         if (most == 0) continue;
         const double rate = link == 0 ? profile_.node_bytes : profile_.network_bytes;
         slowest = std::max(slowest, static_cast<double>(most) / rate);
-        links += fmt::format("{}{} {} {}", links.empty() ? "" : " and ", size_text(most),
-                             link == 0 ? "inside the node at" : "between nodes at",
-                             rate_text(rate));
+        links +=
+            fmt::format("{}{} {} {}", links.empty() ? "" : " and ", size_text(most),
+                        link == 0 ? "inside the node at" : "between nodes at", rate_text(rate));
       }
       if (links.empty()) continue;
       least += slowest;
@@ -133,8 +133,7 @@ class Explanation {
       separator = "; ";
     }
     const double rest = step_.critical.exchange - least;
-    if (rest > 0)
-      out += fmt::format("; latencies and waiting for other ranks {}", ms(rest));
+    if (rest > 0) out += fmt::format("; latencies and waiting for other ranks {}", ms(rest));
     return out + ".";
   }
 
@@ -163,18 +162,18 @@ class Explanation {
     constexpr size_t kShown = 4;
     for (size_t i = 0; i < std::min(kShown, parts.size()); ++i) {
       const Span& s = *parts[i].span;
-      out += fmt::format("{}{} of the {}", separator, ms(static_cast<double>(parts[i].exposed) / 1e9),
-                         what(s));
+      out += fmt::format("{}{} of the {}", separator,
+                         ms(static_cast<double>(parts[i].exposed) / 1e9), what(s));
       if (s.kind == SpanKind::kExchange && s.bytes_received + s.bytes_sent > 0)
-        out += fmt::format(" ({} in, {} out)", size_text(s.bytes_received), size_text(s.bytes_sent));
+        out +=
+            fmt::format(" ({} in, {} out)", size_text(s.bytes_received), size_text(s.bytes_sent));
       out += ", because " + reason(s);
       separator = "; ";
     }
     double others = 0;
     for (size_t i = kShown; i < parts.size(); ++i)
       others += static_cast<double>(parts[i].exposed) / 1e9;
-    if (others > 0)
-      out += fmt::format("; {} of {} others", ms(others), parts.size() - kShown);
+    if (others > 0) out += fmt::format("; {} of {} others", ms(others), parts.size() - kShown);
     return out + ".";
   }
 
@@ -186,8 +185,8 @@ class Explanation {
     for (const auto& [name, seconds] : by_name)
       if (seconds > 0) order.emplace_back(seconds, name);
     std::sort(order.rbegin(), order.rend());
-    std::string out = fmt::format("local {} at {}:", ms(step_.critical.local),
-                                  rate_text(profile_.pass_bytes));
+    std::string out =
+        fmt::format("local {} at {}:", ms(step_.critical.local), rate_text(profile_.pass_bytes));
     const char* separator = " ";
     double sum = 0;
     for (const auto& [seconds, name] : order) {
@@ -207,9 +206,10 @@ class Explanation {
 
   std::string launches() const {
     if (step_.critical.launch <= 0.005 * step_.critical.seconds) return "";
-    return fmt::format("launches {}: the device waits for the host, which needs {:.3g} us to enqueue "
-                       "an operation.",
-                       ms(step_.critical.launch), profile_.launch_seconds * 1e6);
+    return fmt::format(
+        "launches {}: the device waits for the host, which needs {:.3g} us to enqueue "
+        "an operation.",
+        ms(step_.critical.launch), profile_.launch_seconds * 1e6);
   }
 
  private:
@@ -283,13 +283,14 @@ std::string memory_of(const Planning& planning, int32_t rank) {
       rank, size_text(t.param_bytes), size_text(t.grad_bytes), size_text(t.master_bytes),
       size_text(t.moment_bytes));
   if (t.memory.staged_bytes > 0)
-    out += fmt::format("; the updates of {} elements of Muon are staged until the vote, {} (none with "
-                       "--commit eager)",
-                       cell::grouped(muon).text, size_text(t.memory.staged_bytes));
-  out += fmt::format("; messages of {} in flight need {}",
-                     count_text(std::min<int64_t>(o.window, std::ssize(plan.chunks())), "chunk",
-                                "chunks"),
-                     size_text(t.memory.message_bytes));
+    out += fmt::format(
+        "; the updates of {} elements of Muon are staged until the vote, {} (none with "
+        "--commit eager)",
+        cell::grouped(muon).text, size_text(t.memory.staged_bytes));
+  out += fmt::format(
+      "; messages of {} in flight need {}",
+      count_text(std::min<int64_t>(o.window, std::ssize(plan.chunks())), "chunk", "chunks"),
+      size_text(t.memory.message_bytes));
   if (!report.scratch.empty() && report.scratch[static_cast<size_t>(rank)] > 0)
     out += fmt::format("; the largest batch of matrices needs {} of scratch",
                        size_text(report.scratch[static_cast<size_t>(rank)]));

@@ -30,7 +30,7 @@ struct MachineAnswer {
   /// rank: ...; fits". Products, exposed, local and launches add up to the step of the rank with
   /// the most work.
   std::string headline;
-  std::string note;  // which rank, of how many that were simulated
+  std::string note;    // which rank, of how many that were simulated
   std::string remedy;  // if the memory is not enough: what would help
   std::string json;
   std::string trace;  // as that of muonrt_optimizer_get_trace(), for all simulated ranks
@@ -55,7 +55,7 @@ class Machine {
   std::vector<ComparisonRow> compare(const muonrt_plan_t* plan, const MachineAnswer& answer) const;
   /// The answer as a row of a comparison of meshes.
   ComparisonRow row(const std::string& name, const muonrt_plan_t* plan, const MachineAnswer& answer,
-                   const muonrt_plan_rank_t& memory) const;
+                    const muonrt_plan_rank_t& memory) const;
   /// A paragraph for each term of the headline.
   /// @param largest  the plan whose rank `memory` needs the most.
   std::string explain(const muonrt_plan_t* plan, const MachineAnswer& answer,

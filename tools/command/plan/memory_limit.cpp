@@ -53,8 +53,7 @@ class Search {
       next.clear();
       if (!a_.window)
         for (const int64_t w : kWindows) next.push_back({std::get<0>(at), w, std::get<2>(at)});
-      if (a_.commit.empty())
-        next.push_back({std::get<0>(at), std::get<1>(at), !std::get<2>(at)});
+      if (a_.commit.empty()) next.push_back({std::get<0>(at), std::get<1>(at), !std::get<2>(at)});
       better = take_best(at, next) || better;
     }
     return at;
@@ -102,9 +101,8 @@ std::string size_text(int64_t bytes) { return cell::bytes(bytes).text; }
 
 int64_t bytes_of(const std::string& text, const char* option) {
   static const std::map<std::string, double> kUnits = {
-      {"", 1},     {"B", 1},         {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-      {"TiB", 0x1p40}, {"kB", 1e3}, {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-      {"TB", 1e12}};
+      {"", 1},     {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+      {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
   double number = 0;
   const char* const end = text.data() + text.size();
   const auto [next, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);

@@ -18,8 +18,8 @@ struct MemoryChoice {
   int64_t total_bytes = 0;  // of the rank that needs the most
   int64_t plans = 0;        // number of plans that were compared
 
-  std::string flags() const;    // of the command line
-  std::string opt_json() const; // the same for opt.json
+  std::string flags() const;     // of the command line
+  std::string opt_json() const;  // the same for opt.json
 };
 
 /// Chooses chunk_bytes, window and commit so that no rank needs more than `limit` bytes: those with

@@ -29,7 +29,7 @@ struct Report {
   std::optional<MachineAnswer> machine;
   std::optional<MemoryChoice> memory;
   std::vector<ComparisonRow> strategies;  // --compare
-  std::string explanation;               // --explain
+  std::string explanation;                // --explain
   double seconds = 0;
 };
 
@@ -74,7 +74,8 @@ void print_json(const PlanArguments& a, const Report& r) {
                                      {"total_bytes", std::to_string(r.memory->total_bytes)},
                                      {"plans", std::to_string(r.memory->plans)}}));
   if (r.machine) fields.emplace_back("machine", r.machine->json);
-  if (!r.explanation.empty()) fields.emplace_back("explanation", list_json(lines_of(r.explanation)));
+  if (!r.explanation.empty())
+    fields.emplace_back("explanation", list_json(lines_of(r.explanation)));
   if (!r.strategies.empty())
     fields.emplace_back("comparison", comparison_json("strategy", r.strategies));
   fields.emplace_back("seconds", fmt::format("{}", r.seconds));
@@ -135,9 +136,8 @@ int compare_meshes(const PlanArguments& a, const ModelStages& model, const Machi
     const PlannedModel planned = plan_model(a, model, i);
     totals = planned.totals();
     const muonrt_plan_t* plan = planned.stages[planned.shown].plan.get();
-    rows.push_back(
-        machine.row(planned.mesh, plan, machine.answer(plan, planned.largest(), false),
-                    planned.largest()));
+    rows.push_back(machine.row(planned.mesh, plan, machine.answer(plan, planned.largest(), false),
+                               planned.largest()));
   }
   if (a.json) {
     fmt::print("{}\n", json_object({{"model", model_json(a, totals)},
@@ -153,9 +153,8 @@ int compare_meshes(const PlanArguments& a, const ModelStages& model, const Machi
 void check_combination(const PlanArguments& a) {
   if (a.meshes.size() < 2) return;
   if (a.machine.empty())
-    throw std::runtime_error(
-        fmt::format("--mesh has {} meshes, which are compared on a machine; add --machine",
-                    a.meshes.size()));
+    throw std::runtime_error(fmt::format(
+        "--mesh has {} meshes, which are compared on a machine; add --machine", a.meshes.size()));
   for (const auto& [given, name] :
        {std::pair(a.compare, "--compare"), std::pair(a.explain, "--explain"),
         std::pair(!a.memory.empty(), "--memory"), std::pair(!a.trace.empty(), "--trace"),
@@ -176,8 +175,8 @@ int run(PlanArguments a) {
   if (a.meshes.size() > 1) return compare_meshes(a, model, *machine);
   Report r;
   if (!a.memory.empty()) {
-    r.memory = choose_under_limit(a, model, machine ? &*machine : nullptr,
-                                  bytes_of(a.memory, "--memory"));
+    r.memory =
+        choose_under_limit(a, model, machine ? &*machine : nullptr, bytes_of(a.memory, "--memory"));
     a.chunk_bytes = r.memory->chunk_bytes;
     a.window = r.memory->window;
     a.commit = r.memory->commit;
@@ -187,12 +186,10 @@ int run(PlanArguments a) {
   if (machine) {
     const muonrt_plan_t* plan = r.planned.stages[r.planned.shown].plan.get();
     const muonrt_plan_t* largest = r.planned.stages[r.planned.largest_stage()].plan.get();
-    r.machine =
-        machine->answer(plan, r.planned.largest(), !a.trace.empty() || !a.timeline.empty());
+    r.machine = machine->answer(plan, r.planned.largest(), !a.trace.empty() || !a.timeline.empty());
     write_pictures(a, r.planned, *r.machine);
     if (a.compare) r.strategies = machine->compare(plan, *r.machine);
-    if (a.explain)
-      r.explanation = machine->explain(plan, *r.machine, largest, r.planned.largest());
+    if (a.explain) r.explanation = machine->explain(plan, *r.machine, largest, r.planned.largest());
   }
   r.seconds = std::chrono::duration<double>(now() - start).count();
   if (r.planned.frozen > 0)

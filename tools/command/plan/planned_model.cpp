@@ -67,9 +67,9 @@ PlannedModel plan_model(const PlanArguments& a, const ModelStages& model, size_t
   for (const Stage& stage : model.stages)
     out.stages.push_back(
         plan_stage(a, stage, meshes, model.config ? &*model.config : nullptr, out.frozen));
-  out.shown = a.stage ? static_cast<size_t>(*a.stage)
-                      : largest_of(out.stages,
-                                   [](const PlannedStage& s) { return s.summary.makespan; });
+  out.shown =
+      a.stage ? static_cast<size_t>(*a.stage)
+              : largest_of(out.stages, [](const PlannedStage& s) { return s.summary.makespan; });
   return out;
 }
 
@@ -77,9 +77,7 @@ size_t PlannedModel::largest_stage() const {
   return largest_of(stages, [](const PlannedStage& s) { return s.largest.total_bytes; });
 }
 
-const muonrt_plan_rank_t& PlannedModel::largest() const {
-  return stages[largest_stage()].largest;
-}
+const muonrt_plan_rank_t& PlannedModel::largest() const { return stages[largest_stage()].largest; }
 
 ModelTotals PlannedModel::totals() const {
   ModelTotals out;

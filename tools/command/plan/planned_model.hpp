@@ -35,8 +35,8 @@ struct PlannedModel {
   std::string mesh;  // as text, with that of the experts
   int32_t world = 0;
   std::vector<PlannedStage> stages;
-  size_t shown = 0;     // the one to describe
-  int64_t frozen = 0;   // tensors
+  size_t shown = 0;    // the one to describe
+  int64_t frozen = 0;  // tensors
 
   /// The rank that needs the most memory in any stage.
   const muonrt_plan_rank_t& largest() const;

@@ -11,7 +11,7 @@ namespace muonrt::tool {
 namespace {
 
 constexpr double kNotable = 1.02;
-constexpr size_t kMaxKinds = 4;           // of matrices that are divided
+constexpr size_t kMaxKinds = 4;            // of matrices that are divided
 constexpr int64_t kMaxPlacings = 1 << 24;  // ranks that a division looks at
 
 const ParamSpec& spec_of(const Planning& planning, const Matrix& m) {
@@ -31,8 +31,7 @@ double divided_makespan(const Planning& planning, const std::vector<Kind>& kinds
   const Plan& plan = planning.plan();
   for (size_t k = 0; k < divided; ++k)
     for (const int32_t id : kinds[k].ids)
-      load[static_cast<size_t>(plan.matrices()[static_cast<size_t>(id)].owner)] -=
-          kinds[k].seconds;
+      load[static_cast<size_t>(plan.matrices()[static_cast<size_t>(id)].owner)] -= kinds[k].seconds;
   for (size_t k = 0; k < divided; ++k) {
     for (const int32_t id : kinds[k].ids) {
       const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
@@ -56,14 +55,11 @@ double divided_makespan(const Planning& planning, const std::vector<Kind>& kinds
 }  // namespace
 
 MatrixSeconds::MatrixSeconds(const Planning& planning, const MachineProfile& profile)
-    : planning_(planning),
-      profile_(profile),
-      methods_(make_newton_schulz(planning.settings())) {}
+    : planning_(planning), profile_(profile), methods_(make_newton_schulz(planning.settings())) {}
 
 double MatrixSeconds::of(int32_t id) {
   const Matrix& m = planning_.plan().matrices()[static_cast<size_t>(id)];
-  const auto [at, is_new] =
-      known_.try_emplace(batch_key(m, spec_of(planning_, m).group), 0.0);
+  const auto [at, is_new] = known_.try_emplace(batch_key(m, spec_of(planning_, m).group), 0.0);
   if (!is_new) return at->second;
   DirectChunk chunk;
   chunk.matrices = {id};
@@ -115,8 +111,7 @@ DepthSplit split_by_depth(const Planning& planning, const MachineProfile& profil
     }
   }
   const int64_t side = std::min(m.rows, m.cols);
-  if (out.ranks > 0)
-    out.extra_bytes = out.sums * side * side * 4 * 2 * (out.ranks - 1) / out.ranks;
+  if (out.ranks > 0) out.extra_bytes = out.sums * side * side * 4 * 2 * (out.ranks - 1) / out.ranks;
   return out;
 }
 
