@@ -35,6 +35,35 @@ std::string rounded(double value) {
   return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
 }
 
+/// What to change if a rank needs too much memory.
+std::string remedy_for(const MachineProfile& machine, const muonrt_plan_rank_t& m) {
+  const int64_t kept =
+      m.param_bytes + m.grad_bytes + m.master_bytes + m.moment_bytes + m.check_bytes;
+  const double limit = machine.memory_bytes / kGiB;
+  if (static_cast<double>(kept) > machine.memory_bytes)
+    return fmt::format(
+        "Parameters, gradients and state of a rank need {} GiB: shard them over more ranks.",
+        rounded(static_cast<double>(kept) / kGiB));
+  return fmt::format(
+      "Parameters, gradients and state of a rank need {} GiB: --memory {:.0f}GiB chooses chunks "
+      "that need less for the rest.",
+      rounded(static_cast<double>(kept) / kGiB), limit);
+}
+
+ComparisonRow row_of(const std::string& name, double seconds, const RankTimes& rank,
+                     int64_t memory_bytes, int64_t sent_bytes) {
+  ComparisonRow out;
+  out.name = name;
+  out.step = seconds;
+  out.products = rank.products;
+  out.exchange = rank.exchange;
+  out.exposed = rank.exposed;
+  out.local = rank.local;
+  out.memory_bytes = memory_bytes;
+  out.sent_bytes = sent_bytes;
+  return out;
+}
+
 std::string headline_of(const MachineProfile& machine, const Simulation& step,
                         const muonrt_plan_rank_t& memory, bool fits) {
   const RankTimes& c = step.critical;
@@ -79,35 +108,6 @@ std::string json_of(const MachineProfile& machine, const Simulation& step,
                       {"messages", number(c.messages)},
                       {"memory", json_object(bytes)},
                       {"fits", fits ? "true" : "false"}});
-}
-
-/// What to change if a rank needs too much memory.
-std::string remedy_for(const MachineProfile& machine, const muonrt_plan_rank_t& m) {
-  const int64_t kept =
-      m.param_bytes + m.grad_bytes + m.master_bytes + m.moment_bytes + m.check_bytes;
-  const double limit = machine.memory_bytes / kGiB;
-  if (static_cast<double>(kept) > machine.memory_bytes)
-    return fmt::format(
-        "Parameters, gradients and state of a rank need {} GiB: shard them over more ranks.",
-        rounded(static_cast<double>(kept) / kGiB));
-  return fmt::format(
-      "Parameters, gradients and state of a rank need {} GiB: --memory {:.0f}GiB chooses chunks "
-      "that need less for the rest.",
-      rounded(static_cast<double>(kept) / kGiB), limit);
-}
-
-ComparisonRow row_of(const std::string& name, double seconds, const RankTimes& rank,
-                     int64_t memory_bytes, int64_t sent_bytes) {
-  ComparisonRow out;
-  out.name = name;
-  out.step = seconds;
-  out.products = rank.products;
-  out.exchange = rank.exchange;
-  out.exposed = rank.exposed;
-  out.local = rank.local;
-  out.memory_bytes = memory_bytes;
-  out.sent_bytes = sent_bytes;
-  return out;
 }
 
 std::string text_of(const std::string& name) {

@@ -208,7 +208,8 @@ void add_plan(CLI::App& app, Work& work) {
   command->footer(
       "Example: muonrt plan --model deepseek-v3 --mesh dp=16,fsdp=8,tp=4 --experts ep=32,efsdp=4 "
       "--pp 8 --dtype bf16\n"
-      "Example: muonrt plan --model llama3-70b --mesh fsdp=512 --dtype bf16 --machine h100 --compare");
+      "Example: muonrt plan --model llama3-70b --mesh fsdp=512 --dtype bf16 --machine h100 "
+      "--compare");
   command->callback([=, &work] { work = [=] { return run(*a); }; });
 }
 

@@ -59,13 +59,15 @@ void add_problem(CLI::App* command, PlanArguments& a) {
               ", and gradients are partial over ddp; several, separated by ';' or each with "
               "--mesh: one row for each (with --machine)")
       ->delimiter(';')
+      ->allow_extra_args(false)
       ->capture_default_str();
   command
       ->add_option("--experts", a.experts,
                    "mesh of the stacks of experts, over the same ranks, such as ep=32,efsdp=4; "
                    "ranks that it leaves out hold replicas (default: --mesh); with several meshes "
                    "one for all, or one for each")
-      ->delimiter(';');
+      ->delimiter(';')
+      ->allow_extra_args(false);
   command
       ->add_option("--pp", a.stages,
                    "pipeline stages, each with the ranks of --mesh and a part of the layers")
