@@ -90,8 +90,8 @@ class Explanation {
           "busiest rank would have {}, because products of square matrices are repeated.",
           busiest, which, s.ranks, ms(s.after));
     return fmt::format(
-        "{}. If the {} were divided by depth among {} ranks each (not implemented), the busiest "
-        "rank would have {}. For a matrix of {} x {} each of its ranks would send {} more, for {} "
+        "{}. With the {} divided by depth among {} ranks each (not implemented), the busiest rank "
+        "would have {}. For a matrix of {} x {} each of its ranks would send {} more, for {} "
         "of Gram matrices: {} inside a node, {} between nodes.",
         busiest, which, s.ranks, ms(s.after), s.rows, s.cols, size_text(s.extra_bytes),
         count_text(s.sums, "sum", "sums"),
