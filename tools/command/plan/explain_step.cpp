@@ -158,8 +158,15 @@ class Explanation {
               [](const Part& a, const Part& b) { return a.exposed > b.exposed; });
     std::string out = fmt::format("exposed {}", ms(step_.critical.exposed));
     if (parts.empty()) return out + ": all exchanges are hidden.";
+    std::map<std::string, double> by_name;
+    for (const Part& p : parts) by_name[p.span->name] += static_cast<double>(p.exposed) / 1e9;
     const char* separator = ": ";
-    constexpr size_t kShown = 4;
+    for (const auto& [name, seconds] : by_name) {
+      out += fmt::format("{}{} {}", separator, name, ms(seconds));
+      separator = ", ";
+    }
+    separator = ". The longest: ";
+    constexpr size_t kShown = 3;
     for (size_t i = 0; i < std::min(kShown, parts.size()); ++i) {
       const Span& s = *parts[i].span;
       out += fmt::format("{}{} of the {}", separator,
@@ -170,10 +177,6 @@ class Explanation {
       out += ", because " + reason(s);
       separator = "; ";
     }
-    double others = 0;
-    for (size_t i = kShown; i < parts.size(); ++i)
-      others += static_cast<double>(parts[i].exposed) / 1e9;
-    if (others > 0) out += fmt::format("; {} of {} others", ms(others), parts.size() - kShown);
     return out + ".";
   }
 
