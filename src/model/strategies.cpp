@@ -65,6 +65,11 @@ OptimizerSettings with_turns(const Planning& once, const std::vector<WholeMatrix
   return out;
 }
 
+bool has_partial_gradients(const OptimizerSettings& settings) {
+  return std::any_of(settings.params.begin(), settings.params.end(),
+                     [](const ParamSettings& p) { return !grad_layout(p).partial_dims().empty(); });
+}
+
 StrategyStep simulated(const OptimizerSettings& settings, const Planning& once,
                        const MachineProfile& profile) {
   const Planning planning(settings, once.plan().problem().options.world);
@@ -119,9 +124,13 @@ std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulat
   first.memory_bytes = total_bytes(report, report.largest_rank);
   first.sent_bytes = report.sent.largest;
   std::optional<Planning> once;
-  if (ours.plan().each_replica()) {
+  if (ours.plan().each_replica() || has_partial_gradients(ours.settings())) {
     OptimizerSettings settings = ours.settings();
     settings.replica_mode = ReplicaMode::kOnce;
+    for (ParamSettings& p : settings.params) {
+      p.layout = p.layout.with_partial({});
+      if (p.grad_layout) p.grad_layout = p.grad_layout->with_partial({});
+    }
     once.emplace(std::move(settings), ours.plan().problem().options.world, true);
   }
   const Planning& base = once ? *once : ours;

@@ -23,7 +23,7 @@ struct StrategyStep {
 /// Computes the steps of other strategies on the same machine, for the same layouts. Symmetric
 /// products, batches, transport dtype and link model are those of muonrt for all of them.
 /// @param ours  with the time of its step. If it repeats matrices in replicas, the others divide
-///     those of a plan that does not.
+///     those of a plan that does not. The trainer reduces partial gradients for the others.
 /// Errors: those of simulate().
 std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulation& step,
                                              const MachineProfile& profile);

@@ -219,6 +219,14 @@ StrategyStep gather_everywhere(const Planning& once, const MachineProfile& profi
     const Matrix& m = plan.matrices()[id];
     if (plan.holders().group(m.param, m.index).find(rank)) held.push_back(static_cast<int32_t>(id));
   }
+  const auto held_elements = [&](const HolderGroup& group, const Matrix& m, bool gradient) {
+    int64_t out = 0;
+    if (const Holder* const holder = group.find(rank))
+      for (const Block& b : gradient ? blocks.grad_blocks(m.param, m.index, *holder)
+                                     : blocks.blocks(m.param, m.index, *holder))
+        out += b.rows * b.cols;
+    return out;
+  };
   std::map<const HolderGroup*, double> in_node;
   std::vector<DirectChunk> chunks;
   std::vector<CollectiveBytes> gathers;
@@ -233,18 +241,17 @@ StrategyStep gather_everywhere(const Planning& once, const MachineProfile& profi
     }
     largest = std::max(largest, bytes += whole);
     DirectChunk& c = chunks.back();
-    const HolderGroup& group = plan.holders().group(m.param, m.index);
-    const Holder& holder = *group.find(rank);
-    int64_t own = 0;
-    for (const Block& b : blocks.blocks(m.param, m.index, holder)) own += b.rows * b.cols;
     const ElementBytes& b = base.of(m);
     c.matrices.push_back(id);
-    c.pack_bytes += own * (b.direction + base.transport);
     c.unpack_bytes += 2 * whole;
-    c.result_bytes += own * (base.iterate_bytes(m) + b.weight);
+    c.result_bytes += held_elements(plan.holders().group(m.param, m.index), m, false) *
+                      (base.iterate_bytes(m) + b.weight);
+    const HolderGroup& group = plan.holders().grad_group(m.param, m.index);
+    c.pack_bytes += held_elements(group, m, true) * (b.direction + base.transport);
+    const Holder* const holder = group.find(rank);
     double& local = in_node[&group];
-    if (local == 0) local = ranks_in_node(base, group, holder);
-    gathers.back().add_all_gather(static_cast<double>(whole), group.shards, local);
+    if (holder && local == 0) local = ranks_in_node(base, group, *holder);
+    gathers.back().add_all_gather(static_cast<double>(whole), group.shards, std::max(1.0, local));
   }
   double sent = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
