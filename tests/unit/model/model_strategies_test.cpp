@@ -170,6 +170,12 @@ TEST_CASE("modelled strategies: only sorted round-robin repeats products in repl
   CHECK(one_by_one(planning, p).critical.products == Approx(kProducts));
   CHECK(whole_owners(planning, p, false).critical.products == Approx(kProducts));
   CHECK(whole_owners(planning, p, true).critical.products == Approx(kProducts));
+  // Two replicas of two ranks: a rank sends half of the other's matrix there and half of its own
+  // one back, and nothing to the other replica.
+  const Planning four(squares({2, 2}, {kSide, kSide}, 1 << 20), 4);
+  const StrategyStep repeated = round_robin_in_chunks(four, p);
+  CHECK(repeated.critical.products == Approx(kProducts));
+  CHECK(repeated.sent_bytes == 2 * kElements);
   // A rank holds whole matrices, so an all-gather moves nothing, but both ranks compute both.
   const StrategyStep all = gather_everywhere(planning, p);
   CHECK(all.critical.products == Approx(2 * kProducts));
