@@ -12,6 +12,7 @@
 #include "command/unknown_words.hpp"
 #include "command/validators.hpp"
 #include "opt_json/output_file.hpp"
+#include "show/fit.hpp"
 
 namespace {
 
@@ -74,7 +75,11 @@ int main(int argc, char** argv) {
       std::cerr << unknown << '\n';
       return 2;
     }
-    return printed(app.exit(e) == 0 ? 0 : 2);
+    if (code != CLI::ExitCodes::Success) return printed(app.exit(e) == 0 ? 0 : 2);
+    const bool version = e.get_name() == "CallForVersion";
+    if (version) muonrt::tool::print_fitted(std::string(e.what()) + "\n");
+    if (!version) fmt::print("{}", fitted_help(app.help(), muonrt::tool::output_width()));
+    return printed(0);
   }
   if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {
     // One write, because ranks share the terminal.

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "show/status_line.hpp"
 
@@ -31,6 +36,57 @@ class Progress {
   bool on_;
   StatusLine line_;
   Clock::time_point last_ = Clock::now();
+};
+
+/// Shows on a terminal (stderr) what the command does, and for how many seconds, once it has taken
+/// more than one. Its thread does so while the caller's is busy. Threads: one.
+class LongWork {
+ public:
+  /// @param on  false: shows nothing (for all ranks except one).
+  explicit LongWork(bool on = true) : line_(stderr, detect_screen(stderr)) {
+    if (on && line_.screen().terminal) thread_ = std::thread([this] { run(); });
+  }
+  ~LongWork() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_one();
+    if (thread_.joinable()) thread_.join();
+    line_.clear();
+  }
+  /// Begins the next part of the work.
+  void show(std::string text) {
+    const std::lock_guard lock(mutex_);
+    text_ = std::move(text);
+  }
+  /// Removes the line until the next show(). Call it before something else is printed.
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    text_.clear();
+    line_.clear();
+  }
+
+  LongWork(const LongWork&) = delete;
+  LongWork& operator=(const LongWork&) = delete;
+
+ private:
+  void run() {
+    using Seconds = std::chrono::duration<double>;
+    const auto start = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return ends_; })) {
+      const double seconds = Seconds(std::chrono::steady_clock::now() - start).count();
+      if (seconds > 1 && !text_.empty()) line_.show(fmt::format("{} ({:.0f} s)", text_, seconds));
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string text_;
+  bool ends_ = false;
+  StatusLine line_;
+  std::thread thread_;
 };
 
 }  // namespace muonrt::tool

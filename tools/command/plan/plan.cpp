@@ -11,8 +11,10 @@
 #include "command/plan/machine.hpp"
 #include "command/plan/plan_input.hpp"
 #include "command/plan/stages.hpp"
+#include "command/progress.hpp"
 #include "command/validators.hpp"
 #include "opt_json/output_file.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 #include "show/timeline.hpp"
 
@@ -176,24 +178,26 @@ void print_text(const Arguments& a, const PlanMeshes& meshes,
                 const std::vector<PlannedStage>& stages, size_t shown,
                 const std::vector<std::string>& notes, const MachineAnswer* machine,
                 double seconds) {
-  if (machine) fmt::print("{}\n({})\n\n", machine->headline, machine->note);
+  std::string out;
+  if (machine) out += fmt::format("{}\n({})\n\n", machine->headline, machine->note);
   const ModelTotals total = sum_of(stages);
-  fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
-             a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
-             cell::grouped(total.muon_elements).text);
-  for (const std::string& note : notes) fmt::print("            {}\n", note);
-  fmt::print("mesh        {}\n", meshes.text());
+  out += fmt::format(
+      "model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
+      a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
+      cell::grouped(total.muon_elements).text);
+  for (const std::string& note : notes) out += fmt::format("            {}\n", note);
+  out += fmt::format("mesh        {}\n", meshes.text());
   if (stages.size() > 1) {
     const auto count = static_cast<int64_t>(stages.size());
-    fmt::print("stages      {} of {} ranks, {} ranks in total\n\n{}\n", count, meshes.world(),
-               count * meshes.world(), table_of(stages).text());
+    out += fmt::format("stages      {} of {} ranks, {} ranks in total\n\n{}\n", count,
+                       meshes.world(), count * meshes.world(), table_of(stages).text());
     const size_t most =
         largest(stages, [](const PlannedStage& s) { return s.largest.total_bytes; });
-    fmt::print("Stage {} needs the most memory. The plan of stage {}{}:\n\n", most, shown,
-               a.stage ? "" : ", which has the most work");
+    out += fmt::format("Stage {} needs the most memory. The plan of stage {}{}:\n\n", most, shown,
+                       a.stage ? "" : ", which has the most work");
   }
-  fmt::print("{}\nPlanned in {:.3f} s.\n", stages[shown].plan.describe(MUONRT_FORMAT_TEXT, a.rows),
-             seconds);
+  print_fitted(out + fmt::format("{}\nPlanned in {:.3f} s.\n",
+                                 stages[shown].plan.describe(MUONRT_FORMAT_TEXT, a.rows), seconds));
 }
 
 void write_pictures(const Arguments& a, const PlanMeshes& meshes, const MachineAnswer& answer) {
@@ -209,6 +213,8 @@ void write_pictures(const Arguments& a, const PlanMeshes& meshes, const MachineA
 
 int run(Arguments a) {
   const auto now = [] { return std::chrono::steady_clock::now(); };
+  LongWork work;
+  work.show(fmt::format("plan: reading {}", a.model));
   std::vector<std::string> notes;
   std::optional<StepConfig> config;
   if (!a.config.empty()) config = read_config(a.config);
@@ -230,19 +236,24 @@ int run(Arguments a) {
   const auto start = now();
   std::vector<PlannedStage> stages;
   int64_t frozen = 0;
-  for (const Stage& part : parts)
+  for (const Stage& part : parts) {
+    work.show(fmt::format("plan: {} on {} ranks, stage {} of {}", a.model, meshes.world(),
+                          stages.size() + 1, parts.size()));
     stages.push_back(plan_stage(a, part, meshes, config ? &*config : nullptr, frozen));
+  }
   const size_t busiest = largest(stages, [](const PlannedStage& s) { return s.summary.makespan; });
   const size_t shown = a.stage ? static_cast<size_t>(*a.stage) : busiest;
   std::optional<MachineAnswer> answered;
   if (machine) {
     const size_t most =
         largest(stages, [](const PlannedStage& s) { return s.largest.total_bytes; });
+    work.show(fmt::format("plan: a step on {} ranks of {}", meshes.world(), a.machine));
     answered = machine->answer(stages[shown].plan.get(), stages[most].largest,
                                !a.trace.empty() || !a.timeline.empty());
     write_pictures(a, meshes, *answered);
   }
   const double seconds = std::chrono::duration<double>(now() - start).count();
+  work.clear();
   if (frozen > 0) notes.push_back(fmt::format("{} frozen tensors are not included", frozen));
   (a.json ? print_json : print_text)(a, meshes, stages, shown, notes,
                                      answered ? &*answered : nullptr, seconds);
