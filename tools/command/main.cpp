@@ -31,15 +31,20 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Reads the sizes of all options --...-bytes with units, such as 256MiB. Rejects whole numbers
-/// beyond 64 bits, which CLI11 replaces by the largest or smallest one.
-void complete_numbers(CLI::App& app) {
+/// Reads the sizes of --sample and of all options --...-bytes with units, such as 256MiB. Rejects
+/// whole numbers beyond 64 bits, which CLI11 replaces by the largest or smallest one. Adds
+/// --version to the subcommands, whose help does not list it.
+void complete_options(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
-    const bool is_size = option->get_name().ends_with("-bytes");
+    const std::string name = option->get_name();
+    const bool is_size = name.ends_with("-bytes") || name == "--sample";
     if (is_size) option->transform(muonrt::tool::size_with_unit());
   }
-  for (CLI::App* command : app.get_subcommands({})) complete_numbers(*command);
+  for (CLI::App* command : app.get_subcommands({})) {
+    command->set_version_flag("--version", muonrt::tool::version_text)->group("");
+    complete_options(*command);
+  }
 }
 
 }  // namespace
@@ -60,7 +65,7 @@ int main(int argc, char** argv) {
   muonrt::tool::add_state(app, work);
   muonrt::tool::add_verify(app, work);
   muonrt::tool::add_bench(app, work);
-  complete_numbers(app);
+  complete_options(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
