@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -32,19 +33,15 @@ bool runs_on_rank_0_only(const CLI::App& app) {
 }
 
 /// Reads the sizes of --sample and of all options --...-bytes with units, such as 256MiB. Rejects
-/// whole numbers beyond 64 bits, which CLI11 replaces by the largest or smallest one. Adds
-/// --version to the subcommands, whose help does not list it.
-void complete_options(CLI::App& app) {
+/// whole numbers beyond 64 bits, which CLI11 replaces by the largest or smallest one.
+void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
     const std::string name = option->get_name();
     const bool is_size = name.ends_with("-bytes") || name == "--sample";
     if (is_size) option->transform(muonrt::tool::size_with_unit());
   }
-  for (CLI::App* command : app.get_subcommands({})) {
-    command->set_version_flag("--version", muonrt::tool::version_text)->group("");
-    complete_options(*command);
-  }
+  for (CLI::App* command : app.get_subcommands({})) complete_numbers(*command);
 }
 
 }  // namespace
@@ -65,12 +62,19 @@ int main(int argc, char** argv) {
   muonrt::tool::add_state(app, work);
   muonrt::tool::add_verify(app, work);
   muonrt::tool::add_bench(app, work);
-  complete_options(app);
+  complete_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    // CLI11 knows --version only before a subcommand.
+    const bool version = std::find(argv, argv + argc, std::string("--version")) != argv + argc;
+    const bool wrong = e.get_exit_code() != 0 && !version;
     // Every rank has the same arguments, so only rank 0 prints the error.
-    if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
+    if (muonrt::tool::launcher_rank() != 0) return wrong ? 2 : 0;
+    if (version) {
+      muonrt::tool::print_fitted(muonrt::tool::version_text() + "\n");
+      return printed(0);
+    }
     // CLI11 lists unknown words in reverse order, or only reports what is missing.
     const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
     const bool misses =
@@ -80,10 +84,8 @@ int main(int argc, char** argv) {
       std::cerr << unknown << '\n';
       return 2;
     }
-    if (code != CLI::ExitCodes::Success) return printed(app.exit(e) == 0 ? 0 : 2);
-    const bool version = e.get_name() == "CallForVersion";
-    if (version) muonrt::tool::print_fitted(std::string(e.what()) + "\n");
-    if (!version) fmt::print("{}", fitted_help(app.help(), muonrt::tool::output_width()));
+    if (wrong) return printed(app.exit(e) == 0 ? 0 : 2);
+    fmt::print("{}", muonrt::tool::fitted_help(app.help(), muonrt::tool::output_width()));
     return printed(0);
   }
   if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {

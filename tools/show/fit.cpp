@@ -40,7 +40,8 @@ Texts wrapped(const std::string& text, size_t width, const char* separators, boo
       line += character;
       continue;
     }
-    const size_t separator = line.find_last_of(separators);
+    const size_t blank = line.find_last_of(' ');
+    const size_t separator = blank != std::string::npos ? blank : line.find_last_of(separators);
     if (separator == std::string::npos && !hard) {
       line += character;
       continue;
@@ -166,18 +167,22 @@ Grid grid_of(const Texts& lines) {
   ends.resize(begins.size(), width);
   Grid grid;
   for (size_t c = 0; c < begins.size(); ++c) {
-    bool left = true;
+    bool right = true;
     for (size_t r = 0; r < cells.size(); ++r) {
       std::string text;
       for (size_t at = begins[c]; at < std::min(ends[c], cells[r].size()); ++at)
         text += cells[r][at];
-      const size_t first = text.find_first_not_of(' ');
-      if (first != std::string::npos && first > 0) left = false;
-      if (c == 0) grid.rows.emplace_back();
       text.resize(text.find_last_not_of(' ') + 1);
-      grid.rows[r].push_back(text.substr(std::min(first, text.size())));
+      right = right && (text.empty() || begins[c] + columns_of(text) == ends[c]);
+      if (c == 0) grid.rows.emplace_back();
+      grid.rows[r].push_back(text);
     }
-    grid.right.push_back(!left);
+    // A column of equally long cells is one of names.
+    bool indented = false;
+    for (Texts& row : grid.rows) indented = indented || row[c][0] == ' ';
+    grid.right.push_back(right && indented);
+    if (!grid.right.back()) continue;
+    for (Texts& row : grid.rows) row[c].erase(0, row[c].find_first_not_of(' '));
   }
   return grid;
 }
@@ -193,13 +198,7 @@ std::string fitted_block(const Texts& lines, size_t width) {
   const Grid grid = grid_of(rows);
   const bool is_table = grid.right.size() > 1 && (rows.size() > 1 || grid.right.size() == 2);
   if (is_table) {
-    const size_t indent = rows[0].find_first_not_of(' ');
-    const std::string blanks(std::min(indent, rows[0].size()), ' ');
-    const std::string table = grid_text(grid, width - std::min(blanks.size(), width - 1));
-    for (size_t at = 0, end; at < table.size(); at = end + 1) {
-      end = table.find('\n', at);
-      out += (end > at ? blanks : "") + table.substr(at, end - at) + '\n';
-    }
+    out += grid_text(grid, width);
   }
   for (const std::string& line : lines) {
     if (is_table && is_row(line)) continue;

@@ -9,12 +9,11 @@ import sys
 import emerging_optimizers.registry
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 
 import muonrt.torch
 
 
-# Register the name before megatron.core.optimizer is imported, which copies the registry.
+# Register the name before the first import of Megatron, which copies the registry.
 @emerging_optimizers.registry.register_optimizer("muonrt")
 class MegatronMuon(muonrt.torch.Muon):
     """Updates the matrices, as Megatron's Muon does. Megatron's own AdamW updates all other parameters."""
@@ -28,6 +27,7 @@ class MegatronMuon(muonrt.torch.Muon):
         """Megatron calls it before it loads a checkpoint. All state exists since the creation."""
 
 
+from megatron.core import parallel_state  # noqa: E402
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.transformer import MegatronModule, TransformerConfig  # noqa: E402

@@ -62,6 +62,7 @@ def cuda_on_the_host(replaced):
 
     if replaced:
         torch.cuda.current_device = lambda: "cpu"
+        torch.cuda.current_stream = lambda: None
     with OnHost() if replaced else contextlib.nullcontext():
         yield
 

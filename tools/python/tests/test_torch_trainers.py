@@ -246,7 +246,7 @@ def torchtitan_step():
         muon._compute_muon_direction(out, ns_coefficients=QUINTIC[0], ns_steps=5, eps=1e-7, out=out)
         muon._apply_muon_update(p, out, lr=0.01, weight_decay=0, adjust_lr_fn="match_rms_adamw",
                                 compute_matrix_shape=p.shape)
-    return step, QUINTIC, True, lambda m, n: 0.2 * max(m, n) ** 0.5
+    return step, QUINTIC, True, lambda m, n: 0.2 * max(m, n) ** 0.5, {}
 
 
 def deepspeed_step():
@@ -258,7 +258,9 @@ def deepspeed_step():
     def step(p, grad, momentum):
         with torch.compiler.set_stance("force_eager"):
             p.sub_(muon_update(grad.clone(), momentum), alpha=0.01)
-    return step, QUINTIC, True, lambda m, n: max(1, m / n) ** 0.5
+    # On the host it iterates in float32.
+    return step, QUINTIC, True, lambda m, n: max(1, m / n) ** 0.5, {
+        "iteration_dtype": "float32", "transport_dtype": "float32"}
 
 
 def emerging_step():
@@ -266,25 +268,25 @@ def emerging_step():
     pytest.importorskip("emerging_optimizers")
     from emerging_optimizers.orthogonalized_optimizers import Muon
 
-    made = {}
+    made: dict = {}
 
     def step(p, grad, momentum):
         one = made.setdefault(p, Muon([p], lr=0.01, weight_decay=0, momentum=0.95))
         p.grad = grad.clone()
         one.step()
-    return step, MINIMAL, False, lambda m, n: max(m, n) ** 0.5
+    return step, MINIMAL, False, lambda m, n: max(m, n) ** 0.5, {}
 
 
 @pytest.mark.parametrize("preset", ["torchtitan", "deepspeed", "emerging"])
 def test_updates_have_the_rounding_errors_of_the_trainers_own_muon(preset):
     """Both are compared with the same rule in float64: 5 steps of matrices of three shapes."""
-    step, coefficients, nesterov, scale = globals()[f"{preset}_step"]()
+    step, coefficients, nesterov, scale, settings = globals()[f"{preset}_step"]()
     for shape in (24, 40), (40, 24), (32, 32):
         grads = [torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i in range(5)]
         theirs, exact = torch.nn.Parameter(torch.zeros(shape)), torch.zeros(shape).double()
         ours = torch.nn.Parameter(torch.zeros(shape))
         one = muonrt.torch.Muon([("w", ours)], lr=0.01, weight_decay=0, preset=preset, comm=muonrt.Comm.self(),
-                                role=lambda name, p: "muon")
+                                role=lambda name, p: "muon", **settings)
         momentum, buffer = torch.zeros(shape), torch.zeros(shape).double()
         for grad in grads:
             with torch.no_grad():
