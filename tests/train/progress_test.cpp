@@ -1,8 +1,11 @@
 #include "train/progress.hpp"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
+#include "command/progress.hpp"
 #include "show/fit.hpp"
 #include "show/status_line.hpp"
 #include "show/table.hpp"
@@ -156,4 +159,25 @@ TEST_CASE("status line: a terminal gets no more columns than it has", "[unit][tr
   for (int c; (c = std::fgetc(file)) != EOF;) out += static_cast<char>(c);
   std::fclose(file);
   CHECK(out == "\r\xe5\xb1\x82\xe5\xb1\x82\ra   \r \r");
+}
+
+TEST_CASE("long work: a terminal shows the part of the work, and nothing at its end",
+          "[unit][train]") {
+  using muonrt::tool::LongWork;
+  for (const bool terminal : {true, false}) {
+    std::FILE* const file = std::tmpfile();
+    REQUIRE(file != nullptr);
+    {
+      LongWork work(true, file, {terminal, 60}, std::chrono::milliseconds(0));
+      work.show("plan");
+      for (int i = 0; i < (terminal ? 600 : 6) && std::ftell(file) == 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    std::string out;
+    std::rewind(file);
+    for (int c; (c = std::fgetc(file)) != EOF;) out += static_cast<char>(c);
+    std::fclose(file);
+    CHECK(out.substr(0, 7) == (terminal ? "\rplan (" : ""));
+    CHECK((out.empty() || out.back() == '\r'));
+  }
 }

@@ -43,8 +43,11 @@ class Progress {
 class LongWork {
  public:
   /// @param on  false: shows nothing (for all ranks except one).
-  explicit LongWork(bool on = true) : line_(stderr, detect_screen(stderr)) {
-    if (on && line_.screen().terminal) thread_ = std::thread([this] { run(); });
+  explicit LongWork(bool on = true)
+      : LongWork(on, stderr, detect_screen(stderr), std::chrono::seconds(1)) {}
+  LongWork(bool on, std::FILE* out, Screen screen, std::chrono::milliseconds after)
+      : after_(after), line_(out, screen) {
+    if (on && screen.terminal) thread_ = std::thread([this] { run(); });
   }
   ~LongWork() {
     {
@@ -72,15 +75,16 @@ class LongWork {
 
  private:
   void run() {
-    using Seconds = std::chrono::duration<double>;
     const auto start = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return ends_; })) {
-      const double seconds = Seconds(std::chrono::steady_clock::now() - start).count();
-      if (seconds > 1 && !text_.empty()) line_.show(fmt::format("{} ({:.0f} s)", text_, seconds));
+      const auto passed = std::chrono::steady_clock::now() - start;
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(passed).count();
+      if (passed > after_ && !text_.empty()) line_.show(fmt::format("{} ({} s)", text_, seconds));
     }
   }
 
+  const std::chrono::milliseconds after_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string text_;
