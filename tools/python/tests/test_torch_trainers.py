@@ -260,7 +260,7 @@ def deepspeed_step():
             p.sub_(muon_update(grad.clone(), momentum), alpha=0.01)
     # On the host it iterates in float32.
     return step, QUINTIC, True, lambda m, n: max(1, m / n) ** 0.5, {
-        "iteration_dtype": "float32", "transport_dtype": "float32"}
+        "muon": {"iteration_dtype": "float32"}, "transport_dtype": "float32"}
 
 
 def emerging_step():
