@@ -1,7 +1,7 @@
 /**
  * @file muonrt/allocator.h
- * Functions with which the caller allocates an optimizer's memory, for example from a framework's
- * caching allocator.
+ * Functions that a program passes to muonrt to allocate the memory of an optimizer, for example
+ * from a framework's caching allocator.
  */
 #ifndef MUONRT_ALLOCATOR_H
 #define MUONRT_ALLOCATOR_H
@@ -13,27 +13,31 @@ extern "C" {
 #endif
 
 /**
- * The functions that allocate and release the memory of the optimizer's device.
+ * The functions that allocate and release memory on the optimizer's device.
  *
- * Call muonrt_allocator_init() first, then set both functions. Pass the struct in
- * `allocator` of muonrt_tuning_options_t. muonrt copies it in muonrt_optimizer_create().
+ * Call muonrt_allocator_init() first, then set both functions. Set `allocator` of
+ * muonrt_tuning_options_t to the address of the struct. muonrt_optimizer_create() copies the
+ * struct.
  *
  * @par When muonrt calls the functions
- * `allocate` in muonrt_optimizer_create(), `release` there and in muonrt_optimizer_destroy();
- * neither in a step. The calling thread is the one that is inside the muonrt function, and the GPU
- * is its current CUDA device. The functions must not throw and must not call muonrt.
+ * muonrt_optimizer_create() calls `allocate` and `release`, and muonrt_optimizer_destroy() calls
+ * `release`. Steps call neither, because they allocate no device memory. The functions run on the
+ * thread that has called muonrt, and the optimizer's GPU is the current CUDA device of this thread.
+ * The functions must not throw and must not call muonrt.
  *
  * @par Streams
- * On CUDA, `stream` is a cudaStream_t of muonrt. Before muonrt uses new memory, it waits for this
- * stream, so `allocate` may be stream-ordered, such as cudaMallocAsync(). Before muonrt calls
- * `release`, it waits for all streams of the optimizer, so the memory can be reused at once.
+ * On CUDA, `stream` is a cudaStream_t that belongs to muonrt. Before muonrt uses new memory, it
+ * waits for this stream, so `allocate` may be stream-ordered, such as cudaMallocAsync(). Before
+ * muonrt calls `release`, it waits for all streams of the optimizer, so the memory can be reused at
+ * once.
  *
  * @par Several GPUs in one process
  * If ranks of one process use different GPUs, each of these GPUs must have access to the memory of
- * the others, because NCCL and ranks that are threads read it directly. For a memory pool, set this
- * with cudaMemPoolSetAccess().
+ * the others, because NCCL and ranks that are threads read this memory directly. If the memory
+ * comes from a CUDA memory pool, grant the access with cudaMemPoolSetAccess().
  *
- * muonrt allocates pinned host memory and the memory of communicators (muonrt/nccl.h) itself.
+ * For pinned host memory and for the memory of communicators (muonrt/nccl.h), muonrt does not call
+ * these functions.
  */
 typedef struct muonrt_allocator {
   /** Size of the struct in bytes; set by muonrt_allocator_init(). */
@@ -46,16 +50,17 @@ typedef struct muonrt_allocator {
   void* state;
 
   /**
-   * Returns `bytes` (> 0) bytes at an address that is a multiple of 256. `device` is the CUDA
-   * device index, and the memory must be on this device; on the host, `device` is -1 and `stream`
-   * is NULL. If it returns NULL, muonrt_optimizer_create() returns MUONRT_ERROR_OUT_OF_MEMORY on
-   * every rank; other memory is rejected with MUONRT_ERROR_INVALID_ARGUMENT. Required.
+   * Allocates `bytes` (> 0) bytes and returns their address, which must be a multiple of 256. The
+   * memory must be on the CUDA device with the index `device`. On the host, `device` is -1 and
+   * `stream` is NULL. muonrt_optimizer_create() returns MUONRT_ERROR_OUT_OF_MEMORY on every rank if
+   * the function returns NULL, and MUONRT_ERROR_INVALID_ARGUMENT if the address is not a multiple
+   * of 256 or is not on this device. Required.
    */
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream);
 
   /**
-   * Releases memory that `allocate` has returned. `bytes` and `device` are those of the allocation.
-   * Required.
+   * Releases memory that `allocate` has returned. `bytes` and `device` have the same values as in
+   * the call of `allocate`. Required.
    */
   void (*release)(void* state, void* memory, int64_t bytes, int32_t device, void* stream);
 } muonrt_allocator_t;

@@ -2,30 +2,50 @@
  * @file muonrt/base.h
  * Definitions that all muonrt headers share: version, status codes, enums, error messages, the log.
  *
- * All headers are C99, except muonrt/muonrt.hpp (C++17). Only muonrt/mpi_comm.h includes a header
- * of MPI; no header includes one of CUDA or NCCL.
+ * All headers are C99, except muonrt/muonrt.hpp (C++17). Only muonrt/mpi_comm.h includes <mpi.h>.
+ * No header includes headers of CUDA or NCCL.
  *
  * @par Structs with struct_size
  * Structs that may grow in later versions begin with `struct_size` and grow only at the end. Before
  * you set fields, call the struct's init macro, for example muonrt_transport_init(&transport). It
  * sets `struct_size` and every field to its default. The macro calls a function whose name ends in
  * `_sized`; language bindings call this function with the size of the struct that they declare.
- *   - Program newer than the library: fields that the library does not have must be zero, as the
- *     init macro leaves them. Otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. In structs
- *     that the library fills, these fields remain unchanged.
- *   - Program older than the library: the library does not access memory after `struct_size` bytes.
- *     Before version 1.0, a struct that is shorter than the library's is rejected with
- *     MUONRT_ERROR_INVALID_ARGUMENT, except for muonrt_transport_t. From version 1.0 on, the
- *     missing fields have their defaults.
- *   - In an array of structs, all elements have the `struct_size` of the first one.
+ *   - If the program's headers are newer than the library, fields that the library does not have
+ *     must be zero, which is the value that the init macro gives them. If such a field is not zero,
+ *     the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library fills a struct, it leaves
+ *     such fields unchanged.
+ *   - If the program's headers are older than the library, the library accesses only the first
+ *     `struct_size` bytes of a struct. Before version 1.0, it rejects a struct that is shorter than
+ *     its own with MUONRT_ERROR_INVALID_ARGUMENT, except for muonrt_transport_t. From version 1.0
+ *     on, it uses the defaults of the missing fields.
+ *   - In an array of structs, the `struct_size` of the first element is the size of every element.
  *
  * Fields named `reserved` must be 0.
  *
  * @par Enums
- * An enum `muonrt_x` has a type `muonrt_x_t`, an int32_t, for struct fields. Function parameters
- * have the type `enum muonrt_x`, so the compiler can detect the value of another enum. Status codes
- * are always a muonrt_status_t, because a newer library may return values that the program's
- * headers do not declare. The numbers of enum values never change.
+ * Each enum `muonrt_x` has a companion type `muonrt_x_t`, an int32_t, which struct fields use.
+ * Function parameters have the type `enum muonrt_x`, so the compiler can report that a value
+ * belongs to a different enum. Status codes always have the type muonrt_status_t, because a newer
+ * library may return values that the program's headers do not declare. The number of an enum value
+ * never changes.
+ *
+ * @par Threads and collective functions
+ * The comment of each function states which threads may call it. "Threads: any" means any thread at
+ * any time. "One at a time per optimizer" means that only one thread at a time may be inside a
+ * function of the same optimizer. A collective function must be called on every rank that its
+ * comment names.
+ *
+ * @par Terms
+ *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
+ *     matrix from the ranks that hold shards of it, and sends the update to them.
+ *   - A replica is one complete copy of a tensor, held by one rank or, as shards, by several ranks.
+ *   - A chunk is a group of matrices that are gathered, orthogonalized and returned together.
+ *   - The vote of a step is a reduction over all ranks, in which each rank reports whether its part
+ *     of the step was successful. Only if all ranks report success do they commit the step, which
+ *     means that they write the new parameters and state.
+ *   - Master weights are f32 copies of bf16 parameters. Updates are added to the master weights.
+ *   - The state of a parameter is everything that the optimizer stores for it between steps:
+ *     momentum, moments and master weights.
  */
 #ifndef MUONRT_BASE_H
 #define MUONRT_BASE_H
@@ -82,10 +102,10 @@ enum muonrt_status {
   /** The call is not allowed in the present state of the object or process. */
   MUONRT_ERROR_INVALID_STATE = 11,
 
-  /** This build, this machine or this combination of options cannot do it. */
+  /** The build, the machine or the combination of options does not support the call. */
   MUONRT_ERROR_NOT_SUPPORTED = 12,
 
-  /** A function that the caller has passed returned an error. */
+  /** A function that the caller has passed to muonrt returned an error. */
   MUONRT_ERROR_CALLBACK = 13,
 
   /** Arguments or versions that must be equal differ between ranks. */
@@ -103,16 +123,22 @@ enum muonrt_status {
   /** An operation did not complete before its timeout. */
   MUONRT_ERROR_TIMEOUT = 51,
 
-  /** A rank has called muonrt_comm_abort(), or its thread has ended inside a caller's function. */
+  /**
+   * A rank has called muonrt_comm_abort(), or the thread of a rank has ended inside a function that
+   * the caller has passed to muonrt.
+   */
   MUONRT_ERROR_ABORTED = 52,
 
   /**
-   * A peer failed during the vote. This rank has not committed the step, but other ranks may have;
-   * see muonrt/recover.h.
+   * A peer failed during the vote of a step. This rank has not committed the step, but other ranks
+   * may have; see muonrt/recover.h.
    */
   MUONRT_ERROR_UNDECIDED = 60,
 
-  /** An eager step failed after its vote, so the parameters are partly updated. */
+  /**
+   * A step failed after its vote had passed, so the parameters may be partly updated. This is most
+   * likely with MUONRT_COMMIT_EAGER (muonrt/tuning.h).
+   */
   MUONRT_ERROR_TORN = 61,
 
   /** A file or folder could not be read or written. */
@@ -130,11 +156,11 @@ typedef int32_t muonrt_dtype_t;
 enum muonrt_dtype { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
 
 /**
- * DLPack's DLTensor, field by field: a tensor in memory of the caller. A pointer to a DLTensor may
- * be passed after a cast.
+ * A tensor in the caller's memory. The fields are those of DLPack's DLTensor, so you can cast a
+ * pointer to a DLTensor to a pointer to this struct.
  */
 typedef struct muonrt_dltensor {
-  /** Start of the memory; the elements start `byte_offset` bytes later. */
+  /** Start of the memory. The first element is `byte_offset` bytes after it. */
   char* data;
 
   /** 1: host, 2: CUDA, 3: pinned host memory, 13: CUDA managed memory. */
@@ -158,33 +184,42 @@ typedef struct muonrt_dltensor {
   /** `ndim` sizes. */
   int64_t* shape;
 
-  /** `ndim` strides in elements; NULL: row-major and contiguous. */
+  /** `ndim` strides in elements. NULL means row-major and contiguous. */
   int64_t* strides;
 
   /** Distance from `data` to the first element, in bytes. */
   uint64_t byte_offset;
 } muonrt_dltensor_t;
 
-/** Which optimizer updates a parameter. muonrt never derives it from a shape. */
+/**
+ * The algorithm that updates a parameter. An optimizer never derives it from a name or shape;
+ * muonrt/routing.h suggests one from the name.
+ */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
-/** The rows or columns of a matrix that have a second moment each in NorMuon. */
+/** Whether NorMuon keeps one second moment per row or one per column of a matrix. */
 typedef int32_t muonrt_normuon_axis_t;
 enum muonrt_normuon_axis {
   MUONRT_NORMUON_OFF = 0,
 
-  /** One second moment per row, as published. It has little effect on wide or square matrices. */
+  /**
+   * One second moment per row, as in the NorMuon paper. NorMuon then has little effect on wide or
+   * square matrices.
+   */
   MUONRT_NORMUON_ROWS = 1,
 
   /** One second moment per column. */
   MUONRT_NORMUON_COLUMNS = 2,
 
-  /** Rows of a tall or square matrix, columns of a wide one. */
+  /** One second moment per row of a tall or square matrix, and per column of a wide one. */
   MUONRT_NORMUON_LONGER = 3
 };
 
-/** Which projection of an attention layer a weight is; determines how QK-clip scales its rows. */
+/**
+ * The attention projection that a weight implements. It determines how QK-clip scales the rows of
+ * the weight; see muonrt_qk_clip_t in muonrt/param.h.
+ */
 typedef int32_t muonrt_qk_kind_t;
 enum muonrt_qk_kind {
   /** QK-clip does not change the weight. */
@@ -202,13 +237,19 @@ enum muonrt_qk_kind {
   /** Key-value up-projection of MLA, such as wkv_b or kv_b_proj. */
   MUONRT_QK_MLA_KEY_VALUE = 4,
 
-  /** Fused projection. Each group holds its query heads, then its key head, then its value head. */
+  /**
+   * Fused QKV projection, stored group by group. The rows of a group are those of its query heads,
+   * then those of its key head, then those of its value head.
+   */
   MUONRT_QK_QKV = 5,
 
-  /** Fused projection: all query heads, then all key heads, then all value heads. */
+  /**
+   * Fused QKV projection: the rows of all query heads, then of all key heads, then of all value
+   * heads.
+   */
   MUONRT_QK_QKV_BLOCKS = 6,
 
-  /** The name of the parameter determines kind and layer; see muonrt_qk_clip_t. */
+  /** muonrt reads the kind and the layer from the name of the parameter; see muonrt_qk_clip_t. */
   MUONRT_QK_FROM_NAME = 7
 };
 
@@ -230,7 +271,7 @@ MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
  * Threads: any; each thread has its own message. Collective: no.
  *
  * @return The message, at most 4095 bytes; "" if there was no such call. Never NULL. The string is
- * valid until the thread's next call of muonrt.
+ * valid until the thread calls another function of muonrt.
  */
 MUONRT_API const char* muonrt_get_last_error(void);
 
@@ -257,10 +298,15 @@ enum muonrt_log_level {
   /** A communicator or a step has failed. */
   MUONRT_LOG_ERROR = 1,
 
-  /** A step was skipped or rejected, or muonrt uses a slower way than it was asked for. */
+  /**
+   * A step was skipped or rejected, or muonrt has replaced a requested method with a slower one.
+   */
   MUONRT_LOG_WARNING = 2,
 
-  /** Rare events: communicators, optimizers, recoveries, checkpoints. */
+  /**
+   * Rare events, such as the creation of a communicator or an optimizer, a recovery or a
+   * checkpoint.
+   */
   MUONRT_LOG_INFO = 3,
 
   /** Every committed step. */
@@ -270,10 +316,10 @@ enum muonrt_log_level {
 /**
  * Receives a log message.
  *
- * The function runs on the thread that logs, which may be a thread of muonrt. It is called by one
- * thread at a time, and other threads that log wait for it, so it should return soon. It must not
- * call muonrt, throw, or end the thread, and it must not wait for a thread that is inside a call of
- * muonrt.
+ * The function runs on the thread that logs the message, which may be one of muonrt's threads. Only
+ * one thread calls it at a time, and other threads that log wait for it, so it should return soon.
+ * It must not call muonrt, throw, or end the thread, and it must not wait for a thread that is
+ * inside a call of muonrt.
  *
  * @param[in] state    The pointer that was passed to muonrt_set_log().
  * @param[in] level    The level of the message, MUONRT_LOG_ERROR to MUONRT_LOG_DEBUG.
@@ -283,25 +329,26 @@ typedef void (*muonrt_log_function_t)(void* state, enum muonrt_log_level level,
                                       const char* message);
 
 /**
- * Sets the function of this process that receives log messages. Without it, muonrt logs nothing;
- * muonrt itself never prints.
+ * Sets the function that receives the log messages of this process. Without such a function muonrt
+ * logs nothing, because muonrt itself never prints messages.
  *
- * The call replaces the previous function. Before it returns, it waits until calls of the previous
- * function in other threads have returned, and this function is not called any more afterwards. So
- * its state may then be freed. A message that another thread logs during the call goes to one of
- * the two functions or is lost.
+ * The call replaces the previous function. Before it returns, it waits until other threads have
+ * left the previous function. muonrt does not call the previous function afterwards, so you may
+ * free the state of that function. A message that another thread logs during the call goes to one
+ * of the two functions or is lost.
  *
  * A child of `fork()` logs nothing until it calls this function.
  *
  * Threads: any. Collective: no.
  *
- * @param[in] function  The function. NULL: messages are not logged.
+ * @param[in] function  The function; NULL to log nothing.
  * @param[in] state     The function's first argument; may be NULL.
- * @param[in] level     The highest level of messages that are logged.
+ * @param[in] level     The least important level to log. For example, MUONRT_LOG_WARNING logs
+ *                      warnings and errors.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `level` is unknown;
- *   - MUONRT_ERROR_INVALID_STATE: the call is made by the log function;
+ *   - MUONRT_ERROR_INVALID_STATE: the log function itself has called muonrt_set_log();
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_set_log(muonrt_log_function_t function, void* state,

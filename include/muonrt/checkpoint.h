@@ -1,10 +1,12 @@
 /**
  * @file muonrt/checkpoint.h
- * Checkpoints: saves the optimizer's state into a folder, and resumes from it.
+ * Checkpoints: functions that save the optimizer's state to a folder, and load it to resume
+ * training.
  *
  * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
  * consists of safetensors files with checksums and of a manifest in JSON, manifest.json.
- * muonrt/checkpoint_reader.h, which this header includes, reads it without an optimizer.
+ * muonrt/checkpoint_reader.h, which this header includes, has functions that read a checkpoint
+ * without an optimizer.
  *
  * @code
  * check(muonrt_optimizer_save(optimizer, "run/state", NULL));
@@ -43,8 +45,8 @@ typedef struct muonrt_save_options {
   int64_t keep;
 
   /**
-   * 0 (default): reject a folder whose newest checkpoint is of another model, because a parameter
-   * has another name or shape. 1: replace that checkpoint.
+   * 0 (default): reject a folder whose newest checkpoint belongs to another model, which means that
+   * a parameter has another name or shape. 1: replace that checkpoint.
    */
   int32_t overwrite;
 
@@ -58,9 +60,10 @@ typedef struct muonrt_load_options {
   uint32_t struct_size;
 
   /**
-   * 0 (default): load the parameters that the checkpoint contains, and compute others from their
-   * master weights. Parameters of which it has neither must have the values that they had when the
-   * checkpoint was saved. 1: leave all parameters unchanged; this then holds for all of them.
+   * 0 (default): load the parameters that the checkpoint contains, and compute the others from
+   * their master weights. If the checkpoint contains neither for a parameter, the parameter must
+   * have the same values as when the checkpoint was saved. 1: leave all parameters unchanged; all
+   * of them must then have the same values as when the checkpoint was saved.
    */
   int32_t without_params;
 
@@ -115,10 +118,11 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * Saves a checkpoint of the optimizer.
  *
  * The checkpoint contains the parameters, all state, the step number, the update counts, and the
- * seed and keys of stochastic rounding. A parameter that has f32 master weights is saved as these
- * and adds no bytes, because a load rounds them as a step does; only if it has other values does
- * the checkpoint contain both. `saved_param_bytes` of muonrt_counters_t is what the parameters add.
- * With `without_params`, the checkpoint has a hash of each parameter instead.
+ * seed and keys of stochastic rounding. If a parameter has f32 master weights, the checkpoint
+ * usually contains only these, because muonrt_optimizer_load() can compute the parameter from them
+ * with the rounding of a step. It contains both if the parameter differs from its rounded master
+ * weights. `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add.
+ * With `without_params`, the checkpoint contains a hash of each parameter instead.
  *
  * Each rank writes its part into one file in `folder`. Then rank 0 writes manifest.json under a
  * temporary name and renames it. Until the rename, the folder holds the previous checkpoint; after
@@ -128,8 +132,10 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * Blocking; each rank waits for the slowest, at most for `timeout_ms` of the optimizer's options.
  *
  * @par Rules
- *   - All ranks must see the same folder. It and its parents are created if they do not exist.
- *   - A folder whose newest checkpoint belongs to another model is rejected; see `overwrite`.
+ *   - All ranks must see the same folder. The folder and its parents are created if they do not
+ *     exist.
+ *   - If the newest checkpoint in the folder belongs to another model, the save is rejected; see
+ *     `overwrite`.
  *   - A save locks the folder, so a second save into it, from any process, returns MUONRT_ERROR_IO.
  *     On a file system without locks a second save is not detected.
  *   - The next successful save removes the files that a failed save has left in the folder.
@@ -142,9 +148,9 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *
  * @return MUONRT_OK, or the same error on every rank; the message names the rank and the file.
  *   - MUONRT_ERROR_IO: a file could not be written, a rank does not see the files of rank 0, or
- *     another save holds the folder.
- *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, `folder` is NULL or empty, or it
- * has a checkpoint of another model.
+ *     another save has locked the folder.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, `folder` is NULL or empty, or the
+ * folder has a checkpoint of another model.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options or step numbers.
  *   - MUONRT_ERROR_NOT_SUPPORTED: the newest checkpoint in the folder has another format version.
  *   - MUONRT_ERROR_INVALID_STATE: a moment is not finite; a second moment is below 0; moments are
@@ -157,7 +163,7 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *
  * The optimizer is unchanged in every case. It may be unusable after MUONRT_ERROR_DEVICE, _COMM,
  * _TIMEOUT and _ABORTED, and remains usable after the other errors. After an error the folder holds
- * the previous checkpoint, or the new one if rank 0 failed after the rename.
+ * the previous checkpoint, or the new one if rank 0 failed after the rename of manifest.json.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_save_options_t* options);
@@ -167,8 +173,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, 
  * written.
  *
  * Call it once, after muonrt_optimizer_create(), with the options of the later saves. The memory
- * holds a copy of everything that this rank writes. muonrt_optimizer_describe_plan() does not count
- * it. It is released when the optimizer is destroyed.
+ * holds a copy of everything that this rank writes. The plan that muonrt_optimizer_describe_plan()
+ * prints does not include this memory. It is released when the optimizer is destroyed.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -189,8 +195,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
  * Starts to save a checkpoint in the background.
  *
  * Copies the state into the memory that muonrt_optimizer_save_reserve() has reserved, and returns.
- * A thread of this rank then writes the file while training continues; the results of the steps do
- * not change. If not enough memory is reserved, the call writes the file itself before it returns.
+ * A thread of this rank then writes the rank's file while training continues. Results of training
+ * do not change. If not enough memory is reserved, the call writes the file itself before it
+ * returns.
  *
  * @code
  * muonrt_optimizer_save_reserve(NULL, optimizer, &save);     // once
@@ -236,27 +243,28 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * Loads a checkpoint into the optimizer.
  *
  * The checkpoint may have been saved on any number of ranks, with any mesh, placement and owners.
- * Training then continues with results that are bitwise identical to those of an optimizer that
- * has run the earlier steps itself.
+ * If it receives the same gradients, the optimizer then continues with results that are bitwise
+ * identical to those of an optimizer that has run the earlier steps itself. Gradients that the
+ * program sums in another order, for example on another number of ranks, may differ.
  *
  * The optimizer must have been created with the same parameters: same names, shapes, dtypes and
- * roles, and the same kinds of state in the same dtypes (see `partial` for exceptions). Three
- * things are converted or may differ:
- *   - If the checkpoint uses the other convention of momentum (heavy ball or EMA), the momentum is
- *     converted: m_heavy_ball = m_ema / (1 - momentum), with the saved value of `momentum`.
- *   - If the checkpoint has master weights and the optimizer has remainders, or vice versa, they
- *     are converted. The f32 weights keep their values. A conversion to remainders also writes the
- *     parameter, because a remainder rounds ties differently.
- *   - Other settings, such as learning rate factors, keep the values of this optimizer.
+ * roles, and the same kinds of state in the same dtypes (see `partial` for exceptions). The
+ * following may differ:
+ *   - The convention of momentum (heavy ball or EMA). The momentum is then converted: m_heavy_ball
+ *     = m_ema / (1 - momentum), with the saved value of `momentum`.
+ *   - Master weights and remainders. If the checkpoint has one of them and the optimizer the other,
+ *     they are converted, and the f32 weights keep their values. A conversion to remainders also
+ *     writes the parameter, because with remainders ties are rounded differently.
+ *   - Other settings, such as learning rate factors. They keep the values of this optimizer, and
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
  * A load is also rejected, even with `partial`, if the checkpoint and the optimizer both use
- * NorMuon for a parameter, but its neurons differ, because `normuon_axis` or the parts differ.
+ * NorMuon for a parameter, but with different neurons, because `normuon_axis` or the parts differ.
  *
  * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
  * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
  *
- * Each rank reads only the parts that it needs. No rank changes its state before all ranks have
+ * Each rank reads only the parts that it needs. No rank changes its state until all ranks have
  * verified every byte that they need.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
@@ -268,12 +276,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *
  * @return MUONRT_OK, or the same error on every rank:
  *   - MUONRT_ERROR_IO: a file could not be read, or the folder holds no checkpoint.
- *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the bytes.
+ *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the damaged bytes.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `folder` is NULL or an option is out of range; the checkpoint
  *     belongs to another model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted
  *     momentum is not finite.
- *   - MUONRT_ERROR_NOT_SUPPORTED: the checkpoint has another format version.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the checkpoint has another format than "muonrt checkpoint 1", the
+ *     only one so far.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options, or read different manifests.
  *   - MUONRT_ERROR_INVALID_STATE: a save is in progress, or an earlier error has made the optimizer
  *     unusable.
@@ -282,9 +291,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *     stream did not finish.
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
- * After one of these errors nothing has changed, unless the error occurs while state is written,
- * for example because a file changes during the load. In that case the message says that the state
- * is partly written, and the optimizer is unusable on every rank.
+ * After one of these errors nothing has changed, unless the error occurred while muonrt was writing
+ * the state, for example because a file changed during the load. In that case the message says that
+ * the state is partly written, and the optimizer is unusable on every rank.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_load_options_t* options);
@@ -292,11 +301,11 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
 /**
  * Gets the notes of the last successful muonrt_optimizer_load().
  *
- * The first line counts the parameters that were loaded, with their bytes, those that were computed
- * from master weights, and those that are unchanged because the checkpoint has neither; with
- * `without_params` there is no such line. The text then has one line for each setting that differs,
- * each momentum or master weight that was converted, and each parameter or kind of state that
- * `partial` has initialized or ignored.
+ * The first line gives the number of parameters that were loaded, with their bytes, the number of
+ * those that were computed from master weights, and the number of those that are unchanged because
+ * the checkpoint contains neither. With `without_params` this line is omitted. The other lines each
+ * name a setting that differs, a momentum or master weight that was converted, or a parameter or
+ * kind of state that was initialized or ignored because of `partial`.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/checkpoint_reader.h
- * Reads a checkpoint without an optimizer, a communicator or a GPU: lists, reads and verifies
- * tensors.
+ * Functions that list, read and verify the tensors of a checkpoint, without an optimizer, a
+ * communicator or a GPU.
  *
  * muonrt_optimizer_save() (muonrt/checkpoint.h) writes the checkpoints. Any program can read them,
  * on any number of ranks, because every tensor is read as a whole. This program prints the momentum
@@ -43,9 +43,9 @@
  * }
  * @endcode
  *
- * Time and memory are limited by the size of the files, also if the files are damaged. Data files
- * are mapped into memory when a function first needs them. They stay readable if a later save
- * removes them, but a file must not be truncated before muonrt_checkpoint_destroy().
+ * The time and the memory of a call are limited by the size of the files, even if these are
+ * damaged. Data files are mapped into memory when a function first needs them, and stay readable if
+ * a later save removes them. Do not truncate a file before muonrt_checkpoint_destroy().
  *
  * Every function returns MUONRT_ERROR_INVALID_ARGUMENT if the checkpoint is NULL or was destroyed,
  * and MUONRT_ERROR_INVALID_STATE in a child process that was forked after the checkpoint was
@@ -65,7 +65,7 @@ extern "C" {
 /** An open checkpoint. Checkpoints are independent of each other and of optimizers. */
 typedef struct muonrt_checkpoint muonrt_checkpoint_t;
 
-/** A checkpoint as a whole. Call muonrt_checkpoint_info_init() before you pass it. */
+/** Values of a whole checkpoint. Call muonrt_checkpoint_info_init() before you pass the struct. */
 typedef struct muonrt_checkpoint_info {
   /** Size of the struct in bytes; set by muonrt_checkpoint_info_init(). */
   uint32_t struct_size;
@@ -79,13 +79,13 @@ typedef struct muonrt_checkpoint_info {
   /** Number of data files: one for each rank of the save that had something to write. */
   int32_t n_files;
 
-  /** Bytes of all data files, as the manifest gives them. */
+  /** Total size of the data files in bytes, according to the manifest. */
   int64_t bytes;
 
   /** Number of committed steps. */
   int64_t step;
 
-  /** Number of the save into its folder, from 1; independent of `step`. */
+  /** Number of the save, counted from 1 in each folder; independent of `step`. */
   int64_t save;
 
   /** Seed of stochastic rounding. */
@@ -94,11 +94,11 @@ typedef struct muonrt_checkpoint_info {
   /** Number of parameters. */
   int64_t n_params;
 
-  /** Number of tensors: the parameters, and their state. */
+  /** Number of tensors: the parameters and the tensors of their state. */
   int64_t n_tensors;
 } muonrt_checkpoint_info_t;
 
-/** A tensor of a checkpoint. Call muonrt_checkpoint_tensor_init() before you pass it. */
+/** A tensor of a checkpoint. Call muonrt_checkpoint_tensor_init() before you pass the struct. */
 typedef struct muonrt_checkpoint_tensor {
   /** Size of the struct in bytes; set by muonrt_checkpoint_tensor_init(). */
   uint32_t struct_size;
@@ -121,16 +121,16 @@ typedef struct muonrt_checkpoint_tensor {
    */
   const int64_t* shape;
 
-  /** Size of the whole tensor in bytes; 0 without data. */
+  /** Size of the whole tensor in bytes; 0 if `has_data` is 0. */
   int64_t bytes;
 
   /** Number of blocks in the data files that together form the tensor. */
   int64_t n_parts;
 
-  /** 1: the tensor can be read. 0: a parameter of which only the hash is saved. */
+  /** 1: the tensor can be read. 0: the tensor is a parameter of which only a hash is saved. */
   int32_t has_data;
 
-  /** The optimizer that updates the parameter. */
+  /** The algorithm that updates the parameter. */
   muonrt_role_t role;
 
   /** Number of committed steps that have updated the parameter. */
@@ -139,10 +139,10 @@ typedef struct muonrt_checkpoint_tensor {
   /** Hash of the values of the parameter. */
   uint64_t hash;
 
-  /** Constant of the parameter's momentum: `momentum` of Muon, `beta1` of AdamW. */
+  /** Coefficient of the parameter's momentum: `momentum` of Muon, `beta1` of AdamW. */
   double momentum;
 
-  /** MUONRT_MOMENTUM_HEAVY_BALL, or MUONRT_MOMENTUM_EMA if the momentum is an average. */
+  /** MUONRT_MOMENTUM_HEAVY_BALL, or MUONRT_MOMENTUM_EMA for an exponential moving average. */
   muonrt_momentum_kind_t momentum_kind;
 
   /** Reserved; 0. */
@@ -182,10 +182,10 @@ MUONRT_API void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* 
 /**
  * Lists the checkpoints of a folder.
  *
- * The text has one file name of a manifest per line, the newest first: manifest.json, then the
- * older checkpoints that `keep` of muonrt_save_options_t has kept, such as
- * manifest-0000000007-0000000000002000.json (save 7, after step 2000). It is empty if the folder
- * holds no checkpoint. The files are not read.
+ * Each line of the text is the file name of a manifest, the newest first: manifest.json, then those
+ * of older checkpoints that a save has kept (`keep` of muonrt_save_options_t), such as
+ * manifest-0000000007-0000000000002000.json (save 7, after step 2000). The text is empty if the
+ * folder holds no checkpoint. The call does not read the files.
  *
  * Threads: any. Collective: no.
  *
@@ -212,8 +212,8 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_list(char* buffer, int64_t capacity
  * @param[out] checkpoint  The checkpoint; NULL after an error. Destroy it with
  *                         muonrt_checkpoint_destroy().
  * @param[in]  folder      Path of the folder.
- * @param[in]  manifest    File name of a manifest in the folder, as muonrt_checkpoint_list() gives
- *                         it. NULL: the newest checkpoint.
+ * @param[in]  manifest    File name of a manifest in the folder, from muonrt_checkpoint_list();
+ *                         NULL for the newest checkpoint.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `checkpoint` is NULL, `folder` is NULL or empty, or `manifest`
@@ -254,7 +254,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_get_info(muonrt_checkpoint_info_t* 
 /**
  * Gets the text of the manifest: JSON in UTF-8.
  *
- * It has the values of muonrt_checkpoint_info_t, and these lists:
+ * The manifest has the values of muonrt_checkpoint_info_t and these lists:
  *   - `groups`: the settings of each group as texts;
  *   - `params`: name, shape, dtype, role, index of the group and further values of each parameter;
  *   - `files`: name and bytes of each data file.
@@ -301,7 +301,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_get_tensor(muonrt_checkpoint_tensor
                                                         int64_t index);
 
 /**
- * Finds the tensor of a parameter that has a kind of state.
+ * Finds the tensor that holds a given kind of state of a parameter.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
@@ -322,8 +322,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_find_tensor(int64_t* index,
 /**
  * Reads a whole tensor, row-major, from the blocks of all ranks.
  *
- * Compares the checksums of everything that it reads. A block of 1 MiB is compared when it is first
- * needed.
+ * Verifies the checksums of all data that it reads, each block of 1 MiB when it is first needed.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
@@ -349,9 +348,9 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_read(void* data, int64_t bytes,
  *
  * Opens all data files again and checks that
  *   - the checksums of all headers and data are correct;
- *   - the files have each element of each tensor exactly once;
+ *   - the files contain each element of each tensor exactly once;
  *   - moments are finite, second moments are >= 0, and all moments are 0 at step 0;
- *   - saved parameters have the hash of the manifest.
+ *   - saved parameters match their hashes in the manifest.
  *
  * The call does not stop at the first problem; muonrt_checkpoint_get_problems() lists all of them.
  *
@@ -361,8 +360,8 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_read(void* data, int64_t bytes,
  *
  * @return MUONRT_OK, or the status of the first problem:
  *   - MUONRT_ERROR_IO: a file does not exist or cannot be read;
- *   - MUONRT_ERROR_CORRUPT: the data is damaged; the message names the file, the bytes, and the
- *     elements that they hold;
+ *   - MUONRT_ERROR_CORRUPT: the data is damaged; the message names the file, the damaged bytes, and
+ *     the elements in them;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_checkpoint_verify(muonrt_checkpoint_t* checkpoint);

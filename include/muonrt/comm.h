@@ -1,10 +1,11 @@
 /**
  * @file muonrt/comm.h
- * Communicators: the ranks of a job and the way in which they exchange data.
+ * Communicators, over which the ranks of a job exchange data.
  *
- * This header creates communicators for one rank, for threads of a process, and for functions of
- * the caller. Other communicators are in muonrt/mpi_comm.h (MPI), muonrt/rendezvous.h (TCP, shared
- * folder) and muonrt/nccl.h (GPU memory).
+ * The functions of this header create communicators for a single rank, for ranks that are threads
+ * of one process, and for a transport that the caller implements. Communicators over MPI are in
+ * muonrt/mpi_comm.h, those over TCP in muonrt/rendezvous.h, and those for GPU memory in
+ * muonrt/nccl.h.
  */
 #ifndef MUONRT_COMM_H
 #define MUONRT_COMM_H
@@ -21,21 +22,24 @@ extern "C" {
  *
  * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
  * thread at any time. An optimizer duplicates its communicator when it is created, so you can
- * destroy the communicator before the optimizer.
+ * destroy the communicator before the optimizer. An error of the optimizer does not end your
+ * communicator, with these exceptions: over TCP a communicator and its duplicates share their
+ * connections; over callbacks without `duplicate` they share `state` (muonrt/transport.h); over a
+ * borrowed ncclComm_t they share its first error (muonrt/nccl.h).
  *
  * @par Handles
  * These rules apply to communicators, thread groups and optimizers:
  *   - A handle that has been destroyed, or that has another type, is rejected with
  *     MUONRT_ERROR_INVALID_ARGUMENT.
  *   - In a process that was created by fork(), the parent's handles are rejected with
- *     MUONRT_ERROR_INVALID_STATE. Destroying them there frees nothing and does not affect the
- *     parent.
- *   - The destroy functions accept NULL. If one of them rejects a handle, muonrt_get_last_error()
- *     returns the reason.
+ *     MUONRT_ERROR_INVALID_STATE. If the child destroys such a handle, nothing is freed, and the
+ *     parent is not affected.
+ *   - The destroy functions accept NULL. They return no status; if one of them rejects its handle,
+ *     muonrt_get_last_error() returns the reason.
  */
 typedef struct muonrt_comm muonrt_comm_t;
 
-/** The data that ranks share if they are threads of one process. */
+/** A group of ranks that are threads of one process; see muonrt_thread_group_create(). */
 typedef struct muonrt_thread_group muonrt_thread_group_t;
 
 /**
@@ -52,9 +56,9 @@ typedef struct muonrt_thread_group muonrt_thread_group_t;
 MUONRT_API muonrt_status_t muonrt_comm_create_self(muonrt_comm_t** comm);
 
 /**
- * Creates a thread group, from which each thread then creates its communicator.
+ * Creates a thread group. Each of its threads then calls muonrt_comm_create_thread().
  *
- * Threads: any. Collective: no; one thread calls it for all.
+ * Threads: any. Collective: no; one thread calls it for all ranks.
  *
  * @param[out] group  The new thread group; NULL on error. Destroy it with
  *                    muonrt_thread_group_destroy().
@@ -94,7 +98,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
                                                      muonrt_thread_group_t* group, int32_t rank);
 
 /**
- * Creates a communicator that calls functions of the caller; see muonrt/transport.h.
+ * Creates a communicator over functions that the caller implements; see muonrt/transport.h.
  *
  * If the call fails, `transport->state` still belongs to the caller, and `destroy` is not called.
  *
@@ -116,12 +120,13 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 /**
  * Destroys a communicator.
  *
- * If another thread is inside a call on this communicator, the function waits for the end of that
- * call; muonrt_comm_abort() ends it. If this thread is inside such a call, because the call runs a
- * function of muonrt/transport.h, the function returns without effect, and muonrt_get_last_error()
- * returns the reason. If a peer is waiting for this rank, its operation returns MUONRT_ERROR_COMM
- * if the ranks are threads or connected by TCP. Over MPI and callbacks the operation may wait until
- * its timeout.
+ * If another thread is inside a call on this communicator, muonrt_comm_destroy() waits until that
+ * call has returned. To end that call early, use muonrt_comm_abort(). muonrt_comm_destroy() has no
+ * effect if it is called by a function of muonrt/transport.h that runs for the same communicator;
+ * muonrt_get_last_error() then returns the reason.
+ *
+ * If a peer is waiting for this rank and the ranks are threads or connected by TCP, the peer's
+ * operation returns MUONRT_ERROR_COMM. Over MPI and callbacks the peer may wait until its timeout.
  *
  * Threads: one at a time per communicator. Collective: no.
  *
@@ -154,9 +159,9 @@ MUONRT_API muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm
 MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm_t* comm);
 
 /**
- * Sets the timeout of the communicator's operations, and of duplicates that are created later.
+ * Sets the timeout of the communicator's operations, and that of duplicates that are created later.
  *
- * An operation that does not complete in this time returns MUONRT_ERROR_TIMEOUT. The default is
+ * An operation that does not complete within this time returns MUONRT_ERROR_TIMEOUT. The default is
  * 600000 ms (ten minutes).
  *
  * Threads: one at a time per communicator. Collective: no.
@@ -170,22 +175,23 @@ MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm
 MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds);
 
 /**
- * Ends pending and later operations of all ranks with an error.
+ * Ends all pending and later operations on this communicator, on every rank, with an error.
  *
- * The error also ends the optimizers and communicators that this rank has created from `comm` or is
- * creating from it, on every rank. A step in progress returns the error, too. If the abort happens
- * while a communicator over MPI or callbacks is being duplicated, a peer may wait until its
- * timeout.
+ * The error also ends the optimizers and communicators that were created from `comm`, or are being
+ * created from it, on every rank. If a step is in progress, it returns the error as well. If a
+ * communicator over MPI or callbacks is being duplicated at the time of the call, a peer may wait
+ * until its timeout.
  *
  * Over NCCL the call waits at most three seconds; see muonrt/nccl.h.
  *
  * Threads: any, at any time. Collective: no.
  *
  * @param[in] comm     The communicator.
- * @param[in] status   The error that the operations return. A status that describes the outcome of
- *                     a step is replaced by MUONRT_ERROR_ABORTED: INVALID_ARGUMENT, CALLBACK,
- *                     MISMATCH, OUT_OF_MEMORY, UNDECIDED and TORN.
- * @param[in] message  The message that all ranks return; NULL means "aborted by the caller".
+ * @param[in] status   The error that the operations return. If it is INVALID_ARGUMENT, CALLBACK,
+ *                     MISMATCH, OUT_OF_MEMORY, UNDECIDED or TORN, they return MUONRT_ERROR_ABORTED
+ *                     instead, because these statuses describe the outcome of a step.
+ * @param[in] message  The message that muonrt_get_last_error() returns on all ranks; NULL means
+ *                     "aborted by the caller".
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `comm` is NULL or `status` is not an error
  * of muonrt/base.h.
@@ -249,18 +255,18 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  * const double mean = sums[0] / sums[1];
  * @endcode
  *
- * The function is meant for a few values. It sends every value to every rank, so a rank receives
- * 8 * `n` * size bytes. That is the reason for the limit of `n`: 8 MiB from every rank. Host
- * memory: 8 * `n` bytes, and at most 4 MiB (or 8 * size bytes, if that is more) for the values of
- * the ranks.
+ * The function is meant for a few values. It sends every value to every rank, so a rank receives 8
+ * * `n` * size bytes. Because of the limit of `n`, this is at most 8 MiB from each rank. During the
+ * call, a rank needs 8 * `n` bytes of host memory for its sums, and at most 4 MiB (or 8 * size
+ * bytes, if that is more) for values that it receives.
  *
  * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
  *
  * @param[out] sums    `n` sums; may be `values`. Unchanged on error. NULL is accepted if `n` is 0.
  * @param[in]  comm    The communicator.
  * @param[in]  values  `n` values of this rank. NULL is accepted if `n` is 0.
- * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. With 0 the ranks only
- *                     compare `n`.
+ * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. If it is 0, the ranks
+ *                     only check that all of them have passed 0.
  *
  * @return The statuses of muonrt_comm_barrier(), or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `n` is out of range; reported only on
@@ -273,9 +279,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
 /**
  * Sends messages to other ranks and receives messages from them.
  *
- * For each ordered pair of ranks there is at most one message. Its sender and its receiver pass the
- * same size; a pair without data is left out on both. A rank may send a message to itself. A rank
- * without messages to or from other ranks does not wait.
+ * Each rank may send at most one message to each rank, including itself. The sender and the
+ * receiver of a message pass the same size. If a rank has nothing to send to another rank, neither
+ * of the two lists a message. A rank that exchanges no messages with other ranks does not wait.
  *
  * @code
  * // Pass `n` bytes to the next rank of a ring.
@@ -284,8 +290,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * check(muonrt_comm_exchange(comm, &to, 1, &from, 1));
  * @endcode
  *
- * Threads: one at a time per communicator. Collective: over all ranks. Blocking, until all receives
- * are complete and all send buffers can be reused.
+ * Threads: one at a time per communicator. Collective: over this rank and the ranks that the two
+ * lists name; the other ranks need not call the function. Blocking, until all receives are complete
+ * and all send buffers can be reused.
  *
  * @param[in] comm        The communicator.
  * @param[in] sends       `n_sends` messages to send; NULL if `n_sends` is 0.
@@ -294,10 +301,11 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * @param[in] n_receives  Number of messages to receive, >= 0.
  *
  * @return The statuses of muonrt_comm_barrier(), or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer or a number is invalid, which is reported only on
- *     this rank, while the peers wait; or a message has an invalid peer, no data, 0 bytes or a
- *     `reserved` other than 0, or is the second one for its pair, which makes the communicator
- *     unusable on all ranks;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer or a number is invalid. Only this rank reports the
+ *     error, while the peers wait;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a message has an invalid peer, no data, 0 bytes or a
+ *     `reserved` other than 0, or is the second message to or from the same peer. The communicator
+ *     is then unusable on all ranks;
  *   - MUONRT_ERROR_MISMATCH: sender and receiver pass different sizes.
  */
 MUONRT_API muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/distributed.h
- * Functions with which the caller assigns the owners of Muon parameters and implements the
- * exchanges.
+ * Functions of the caller that choose the owner of each Muon matrix, which is the rank that
+ * orthogonalizes it, and that exchange the data between the ranks.
  */
 #ifndef MUONRT_DISTRIBUTED_H
 #define MUONRT_DISTRIBUTED_H
@@ -35,10 +35,10 @@ typedef struct muonrt_assign_info {
   /** Number of ranks of the communicator. */
   int32_t world;
 
-  /** Number of matrices: the size of the stack, else 1. */
+  /** Number of matrices: the size of the stack, or 1 if the parameter is not a stack. */
   int64_t n_matrices;
 
-  /** The ranks that hold a part of each matrix, ascending, one matrix after the other. */
+  /** For each matrix in turn, the ranks that hold a part of it, in ascending order. */
   const int32_t* matrix_holders;
 
   /**
@@ -49,62 +49,67 @@ typedef struct muonrt_assign_info {
 } muonrt_assign_info_t;
 
 /**
- * Functions of the caller that replace built-in parts for the Muon parameters, and their overlap.
+ * Functions of the caller that replace built-in parts of a step for the Muon parameters, and
+ * settings for the overlap of these parts.
  *
- * Call muonrt_distributed_config_init() first. Pass the struct in `distributed` of
- * muonrt_tuning_options_t. muonrt copies it in muonrt_optimizer_create(). Three combinations of
- * functions are possible; any other one is rejected with MUONRT_ERROR_INVALID_ARGUMENT:
+ * Call muonrt_distributed_config_init() first. Set `distributed` of muonrt_tuning_options_t to the
+ * address of the struct. muonrt_optimizer_create() copies it. Three combinations of functions are
+ * possible; any other is rejected with MUONRT_ERROR_INVALID_ARGUMENT:
  *   - None: only `async_parallelism` and `prefetch_count` have an effect.
  *   - Only `assign`: it selects the owners, and muonrt exchanges the data.
  *   - `assign`, `gather` and `redistribute`: the functions also exchange the data.
  *
- * The functions cannot be combined with two settings; muonrt_optimizer_create() returns
- * MUONRT_ERROR_NOT_SUPPORTED for them:
- *   - MUONRT_COMMIT_EAGER, because the first parameters would be committed before the functions are
- *     called for the last ones, so an error of a function could not be undone.
+ * If `gather` and `redistribute` are combined with one of the following, muonrt_optimizer_create()
+ * returns MUONRT_ERROR_NOT_SUPPORTED:
+ *   - MUONRT_COMMIT_EAGER, because muonrt would write the first parameters before it calls the
+ *     functions for the last ones, so a step could not be undone if one of the later calls failed.
  *   - A gradient of a Muon parameter that is partial or has its own layout, because `gather` fills
- *     one tensor from shards. muonrt adds partial gradients in a fixed order, on which the bits
- *     depend, and needs each of them in a separate tensor.
+ *     one tensor from shards. For results that are bitwise reproducible, muonrt must add partial
+ *     gradients in a fixed order, and for this it needs each of them in a separate tensor.
  *
  * @par Calls of gather and redistribute
- * In every step muonrt calls both for each Muon parameter and each of its owners, on every rank of
- * the communicator, in the same order, one at a time on each rank. With `async_parallelism` the
- * calls are grouped in rounds, so that all owners work at once: round 0 has the first parameter of
- * every owner, round 1 the second one, and so on. A round calls `gather` for all its parameters, in
+ * In every step, muonrt calls `gather` and `redistribute` for each Muon parameter and each of its
+ * owners. It makes these calls on every rank of the communicator, in the same order on all ranks,
+ * and one at a time on each rank. With `async_parallelism` the calls are grouped in rounds, so that
+ * all owners can work at the same time: round 0 has the first parameter of every owner, round 1 the
+ * second one, and so on. In each round muonrt calls `gather` for all parameters of the round, in
  * their order, before it calls `redistribute` for the first one. Parameters with a lower `priority`
  * are in earlier rounds. Without `async_parallelism` a round has one parameter.
- *   - `local` is this rank's shard as it was registered: row-major, contiguous, in the transport
- *     dtype; NULL if the shard is empty.
+ *   - `local` has the elements of this rank's shard, row-major and contiguous, in the transport
+ *     dtype (`transport_dtype` of muonrt_tuning_options_t); NULL if the shard is empty.
  *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
- *     ranks. If the matrices of a stack have several owners, `full` has those of `owner`, in the
- *     order of the stack, without gaps. The functions then copy only the elements of these matrices
- *     between `local` and `full`; all calls of a parameter have the same `local`.
- *   - On the host, `stream` is NULL, and the function returns when its work is complete. The
- *     calling thread belongs to muonrt. If the communicator needs the caller's thread (MPI without
- *     MPI_THREAD_MULTIPLE), it is the thread inside muonrt_optimizer_step() or _wait().
+ *     ranks. If the matrices of a stack have several owners, `full` has only the matrices of
+ *     `owner`, in the order of the stack, without gaps. The functions then copy only the elements
+ *     of these matrices between `local` and `full`. All calls for the same parameter receive the
+ *     same `local`.
+ *   - On the host, `stream` is NULL, and the function returns when its work is complete. It runs on
+ *     a thread of muonrt. If the communicator needs the caller's thread (MPI without
+ *     MPI_THREAD_MULTIPLE), it runs on the thread that is inside muonrt_optimizer_step() or
+ *     _wait().
  *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
  *
  * @par Errors
- * The functions return 0, or a code of the caller's for an error. Then muonrt_optimizer_create() or
- * muonrt_optimizer_step() returns MUONRT_ERROR_CALLBACK on every rank, and nothing has changed. A
- * function must complete its communication even if it returns an error. Otherwise its peers block.
- * The functions must not throw and must not call the optimizer.
+ * A function returns 0 if it is successful, and any other value to report an error. After an error,
+ * muonrt_optimizer_create() or muonrt_optimizer_step() returns MUONRT_ERROR_CALLBACK on every rank,
+ * and nothing has changed. A function must complete its communication even if it returns an error,
+ * because its peers would otherwise wait for it. The functions must not throw and must not call the
+ * optimizer.
  */
 typedef struct muonrt_distributed_config {
   /** Size of the struct in bytes; set by muonrt_distributed_config_init(). */
   uint32_t struct_size;
 
   /**
-   * 1: different owners work at the same time, and exchanges overlap with computations. 0: one
-   * parameter and one stage at a time, for debugging, with bitwise identical results; only the
-   * gathers of `prefetch_count` run ahead. Default: 1.
+   * 1: different owners work at the same time, and exchanges overlap with computations. 0, for
+   * debugging: a step processes one parameter and one stage at a time, except that gathers run
+   * ahead by `prefetch_count`; set that field to 0, too. Results are bitwise identical. Default: 1.
    */
   int32_t async_parallelism;
 
   /**
-   * Number of chunks, 0 to 63, by which the gathers run ahead; with `gather`, the number of
-   * parameters of each owner. It is independent of `async_parallelism`, and replaces `window` of
-   * muonrt_tuning_options_t. Default: 1.
+   * Number of chunks (groups of matrices), 0 to 63, by which gathers run ahead of the computation.
+   * If `gather` is set, it counts parameters of each owner instead. The field is independent of
+   * `async_parallelism`, and replaces `window` of muonrt_tuning_options_t. Default: 1.
    */
   int32_t prefetch_count;
 
@@ -115,18 +120,19 @@ typedef struct muonrt_distributed_config {
   void* state;
 
   /**
-   * Sets `*owner` to the rank that orthogonalizes parameter `param`, the same on every rank. For a
-   * stack `owner` has `info->n_matrices` elements, which are -1 at first: set either the first one,
-   * for the whole stack, or all of them. Without `gather`, the owner of a matrix must hold a part
-   * of it. muonrt calls the function once for each Muon parameter in muonrt_optimizer_create(), in
-   * the order of the parameters; none of them may have an owner in muonrt_param_t. Default: NULL,
-   * which lets muonrt assign the owners.
+   * Sets `*owner` to the rank that is to orthogonalize parameter `param`. It must set the same
+   * owner on every rank. For a stack, `owner` has `info->n_matrices` elements, which are -1 at
+   * first: set either the first one, for the whole stack, or all of them. Without `gather`, the
+   * owner of a matrix must hold a part of it. muonrt calls the function once for each Muon
+   * parameter in muonrt_optimizer_create(), in the order of the parameters. `owner` of these
+   * parameters must be -1 in muonrt_param_t. Default: NULL, which lets muonrt assign the owners.
    */
   int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);
 
   /**
-   * Fills `full` on the owner from the shards. If a mesh dimension replicates the parameter, any
-   * replica will do. Default: NULL, which selects the built-in exchange.
+   * Fills `full` on the owner from the shards of all ranks. If the parameter is replicated over a
+   * mesh dimension, the function may read the shards of any replica. Default: NULL, which selects
+   * the built-in exchange.
    */
   int (*gather)(void* state, int64_t param, int32_t owner, const void* local, void* full,
                 void* stream);

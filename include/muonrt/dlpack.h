@@ -4,12 +4,12 @@
  *
  * DLPack's own header is not needed, because every version of DLPack has the DLTensor that
  * muonrt/base.h declares as muonrt_dltensor_t. If DLPack's header is included first, the compiler
- * checks that both have the same size.
+ * checks that both structs have the same size.
  *
  * A tensor is passed by the address of its DLTensor, for example `&m->dl_tensor` of a
- * `DLManagedTensor* m`. muonrt borrows memory and shape and does not call the deleter. Steps write
- * to the data of a parameter; muonrt does not see the read-only flag of a
- * DLManagedTensorVersioned.
+ * `DLManagedTensor* m`. muonrt uses the memory and the shape of the tensor, but does not own them
+ * and does not call the deleter. Steps write to the data of a parameter, even if the tensor is
+ * read-only, because muonrt does not see the flags of a DLManagedTensorVersioned.
  */
 #ifndef MUONRT_DLPACK_H
 #define MUONRT_DLPACK_H
@@ -148,10 +148,11 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype*
 }
 
 /**
- * Sets `data`, `dtype`, `ndim` and `local_shape` of a parameter from a tensor, this rank's shard.
+ * Sets `data`, `dtype`, `ndim` and `local_shape` of a parameter from a tensor that is this rank's
+ * shard.
  *
  * Set the parameter's name, shape and layout first. If `shape` is NULL, the tensor is the whole
- * parameter, and the function sets `shape`, too. If the layout is MUONRT_LAYOUT_FLAT, the tensor
+ * parameter, and the function also sets `shape`. If the layout is MUONRT_LAYOUT_FLAT, the tensor
  * has one dimension, and the function leaves `ndim` and `local_shape` unchanged.
  *
  * The parameter refers to the tensor's shape, so keep it until muonrt_optimizer_create() has
@@ -165,7 +166,8 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype*
  * @param[in]     device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
- * or it has another number of dimensions than the parameter. `*param` then remains unchanged.
+ * or if the tensor and the parameter have different numbers of dimensions. `*param` then remains
+ * unchanged.
  */
 static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param,
                                                            const void* tensor,
@@ -211,7 +213,7 @@ static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param
  * @param[in]     device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
- * or its shape differs from `local_shape`. `*param` then remains unchanged.
+ * or if its shape differs from `local_shape`. `*param` then remains unchanged.
  */
 static inline muonrt_status_t muonrt_param_set_grad_dlpack(muonrt_param_t* param,
                                                            const void* tensor,

@@ -1,5 +1,5 @@
 /// @file muonrt/error.hpp
-/// The parts of muonrt/muonrt.hpp that convert statuses to exceptions.
+/// The parts of muonrt/muonrt.hpp that convert statuses to exceptions. Header-only.
 #ifndef MUONRT_ERROR_HPP
 #define MUONRT_ERROR_HPP
 
@@ -11,13 +11,14 @@
 #include "muonrt/base.h"
 
 namespace muonrt {
-// The version is a part of the symbols' names, so that a program can also link a static libmuonrt.
+// This namespace keeps the symbols apart from those of a static libmuonrt in the same program.
 inline namespace v0 {
 
-/// A call returned an error. what() contains the status and the text of muonrt_get_last_error().
+/// The exception for a call that returned an error. what() contains the name of the status and the
+/// text of muonrt_get_last_error().
 class Error : public std::runtime_error {
  public:
-  /// @param status  The status of the call that failed last on this thread.
+  /// @param status  The status of the last call that failed on this thread.
   explicit Error(muonrt_status_t status)
       : std::runtime_error(std::string(muonrt_status_get_name(status)) + ": " +
                            muonrt_get_last_error()),
@@ -36,7 +37,7 @@ inline muonrt_status_t check(muonrt_status_t status) {
 }
 
 namespace detail {
-/// The value that `call(&value, arguments...)` writes.
+/// Returns the value that `call(&value, arguments...)` writes.
 template <class T, class Call, class... Arguments>
 T value(Call call, Arguments... arguments) {
   T out{};
@@ -44,7 +45,7 @@ T value(Call call, Arguments... arguments) {
   return out;
 }
 
-/// The whole text that `call(buffer, capacity, needed)` writes.
+/// Returns the whole text that `call(buffer, capacity, needed)` writes.
 template <class Call>
 std::string text(Call call) {
   int64_t needed = 0;
@@ -54,7 +55,7 @@ std::string text(Call call) {
   return out;
 }
 
-/// The lines of the whole text that `call` writes.
+/// Returns the lines of the text that `call` writes.
 template <class Call>
 std::vector<std::string> lines(Call call) {
   const std::string all = text(call);
@@ -64,7 +65,7 @@ std::vector<std::string> lines(Call call) {
   return out;
 }
 
-/// A struct whose fields have their defaults.
+/// Returns a struct whose fields have their defaults.
 template <class T>
 T filled(void (*init)(T*, uint32_t)) {
   T out;

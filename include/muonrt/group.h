@@ -14,8 +14,8 @@ extern "C" {
 /**
  * How Muon accumulates gradients g in its momentum m, with the coefficient mu = `momentum`.
  *
- * The direction that is orthogonalized is m. With `nesterov` it is (1 - mu) g + mu m, or
- * g + mu m for MUONRT_MOMENTUM_HEAVY_BALL.
+ * Muon orthogonalizes m. With `nesterov` it orthogonalizes (1 - mu) g + mu m instead, and g + mu m
+ * for MUONRT_MOMENTUM_HEAVY_BALL.
  */
 typedef int32_t muonrt_momentum_kind_t;
 enum muonrt_momentum_kind {
@@ -26,9 +26,9 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
 
   /**
-   * As MUONRT_MOMENTUM_EMA, with a bias correction in the direction of step t = 1, 2, ... as in
-   * Optax: m / (1 - mu^t), or with `nesterov` (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)).
-   * t counts the committed steps of the optimizer, not the updates of the parameter.
+   * As MUONRT_MOMENTUM_EMA, but with the bias correction of Optax: step t = 1, 2, ...
+   * orthogonalizes m / (1 - mu^t), or with `nesterov` (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t +
+   * 1)). t counts the committed steps of the optimizer, not the updates of the parameter.
    */
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
@@ -60,19 +60,21 @@ enum muonrt_coefficients {
   /** Turbo-Muon: four triples for MUONRT_ROW_SCALING_AOL; `steps` must be 4. */
   MUONRT_COEFFICIENTS_AOL = 7,
 
-  /** `custom`. */
+  /** The list in `custom`. */
   MUONRT_COEFFICIENTS_CUSTOM = 100
 };
 
 /**
- * Scale of an orthogonalized update, which depends on the shape of the matrix.
+ * The factor of an orthogonalized update, which depends on the shape of the matrix.
  *
  * Here and in all other settings, rows are outputs and columns are inputs, even if the parameter is
  * `transposed`.
  */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
-  /** 0.2 sqrt(max(rows, cols)): the update has the RMS of AdamW's and takes AdamW's rates. */
+  /**
+   * 0.2 sqrt(max(rows, cols)): updates have about the same RMS as AdamW's, so use AdamW's rates.
+   */
   MUONRT_SCALE_MATCH_RMS = 0,
 
   /** sqrt(max(1, rows / cols)). */
@@ -92,9 +94,8 @@ enum muonrt_scale_rule {
 typedef int32_t muonrt_form_t;
 enum muonrt_form {
   /**
-   * The Gram form if the short side of the matrix is at least 512 and the long side at least 1.5
-   * times as long; otherwise, or if the Gram form is not safe with these settings, the standard
-   * form.
+   * MUONRT_FORM_GRAM if the short side of the matrix is at least 512, the long side is at least 1.5
+   * times as long, and the Gram form is safe with these settings. Otherwise MUONRT_FORM_STANDARD.
    */
   MUONRT_FORM_AUTO = 0,
 
@@ -106,35 +107,35 @@ enum muonrt_form {
 };
 
 /**
- * Where `safety` is applied, so that rounding cannot move singular values above 1 out of the range
- * of the coefficients.
+ * How `safety` is applied. Rounding can move singular values above 1, and `safety` keeps them in
+ * the range for which the coefficients are made.
  */
 typedef int32_t muonrt_safety_mode_t;
 enum muonrt_safety_mode {
   /**
    * MUONRT_SAFETY_INNER for Polar Express, and for CANS in bf16 and f16; otherwise
-   * MUONRT_SAFETY_NONE. In the Gram form in f16, both lists use MUONRT_SAFETY_ALL, with 1.05 if
-   * `safety` is 0.
+   * MUONRT_SAFETY_NONE. In the Gram form in f16, Polar Express and CANS use MUONRT_SAFETY_ALL, with
+   * the factor 1.05 if `safety` is 0.
    */
   MUONRT_SAFETY_AUTO = 0,
 
   /**
-   * Polar Express and CANS only: while the list is generated, every polynomial except the last is
-   * divided. The input is divided by safety x norm.
+   * For Polar Express and CANS only: every polynomial p(x) except the last is replaced with
+   * p(x / safety) while the list is generated. The input is divided by safety x norm.
    */
   MUONRT_SAFETY_INNER = 1,
 
-  /** Every polynomial of the list is divided. The input is divided by its norm. */
+  /** Every polynomial p(x) is replaced with p(x / safety). The input is divided by its norm. */
   MUONRT_SAFETY_ALL = 2,
 
   /**
-   * The list is unchanged, and the input is divided by safety x norm. Lists in which roundings
-   * between the steps would grow are rejected in bf16 and f16.
+   * The list is unchanged, and the input is divided by safety x norm. In bf16 and f16, lists that
+   * would amplify the rounding errors of earlier steps are rejected.
    */
   MUONRT_SAFETY_NONE = 3
 };
 
-/** By what the input of Newton-Schulz is divided; norm is the Frobenius norm. */
+/** The divisor of the input of Newton-Schulz; norm is the Frobenius norm of the input. */
 typedef int32_t muonrt_normalize_t;
 enum muonrt_normalize {
   /** safety x norm, computed without overflow or underflow. */
@@ -175,7 +176,7 @@ enum muonrt_weight_decay_kind {
   /** W -= rate^2 weight_decay W. */
   MUONRT_WEIGHT_DECAY_LR_SQUARED = 2,
 
-  /** As decoupled, but only for elements with update x weight >= 0. */
+  /** As MUONRT_WEIGHT_DECAY_DECOUPLED, but only for elements with update x weight >= 0. */
   MUONRT_WEIGHT_DECAY_CAUTIOUS = 3
 };
 
@@ -192,7 +193,10 @@ enum muonrt_adam_form {
   /** sqrt(1 - beta2^t) m' / (sqrt(v) + eps). */
   MUONRT_ADAM_FOLDED = 1,
 
-  /** As TORCH, with beta1 m / (1 - beta1^(t + 1)) + (1 - beta1) g / (1 - beta1^t) instead of m'. */
+  /**
+   * As MUONRT_ADAM_TORCH, but with beta1 m / (1 - beta1^(t + 1)) + (1 - beta1) g / (1 - beta1^t)
+   * instead of m'.
+   */
   MUONRT_ADAM_NESTEROV = 2
 };
 
@@ -200,18 +204,18 @@ enum muonrt_adam_form {
  * The settings of a group.
  *
  * Call muonrt_group_init_muon() or muonrt_group_init_adamw() before you set fields. All fields must
- * be equal on all ranks. Settings of Muon have no effect in a group of AdamW, and vice versa,
- * unless the field says otherwise, but they must be in range, too.
+ * be equal on all ranks. Unless a field says otherwise, settings of Muon have no effect in a group
+ * for AdamW and vice versa, but they must be in range.
  *
- * Unless the field says otherwise, 0 means zero and not "default", and numbers are limited to 1e30.
- * NaN is rejected. Fields marked "fixed" are set at creation; muonrt_optimizer_set_group() changes
- * the others between steps.
+ * Unless a field says otherwise, 0 means zero and not "default", and numbers are at most 1e30. NaN
+ * is rejected. Fields marked "Fixed" do not change after the optimizer is created;
+ * muonrt_optimizer_set_group() changes the others between steps.
  *
  * @par Coefficients
- * muonrt_optimizer_create() rejects a list of coefficients, also a custom one, unless
- *   - no step takes a singular value within (0, 1] above 4;
- *   - the list keeps singular values up to 1 + 2^-7 (in f32 1 + 2^-20) positive, and takes them to
- *     at most 1.5, or to 5/4 of the largest image of (0, 1] if that is more.
+ * muonrt_optimizer_create() accepts a list of coefficients, including a custom list, only if
+ *   - no step raises a singular value above 4 if it was in (0, 1] before the first step;
+ *   - the whole list maps singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive values
+ *     of at most 1.5, or of at most 5/4 of the largest result for (0, 1] if that is more.
  */
 typedef struct muonrt_group {
   /** Size of the struct in bytes; set by the init macro. */
@@ -226,32 +230,29 @@ typedef struct muonrt_group {
    */
   const char* name;
 
-  /** Factor of the learning rate of the step, >= 0. Default: 1. */
+  /** Factor by which the learning rate of the step is multiplied, >= 0. Default: 1. */
   double lr_factor;
 
   /** Weight decay, >= 0; see `weight_decay_kind`. Default: 0.1 for Muon, 0.01 for AdamW. */
   double weight_decay;
 
-  /** Muon: coefficient of the momentum; 0 <= momentum < 1, also rounded to f32. Default: 0.95. */
+  /** Muon: momentum coefficient; 0 <= momentum < 1, also after rounding to f32. Default: 0.95. */
   double momentum;
 
   /** Muon: kind of momentum. Fixed. Default: MUONRT_MOMENTUM_EMA. */
   muonrt_momentum_kind_t momentum_kind;
 
-  /** Muon: 1: Nesterov momentum; 0: without. Default: 1. */
+  /** Muon: 1 enables Nesterov momentum, and 0 disables it. Default: 1. */
   int32_t nesterov;
 
   /** Muon: coefficients of Newton-Schulz. Fixed. Default: MUONRT_COEFFICIENTS_POLAR_EXPRESS. */
   muonrt_coefficients_t coefficients;
 
-  /**
-   * Muon: number of Newton-Schulz steps, 1 to 32; 0 means the number that the list was published
-   * with. Fixed. Default: 5.
-   */
+  /** Muon: Newton-Schulz steps, 1 to 32; 0 means the list's published number. Fixed. Default: 5. */
   int32_t steps;
 
   /**
-   * Muon with Polar Express or CANS: smallest singular value that the list is made for,
+   * Muon with Polar Express or CANS: smallest singular value for which the list is made,
    * 1e-12 <= lower_bound < 1. Fixed. Default: 1e-3.
    */
   double lower_bound;
@@ -265,7 +266,7 @@ typedef struct muonrt_group {
    */
   double safety;
 
-  /** Muon: where `safety` is applied. Fixed. Default: MUONRT_SAFETY_AUTO. */
+  /** Muon: how `safety` is applied. Fixed. Default: MUONRT_SAFETY_AUTO. */
   muonrt_safety_mode_t safety_mode;
 
   /** Muon: how the input is normalized. Fixed. Default: MUONRT_NORMALIZE_PRESCALED. */
@@ -277,16 +278,16 @@ typedef struct muonrt_group {
    */
   const double* custom;
 
-  /** Muon: scale of updates. Fixed. Default: MUONRT_SCALE_MATCH_RMS. */
+  /** Muon: rule for the scale of updates. Fixed. Default: MUONRT_SCALE_MATCH_RMS. */
   muonrt_scale_rule_t scale_rule;
 
   /** Muon: form of Newton-Schulz. Fixed. Default: MUONRT_FORM_AUTO. */
   muonrt_form_t form;
 
-  /** Muon: factor of the scale, >= 0. Fixed. Default: 1. */
+  /** Muon: factor by which the scale is multiplied, >= 0. Fixed. Default: 1. */
   double scale_factor;
 
-  /** AdamW: coefficients of the moments, with the range of `momentum`. Default: 0.9 and 0.95. */
+  /** AdamW: coefficients of the two moments, in the range of `momentum`. Default: 0.9 and 0.95. */
   double beta1, beta2;
 
   /** AdamW: the epsilon of `adam_form`; 0, or >= 1e-37. Default: 1e-8. */
@@ -296,19 +297,16 @@ typedef struct muonrt_group {
   double normalize_eps;
 
   /**
-   * Muon: steps of the Gram form, counted from 0, before which the iteration restarts: ascending, 1
-   * to steps - 1. Not with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt search for
-   * restarts that keep the error within that of the standard form in bf16.
+   * Muon: the steps before which the Gram form restarts, counted from 0: ascending, 1 to steps - 1.
+   * Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt search for
+   * restarts with which the error is at most that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
   /** Number of elements in `gram_restarts`, 0 to 31; 0 if it is NULL. Default: 0. */
   int32_t n_gram_restarts;
 
-  /**
-   * Muon: dtype of the Newton-Schulz iterates. Fixed. Default: 0, which means that of the
-   * optimizer's options.
-   */
+  /** Muon: dtype of the iteration; 0 means that of muonrt_tuning_options_t. Fixed. Default: 0. */
   muonrt_dtype_t iteration_dtype;
 
   /** Muon: how rows are scaled before the iteration. Fixed. Default: MUONRT_ROW_SCALING_NONE. */
@@ -316,19 +314,20 @@ typedef struct muonrt_group {
 
   /**
    * Muon: period P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ... orthogonalize
-   * whole matrices, the others each block by itself. P > 1 cannot be combined with partial
-   * gradients or a `grad_layout` of any parameter. Fixed. Default: 1, which means always whole.
+   * whole matrices; other steps orthogonalize each block of a matrix separately. P > 1 is rejected
+   * if a parameter has a partial gradient or a `grad_layout`. Fixed. Default: 1, which means no
+   * blocks.
    */
   int32_t block_period;
 
   /**
-   * Muon: number of blocks along the rows and along the columns of each matrix or part, 1 to 1024.
-   * A block has ceil(rows / block_rows) rows, so that a small matrix may have fewer blocks. Fixed.
+   * Muon: number of blocks along the rows and the columns of each matrix or part, 1 to 1024. A
+   * block has ceil(rows / block_rows) rows, so small matrices may have fewer blocks. Fixed.
    * Default: 1.
    */
   int32_t block_rows, block_cols;
 
-  /** Muon: factor of the rate in steps of blocks, but not of decay, >= 0. Default: 1. */
+  /** Muon: factor of the learning rate, but not of decay, in block steps, >= 0. Default: 1. */
   double block_lr_factor;
 
   /** Kind of weight decay. Fixed. Default: MUONRT_WEIGHT_DECAY_DECOUPLED. */
@@ -338,31 +337,32 @@ typedef struct muonrt_group {
   muonrt_adam_form_t adam_form;
 
   /**
-   * AdamW: the group is updated, and decays, only in every update_every-th committed step, with the
-   * gradient of that step; 1 to 2^30, and 1 for Muon. Fixed. Default: 1. In the other steps the
-   * gradient may be NULL; if it is bound, it counts for clip_norm and must be finite.
+   * AdamW: only every update_every-th committed step updates the group and applies weight decay to
+   * it, with the gradient of that step; 1 to 2^30, and 1 for Muon. Fixed. Default: 1. In the other
+   * steps the gradient may be NULL; if one is bound, it counts for clip_norm and must be finite.
    */
   int32_t update_every;
 
   /**
-   * Muon: dtype of the momentum, MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16, which is rounded randomly
-   * without bias. AdamW: MUONRT_DTYPE_F32. Fixed. Default: MUONRT_DTYPE_F32.
+   * Dtype of the momentum: MUONRT_DTYPE_F32, or, only for Muon, MUONRT_DTYPE_BF16 with stochastic
+   * rounding. Fixed. Default: MUONRT_DTYPE_F32.
    */
   muonrt_dtype_t momentum_dtype;
 
   /**
-   * Muon: axis of NorMuon; MUONRT_NORMUON_OFF for AdamW, and if any group has block_period > 1. A
-   * matrix with a single row or column is not changed. Fixed. Default: MUONRT_NORMUON_OFF.
+   * Muon: axis of NorMuon. Must be MUONRT_NORMUON_OFF for AdamW, and if a group has
+   * block_period > 1. A matrix with a single row or column is not changed. Fixed. Default:
+   * MUONRT_NORMUON_OFF.
    */
   muonrt_normuon_axis_t normuon_axis;
 
   /**
-   * Muon: 1: after the iteration, scale each matrix to the Frobenius norm sqrt(min(rows, cols))
+   * Muon: 1 scales each matrix, after the iteration, to the Frobenius norm sqrt(min(rows, cols))
    * (Muon+, arXiv 2602.21545). Fixed. Default: 0.
    */
   int32_t renormalize;
 
-  /** Muon: decay of NorMuon's second moments, with the range of `momentum`. Default: 0.95. */
+  /** Muon: decay of NorMuon's second moments, in the range of `momentum`. Default: 0.95. */
   double normuon_beta2;
 } muonrt_group_t;
 

@@ -1,12 +1,13 @@
 /**
  * @file muonrt/health.h
- * Statistics of single steps: whether updates are orthogonal and replicas are equal.
+ * Statistics of individual steps: how close to orthogonal the updates are, and whether replicas are
+ * equal.
  *
  * If `health_every` of muonrt_debug_options_t is k > 0, the step that would become the k-th, 2k-th,
- * 3k-th, ... committed step collects statistics, even if it is then skipped. Such a step makes one
- * more pass over weights, gradients and everything that replicas hold, multiplies each matrix by
- * some vectors, and adds one reduction over all ranks. Other steps cost nothing more. Results of
- * training do not change.
+ * 3k-th, ... committed step collects statistics, even if it is then skipped. Such a step reads
+ * weights, gradients and all data that has replicas once more, multiplies each matrix by some
+ * vectors, and performs one more reduction over all ranks. Other steps have no additional cost.
+ * Results of training do not change.
  *
  * All statistics are equal on every rank. They do not depend on mesh, placement, number of ranks or
  * threads, except that `nonfinite` counts the elements of every partial gradient.
@@ -23,16 +24,16 @@ extern "C" {
 /**
  * Summary of the last step that collected statistics.
  *
- * The `replica_` fields describe a comparison, by hash, of what replicas hold: parameters, master
- * weights, remainders and moments. They name the first parameter that differs. The comparison
- * cannot show which of the two ranks is wrong, and it does not detect a wrong update that an owner
- * has sent to all replicas.
+ * The `replica_` fields give the result of a comparison, by hash, of all replicas of parameters,
+ * master weights, remainders and moments. They name the first parameter whose replicas differ. The
+ * comparison cannot show which of the two ranks is wrong. It also does not detect a wrong update
+ * that the owner of a matrix has sent to all replicas.
  */
 typedef struct muonrt_health {
   /** Size of the struct in bytes; set by muonrt_health_init(). */
   uint32_t struct_size;
 
-  /** 1: the step was skipped, so weights are those from before the step. */
+  /** 1: the step was skipped, so statistics of weights are those from before the step. */
   int32_t skipped;
 
   /** Number of committed steps after that step; -1 if no step has collected statistics yet. */
@@ -44,10 +45,12 @@ typedef struct muonrt_health {
   /** Lowest index of a parameter whose replicas differ; -1 if all are equal. */
   int64_t replica_param;
 
-  /** Lowest rank that differs from `replica_reference`; -1 if all are equal. */
+  /**
+   * Lowest rank whose data differs from that of the rank `replica_reference`; -1 if all are equal.
+   */
   int32_t replica_rank;
 
-  /** The rank that holds the first replica of the same shard; -1 if all are equal. */
+  /** The rank that holds the first replica of the shard of `replica_rank`; -1 if all are equal. */
   int32_t replica_reference;
 
   /** What differs: MUONRT_STATE_PARAM, _MASTER, _REMAINDER, _MOMENTUM or _VARIANCE. */
@@ -81,7 +84,7 @@ typedef struct muonrt_matrix_health {
 
   /**
    * Root mean square of the update before it is multiplied by the step's learning rate and the
-   * group's lr_factor. Scale and the lr_factors of parameter and part are included.
+   * group's lr_factor. It includes the scale and the lr_factors of the parameter and the part.
    */
   double update_rms;
 
@@ -95,12 +98,16 @@ typedef struct muonrt_matrix_health {
   double sigma_min, sigma_max;
 
   /**
-   * The larger of 1 - sigma_min and sigma_max - 1. Typical values depend on the coefficients: those
-   * of Keller Jordan leave 0.3, and directions without gradient leave 1.
+   * The larger of 1 - sigma_min and sigma_max - 1. Typical values depend on the coefficients; for
+   * example, those of Keller Jordan give 0.3. If the matrix to be orthogonalized has a singular
+   * value of 0, the deviation is 1.
    */
   double deviation;
 
-  /** Largest absolute value of an element of the Q of the Gram form; NaN in the standard form. */
+  /**
+   * Largest absolute value in the matrix Q, by which the Gram form multiplies its input; NaN in the
+   * standard form.
+   */
   double largest_q;
 
   /** Number of elements of the gradient that are infinite or NaN. */

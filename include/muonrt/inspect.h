@@ -1,7 +1,7 @@
 /**
  * @file muonrt/inspect.h
- * What an optimizer plans and has done: its plan, its memory, the trace of a step, counters,
- * clipped heads.
+ * Functions that report what an optimizer plans and has done: its plan, its memory, the trace of a
+ * step, counters and clipped heads.
  */
 #ifndef MUONRT_INSPECT_H
 #define MUONRT_INSPECT_H
@@ -27,10 +27,13 @@ typedef struct muonrt_counters {
   /** Number of allocations of device memory, including memory that host and device share. */
   int64_t allocations;
 
-  /** Bytes of these allocations. */
+  /** Total size of these allocations in bytes. */
   int64_t allocated_bytes;
 
-  /** Number of streams, events and blocks of queues that were created. */
+  /**
+   * Number of streams and events that were created, plus the number of times that a work queue has
+   * grown.
+   */
   int64_t objects;
 
   /** Number of exchanges between ranks. */
@@ -46,8 +49,8 @@ typedef struct muonrt_counters {
   int64_t saved_bytes;
 
   /**
-   * Those of these bytes that belong to parameters. A parameter adds none if it is saved as its
-   * master weights.
+   * The part of `saved_bytes` that belongs to parameters. A parameter that is saved only as its
+   * master weights adds nothing.
    */
   int64_t saved_param_bytes;
 
@@ -80,30 +83,39 @@ typedef struct muonrt_memory {
   /** Planned: buffers of the messages that are sent and received in a step. */
   int64_t message_bytes;
 
-  /** Planned: returned updates and summed gradients, which a step keeps until its vote. */
+  /**
+   * Planned: updates that owners have returned, and sums of partial gradients. A step keeps them
+   * until its vote.
+   */
   int64_t staged_bytes;
 
   /** Planned: gathered matrices and iterates of Newton-Schulz. */
   int64_t scratch_bytes;
 
-  /** Planned: `message_bytes` of the steps between full steps; 0 if no group has a block period. */
+  /**
+   * Planned: as `message_bytes`, but for block steps (see `block_period` of muonrt_group_t); 0 if
+   * no group has block steps.
+   */
   int64_t block_message_bytes;
 
-  /** Planned: `staged_bytes` of these steps. */
+  /** Planned: as `staged_bytes`, but for block steps. */
   int64_t block_staged_bytes;
 
-  /** Planned: `scratch_bytes` of these steps. */
+  /** Planned: as `scratch_bytes`, but for block steps. */
   int64_t block_scratch_bytes;
 
-  /** Planned: results of the consistency check. On CUDA a part of them is pinned host memory. */
+  /**
+   * Planned: results of the checks that values are finite and replicas equal. On CUDA, part of this
+   * is pinned host memory.
+   */
   int64_t check_bytes;
 
-  /** Planned: momentum, moments, and master weights that the caller has not provided. */
+  /** Planned: momentum, moments, and master weights that muonrt owns. */
   int64_t state_bytes;
 
   /**
-   * Allocated now: `allocated_bytes` of muonrt_counters_t. Beyond the planned bytes it includes
-   * tables, alignment, and workspace of the device's product library.
+   * Allocated now: `allocated_bytes` of muonrt_counters_t. In addition to the planned bytes, it
+   * includes tables, padding, and the workspace of the device's library for matrix products.
    */
   int64_t allocated_bytes;
 
@@ -126,9 +138,9 @@ MUONRT_API void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size)
 
 /**
  * Gets the memory of this rank: the planned bytes that muonrt_optimizer_describe_plan() prints in
- * its row of this rank, and the bytes that are allocated now.
+ * the row of this rank, and the bytes that are allocated now.
  *
- * The call computes the traffic of all ranks, so do not call it in every step.
+ * The call computes the messages of all ranks, which takes time, so do not call it in every step.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -156,7 +168,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_memory(muonrt_memory_t* memory,
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `format` is unknown, `capacity` is below 0, or `buffer` is
- * NULL and `capacity` is not 0;
+ *     NULL and `capacity` is not 0;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t capacity,
@@ -167,15 +179,17 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
 /**
  * Prints the stages of the last step.
  *
- * MUONRT_FORMAT_TEXT lists the stages in their order. MUONRT_FORMAT_JSON is a Chrome trace with
- * their times, a list of events that Perfetto opens; it needs `trace` of muonrt_debug_options_t.
+ * MUONRT_FORMAT_TEXT lists the stages in their order. MUONRT_FORMAT_JSON is a Chrome trace with the
+ * times of the stages, which you can open in Perfetto; it requires `trace` of
+ * muonrt_debug_options_t.
  *
- * In the trace `pid` is the rank, thread 0 the compute stream and thread 1 the exchange stream.
- * `ts` is in microseconds of the host's monotonic clock (std::chrono::steady_clock,
- * CLOCK_MONOTONIC), so the events of several steps, and of ranks on one host, can be joined in one
- * list. `args` has `step` (the number of committed steps), `chunk`, `bytes_sent` and
- * `bytes_received` of an exchange (to and from other ranks), and the names of the `matrices` of a
- * product. On CUDA the call waits for the optimizer's work to compare the clocks of GPU and host.
+ * In the trace, `pid` is the rank, thread 0 is the compute stream, and thread 1 is the exchange
+ * stream. `ts` is the time of the host's monotonic clock (std::chrono::steady_clock,
+ * CLOCK_MONOTONIC) in microseconds, so you can join the events of several steps, and of all ranks
+ * on one host, in one list. `args` has `step` (the number of committed steps) and `chunk`. For an
+ * exchange it also has `bytes_sent` and `bytes_received` (to and from other ranks), and for a
+ * matrix product the names of its `matrices`. On CUDA the call waits until the optimizer's work is
+ * complete, because it compares the clocks of the GPU and the host.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -186,9 +200,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  * @param[in]  optimizer  The optimizer.
  * @param[in]  format     The format of the text.
  *
- * @return The statuses of muonrt_optimizer_describe_plan(), or MUONRT_ERROR_INVALID_STATE:
- * `format` is MUONRT_FORMAT_JSON, but the times were not recorded, because `trace` is 0; or, on
- * CUDA, MUONRT_ERROR_DEVICE.
+ * @return The statuses of muonrt_optimizer_describe_plan(), or
+ *   - MUONRT_ERROR_INVALID_STATE: `format` is MUONRT_FORMAT_JSON, but `trace` is 0, so no times
+ *     were recorded;
+ *   - MUONRT_ERROR_DEVICE, on CUDA.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity,
                                                       int64_t* needed,
@@ -203,15 +218,15 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capa
  * @param[out] counters   The counters. Call muonrt_counters_init() on it first.
  * @param[in]  optimizer  The optimizer.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `counters` is not
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a pointer is NULL or `counters` is not
  * initialized.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* counters,
                                                          const muonrt_optimizer_t* optimizer);
 
 /**
- * Gets the attention layers whose logits a step takes: the order and sizes of `qk_logits` of
- * muonrt_step_args_t.
+ * Gets the attention layers whose logits a step reads, and their numbers of heads. They determine
+ * the order and the size of `qk_logits` of muonrt_step_args_t.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -232,7 +247,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_qk_layers(int32_t* layers, int32
                                                           const muonrt_optimizer_t* optimizer);
 
 /**
- * Gets the attention heads that QK-clip has clipped in the last committed step.
+ * Gets the attention heads that QK-clip clipped in the last committed step.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -244,8 +259,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_qk_layers(int32_t* layers, int32
  * @param[out] n_heads    Number of clipped heads, even if it exceeds `capacity`.
  * @param[in]  optimizer  The optimizer.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: a required pointer is NULL, or `capacity` is
- * out of range.
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a required pointer is NULL or `capacity`
+ * is out of range.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_clipped_heads(int32_t* layers, int32_t* heads,
                                                               int64_t capacity, int64_t* n_heads,

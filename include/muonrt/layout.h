@@ -3,13 +3,17 @@
  * Layouts: how a global tensor is distributed over a mesh of ranks.
  *
  * A layout has three parts:
- *   1. A mesh: an array of ranks. A rank outside the mesh holds nothing.
- *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. Give the cuts
- *      as DTensor placements, one for each mesh dimension, or as a list.
- *   3. At most one last step after the cuts: row bounds, an owner or flat ranges.
+ *   1. A mesh: an array of ranks with one or several dimensions. A rank outside the mesh holds no
+ *      elements.
+ *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. Describe the
+ *      cuts either by placements like those of DTensor, one for each mesh dimension, or by a list
+ *      of muonrt_cut_t.
+ *   3. Optionally, a last step that further divides what the cuts have left: at given row bounds,
+ *      by giving everything to one rank, or into flat ranges of elements; see muonrt_layout_kind_t.
  *
- * A mesh dimension may be named once: in a cut, in the last step or as partial. The tensor is
- * replicated over every mesh dimension that is not named.
+ * Each mesh dimension may be used once: by a cut, by the last step, or as a dimension over which
+ * gradients are partial (MUONRT_PLACEMENT_PARTIAL). The tensor is replicated over the mesh
+ * dimensions that are not used.
  *
  * Example: the rows of a matrix are sharded over "fsdp", and the shards are replicated over "dp".
  *
@@ -28,6 +32,17 @@
  * layout.mesh = &mesh;
  * layout.placements = placements;
  * @endcode
+ *
+ * Example: TP has sharded the rows over "tp", and then FSDP2 has sharded what each rank held over
+ * "fsdp". With sizes {2, 2} and names {"fsdp", "tp"}, ranks 0 to 3 hold the rows [0, 2), [4, 6),
+ * [2, 4) and [6, 8) of 8 rows:
+ *
+ * @code
+ * const muonrt_placement_t strided[] = {{MUONRT_PLACEMENT_STRIDED_SHARD, 0, 2},
+ *                                       {MUONRT_PLACEMENT_SHARD, 0, 0}};
+ * layout.placements = strided;
+ * layout.reading = MUONRT_READING_ORDERED;
+ * @endcode
  */
 #ifndef MUONRT_LAYOUT_H
 #define MUONRT_LAYOUT_H
@@ -42,7 +57,7 @@ extern "C" {
 #define MUONRT_MAX_DIMS 8
 
 /**
- * A mesh: an array of ranks, row-major. Call muonrt_mesh_init() before you set fields.
+ * A mesh: a row-major array of ranks. Call muonrt_mesh_init() before you set fields.
  *
  * muonrt reads everything that the struct points to during the call and keeps no pointer.
  */
@@ -66,13 +81,13 @@ typedef struct muonrt_mesh {
   const char* const* names;
 
   /**
-   * One rank for each position of the array, row-major; no rank twice. Default: NULL, which means
-   * 0, 1, 2 and so on.
+   * The rank at each position of the array, in row-major order. No rank may occur twice. Default:
+   * NULL, which means 0, 1, 2 and so on.
    */
   const int32_t* ranks;
 } muonrt_mesh_t;
 
-/** What a mesh dimension does to a tensor. */
+/** How a tensor is distributed along one mesh dimension. */
 typedef int32_t muonrt_placement_kind_t;
 enum muonrt_placement_kind {
   /** Every rank along the mesh dimension holds the same elements. */
@@ -85,51 +100,57 @@ enum muonrt_placement_kind {
   MUONRT_PLACEMENT_SHARD = 1,
 
   /**
-   * Divides tensor dimension `dim` into `split_factor` groups of equal size (rounded up), and
-   * shards each group. A rank holds one shard of each group.
+   * Divides tensor dimension `dim` into `split_factor` groups of ceil(indices / split_factor)
+   * indices, and shards each group. A rank holds one shard of each group.
    */
   MUONRT_PLACEMENT_STRIDED_SHARD = 2,
 
   /**
-   * The parameter is replicated, but its gradient is not reduced: each rank along the mesh
-   * dimension has a partial gradient. The step sums the partial gradients in f32, in the order of
-   * the mesh coordinates.
+   * The parameter is replicated, but its gradient is partial, which means not yet reduced: each
+   * rank along the mesh dimension holds one term of the sum. The step adds these terms in f32, in
+   * the order of the ranks' coordinates in the mesh.
    */
   MUONRT_PLACEMENT_PARTIAL = 3
 };
 
-/** The placement of a tensor on one mesh dimension. */
+/** A placement: how a tensor is distributed along one mesh dimension. */
 typedef struct muonrt_placement {
-  /** What the mesh dimension does to the tensor. */
+  /** The kind of placement. */
   muonrt_placement_kind_t kind;
 
   /**
-   * SHARD, STRIDED_SHARD: the tensor dimension, counted from 0, or from -1 at the end. Ignored for
-   * other kinds.
+   * SHARD, STRIDED_SHARD: the tensor dimension, counted from 0. Negative numbers count from the
+   * end, so -1 is the last dimension. Ignored for other kinds.
    */
   int32_t dim;
 
-  /** STRIDED_SHARD: number of groups, >= 1. Other kinds: 0 or 1. */
+  /**
+   * STRIDED_SHARD: number of groups, >= 1. As in DTensor, it is the product of the sizes of those
+   * mesh dimensions to the right of this one that shard the same tensor dimension before it does.
+   * Other kinds: 0 or 1.
+   */
   int64_t split_factor;
 } muonrt_placement_t;
 
 /**
  * The order in which several placements cut the same tensor dimension.
  *
- * If the split factors record the order, as DTensor's do, LITERAL and ORDERED differ only for some
- * sizes that are not divisible. The smallest such case is 7 rows on a mesh "fsdp" = 3, "tp" = 2
- * with the placements STRIDED_SHARD (split_factor 2) and SHARD of dimension 0: rank 4 holds row 6
- * with LITERAL, rank 5 with ORDERED.
+ * For the buffers of FSDP2 over TP or EP, use ORDERED. If the split factors are those of DTensor,
+ * the two readings give the same shards whenever the sizes divide evenly, and for some other sizes
+ * they give different ones. The smallest such case has 7 rows on a mesh "fsdp" = 3, "tp" = 2, with
+ * the placements STRIDED_SHARD (split_factor 2) and SHARD of dimension 0: row 6 is on rank 4 with
+ * LITERAL, and on rank 5 with ORDERED.
  */
 typedef int32_t muonrt_reading_t;
 enum muonrt_reading {
-  /** Mesh dimensions cut from left to right, as DTensor's distribute_tensor() does. */
+  /** From the first to the last mesh dimension, as in DTensor's distribute_tensor(). */
   MUONRT_READING_LITERAL = 0,
 
   /**
-   * Mesh dimensions cut in the order in which the program applied them, as in the buffers of FSDP2.
-   * If `flat_dims` names the dimensions of FSDP, the other dimensions cut first, from left to
-   * right. Otherwise the split factors determine the order.
+   * In the order in which the program has sharded the tensor; for example, FSDP2 shards a tensor
+   * that TP has already sharded. If `flat_dims` lists the dimensions of FSDP, all other mesh
+   * dimensions are applied before them, from the first to the last. Otherwise the split factors
+   * determine the order.
    */
   MUONRT_READING_ORDERED = 1
 };
@@ -137,11 +158,12 @@ enum muonrt_reading {
 /**
  * A cut: shards one tensor dimension over one or several mesh dimensions.
  *
- * The shards are numbered row-major over `mesh_dims`. Of the indices that earlier cuts have left:
+ * The shards are numbered row-major over `mesh_dims`. In three steps, the cut divides the indices
+ * that earlier cuts have left:
  *   1. Every `unit` consecutive indices form a block; the last block may be shorter.
  *   2. The blocks are divided into `split_factor` groups of ceil(blocks / split_factor) blocks.
- *   3. Each group is divided into one chunk per shard, of ceil(blocks of the group / shards)
- *      blocks. A shard holds its chunk of each group.
+ *   3. Each group is divided into one range per shard, of ceil(blocks of the group / shards)
+ *      blocks. A shard holds its range of each group.
  */
 typedef struct muonrt_cut {
   /** `n_mesh_dims` indices of mesh dimensions; the last one varies fastest. */
@@ -150,24 +172,24 @@ typedef struct muonrt_cut {
   /** Number of mesh dimensions, >= 1. */
   int32_t n_mesh_dims;
 
-  /** The tensor dimension, counted from 0, or from -1 at the end. */
+  /** The tensor dimension, counted from 0; negative numbers count from the end. */
   int32_t dim;
 
   /**
-   * Number of groups, >= 1; 1 means one contiguous range of blocks. The product of the split
-   * factors of one tensor dimension, each counted at most as the size of the dimension, is limited
-   * to 2^24.
+   * Number of groups, >= 1; 1 means one contiguous range of blocks. For each tensor dimension, the
+   * product over all its cuts of min(split_factor, size of the dimension) is at most 2^24.
    */
   int64_t split_factor;
 
-  /** Number of indices in a block, >= 1; 1 cuts between any two indices. */
+  /** Number of indices in a block, >= 1. With 1, a shard may begin at any index. */
   int64_t unit;
 } muonrt_cut_t;
 
 /**
  * The last step of a layout, after the cuts.
  *
- * The step acts over the mesh dimensions `last_dims`. Its shards are numbered row-major over these.
+ * This step divides the tensor over the mesh dimensions `last_dims`. Its shards are numbered
+ * row-major over these dimensions.
  */
 typedef int32_t muonrt_layout_kind_t;
 enum muonrt_layout_kind {
@@ -176,23 +198,23 @@ enum muonrt_layout_kind {
 
   /**
    * Shard i holds the indices [values[i], values[i + 1]) of tensor dimension `last_dim`. `values`
-   * has one number more than there are shards; the numbers ascend from 0 to the number of indices
+   * has one more number than there are shards; the numbers ascend from 0 to the number of indices
    * that the cuts have left, which must be the same on all ranks.
    */
   MUONRT_LAYOUT_ROW_BOUNDS = 1,
 
   /**
    * One shard holds everything that the cuts have left, and the other shards hold nothing. `values`
-   * has one number, the shard.
+   * has one number, the index of this shard.
    */
   MUONRT_LAYOUT_OWNER = 2,
 
   /**
    * Each shard holds a range of elements of the row-major local tensor that the cuts have left, as
-   * in ZeRO, FSDP1 and llm.c. `values` has two numbers for each shard, begin and end; the ranges
-   * cover each element exactly once, in any order, and may be empty. If the cuts leave local
-   * tensors of different sizes, give one range for each shard over all mesh dimensions that shard,
-   * in the order of the mesh.
+   * in ZeRO, FSDP1 and llm.c. `values` has two numbers for each shard, the begin and the end of its
+   * range. The ranges cover each element exactly once, in any order, and may be empty. If the cuts
+   * leave local tensors of different sizes, `values` has one range for each combination of indices
+   * in all mesh dimensions that shard the tensor, in the row-major order of the mesh.
    */
   MUONRT_LAYOUT_FLAT = 3
 };
@@ -201,9 +223,10 @@ enum muonrt_layout_kind {
  * How a tensor is distributed. Call muonrt_layout_init() before you set fields.
  *
  * With the defaults the tensor is replicated over all ranks. A layout must be equal on all ranks.
- * If each rank has its own submesh, use muonrt_layout_lift() of muonrt/strategies.h, or describe
- * the tensor over the whole mesh, replicated over the dimensions that the submesh lacks. Example: a
- * norm's weight that is sharded over the "dp" of the mesh "dp, tp".
+ * If the program distributes the tensor over a submesh, which differs between ranks, convert the
+ * layout with muonrt_layout_lift() of muonrt/strategies.h. You can also describe the tensor over
+ * the whole mesh, as replicated over the dimensions that the submesh lacks. An example is the
+ * weight of a norm that is sharded over the "dp" dimension of the mesh "dp, tp".
  *
  * muonrt reads everything that the struct points to during the call and keeps no pointer.
  */
@@ -239,12 +262,15 @@ typedef struct muonrt_layout {
   /** The last step. Default: MUONRT_LAYOUT_CUTS, which means none. */
   muonrt_layout_kind_t kind;
 
-  /** ROW_BOUNDS: the tensor dimension, counted from 0, or from -1 at the end. Default: 0. */
+  /**
+   * ROW_BOUNDS: the tensor dimension, counted from 0; negative numbers count from the end. Default:
+   * 0.
+   */
   int32_t last_dim;
 
   /**
    * `n_last_dims` mesh dimensions of the last step. Default: NULL, which means all mesh dimensions
-   * that neither shard nor are partial.
+   * that no cut uses and that are not partial.
    */
   const int32_t* last_dims;
 
@@ -298,8 +324,8 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * Gets the shape of a rank's shard.
  *
  * Special cases:
- *   - If a shard is empty, the dimension in which it holds no index is 0, and the other dimensions
- *     keep their sizes. For example, the shape may be {0, 2048}.
+ *   - If a shard is empty, the size of the dimension in which it holds no index is 0, and the other
+ *     sizes are those of a shard that is not empty. For example, the shape may be {0, 2048}.
  *   - With MUONRT_LAYOUT_FLAT the shape is {elements, 1, ..., 1}.
  *   - If the mesh does not contain `rank`, all sizes are 0.
  *
@@ -325,9 +351,9 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
 /**
  * Gets the global indices of one tensor dimension that a rank holds.
  *
- * The rank holds the elements whose index is in the list of every dimension. The list is a sequence
- * of ranges that ascend and do not touch. It is empty if the mesh does not contain `rank`. To learn
- * the number of ranges, call the function with capacity 0 first.
+ * A rank holds the elements whose index in every dimension is in the list of that dimension. The
+ * list consists of ascending ranges with gaps between them. It is empty if the mesh does not
+ * contain `rank`. To learn the number of ranges, call the function with capacity 0 first.
  *
  * Threads: any. Collective: no.
  *
@@ -344,8 +370,8 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or the layout is not
- *     valid for this shape; or its kind is MUONRT_LAYOUT_FLAT, because a flat range may begin or
- *     end within a row;
+ *     valid for this shape; or the kind of the layout is MUONRT_LAYOUT_FLAT, for which there are no
+ *     such lists, because a flat range may begin or end within a row;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_layout_get_runs(muonrt_run_t* runs, int64_t capacity,

@@ -1,10 +1,10 @@
 /**
  * @file muonrt/mpi.h
- * Communicators over MPI, without the types of MPI.
+ * Communicators over MPI, for programs that cannot use the types of <mpi.h>.
  *
  * C and C++ programs use muonrt_comm_create_mpi() of muonrt/mpi_comm.h instead, where the compiler
- * checks the type of the handle. The function of this header serves language bindings and programs
- * that cannot include <mpi.h>.
+ * checks the type of the handle. The function of this header is meant for language bindings and for
+ * programs that cannot include <mpi.h>.
  *
  * The function is in the library muonrt_mpi, which links MPI; the library muonrt does not. muonrt
  * never calls MPI_Init, MPI_Finalize or MPI_Abort.
@@ -23,8 +23,8 @@ extern "C" {
  * Creates a communicator over the ranks of an MPI communicator, which is passed by address.
  *
  * muonrt duplicates the MPI communicator and sets the error handler of the duplicate to
- * MPI_ERRORS_RETURN. After the call it does not use the original any more, and it never changes the
- * original's error handler.
+ * MPI_ERRORS_RETURN. After the call muonrt does not use the original communicator any more, and it
+ * never changes the error handler of the original.
  *
  * Threads: those that may call MPI, see below. Collective: over the ranks of the MPI communicator.
  * Blocking, at most for `timeout_ms`.
@@ -42,7 +42,7 @@ extern "C" {
  * collective.
  *
  * @par Error handlers of MPI
- *   - An error of MPI while it duplicates the communicator goes to the error handler of the
+ *   - If an error occurs while MPI duplicates the communicator, MPI calls the error handler of the
  *     original, which ends the job by default.
  *   - If a peer sends a longer message than this rank expects, the operation returns
  *     MUONRT_ERROR_MISMATCH under Open MPI. MPICH reports this error to the error handler of

@@ -1,6 +1,6 @@
 /**
  * @file muonrt/nccl.h
- * Communicators for parameters in GPU memory: over NCCL, or staged through host memory.
+ * Communicators for data in GPU memory: over NCCL, or staged through host memory.
  *
  * This header needs no NCCL header: an ncclComm_t is passed as `void*`. muonrt loads NCCL at run
  * time and searches for it in this order:
@@ -89,9 +89,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * Creates a communicator that exchanges GPU memory through NCCL.
  *
  * Use it for optimizers on MUONRT_DEVICE_CUDA when each rank has its own GPU. Each exchange is one
- * group of NCCL sends and receives. For errors, for the agreement between ranks and for data in
- * host memory, muonrt uses duplicates of `host`, so `host` may be any communicator of host memory:
- * MPI, threads, TCP, a shared folder or callbacks.
+ * group of NCCL sends and receives. To report errors, to compare settings between ranks, and for
+ * data in host memory, muonrt uses duplicates of `host`, so `host` may be any communicator of host
+ * memory: MPI, threads, TCP, a shared folder or callbacks.
  *
  * @code
  * muonrt_nccl_options_t options;
@@ -113,9 +113,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par NCCL environment variables
  * NCCL gives its environment variables precedence over `options`; muonrt itself reads no
- * environment variable. Ranks compare only the options. If you set one of the following variables,
- * set it to the same value on all ranks, and set max_ctas to the number of thread blocks that
- * results:
+ * environment variable. The ranks compare their options, but not their environment variables. If
+ * you set one of the following variables, set it to the same value on all ranks, and set max_ctas
+ * to the resulting number of thread blocks:
  *   - NCCL_MIN_CTAS, NCCL_MAX_CTAS, NCCL_CGA_CLUSTER_SIZE, NCCL_NCHANNELS_PER_NET_PEER;
  *   - NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_MIN_P2P_NCHANNELS, NCCL_MAX_P2P_NCHANNELS.
  *
@@ -125,9 +125,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - With borrow = 0, muonrt splits `nccl_comm` in this call, and once more for each optimizer
  *     that you create over `*comm`. Keep `nccl_comm` alive until you have created the last of these
  *     optimizers.
- *   - A blocking `nccl_comm`, the default of NCCL and PyTorch, has no timeout while it is split. If
- *     the split fails on one rank, that rank returns its error after at most 10 seconds. The other
- *     ranks stay inside NCCL until the program aborts `nccl_comm`.
+ *   - The split of a blocking `nccl_comm`, which is the default of NCCL and PyTorch, has no
+ *     timeout. If the split fails on one rank, that rank returns its error after at most 10
+ *     seconds. The other ranks stay inside NCCL until the program aborts `nccl_comm`.
  *   - Leave NCCL_COMM_BLOCKING unset, because the value 1 makes every NCCL communicator blocking,
  *     including those that muonrt creates.
  *   - Do not pass a communicator that shares resources with its splits (splitShare = 1, or
@@ -138,7 +138,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * @par Borrowing an ncclComm_t
  * With borrow = 1, muonrt uses `nccl_comm` itself:
  *   - Keep it alive until the last communicator and optimizer that borrow it are destroyed.
- *   - The first error in one of these communicators and optimizers ends all of them.
+ *   - The first error in any of these communicators and optimizers ends all of them.
  *   - Use `nccl_comm` for other work only while none of these communicators and optimizers has an
  *     operation in flight.
  *   - Create `nccl_comm` with ncclConfig_t::maxCTAs equal to max_ctas and
@@ -160,9 +160,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *     destroy it.
  *
  * @par Flow control
- * Two operations of a rank can always be in flight. A step enqueues a further operation only if the
- * operations in flight then have at most 256 messages in total. Otherwise it waits until earlier
- * operations are complete.
+ * Two NCCL operations of a rank can always be in flight. A step enqueues a further operation only
+ * if all operations in flight, including the new one, have at most 256 messages in total. Otherwise
+ * it waits until earlier operations are complete.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  host     A communicator of host memory. muonrt duplicates it and uses the duplicates.

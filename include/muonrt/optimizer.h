@@ -2,14 +2,14 @@
  * @file muonrt/optimizer.h
  * Muon and AdamW over sharded parameters; one step updates all of them.
  *
- * Four headers belong to this one:
- *   - muonrt/group.h and muonrt/param.h: the settings and parameters that an optimizer is made of;
- *   - muonrt/step.h: arguments and report of a step (muonrt/step_async.h: without waiting for it);
+ * This header includes four others that belong to it:
+ *   - muonrt/group.h and muonrt/param.h: the settings and the parameters of an optimizer;
+ *   - muonrt/step.h: the arguments and the report of a step;
  *   - muonrt/tuning.h: options that few programs need.
  *
- * Further functions of an optimizer are in muonrt/checkpoint.h (save and load), muonrt/state.h
- * (access to the state), muonrt/inspect.h (plan, trace, counters), muonrt/health.h (statistics) and
- * muonrt/recover.h (after a fault).
+ * See also muonrt/step_async.h (steps that do not block), muonrt/checkpoint.h (save and load),
+ * muonrt/state.h (the state), muonrt/inspect.h (plan, trace, counters), muonrt/health.h
+ * (statistics), muonrt/recover.h (after a fault) and muonrt/base.h (terms such as owner and vote).
  */
 #ifndef MUONRT_OPTIMIZER_H
 #define MUONRT_OPTIMIZER_H
@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-/** An optimizer: parameters, their state, and the plan of a step. Optimizers are independent. */
+/** An optimizer: parameters, their state, and the plan of a step. */
 typedef struct muonrt_optimizer muonrt_optimizer_t;
 
 /** Where an optimizer computes and where its parameters and gradients are stored. */
@@ -52,8 +52,8 @@ enum muonrt_state_kind {
   MUONRT_STATE_REMAINDER = 3,
 
   /**
-   * The second moments of NorMuon, one per neuron: those of all matrices of the parameter, expert
-   * by expert and part by part. A matrix or part with only one neuron has none.
+   * The second moments of NorMuon, one for each neuron (a row or a column) of all matrices of the
+   * parameter, expert by expert and part by part. A matrix or part with only one neuron has none.
    */
   MUONRT_STATE_NORMUON = 4
 };
@@ -61,16 +61,16 @@ enum muonrt_state_kind {
 /**
  * Options of muonrt_optimizer_create().
  *
- * Call muonrt_optimizer_options_init() before you set fields. `device`, `clip_norm` and `seed` must
- * be equal on all ranks, or MUONRT_ERROR_MISMATCH is returned.
+ * Call muonrt_optimizer_options_init() before you set fields. If `device`, `clip_norm` or `seed`
+ * differs between ranks, muonrt_optimizer_create() returns MUONRT_ERROR_MISMATCH.
  */
 typedef struct muonrt_optimizer_options {
   /** Size of the struct in bytes; set by muonrt_optimizer_options_init(). */
   uint32_t struct_size;
 
   /**
-   * Where the optimizer computes. All ranks need the same GPU model, or on the host processors for
-   * which muonrt selects the same instruction set. Default: MUONRT_DEVICE_HOST.
+   * Where the optimizer computes. On CUDA, all ranks need the same GPU model. On the host, they
+   * need processors for which muonrt selects the same instruction set. Default: MUONRT_DEVICE_HOST.
    */
   muonrt_device_t device;
 
@@ -79,28 +79,28 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 0, the processors in the affinity mask of the calling thread, divided among the ranks
-   * that share them, within the control group's quota. muonrt_counters_t has the number in use.
+   * Default: 0, which divides the processors in the calling thread's affinity mask among the ranks
+   * that share them, within the control group's CPU quota. muonrt_counters_t has the number in use.
    */
   int32_t threads;
 
   /**
    * Timeout of every wait for another rank in a step, 1 to 31622400000 ms (366 days). While
-   * muonrt_optimizer_create() compares and plans, the timeout of the communicator applies instead.
+   * muonrt_optimizer_create() compares settings and plans, the communicator's timeout applies.
    * Default: 600000.
    */
   int64_t timeout_ms;
 
   /**
-   * Maximum norm of all gradients of a step, 1e-30 to 1e30, applied after the inverse loss scale
-   * and computed exactly. It cannot be combined with partial gradients. Default: 0, which means no
-   * clipping.
+   * Maximum global norm of the gradients, 1e-30 to 1e30. muonrt computes the norm exactly, after it
+   * has multiplied the gradients by the inverse loss scale. Cannot be combined with partial
+   * gradients. Default: 0, which means no clipping.
    */
   double clip_norm;
 
   /**
-   * Seed of the random rounding of MUONRT_MASTER_STOCHASTIC and of bf16 momentum. Random bits
-   * depend on seed, step, parameter and element, but not on the mesh. Default: 0.
+   * Seed of stochastic rounding, for MUONRT_MASTER_STOCHASTIC and for bf16 momentum. The random
+   * bits depend on the seed, step, parameter and element, but not on the mesh. Default: 0.
    */
   int64_t seed;
 
@@ -129,9 +129,10 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
 /**
  * Creates an optimizer.
  *
- * Plans the exchanges, checks that all ranks agree, and allocates all memory. State starts at zero,
- * and master weights that muonrt owns are copied from the parameters. On CUDA a warm-up runs, which
- * takes about as long as a step; it sends nothing, reads no gradient and writes no parameter.
+ * Plans the exchanges, compares the settings of all ranks, and allocates all memory. State starts
+ * at zero, and master weights that muonrt owns are copied from the parameters. On CUDA a warm-up
+ * follows, which takes about as long as a step; it sends nothing, reads no gradient and writes no
+ * parameter.
  *
  * Threads: one at a time per communicator. Collective: over the ranks of `comm`. Blocking.
  *
@@ -142,8 +143,8 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  * to, may be freed after the call.
  *
  * @par Streams
- * On CUDA the parameters must have been written, or their writes must be enqueued on the default
- * stream or a blocking stream. Synchronize a non-blocking stream before the call.
+ * On CUDA, all writes to the parameters must be complete, or enqueued on the default stream or on a
+ * blocking stream. If a non-blocking stream writes parameters, synchronize it before the call.
  *
  * @param[out] optimizer  The new optimizer; NULL on error. Destroy it with
  *                        muonrt_optimizer_destroy().
@@ -158,16 +159,16 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *
  * @return MUONRT_OK, or the same error on every rank; the message names rank, field and values.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a field or argument is out of range, or buffers overlap.
- *   - MUONRT_ERROR_NOT_SUPPORTED: settings cannot be combined; the communicator does not serve the
- *     device; there is no CUDA device; or master weights would be copied while a stream that the
- *     default stream waits for is being captured into a graph.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: settings cannot be combined; the communicator does not support
+ *     the device; there is no CUDA device; or master weights would be copied while a stream that
+ *     the default stream waits for is being captured into a graph.
  *   - MUONRT_ERROR_MISMATCH: settings, groups, parameters, devices or versions of muonrt differ
  *     between ranks.
  *   - MUONRT_ERROR_CALLBACK: `assign` of muonrt_distributed_config_t has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
  * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` may be unusable; after the other errors the call may be repeated.
+ * _ABORTED, `comm` itself may have failed: create a new one. After the others, call again.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
@@ -178,8 +179,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimize
 /**
  * Destroys an optimizer and frees its memory.
  *
- * The call waits, without a timeout, for the work that steps have enqueued, because this work uses
- * the caller's buffers.
+ * The call waits, without a timeout, until all work that steps have enqueued is complete.
  *
  * Threads: one at a time per optimizer. Collective: no. Blocking.
  *
@@ -190,18 +190,18 @@ MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
 /**
  * Binds the gradient buffer of a parameter for the steps to come.
  *
- * Gradient buffers may overlap one another here, but not at creation.
+ * Unlike in muonrt_optimizer_create(), gradient buffers may overlap each other.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no.
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
- * @param[in] grad       The local gradient, as `grad` of muonrt_param_t; NULL: the parameter has no
- *                       gradient until another one is bound.
+ * @param[in] grad       The local gradient, as `grad` of muonrt_param_t. NULL means that the
+ *                       parameter has no gradient until another buffer is bound.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT, which leaves the previous buffer bound:
- * `param` is out of range; or `grad` is misaligned, not accessible to the device, or overlaps
- * parameters, master weights or state.
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `grad` is
+ * misaligned, is not accessible to the device, or overlaps parameters, master weights or state. The
+ * previous buffer then remains bound.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                                      const void* grad);
@@ -215,8 +215,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimiz
  * @param[in] grads      `n` buffers, in the order of muonrt_optimizer_create().
  * @param[in] n          The number of parameters.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT, which leaves all previous buffers bound: a
- * buffer is rejected, `grads` is NULL, or `n` is not the number of parameters.
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a buffer is rejected, `grads` is NULL, or
+ * `n` is not the number of parameters. After an error all previous buffers remain bound.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer,
                                                       const void* const* grads, int64_t n);
@@ -224,9 +224,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
 /**
  * Binds the buffer of a parameter's local shard.
  *
- * The new buffer must hold the values of the old one, or other values that you announce with
- * muonrt_optimizer_reset_masters(). The next step checks that they are finite and agree with the
- * master weights.
+ * The new buffer must hold the same values as the old one; if it holds other values, call
+ * muonrt_optimizer_reset_masters() afterwards. The next step checks that the values are finite and
+ * agree with the master weights.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no.
  *
@@ -234,9 +234,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
  * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
  * @param[in] data       The local shard, as `data` of muonrt_param_t.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT, which leaves the previous buffer bound:
- * `param` is out of range; or `data` is misaligned, not accessible to the device, NULL although
- * this rank holds elements, or overlaps a gradient, another parameter or state.
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `data` is
+ * misaligned, is not accessible to the device, is NULL although this rank holds elements, or
+ * overlaps a gradient, another parameter or state. The previous buffer then remains bound.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                                      void* data);
@@ -246,16 +246,16 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  *
  * Call it after you have written parameters, for example from a checkpoint. Master weights that
  * muonrt owns become copies of the parameters, and remainders become 0. Moments and update counts
- * do not change. Master weights of the caller (MUONRT_MASTER_CALLER) do not change either, so write
- * them, too. Parameters without master weights may be listed.
+ * do not change. If master weights belong to the caller (MUONRT_MASTER_CALLER), write them
+ * yourself, because this call does not change them. You may list parameters without master weights.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must list the
- * same parameters before the same step. If replicas are compared, the next step returns
- * MUONRT_ERROR_MISMATCH if the lists differ. Blocking; on CUDA the parameters must have been
- * written as for muonrt_optimizer_create().
+ * same parameters before the same step. If the lists differ, the next step returns
+ * MUONRT_ERROR_MISMATCH, unless `replica_check` is MUONRT_REPLICA_CHECK_OFF. Blocking; the rules on
+ * streams of muonrt_optimizer_create() apply.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] params     Indices of `n` parameters; NULL: all parameters.
+ * @param[in] params     Indices of `n` parameters; NULL for all parameters.
  * @param[in] n          Number of indices, >= 0; 0 if `params` is NULL.
  *
  * @return MUONRT_OK, or
@@ -270,7 +270,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* op
 /**
  * Changes the settings of a group for the steps to come.
  *
- * `custom`, `gram_restarts` and `n_gram_restarts` are not read; the lists of the creation remain.
+ * The call does not read `custom`, `gram_restarts` and `n_gram_restarts`; these lists never change.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must make the
  * same change before the same step. If the settings differ, the next step returns
@@ -278,13 +278,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* op
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] index      Index of the group, in the order of muonrt_optimizer_create().
- * @param[in] group      The new settings. Fields that are marked "fixed" must have the values of
- *                       the creation; a NULL `name` is accepted.
+ * @param[in] group      The new settings. Fields that are marked "Fixed" must have the values that
+ *                       muonrt_optimizer_create() received; `name` may be NULL.
  *
- * @return MUONRT_OK, or, with nothing changed,
+ * @return MUONRT_OK, or an error, after which nothing has changed:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `index` or a field is out of range, or a fixed field differs;
  *   - MUONRT_ERROR_NOT_SUPPORTED: a fixed field differs, and its value cannot be combined with the
- *     others.
+ *     other settings.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                                       const muonrt_group_t* group);
@@ -298,49 +298,49 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * @param[in]  optimizer  The optimizer.
  * @param[in]  args       The arguments of the step.
  *
- * @return MUONRT_OK, or MUONRT_SKIPPED on every rank: a gradient, factor or logit is not finite, an
- * update overflows, or `found_inf` is set. Nothing has changed, the step does not count, and
- * muonrt_get_last_error() reports the reason. Otherwise an error.
+ * @return MUONRT_OK, MUONRT_SKIPPED or an error. Every rank returns MUONRT_SKIPPED if a gradient,
+ * factor or logit is not finite, an update overflows, or `found_inf` is set. Nothing has then
+ * changed, the step does not count, and muonrt_get_last_error() returns the reason.
  *
  * After one of the following errors, which every rank returns, nothing has changed and the
  * optimizer remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
- *     gradient; a parameter, its master weights or its state is not finite; or an active parameter
- *     was written after its master weights, so the step would have overwritten it. Then call
- *     muonrt_optimizer_reset_masters(), or restore the parameter.
+ *     gradient; a parameter, its master weights or its state is not finite; or the caller has
+ *     written an active parameter but not its master weights, from which the step would overwrite
+ *     it. In the last case, call muonrt_optimizer_reset_masters() or restore the parameter.
  *   - MUONRT_ERROR_MISMATCH: arguments, settings or replicas differ between ranks.
  *   - MUONRT_ERROR_CALLBACK: `gather` or `redistribute` has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory for its arguments.
  *
  * After one of the following errors the optimizer is unusable:
- *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE: this rank has not committed the step.
- *   - MUONRT_ERROR_UNDECIDED: this rank has not committed the step, but other ranks may have.
- *   - MUONRT_ERROR_TORN: parameters are partly updated; load a checkpoint. With
- *     MUONRT_COMMIT_EAGER, an update that is not finite causes it, too.
+ *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE: no rank has committed the step.
+ *   - MUONRT_ERROR_UNDECIDED: this rank has voted and does not know the result. It has not
+ * committed the step, but other ranks may have.
+ *   - MUONRT_ERROR_TORN: parameters may be partly updated; load a checkpoint. With
+ *     MUONRT_COMMIT_EAGER, an update that is not finite also causes this error.
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
  *     captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
  *     returns it, without waiting for the others.
  *
- * The step checks that weights and state are finite until one is committed, again after
- * muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and muonrt_optimizer_load(), and
- * for the parameters that muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters() change.
- * Every step compares active parameters with their f32 master weights, bit by bit. After the calls
- * above, and before the first step, a bf16 parameter may also be its master weight rounded in the
- * other direction.
+ * Until one step is committed, every step checks that weights and state are finite. Steps check
+ * this again after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
+ * muonrt_optimizer_load(), and for parameters that muonrt_optimizer_set_data() and
+ * muonrt_optimizer_reset_masters() change. Every step compares active parameters with their f32
+ * master weights, bit by bit. After the calls above, and before the first step, a bf16 parameter
+ * may also be its master weight rounded in the other direction.
  *
- * After a fault, ranks may return different statuses for the same step: one may return
- * MUONRT_ERROR_COMM, another MUONRT_ERROR_TIMEOUT or _UNDECIDED, and a rank that has already
- * received the result of the vote may return MUONRT_OK. muonrt_optimizer_recover() brings the
- * surviving ranks to the same state.
+ * After a fault, ranks may return different statuses for the same step: before the vote one may
+ * return MUONRT_ERROR_COMM, another _TIMEOUT or _UNDECIDED; during the vote a rank may return
+ * MUONRT_OK, and the others _UNDECIDED. muonrt_optimizer_recover() brings them to the same state.
  *
  * If the work on `stream` of `args` does not finish within `timeout_ms`, the step returns
- * MUONRT_ERROR_TIMEOUT. Work queued after it may still run, so keep all buffers until
- * muonrt_optimizer_destroy() has returned.
+ * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work ends later. Enqueued work
+ * may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
  *
  * Finite gradients can still make weights overflow if the learning rate or the decay is too large.
- * Such a step is committed. Later steps return MUONRT_ERROR_INVALID_ARGUMENT, which names the
- * parameter, until all weights and state are finite again.
+ * Such a step is committed. Later steps return MUONRT_ERROR_INVALID_ARGUMENT, with a message that
+ * names the parameter, until all weights and state are finite again.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,
                                                  muonrt_optimizer_t* optimizer,
@@ -353,9 +353,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,
  *
  * @param[out] index      Index of the parameter, in the order of muonrt_optimizer_create().
  * @param[in]  optimizer  The optimizer.
- * @param[in]  name       The name that the parameter was created with.
+ * @param[in]  name       The name with which the parameter was created.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: no parameter has this name, or a pointer is
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if no parameter has this name or a pointer is
  * NULL.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_find_param(int64_t* index,
@@ -370,7 +370,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_find_param(int64_t* index,
  * @param[out] step       Number of committed steps, 0 to 2^53.
  * @param[in]  optimizer  The optimizer.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL.
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a pointer is NULL.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_step(int64_t* step,
                                                      const muonrt_optimizer_t* optimizer);
@@ -389,7 +389,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_step(int64_t* step,
  * @param[in] optimizer  The optimizer.
  * @param[in] step       Number of committed steps, 0 to 2^53.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: `step` is out of range.
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `step` is out of range.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);
 

@@ -1,27 +1,29 @@
 /**
  * @file muonrt/orthogonalize.h
- * Newton-Schulz and its symmetric products outside of an optimizer, for those who write their own.
+ * Newton-Schulz and its symmetric products without an optimizer, for programs with their own
+ * optimizer.
  *
- * An orthogonalizer has the settings with which an optimizer would be created. It computes with the
- * same operations as a step, so its results are bitwise identical to those inside a step. README.md
- * in this folder has an example.
+ * An orthogonalizer is created with the same settings as an optimizer. It performs the same
+ * operations as a step, so its results are bitwise identical to those inside a step. README.md in
+ * this folder has an example.
  *
  * @par Tensors
  * A tensor has 2 to MUONRT_MAX_DIMS dimensions. The last two are the rows and columns of a matrix;
- * the others, if any, form a batch. A batch has the same results as its matrices one by one. Sizes
- * may be 0. Strides are not negative, and within a matrix the rows or the columns are contiguous,
- * so that transposed matrices and slices need no copy. Elements are f32, bf16 or f16, in memory of
- * the orthogonalizer's device.
+ * the others, if any, form a batch. The results for a batch are those for its matrices one by one.
+ * Sizes may be 0. Strides are not negative, and within a matrix the rows or the columns are
+ * contiguous, so that transposed matrices and slices need no copy. Elements are f32, bf16 or f16,
+ * in memory of the orthogonalizer's device.
  *
- * An output may be the same tensor as an input. Otherwise it must not share elements with one.
+ * An output may be the same tensor as an input. Otherwise it must not share elements with an input.
  *
  * @par CUDA
  * Functions enqueue their work on the caller's stream and return; the host does not wait. The first
  * call with certain shapes, strides and dtypes allocates memory and may wait for the device. Later
- * calls do not, even at other addresses, and may be captured into a CUDA graph. Calls with one
- * orthogonalizer use the same workspace: make them on one stream, or order the streams with events.
- * Do not launch a graph with captured calls after the orthogonalizer has been destroyed. Smaller
- * workspaces of earlier calls remain allocated, so begin with the largest matrices.
+ * calls with the same shapes, strides and dtypes do neither, even at other addresses, and may be
+ * captured into a CUDA graph. All calls with the same orthogonalizer use the same workspace, so
+ * make them on one stream, or order the streams with events. Do not launch a graph with captured
+ * calls after the orthogonalizer has been destroyed. Smaller workspaces of earlier calls remain
+ * allocated, so begin with the largest matrices.
  *
  * On the host, functions return when the results have been written.
  *
@@ -82,25 +84,27 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
 /**
  * Orthogonalizes each matrix of a batch with Newton-Schulz.
  *
- * The result of a matrix with singular values s_i is the matrix with the same singular vectors and
- * the singular values p(s_i / norm), which the coefficients take close to 1. It is not scaled for
- * its shape, unlike an update with `scale_rule`. A matrix of zeros has the result zero. The results
- * are those that a step with `transport_dtype` = dtype of `x` computes from the direction `x`, and
- * are rounded once to the dtype of `out`. Values in f16 have the same results as in f32.
+ * For a matrix with the singular values s_i, the result has the same singular vectors and the
+ * singular values p(s_i / norm). The polynomial p, which the coefficients define, takes them close
+ * to 1. Unlike an update with `scale_rule`, the result is not scaled according to its shape. The
+ * result for a matrix of zeros is zero. The results are those that a step would compute from the
+ * direction `x` if `transport_dtype` were the dtype of `x`, and are rounded once to the dtype of
+ * `out`. The results for an f16 tensor are those for the same values in f32.
  *
  * If an element of `x` is not finite:
- *   - on the host, the call returns MUONRT_SKIPPED and leaves `out` unchanged. The message of
- *     muonrt_get_last_error() has the index of the element;
+ *   - on the host, the call returns MUONRT_SKIPPED and leaves `out` unchanged.
+ *     muonrt_get_last_error() returns a message with the index of the element;
  *   - on CUDA, all elements of that matrix in `out` become NaN.
  *
  * Threads: one at a time per orthogonalizer. Collective: no.
  *
  * @param[out] out             The results: a tensor with the shape of `x`, of any dtype and
  * strides.
- * @param[out] nonfinite       Receives 1 if an element of `x` is not finite, otherwise 0, in memory
- *                             of the device and in the order of the stream. May be NULL.
+ * @param[out] nonfinite       Address in memory of the device that receives 1 if an element of `x`
+ *                             is not finite, otherwise 0. On CUDA, work on the stream writes it.
+ *                             May be NULL.
  * @param[in]  orthogonalizer  The orthogonalizer.
- * @param[in]  x               The matrices. Rows are outputs for `row_scaling` and `renormalize`.
+ * @param[in]  x               The matrices. For `row_scaling` and `renormalize`, rows are outputs.
  * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
  *
  * @return MUONRT_OK, MUONRT_SKIPPED, or
@@ -116,13 +120,14 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
                                                 const muonrt_dltensor_t* x, void* stream);
 
 /**
- * Computes C = alpha A A^T + beta D for each matrix of a batch, with half of the operations of a
- * full product.
+ * Computes C = alpha A A^T + beta D for each matrix of a batch, with half the operations of a full
+ * product.
  *
- * A step of Newton-Schulz, X' = a X + Z X with R = X X^T and Z = b R + c R^2, consists of two such
- * products, (alpha, A, beta, D) = (1, X, 0, NULL) and (c, R, b, R), and a third product Z X. C is
- * exactly symmetric. Products are summed in f32 and rounded once. Elements that are not finite have
- * the effects of IEEE arithmetic. The settings of Newton-Schulz have no effect.
+ * A step of Newton-Schulz computes X' = a X + Z X with R = X X^T and Z = b R + c R^2. Both R and Z
+ * are such products: (alpha, A, beta, D) is (1, X, 0, NULL) for R and (c, R, b, R) for Z. C is
+ * exactly symmetric. Products are summed in f32 and rounded once. Elements that are not finite
+ * propagate as in IEEE arithmetic. The settings of Newton-Schulz in the orthogonalizer have no
+ * effect.
  *
  * Threads: one at a time per orthogonalizer. Collective: no.
  *
@@ -137,8 +142,8 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
  *                             is 0.
  * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
  *
- * @return MUONRT_OK, or an error as of muonrt_orthogonalize(); MUONRT_ERROR_INVALID_ARGUMENT also
- * if the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.
+ * @return MUONRT_OK, or an error of muonrt_orthogonalize(). MUONRT_ERROR_INVALID_ARGUMENT is also
+ * returned if the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.
  */
 MUONRT_API muonrt_status_t muonrt_symmetric_product(const muonrt_dltensor_t* c,
                                                     muonrt_orthogonalizer_t* orthogonalizer,

@@ -16,21 +16,22 @@ inline namespace v0 {
 /// muonrt_orthogonalizer_destroy().
 class Orthogonalizer {
  public:
-  /// Creates an orthogonalizer; muonrt_orthogonalizer_create().
-  /// @param group    The settings of Newton-Schulz; NULL: the defaults.
-  /// @param options  The device and its threads; NULL: the host with one thread.
+  /// Creates an orthogonalizer; see muonrt_orthogonalizer_create().
+  /// @param group    The settings of Newton-Schulz; NULL for the defaults.
+  /// @param options  The device and the number of threads; NULL for the host with one thread.
   explicit Orthogonalizer(const muonrt_group_t* group = nullptr,
                           const muonrt_optimizer_options_t* options = nullptr) {
     handle_.reset(
         detail::value<muonrt_orthogonalizer_t*>(muonrt_orthogonalizer_create, options, group));
   }
-  /// Orthogonalizes the matrices of `x`; muonrt_orthogonalize().
-  /// @return False if `x` is not finite, which only the host reports; `out` is then unchanged.
+  /// Orthogonalizes the matrices of `x`; see muonrt_orthogonalize().
+  /// @return False if an element of `x` is not finite, so that `out` is unchanged; always true on
+  /// CUDA.
   bool orthogonalize(const muonrt_dltensor_t& out, const muonrt_dltensor_t& x,
                      void* stream = nullptr, int64_t* nonfinite = nullptr) {
     return check(muonrt_orthogonalize(&out, nonfinite, get(), &x, stream)) == MUONRT_OK;
   }
-  /// c = alpha a a^T + beta d; muonrt_symmetric_product().
+  /// Computes c = alpha a a^T + beta d; see muonrt_symmetric_product().
   void symmetric_product(const muonrt_dltensor_t& c, double alpha, const muonrt_dltensor_t& a,
                          double beta = 0, const muonrt_dltensor_t* d = nullptr,
                          void* stream = nullptr) {

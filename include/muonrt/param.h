@@ -1,6 +1,6 @@
 /**
  * @file muonrt/param.h
- * A parameter as one rank holds it: buffers, shape, layout, master weights, parts, QK-clip.
+ * Describes a parameter on one rank: buffers, shape, layout, master weights, parts and QK-clip.
  */
 #ifndef MUONRT_PARAM_H
 #define MUONRT_PARAM_H
@@ -12,32 +12,33 @@
 extern "C" {
 #endif
 
-/** How muonrt keeps bits of weights that the parameter's dtype cannot hold. */
+/** How muonrt stores the bits of the f32 weights that the parameter's dtype cannot represent. */
 typedef int32_t muonrt_master_kind_t;
 enum muonrt_master_kind {
   /** MUONRT_MASTER_OWNED for bf16 parameters, MUONRT_MASTER_NONE for f32 parameters. */
   MUONRT_MASTER_AUTO = 0,
 
-  /** No further bits. */
+  /** No additional bits are stored. */
   MUONRT_MASTER_NONE = 1,
 
-  /** f32 master weights in memory of muonrt. */
+  /** f32 master weights in memory that muonrt allocates. */
   MUONRT_MASTER_OWNED = 2,
 
-  /** f32 master weights in memory of the caller; see `master` of muonrt_param_t. */
+  /** f32 master weights in the caller's memory; see `master` of muonrt_param_t. */
   MUONRT_MASTER_CALLER = 3,
 
   /**
-   * Only bf16: a remainder of 16 bits per weight (MUONRT_STATE_REMAINDER). The parameter is the
-   * rounded f32 weight, whose bits are, in uint32_t arithmetic that wraps around,
-   * ((uint32_t)param << 16) + (uint32_t)(int16_t)remainder.
+   * For bf16 parameters only: a 16-bit remainder per weight (MUONRT_STATE_REMAINDER). The parameter
+   * is the f32 weight rounded to bf16. The bits of the f32 weight are ((uint32_t)param << 16) +
+   * (uint32_t)(int16_t)remainder, computed in uint32_t arithmetic, which wraps around.
    */
   MUONRT_MASTER_REMAINDER = 4,
 
   /**
-   * Only bf16: no further bits, but updates are rounded randomly, without bias; see `seed` of
-   * muonrt_optimizer_options_t. AdamW does not support it for gradients that are partial or have
-   * their own layout.
+   * For bf16 parameters only: no additional bits are stored, but updates are rounded
+   * stochastically, so that rounding has no bias; see `seed` of muonrt_optimizer_options_t. AdamW
+   * does not support this kind if the gradient is partial (muonrt/layout.h) or has its own layout
+   * (`grad_layout`).
    */
   MUONRT_MASTER_STOCHASTIC = 5
 };
@@ -45,13 +46,16 @@ enum muonrt_master_kind {
 /** How the dimensions of a tensor form matrices. muonrt never infers this from the shape. */
 typedef int32_t muonrt_view_t;
 enum muonrt_view {
-  /** Unchanged. Muon requires two dimensions, rows and columns. */
+  /** The dimensions are used unchanged. Muon requires two of them, rows and columns. */
   MUONRT_VIEW_NONE = 0,
 
   /** Three dimensions, experts x rows x columns: one matrix per expert. */
   MUONRT_VIEW_STACK = 1,
 
-  /** All dimensions after the first are merged into the columns, as for weights of convolutions. */
+  /**
+   * All dimensions after the first are merged into the columns, as is usual for the weights of
+   * convolutions.
+   */
   MUONRT_VIEW_FLATTEN = 2
 };
 
@@ -59,8 +63,9 @@ enum muonrt_view {
  * A part of each matrix of a parameter, which Muon orthogonalizes as a separate matrix.
  *
  * A part is a set of rows and columns, for example the query rows of a fused QKV weight, one head,
- * or one half of gate_up. Its scale follows from its own shape. The parts of a parameter must cover
- * its matrix without overlap. Rows are outputs, even if the parameter is `transposed`.
+ * or one half of gate_up. The scale of its update follows from the shape of the part; see
+ * `scale_rule` of muonrt_group_t. The parts of a parameter must cover its matrix without overlap.
+ * Rows are the outputs of the layer, even if the parameter is `transposed`.
  *
  * Call muonrt_part_init() before you set fields. All fields must be equal on all ranks.
  */
@@ -74,27 +79,32 @@ typedef struct muonrt_part {
   /** Name for messages, not empty. Default: NULL, which means the index of the part. */
   const char* name;
 
-  /** `n_rows` ranges of rows: not empty, ascending, disjoint. Default: NULL, which means all. */
+  /**
+   * `n_rows` ranges of rows: not empty, ascending, disjoint. Default: NULL, which means all rows.
+   */
   const muonrt_run_t* rows;
 
   /** Number of ranges in `rows`; 0 if it is NULL. Default: 0. */
   int64_t n_rows;
 
-  /** `n_cols` ranges of columns: not empty, ascending, disjoint. Default: NULL, which means all. */
+  /**
+   * `n_cols` ranges of columns: not empty, ascending, disjoint. Default: NULL, which means all
+   * columns.
+   */
   const muonrt_run_t* cols;
 
   /** Number of ranges in `cols`; 0 if it is NULL. Default: 0. */
   int64_t n_cols;
 
-  /** Factor of the group's scale_factor, 0 to 1e30. Default: 1. */
+  /** Factor by which the group's scale_factor is multiplied, 0 to 1e30. Default: 1. */
   double scale_factor;
 
-  /** Factor of the parameter's lr_factor, 0 to 1e30. Default: 1. */
+  /** Factor by which the parameter's lr_factor is multiplied, 0 to 1e30. Default: 1. */
   double lr_factor;
 
   /**
-   * Axis of NorMuon; the group must have NorMuon on. Default: MUONRT_NORMUON_OFF, which means the
-   * axis of the parameter.
+   * Axis of NorMuon for this part; may be set only if the group uses NorMuon. Default:
+   * MUONRT_NORMUON_OFF, which selects the axis of the parameter.
    */
   muonrt_normuon_axis_t normuon_axis;
 
@@ -103,36 +113,43 @@ typedef struct muonrt_part {
 } muonrt_part_t;
 
 /**
- * QK-clip of one weight of an attention layer.
+ * Settings of QK-clip for one weight of an attention layer.
  *
- * If the largest logit of a query head h in a step exceeds `threshold`, gamma(h) = threshold /
- * logit, otherwise gamma(h) = 1. The step multiplies rows of the whole weight by powers of gamma,
- * before the weight is rounded. A key head uses the smallest gamma of the query heads that share
- * it. With e = `exponent`, the kinds have these rows and factors:
+ * QK-clip keeps attention logits small: if the logits of a head are too large, a step scales down
+ * the rows of its query and key weights.
+ *
+ * Each query head h has a factor gamma(h). It is threshold / logit if the head's largest logit
+ * exceeds `threshold`, and 1 otherwise. A key head uses the smallest gamma of the query heads that
+ * share it. The step multiplies the rows of the updated weight by powers of gamma, before it rounds
+ * the weight. The following list gives the rows of each kind and their factors, with e =
+ * `exponent`:
  *   - MUONRT_QK_QUERY: heads x head_dim rows; gamma(h)^e.
  *   - MUONRT_QK_KEY: kv_heads x head_dim rows; gamma^(1 - e) of the key head.
  *   - MUONRT_QK_MLA_QUERY: heads x (nope + rope) rows; gamma^e of the key head for `nope` rows,
  *     gamma of the key head for `rope` rows.
  *   - MUONRT_QK_MLA_KEY_VALUE: kv_heads x (nope + v_dim) rows; gamma^(1 - e) of the key head for
  *     `nope` rows, 1 for values.
- *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head: its query heads, the
- *     key head, its value head. Factors of queries and keys as above, 1 for values.
- *   - MUONRT_QK_QKV_BLOCKS: as many rows, but all query heads, all key heads, all value heads.
+ *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head they are those of its
+ *     query heads, of the key head and of its value head. Queries and keys have the factors above,
+ *     and values the factor 1.
+ *   - MUONRT_QK_QKV_BLOCKS: as MUONRT_QK_QKV, but with the rows of all query heads first, then
+ *     those of all key heads, then those of all value heads.
  *
- * MUONRT_QK_FROM_NAME reads kind and layer from the name of the parameter, as
- * muonrt_qk_layer_parse() does, so one struct holds for all parameters of a model. Parameters with
- * other names, and those with one dimension, such as biases, are not clipped. If `nope` or `rope`
- * is above 0, the model has MLA: "wq" and "q_proj" are then MUONRT_QK_MLA_QUERY, "wk" and "k_proj"
- * are an error, each kind uses only its own sizes, and `head_dim` is 0 or nope + rope. Two weights
- * that are both queries, or both keys, of one layer are an error.
+ * With MUONRT_QK_FROM_NAME, muonrt reads the kind and the layer from the name of the parameter, as
+ * muonrt_qk_layer_parse() does, so you can use one struct for all parameters of a model. Parameters
+ * with other names, and parameters with one dimension, such as biases, are not clipped. If `nope`
+ * or `rope` is above 0, the model uses multi-head latent attention (MLA). The names "wq" and
+ * "q_proj" then mean MUONRT_QK_MLA_QUERY, and "wk" and "k_proj" are rejected. Each kind uses only
+ * the sizes that apply to it, and `head_dim` must be 0 or nope + rope. A layer with two query
+ * weights, or with two key weights, is rejected.
  *
- * A query head of MLA uses the gamma of its key head. With different gammas for queries and keys,
- * the two parts of a logit, q_nope k_nope and q_rope k_rope, would shrink by different factors. The
- * two gammas differ only if `kv_heads` is below `heads`. To clip each query head by its own gamma,
- * give the query weights their own struct with `kv_heads` 0.
+ * In MLA, a query head uses the gamma of its key head. If it used its own gamma, the two terms of a
+ * logit, q_nope k_nope and q_rope k_rope, could shrink by different factors. The gammas of a query
+ * head and its key head can differ only if `kv_heads` is below `heads`. To clip each query head by
+ * its own gamma, give the query weights a separate struct with `kv_heads` 0.
  *
- * Call muonrt_qk_clip_init() before you set fields. All fields must be equal on all ranks, and
- * sizes are at most 2^20.
+ * Call muonrt_qk_clip_init() before you set fields. All fields must be equal on all ranks, and each
+ * size is at most 2^20.
  */
 typedef struct muonrt_qk_clip {
   /** Size of the struct in bytes; set by muonrt_qk_clip_init(). */
@@ -142,12 +159,13 @@ typedef struct muonrt_qk_clip {
   muonrt_qk_kind_t kind;
 
   /**
-   * Number of the layer, 0 to 2^20; equal for the weights of a layer. -1: the last part of the
-   * parameter's name that is a number. Not read with MUONRT_QK_FROM_NAME. Default: 0.
+   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 means the last part of
+   * the parameter's name that is a number, such as 3 in "layers.3.wq". With MUONRT_QK_FROM_NAME
+   * this field is not read. Default: 0.
    */
   int32_t layer;
 
-  /** Number of query heads, >= 1; equal for the weights of a layer. Default: 0. */
+  /** Number of query heads, >= 1, the same for all weights of a layer. Default: 0. */
   int32_t heads;
 
   /** Number of key heads, a divisor of `heads`. Default: 0, which means `heads`. */
@@ -157,8 +175,8 @@ typedef struct muonrt_qk_clip {
   int32_t head_dim;
 
   /**
-   * Rows per head without (`nope`) and with (`rope`) rotary embedding: both for
-   * MUONRT_QK_MLA_QUERY, `nope` for MUONRT_QK_MLA_KEY_VALUE, 0 for other kinds. Default: 0.
+   * Rows per head without (`nope`) and with (`rope`) rotary embedding. MUONRT_QK_MLA_QUERY uses
+   * both, MUONRT_QK_MLA_KEY_VALUE uses `nope`, and for other kinds both are 0. Default: 0.
    */
   int32_t nope, rope;
 
@@ -174,19 +192,21 @@ typedef struct muonrt_qk_clip {
   /** Limit of a logit, > 0 and < 1e30. Default: 100. */
   double threshold;
 
-  /** Share of the factor that queries receive, 0 to 1. Default: 0.5. */
+  /**
+   * The exponent e above, 0 to 1. A larger value scales queries more and keys less. Default: 0.5.
+   */
   double exponent;
 } muonrt_qk_clip_t;
 
 /**
- * A parameter as one rank holds it.
+ * A parameter, with the buffers of one rank.
  *
  * Call muonrt_param_init() before you set fields. All fields must be equal on all ranks, except the
  * buffers, `local_shape`, `strides` and `grad_strides`.
  *
- * Buffers are row-major and contiguous, aligned to their elements, and in memory that the
- * optimizer's device can access. They must not overlap at creation. They belong to the caller and
- * must stay valid until the optimizer is destroyed or another buffer is bound.
+ * Buffers are row-major, contiguous, aligned to the size of an element, and in memory that the
+ * optimizer's device can access. They must not overlap when the optimizer is created. They belong
+ * to the caller and must stay valid until the optimizer is destroyed or another buffer is bound.
  */
 typedef struct muonrt_param {
   /** Size of the struct in bytes; set by muonrt_param_init(). */
@@ -207,12 +227,12 @@ typedef struct muonrt_param {
   /** `ndim` sizes of the global tensor, >= 0; for Muon >= 1. */
   const int64_t* shape;
 
-  /** Mesh and placement. Default: NULL, which means replicated over all ranks. */
+  /** How the tensor is distributed. Default: NULL, which means replicated over all ranks. */
   const muonrt_layout_t* layout;
 
   /**
-   * `ndim` sizes of this rank's shard, which are compared with those that
-   * muonrt_layout_get_local_shape() returns. Default: NULL, which means not compared.
+   * `ndim` sizes of this rank's shard. muonrt checks that muonrt_layout_get_local_shape() returns
+   * the same sizes. Default: NULL, which skips the check.
    */
   const int64_t* local_shape;
 
@@ -220,15 +240,17 @@ typedef struct muonrt_param {
   void* data;
 
   /**
-   * The local gradient, in the layout of the gradient. It must be reduced over all replicas, unless
-   * the layout has partial dimensions. Default: NULL, which means that it is bound later.
+   * This rank's shard of the gradient, distributed as `grad_layout` says, or as `layout` if
+   * `grad_layout` is NULL. The caller must have reduced it over all replicas, except over mesh
+   * dimensions that are partial (MUONRT_PLACEMENT_PARTIAL). Default: NULL, which means that you
+   * bind a gradient later; see muonrt_optimizer_set_grad().
    */
   const void* grad;
 
   /** Dtype of `grad`: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. Default: 0, which means `dtype`. */
   muonrt_dtype_t grad_dtype;
 
-  /** How bits that `dtype` cannot hold are kept. Default: MUONRT_MASTER_AUTO. */
+  /** How bits that `dtype` cannot represent are stored. Default: MUONRT_MASTER_AUTO. */
   muonrt_master_kind_t master_kind;
 
   /**
@@ -239,29 +261,38 @@ typedef struct muonrt_param {
 
   /**
    * Muon: the rank that orthogonalizes the parameter. It must hold a part of every matrix of the
-   * parameter; for stacks see `owners`. Default: -1, which lets the plan choose, and which AdamW
-   * and `assign` of muonrt_distributed_config_t require.
+   * parameter; for stacks see `owners`. Default: -1, which lets muonrt choose. For AdamW, and if
+   * `assign` of muonrt_distributed_config_t is set, -1 is required.
    */
   int32_t owner;
 
   /** How the dimensions form matrices. Default: MUONRT_VIEW_NONE. */
   muonrt_view_t view;
 
-  /** Muon: `n_parts` parts of each matrix. Default: NULL, which means one part. */
+  /**
+   * Muon: the `n_parts` parts of each matrix. Default: NULL, which means that the matrix is not
+   * divided.
+   */
   const muonrt_part_t* parts;
 
   /** Number of elements in `parts`. Default: 0. */
   int64_t n_parts;
 
-  /** Factor of the group's learning rate, 0 to 1e30, for updates and decay. Default: 1. */
+  /**
+   * Factor by which the group's learning rate is multiplied, for updates and for weight decay, 0 to
+   * 1e30. Default: 1.
+   */
   double lr_factor;
 
-  /** QK-clip, for Muon parameters that are one matrix. Default: NULL, which means none. */
+  /**
+   * Settings of QK-clip, for Muon parameters that are a single matrix. Default: NULL, which means
+   * none.
+   */
   const muonrt_qk_clip_t* qk_clip;
 
   /**
-   * Axis of NorMuon; the group must have NorMuon on. Default: MUONRT_NORMUON_OFF, which means the
-   * axis of the group.
+   * Axis of NorMuon for this parameter; may be set only if the group uses NorMuon. Default:
+   * MUONRT_NORMUON_OFF, which selects the axis of the group.
    */
   muonrt_normuon_axis_t normuon_axis;
 
@@ -269,41 +300,44 @@ typedef struct muonrt_param {
   int32_t priority;
 
   /**
-   * 1: matrices are stored as inputs x outputs, as in Conv1D of GPT-2 and in JAX. Cannot be
-   * combined with qk_clip. Default: 0, which means outputs x inputs.
+   * 1: matrices are stored as inputs x outputs, as in GPT-2's Conv1D and in JAX. Cannot be combined
+   * with `qk_clip`. Default: 0, which means outputs x inputs.
    */
   int32_t transposed;
 
   /**
-   * Layout of the gradient if it differs from `layout`: other placements or partial dimensions; the
-   * owners then hold the state. `layout` must not have partial dimensions. Default: NULL, which
-   * means `layout`.
+   * Layout of the gradient if it differs from `layout` in its placements or has partial dimensions.
+   * If this field is set, the owners hold the state of the parameter, and `layout` must not have
+   * partial dimensions. Default: NULL, which means `layout`.
    */
   const muonrt_layout_t* grad_layout;
 
   /**
-   * How the dimensions form matrices, instead of `view`, which must then be MUONRT_VIEW_NONE. The
-   * first `batch_dims` dimensions are a stack of matrices, the next `row_dims` (0 means 1) are the
-   * stored rows, and the others, at least one, are the columns. 0 to 7. Default: 0 and 0, which
-   * means `view`.
+   * How the dimensions form matrices, as an alternative to `view`, which must then be
+   * MUONRT_VIEW_NONE. The first `batch_dims` dimensions count the matrices of a stack, the next
+   * `row_dims` (0 means 1) are merged into the stored rows, and the others, at least one, into the
+   * columns. Range of both: 0 to 7. Default: 0 and 0, which means that `view` applies.
    */
   int32_t batch_dims, row_dims;
 
   /**
-   * `ndim` strides in elements of `data` and `master`, and of `grad`, which are rejected if they
-   * are not row-major and contiguous; a flat range uses only the first. Default: NULL, which means
-   * not compared.
+   * `ndim` strides, in elements. `strides` are those of `data` and `master`, and `grad_strides`
+   * those of `grad`. muonrt rejects strides that are not row-major and contiguous. For a flat range
+   * it reads only the first stride. Default: NULL, which skips the check.
    */
   const int64_t *strides, *grad_strides;
 
   /**
-   * Muon: `n_owners` ranks, one for each matrix of the stack: the rank that orthogonalizes it,
-   * which must hold a part of it, or -1, which lets the plan choose. `owner` must then be -1.
-   * Default: NULL, which means `owner`.
+   * Muon: `n_owners` ranks, one for each matrix of the stack. Each element is -1, which lets muonrt
+   * choose, or the rank that orthogonalizes the matrix, which must hold a part of it. If `owners`
+   * is set, `owner` must be -1. Default: NULL, which means that `owner` applies.
    */
   const int32_t* owners;
 
-  /** Number of elements in `owners`: that of the stack's matrices. Default: 0. */
+  /**
+   * Number of elements in `owners`: the number of matrices in the stack, or 0 if `owners` is NULL.
+   * Default: 0.
+   */
   int64_t n_owners;
 } muonrt_param_t;
 

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/recover.h
- * Recovery after a failed step: brings the surviving ranks to the same state, and copies it to a
- * new optimizer.
+ * Recovery after a failed step: functions that bring the surviving ranks to the same state, and
+ * that copy this state to a new optimizer.
  */
 #ifndef MUONRT_RECOVER_H
 #define MUONRT_RECOVER_H
@@ -15,13 +15,16 @@ extern "C" {
 /** What muonrt_optimizer_recover() has done; the same on every survivor. */
 typedef int32_t muonrt_recovery_outcome_t;
 enum muonrt_recovery_outcome {
-  /** Nothing: no survivor was undecided, and all have committed the same steps. */
+  /** Nothing: every survivor knew the result of the step, and all have committed the same steps. */
   MUONRT_RECOVERY_NONE = 0,
 
-  /** Some survivors had committed the step; now the others have committed it, too. */
+  /** Some survivors had committed the step, and now the others have committed it as well. */
   MUONRT_RECOVERY_ROLLED_FORWARD = 1,
 
-  /** Some survivors were undecided, but none had committed the step, so none has committed it. */
+  /**
+   * Some survivors did not know the result of the step. As no survivor had committed it, the step
+   * was discarded.
+   */
   MUONRT_RECOVERY_DISCARDED = 2
 };
 
@@ -33,7 +36,8 @@ enum muonrt_survivor_policy {
 
   /**
    * Any number. This policy is unsafe: if a network failure has split the ranks into two parts, the
-   * parts may come to different results. Use it only if all other ranks have certainly ended.
+   * parts may come to different results. Use it only if you are certain that all other ranks have
+   * ended.
    */
   MUONRT_SURVIVORS_ANY = 1
 };
@@ -76,18 +80,21 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
 /**
  * Settles a failed step among the surviving ranks.
  *
- * If a rank ends during the vote of a step, some ranks may have committed the step while others do
- * not know the result. If a survivor has committed the step, this call commits it on the other
- * survivors from the updates that they have staged. If no survivor has committed it, none does.
+ * The ranks vote on whether to commit a step. If a rank ends during this vote, some ranks may have
+ * committed the step while others do not know the result. If a survivor has committed the step,
+ * this call also commits it on the other survivors, which have already received and stored their
+ * updates. If no survivor has committed the step, the call discards it.
  *
- * After the call, parameters and state on all survivors are those of `step` committed steps. State
- * that only lost ranks held is lost. If a step has failed on this rank, its optimizer still cannot
- * run steps: read its state (muonrt/state.h) and create another optimizer over the remaining ranks.
+ * After the call, all survivors have the parameters and state that result from `step` committed
+ * steps. State that was held only by lost ranks is lost. An optimizer in which a step has failed
+ * stays unusable. To continue, create another optimizer over the remaining ranks and call
+ * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
  * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
- * ranks, and on every survivor, including those on which no step has failed. It may be called
- * again, with the same survivors or others. Until it has returned, the gradients of the failed step
- * must remain bound, and gradients, parameters and state must remain unchanged.
+ * ranks. After the first three no rank has committed that step, but a peer may still not know the
+ * result of the step before it. Every survivor must call it, including those on which no step has
+ * failed. You may call it again, with the same or other survivors. Until it has returned, keep the
+ * gradients of the failed step bound, and do not change gradients, parameters or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.
@@ -95,8 +102,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * @param[in]     optimizer  The optimizer.
  * @param[in]     survivors  A communicator that was created after the fault. Its ranks are ranks of
  *                           this optimizer, in any order. Only host memory is sent over it.
- * @param[in,out] recovery   Policy and result; the result is unchanged on error. NULL: the default
- *                           policy, and no result.
+ * @param[in,out] recovery   Policy and result; the result is unchanged on error. NULL selects the
+ *                           default policy and returns no result.
  *
  * @return MUONRT_OK, or an error. The following error is returned only on the rank concerned, and
  * the other survivors wait for this rank until the timeout:
@@ -104,17 +111,18 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *     policy is unknown.
  *
  * The following errors are returned on every survivor:
- *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated, or a rank cannot follow
- *     because commits are eager. Load a checkpoint.
+ *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated; or the others have committed
+ *     the step, but a rank has not stored its updates, because of MUONRT_COMMIT_EAGER. Load a
+ *     checkpoint.
  *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs
  *     twice, the policies differ, or the numbers of committed steps differ in a way that one failed
  *     step cannot cause.
  *   - MUONRT_ERROR_UNDECIDED: there are too few survivors for the policy, and nothing has changed.
- *     Call it again with more ranks.
- *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call it again.
+ *     Call the function again with more ranks.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call the function again.
  *
  * If `survivors` itself fails, the ranks may return different errors:
- *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED: call it again with a new communicator.
+ *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED: call the function again with a new communicator.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer,
                                                     muonrt_comm_t* survivors,
@@ -124,29 +132,30 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * Copies the parameters and the whole state of one optimizer to another one, which may have other
  * ranks, another mesh and other layouts.
  *
- * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks, and
- * new ones if there are any, then call this function. It sets the parameters in the buffers of
- * `to`, momentum and moments, master weights, remainders, the number of committed steps, the update
- * counts, the seed and the keys of stochastic rounding. The result has the same bits as if `from`
- * had saved a checkpoint with its parameters and `to` had loaded it. Everything else of the
- * training, such as the data loader, remains the caller's task.
+ * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks and
+ * any new ranks, then call this function. It sets the parameters in the buffers of `to`, momentum
+ * and moments, master weights, remainders, the number of committed steps, the update counts, the
+ * seed and the keys of stochastic rounding. The result is bitwise identical to that of saving a
+ * checkpoint of `from`, including parameters, and loading it into `to`. The caller must restore
+ * everything else, such as the data loader.
  *
- * The elements that a rank of `to` holds may come from any rank that passes `from`. All of them
- * must still exist: with replicas, on a rank that survived.
+ * A rank of `to` can receive its elements from any rank that passes `from`. Every element must
+ * still exist on one of these ranks; if a rank that held it is lost, a replica on another rank is
+ * enough.
  *
- * Both optimizers must have the same parameters with the same dtypes and kinds of state. A
- * parameter's buffer of `to` may be that of `from` only if this rank holds the same elements in
- * both; otherwise it must be other memory.
+ * Both optimizers must have the same parameters with the same dtypes and kinds of state. For a
+ * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in
+ * both. Otherwise the buffers must not overlap.
  *
- * Besides the state itself, a rank needs memory for the list of all shards of `from`, and for about
- * 64 MiB of elements, or 256 KiB for each rank of `to` if this is more.
+ * In addition to the state itself, a rank needs memory for the list of all shards of `from`, and
+ * for about 64 MiB of elements, or 256 KiB for each rank of `to` if this is more.
  *
  * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; the timeout
  * of `to` limits every wait.
  *
  * @param[in] to    The new optimizer.
- * @param[in] from  This rank of the old optimizer, which may be one in which a step has failed; it
- *                  does not change. NULL: this rank has none.
+ * @param[in] from  The old optimizer on this rank, in which a step may have failed. It does not
+ *                  change. NULL if this rank has none.
  *
  * @return MUONRT_OK, or an error. The following error is returned only on the rank concerned, and
  * the other ranks wait for this rank until the timeout:
@@ -154,11 +163,11 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  *
  * The following errors are returned on every rank, and nothing has changed:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `from` is invalid, is `to`, or is NULL on every rank; it has
- *     other parameters, dtypes or kinds of state; memory overlaps; or elements are lost, of which
- *     the message names the parameter, the kind and the first index.
+ *     other parameters, dtypes or kinds of state; memory overlaps; or elements are lost. In the
+ *     last case the message names the parameter, the kind of state and the first lost index.
  *   - MUONRT_ERROR_INVALID_STATE: `to` is unusable or saves in the background, or the state of
  *     `from` is not finite.
- *   - MUONRT_ERROR_MISMATCH: the ranks pass ranks of different optimizers, or the numbers of
+ *   - MUONRT_ERROR_MISMATCH: the ranks pass different optimizers as `from`, or the numbers of
  *     committed steps, update counts or settings of `from` differ between ranks.
  *   - MUONRT_ERROR_TORN: a step of `from` has partly changed the parameters.
  *   - MUONRT_ERROR_OUT_OF_MEMORY.

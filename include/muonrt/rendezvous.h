@@ -2,10 +2,11 @@
  * @file muonrt/rendezvous.h
  * Communicators for ranks that find each other without MPI: at an address, or in a shared folder.
  *
- * Both functions create communicators of host memory over TCP. The ranks prove to each other that
- * they have the same secret, but their data is neither encrypted nor signed, so use a network that
- * you trust. Two ranks connect directly when they exchange data for the first time, so each rank
- * listens at a port, which firewalls must allow; see `first_port`.
+ * Both functions of this header create communicators over TCP, for data in host memory. The ranks
+ * prove to each other that they have the same secret, but their data is neither encrypted nor
+ * signed, so use a network that you trust. All ranks connect to rank 0. Two other ranks connect
+ * directly when they exchange data for the first time, so every rank except the last one listens at
+ * a port, to which firewalls must allow connections; see `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -43,10 +44,11 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The only network interface to use on this machine, given by its name ("eth0") or one of its
-   * addresses. Rank 0 listens at the addresses of `address` that belong to the interface, or, if
-   * there are none, at the interface's first address of the same family. The other ranks connect
-   * from the interface. Default: NULL, which means that rank 0 listens at all addresses of
-   * `address` and the system selects the interface from which the others connect.
+   * addresses. Rank 0 listens at those addresses of the host in `address` that belong to the
+   * interface, or, if there are none, at the interface's first address of the same family. The
+   * other ranks connect from the interface. Default: NULL, which means that rank 0 listens at all
+   * addresses of the host in `address`, and the operating system selects the interface from which
+   * the other ranks connect.
    */
   const char* interface_name;
 
@@ -66,10 +68,10 @@ typedef struct muonrt_tcp_options {
   int64_t timeout_ms;
 
   /**
-   * Rank 0 calls it after it has started to listen and before it waits for the other ranks.
-   * `address` is the address with the actual port; send it to the other ranks, for example with
-   * MPI_Bcast. If it returns a value other than 0, the call returns MUONRT_ERROR_CALLBACK. Default:
-   * NULL.
+   * A function that rank 0 calls after it has started to listen and before it waits for the other
+   * ranks. Its argument `address` contains the actual port; send it to the other ranks, for example
+   * with MPI_Bcast. If the function returns a value other than 0, muonrt_comm_create_tcp() returns
+   * MUONRT_ERROR_CALLBACK. Default: NULL.
    */
   int32_t (*listening)(void* state, const char* address);
 
@@ -78,14 +80,15 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The range of ports at which this rank may listen for other ranks, 1 to 65535. On rank 0 it is
-   * used if the port of `address` is 0. Ranks of one machine need different ports. Default: 0 and
-   * 0, which means any free port.
+   * used if the port of `address` is 0, and the last rank does not use it. Ranks of one machine
+   * need different ports. Default: 0 and 0, which means any free port.
    */
   int32_t first_port, last_port;
 
   /**
-   * Called about every 100 ms while the call waits, on its thread. If it returns a value other than
-   * 0, the call returns MUONRT_ERROR_ABORTED. Default: NULL.
+   * A function that muonrt_comm_create_tcp() calls about every 100 ms, on the calling thread, while
+   * it waits. If the function returns a value other than 0, muonrt_comm_create_tcp() returns
+   * MUONRT_ERROR_ABORTED. Default: NULL.
    */
   int32_t (*interrupted)(void* state);
 } muonrt_tcp_options_t;
@@ -109,8 +112,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * Creates a communicator over TCP whose ranks find each other at an address.
  *
  * Rank 0 listens at `address`, and the other ranks connect to it. They retry until rank 0 listens
- * and its name can be resolved. Rank 0 must be able to resolve its own name at once. Later, each
- * rank connects to the lower ranks with which it exchanges data, at the addresses that rank 0 sees.
+ * and its name can be resolved. Rank 0 must be able to resolve its own name without retrying. When
+ * two ranks exchange data for the first time, the higher rank connects to the lower one, at the
+ * address at which rank 0 sees it.
  *
  * @code
  * muonrt_tcp_options_t options;
@@ -132,14 +136,17 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par Security
  * The two ends of a connection prove to each other that they have the same secret, without sending
- * it. The connecting rank proves it first; a connection without a proof, such as a port scanner's,
- * is closed without an answer. Data is neither encrypted nor signed, so use a network that you
- * trust. No environment variable is read. If all addresses of rank 0 are loopback addresses, the
- * ranks listen only there; otherwise at all addresses of their machine, or at `interface_name`.
+ * it. The connecting rank sends its proof first, and a connection without a proof, such as a port
+ * scanner's, is closed without an answer. Data is neither encrypted nor signed, so use a network
+ * that you trust. muonrt reads no environment variable. If all addresses of rank 0 are loopback
+ * addresses, the ranks listen only at loopback addresses. Otherwise they listen at all addresses of
+ * their machine, or only at those of `interface_name`.
  *
  * @par End of rank 0
- * Rank 0 forwards errors. Destroy its communicator last, and before its process ends, also after
- * an error. Otherwise the other ranks may wait for their timeouts after an error.
+ * Rank 0 forwards errors to the other ranks. Destroy its communicator after those of the other
+ * ranks, even if an error has occurred; otherwise, after an error, the other ranks may wait until
+ * their timeouts. Destroy it before its process ends: if the process ends first, all operations of
+ * the other ranks return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
@@ -150,14 +157,13 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *   - MUONRT_ERROR_CALLBACK: `listening` returned an error;
  *   - MUONRT_ERROR_COMM: rank 0 has closed several connections of this rank without an answer, as
  *     it does if the secrets differ; rank 0 cannot resolve or listen at the address; no port of the
- *     range is free; another program answers there; or the process may not open a file for each
- *     rank (raise `ulimit -n`);
- *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0; on the other ranks, if
- * that was on rank 0;
+ *     range is free; another program answers at the address; or the process is not allowed to open
+ *     a file for each rank (raise `ulimit -n`);
+ *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0, on this rank or on rank 0;
  *   - MUONRT_ERROR_MISMATCH, on all ranks: the ranks have different sizes or versions of muonrt, or
  *     a rank is out of range or in use twice;
- *   - MUONRT_ERROR_TIMEOUT: on rank 0, the message names the missing ranks; on the others, it gives
- *     the result of the last attempt to connect;
+ *   - MUONRT_ERROR_TIMEOUT: not all ranks connected before the timeout. On rank 0, the message
+ *     names the missing ranks; on the others, it gives the result of the last attempt to connect;
  *   - MUONRT_ERROR_OUT_OF_MEMORY: if it occurs on rank 0, all ranks return it.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm,
@@ -208,7 +214,10 @@ typedef struct muonrt_folder_options {
   /** Size of `secret` in bytes, 16 to 4096; 0 without a secret. Default: 0. */
   int64_t secret_bytes;
 
-  /** As in muonrt_tcp_options_t; rank 0 also uses a port of the range for the rendezvous. */
+  /**
+   * As in muonrt_tcp_options_t. Rank 0 listens for all other ranks at a port of the range, at each
+   * address of its machine. Default: 0 and 0, which means any free port.
+   */
   int32_t first_port, last_port;
 
   /** As in muonrt_tcp_options_t. Default: NULL. */
@@ -235,20 +244,20 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
 /**
  * Creates a communicator over TCP whose ranks find each other in a shared folder.
  *
- * Rank 0 listens at free ports of all addresses of its machine and writes these addresses and a
- * random number to the file `path`/`run_id`. The other ranks wait for the file and connect to rank
- * 0. Ranks with the same host name as rank 0 also try the loopback address. Afterwards the ranks do
- * not use the folder, and the rules of muonrt_comm_create_tcp() apply: the ranks need a network
- * that connects them to rank 0.
+ * Rank 0 listens at all addresses of its machine, at ports of the range if one is set, and writes
+ * addresses, ports and a random number to the file `path`/`run_id`. The other ranks wait for the
+ * file and connect to rank 0. Ranks with the same host name as rank 0 also try the loopback
+ * address. Afterwards the ranks no longer use the folder, and the communicator follows the rules of
+ * muonrt_comm_create_tcp(). In particular, the ranks need a network that connects them to rank 0.
  *
  * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.
  *
  * @par The file
- *   - Rank 0 removes the file before the call returns, also after an error. If its process is
- *     killed before, the file remains, and the next run needs another `run_id`.
+ * - Rank 0 removes the file before the call returns, even after an error. If its process is killed
+ *   before that, the file remains, and the next run needs another `run_id`.
  *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
  *   - Every process that can read the file can connect, unless you set `secret`. A process that can
- *     write to the folder can make the call fail even if there is a secret.
+ *     write to the folder can make the call fail, even if you set `secret`.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
@@ -256,7 +265,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  * @return The statuses of muonrt_comm_create_tcp() except CALLBACK, or
  *   - MUONRT_ERROR_IO: the folder cannot be opened, or the file cannot be written or read;
  *   - MUONRT_ERROR_INVALID_STATE: on rank 0, the file exists already; on the others, the file
- *     belongs to another user, and this rank may not read it or has no secret;
+ *     belongs to another user, and this rank is not allowed to read it or has no secret;
  *   - MUONRT_ERROR_CORRUPT: the file is not one that rank 0 has written; check which processes
  *     write to the folder, and whether all ranks use the same version of muonrt;
  *   - MUONRT_ERROR_COMM: the file was written with another secret or by an earlier run. Rank 0

@@ -1,9 +1,9 @@
 /**
  * @file muonrt/routing.h
- * Helpers that derive the role of a parameter from its name.
+ * Functions that derive the role of a parameter (Muon or AdamW) from its name.
  *
- * The optimizer itself never interprets names. Call these functions to fill `role`, `view` and
- * `qk_clip` by the naming conventions of PyTorch models, or set these fields without them.
+ * The optimizer itself never interprets names. Use these functions to set `role`, `view` and
+ * `qk_clip` according to the naming conventions of PyTorch models, or set these fields yourself.
  */
 #ifndef MUONRT_ROUTING_H
 #define MUONRT_ROUTING_H
@@ -15,12 +15,13 @@ extern "C" {
 #endif
 
 /**
- * Keys for muonrt_routing_resolve(), in addition to its own rule. Call muonrt_routing_init() before
- * you set fields.
+ * Keys that you give to muonrt_routing_resolve() in addition to its own rules. Call
+ * muonrt_routing_init() before you set fields.
  *
- * A key matches a parameter if the words of the key follow each other in the words of the
- * parameter's normalized name; for example, "side_net" matches "layers.0.sideNet2.weight", but not
- * "inside_net.weight". muonrt_routing_resolve() describes words. Keys must not be empty.
+ * A key matches a parameter if the parameter's normalized name contains the words of the key, one
+ * directly after the other. For example, "side_net" matches "layers.0.sideNet2.weight", but not
+ * "inside_net.weight". muonrt_routing_resolve() explains what a word is, and
+ * muonrt_name_normalize() how a name is normalized. Keys must not be empty.
  */
 typedef struct muonrt_routing {
   /** Size of the struct in bytes; set by muonrt_routing_init(). */
@@ -33,8 +34,8 @@ typedef struct muonrt_routing {
   const char* const* adamw_keys;
 
   /**
-   * Keys of stacks of matrices: parameters of three dimensions, stack x rows x columns. Default:
-   * NULL, which means none.
+   * Keys of stacks of matrices: parameters with the three dimensions stack x rows x columns.
+   * Default: NULL, which means none.
    */
   const char* const* expert_keys;
 
@@ -65,28 +66,31 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  * Example: "model.layers.0.mlp.down_proj.weight" is a matrix for Muon, "lm_head.weight" is for
  * AdamW, and "model.layers.0.mlp.experts.down_proj" with three dimensions is a stack for Muon.
  *
- * The function reads whole words. Words end at `.`, `/`, `_` and other characters that are neither
- * letters nor digits, and before a capital of camelCase; digits at their end do not count. The last
- * words of the module that the parameter belongs to matter most: "embed_tokens" is an embedding,
- * but "embed_proj" is a projection. The adapters of peft have the role of the module that they
- * adapt. The first rule that applies decides:
- *   1. Fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE.
+ * The function compares whole words of the name. A word ends at `.`, `/`, `_` and any other
+ * character that is neither a letter nor a digit, and before a capital letter in camelCase. Digits
+ * at the end of a word are ignored. The last words in the name of the parameter's module matter
+ * most: "embed_tokens" is an embedding, but "embed_proj" is a projection. The adapters of PEFT get
+ * the role of the module that they adapt. The first rule that applies decides:
+ *   1. The parameter has fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW,
+ *      MUONRT_VIEW_NONE.
  *   2. The name is that of an embedding ("wte", "embed_tokens", "patch_embed.proj", "shared"), an
  *      output head ("lm_head", "classifier", "score", "to_logits", "predictions.decoder"), a norm,
  *      a bias, gain or other vector ("A_log", "relative_attention_bias"), learned tokens, positions
- *      or another table, or a depthwise convolution ("dwconv", "conv1d"): the same. Some names are
- *      heads only outside of numbered layers and attention: "output", "out", "proj_out",
- *      "output_layer".
- *   3. Two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. Routers of experts are matrices.
- *   4. Three dimensions, and "expert", "experts" or "moe" is in the name or an expert key matches:
- *      MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
+ *      or another table, or a depthwise convolution ("dwconv", "conv1d"): MUONRT_ROLE_ADAMW,
+ *      MUONRT_VIEW_NONE. The names "output", "out", "proj_out" and "output_layer" are output heads
+ *      only outside of numbered layers and of attention modules.
+ *   3. The parameter has two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. This includes the
+ *      routers of experts.
+ *   4. The parameter has three dimensions, and its name contains "expert", "experts" or "moe", or
+ *      an expert key matches: MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
  *   5. The name is that of a convolution, or a `weight` or `kernel` has four or more dimensions:
  *      MUONRT_ROLE_MUON, MUONRT_VIEW_FLATTEN.
  *   6. Otherwise the function returns an error. Add an expert key or an AdamW key, or choose the
  *      role and the view of this parameter yourself.
  *
- * The function receives no sizes. Give AdamW what is no matrix: a tensor in which at most one
- * dimension is greater than 1, and the kernel of a depthwise convolution, whose dimension 1 is 1.
+ * The function does not receive the sizes of dimensions, so it cannot detect every tensor that is
+ * not a matrix. Use AdamW for tensors in which at most one dimension is greater than 1, and for
+ * kernels of depthwise convolutions, in which dimension 1 has the size 1.
  *
  * Threads: any. Collective: no.
  *
@@ -118,15 +122,15 @@ MUONRT_API muonrt_status_t muonrt_routing_resolve(enum muonrt_role* role, enum m
  * @param[in]  name      The parameter's name; the function normalizes it.
  * @param[in]  ndim      Number of dimensions of the global tensor, >= 0.
  *
- * @return As muonrt_routing_resolve(). MUONRT_ERROR_INVALID_ARGUMENT also if `capacity` is below 0,
- *         or `buffer` is NULL and `capacity` is not 0.
+ * @return The statuses of muonrt_routing_resolve(). MUONRT_ERROR_INVALID_ARGUMENT is also returned
+ *         if `capacity` is below 0, or if `buffer` is NULL and `capacity` is not 0.
  */
 MUONRT_API muonrt_status_t muonrt_routing_explain(char* buffer, int64_t capacity, int64_t* needed,
                                                   const muonrt_routing_t* routing, const char* name,
                                                   int32_t ndim);
 
 /**
- * Removes from a parameter's name the parts that wrapper modules have added.
+ * Removes the parts of a parameter's name that wrapper modules have added.
  *
  * The parts of a name are separated by dots. The function removes the parts
  * "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_flat_param" and "_module",
@@ -152,7 +156,7 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
 /**
  * Determines whether a name belongs to an attention projection for QK-clip, and to which layer.
  *
- * The function normalizes the name and compares its second to last part:
+ * The function normalizes the name and compares its second-to-last part with these names:
  *   - "wq", "q_proj": MUONRT_QK_QUERY;
  *   - "wk", "k_proj": MUONRT_QK_KEY;
  *   - "wq_b", "q_b_proj": MUONRT_QK_MLA_QUERY;
@@ -162,16 +166,17 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
  *   - "c_attn", "qkv_proj", "qkv", "Wqkv": MUONRT_QK_QKV_BLOCKS, as in GPT-2, Phi-3, timm and MPT;
  *   - others: MUONRT_QK_NONE.
  *
- * A few models store the rows of a fused weight in the other order, for example ChatGLM's
- * "query_key_value" and gpt-fast's "wqkv". Set their kind yourself.
+ * A few models store the rows of a fused weight in the other of these two orders, for example
+ * ChatGLM's "query_key_value" and gpt-fast's "wqkv". For these models, set `kind` of
+ * muonrt_qk_clip_t yourself.
  *
  * Example: "layers.3.attention.wq.weight" is MUONRT_QK_QUERY of layer 3.
  *
  * Threads: any. Collective: no.
  *
  * @param[out] kind   The kind of projection.
- * @param[out] layer  The last part of the name that is a number; -1 if no part is, or if `kind` is
- *                    MUONRT_QK_NONE.
+ * @param[out] layer  The last part of the name that is a number; -1 if no part is a number, or if
+ *                    `kind` is MUONRT_QK_NONE.
  * @param[in]  name   The parameter's name.
  *
  * @return MUONRT_OK, or

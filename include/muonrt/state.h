@@ -30,16 +30,17 @@ extern "C" {
 /**
  * A block of state on this rank, with its position in the whole tensor.
  *
- * Normally every rank holds the state of its shard of the parameter. In two cases the owner of a
- * matrix (Muon) or of a slice (AdamW) holds the state instead:
+ * Normally every rank holds the state of its shard of the parameter. In two cases the state is held
+ * instead by the owner: for Muon, the rank that orthogonalizes the matrix; for AdamW, the rank to
+ * which a slice of the tensor is assigned. These cases are:
  *   - momentum and variance of a parameter whose gradient is partial or has its own layout
  *     (`grad_layout` of muonrt_param_t);
  *   - the second moments of NorMuon.
  *
  * A state shard can therefore be the state of a shard, a flat range, a slice, a matrix or a part of
  * a matrix. Two steps define which elements of the tensor it holds:
- *   1. Each dimension of `shape` has a list of index ranges. The elements whose index is in these
- *      ranges in every dimension form a sequence, in row-major order.
+ *   1. Each dimension of `shape` has a list of index ranges. The elements whose index in every
+ *      dimension is in one of the ranges of that dimension form a sequence, in row-major order.
  *   2. The state shard holds the elements [begin, end) of this sequence.
  *
  * Example: the shard that holds rows 2 and 3 of a 4 x 3 matrix has shape {4, 3}, runs {[2, 4), [0,
@@ -90,8 +91,8 @@ typedef struct muonrt_state_shard {
   void* data;
 
   /**
-   * The part that this rank writes to a checkpoint, in elements counted from `begin`; empty if both
-   * are equal. Ranks that hold the same elements divide this work among them.
+   * The part that this rank writes to a checkpoint, in elements counted from `begin`; it is empty
+   * if the two fields are equal. Ranks that hold the same elements share this work.
    */
   int64_t write_begin, write_end;
 } muonrt_state_shard_t;
@@ -139,13 +140,13 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
  *
  * @par Coverage
  *   - The list contains no empty state shards.
- *   - State that owners hold is listed exactly once over all ranks. If every replica orthogonalizes
- *     its own matrices (MUONRT_REPLICA_MODE_EACH, or MUONRT_REPLICA_MODE_AUTO if it selects this
- *     mode), the state of matrices and neurons is listed once per replica. With
+ *   - State that owners hold is listed by exactly one rank, with two exceptions. If every replica
+ *     orthogonalizes its own matrices (MUONRT_REPLICA_MODE_EACH, or MUONRT_REPLICA_MODE_AUTO if it
+ *     selects this mode), the state of matrices and neurons is listed once per replica. With
  *     MUONRT_REPLICA_MODE_EVERY_RANK it is listed by every rank that holds the matrix.
  *   - All other state is listed on every rank that holds a part of the parameter, including
  *     replicas.
- *   - Over all ranks, the ranges [write_begin, write_end) cover each element exactly once.
+ *   - The ranges [write_begin, write_end) of all ranks together cover each element exactly once.
  *
  * @param[out] shards     Array of `capacity` elements, filled from the start. Initialize the first
  *                        element with muonrt_state_shard_init() before the call. May be NULL if
@@ -166,9 +167,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_state_shard_
 /**
  * Gets the update count of a parameter: the number of committed steps that have updated it.
  *
- * A step does not count if the parameter was inactive in it, or if `update_every` of its group
- * skipped the step. AdamW uses the count for bias correction, so it is part of the state. For
- * parameters of Muon it has no effect.
+ * A step does not count if the parameter was inactive in it, or if the step did not update the
+ * parameter's group because of `update_every`. AdamW uses the count for bias correction, so it is
+ * part of the state. For parameters of Muon it has no effect.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -194,8 +195,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
  *     its update count to 0.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must set the
- * same count before the same step. The vote of the next step compares the counts; if they differ,
- * it returns MUONRT_ERROR_MISMATCH.
+ * same count before the same step. The ranks compare the counts in the vote of the next step; if
+ * they differ, the step returns MUONRT_ERROR_MISMATCH.
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().

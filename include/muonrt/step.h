@@ -1,6 +1,6 @@
 /**
  * @file muonrt/step.h
- * Arguments and report of muonrt_optimizer_step().
+ * The arguments and the report of muonrt_optimizer_step().
  *
  * muonrt/optimizer.h includes this header.
  */
@@ -33,10 +33,11 @@ typedef struct muonrt_step_args {
   int32_t reserved;
 
   /**
-   * Learning rate of all groups: finite, >= 0. The product with all factors must be representable
-   * in f32. Rejected if a group of Muon with another `scale_rule` than MUONRT_SCALE_MATCH_RMS and a
-   * group of AdamW have parameters and the same `lr_factor`, because they need different rates; set
-   * `group_lrs`. Default: NaN, which is rejected.
+   * Learning rate of all groups: finite, >= 0. Its product with all lr_factors must be
+   * representable in f32. It is rejected if a Muon group and an AdamW group with the same
+   * `lr_factor` both have parameters and the `scale_rule` of the Muon group is not
+   * MUONRT_SCALE_MATCH_RMS. These groups need different rates, so set `group_lrs` instead. Default:
+   * NaN, which is rejected.
    */
   double lr;
 
@@ -69,34 +70,35 @@ typedef struct muonrt_step_args {
   const float* grad_multiplier;
 
   /**
-   * One value. If it is not 0 on any rank, the step is skipped on all ranks. Default: NULL, which
-   * means 0.
+   * One value. If it differs from 0 on at least one rank, all ranks skip the step. Default: NULL,
+   * which means 0.
    */
   const float* found_inf;
 
   /**
    * Largest attention logit of each query head on this rank, for QK-clip: all heads of the lowest
-   * layer first, then those of the next; -inf for a head that this rank does not compute. The
-   * maximum over all ranks is used, and a value of +inf or NaN skips the step. Default: NULL, which
-   * means -inf for every head.
+   * layer first, then those of the next; -inf for a head that this rank does not compute. The step
+   * uses the maximum over all ranks. If a value is +inf or NaN, the step is skipped. Default: NULL,
+   * which means -inf for every head.
    */
   const float* qk_logits;
 
   /**
-   * Number of elements in `qk_logits`: the query heads of all layers that parameters name in their
-   * `qk_clip`. Not read if `qk_logits` is NULL. Default: 0.
+   * Number of elements in `qk_logits`: the number of query heads of all layers that the parameters'
+   * `qk_clip` structs name. Not read if `qk_logits` is NULL. Default: 0.
    */
   int64_t n_qk_logits;
 
   /**
-   * CUDA: the cudaStream_t that writes the gradients; the step waits for all work that the stream
-   * holds when the step is called. On the host NULL is required. Default: NULL, the default stream.
+   * CUDA: the cudaStream_t that writes the gradients. The step starts after all work that is
+   * enqueued on this stream at the time of the call. On the host NULL is required. Default: NULL,
+   * which means the default stream.
    */
   void* stream;
 
   /**
-   * Learning rates of the groups, in their order, each with the range of `lr`, which is then not
-   * read. Default: NULL, which means `lr` for every group.
+   * One learning rate for each group, in the order of the groups and in the range of `lr`. If this
+   * field is set, `lr` is not read. Default: NULL, which means `lr` for every group.
    */
   const double* group_lrs;
 
@@ -110,7 +112,7 @@ typedef struct muonrt_step_args {
 /**
  * What a step did.
  *
- * Times are in seconds, and they and `bytes_sent` are those of this rank.
+ * Times are in seconds. The times and `bytes_sent` are those of this rank.
  */
 typedef struct muonrt_step_report {
   /** Size of the struct in bytes; set by muonrt_step_report_init(). */
@@ -122,10 +124,13 @@ typedef struct muonrt_step_report {
   /** Number of committed steps, including this one if it was committed. */
   int64_t step;
 
-  /** Number of matrices that all ranks have orthogonalized; `planned` in a committed step. */
+  /**
+   * Number of matrices that all ranks together have orthogonalized. In a committed step it equals
+   * `planned`.
+   */
   int64_t orthogonalized;
 
-  /** Number of matrices in the plan of this step. */
+  /** Number of matrices that the ranks orthogonalize in this step according to the plan. */
   int64_t planned;
 
   /**
@@ -148,8 +153,8 @@ typedef struct muonrt_step_report {
   int32_t has_health;
 
   /**
-   * Lowest index of a parameter in which `nonfinite_rank` found the cause; -1 if the cause is not
-   * in a parameter or the step was not skipped.
+   * Lowest index of a parameter in which the rank `nonfinite_rank` found the cause; -1 if the cause
+   * is not in a parameter or the step was not skipped.
    */
   int64_t nonfinite_param;
 
@@ -181,15 +186,15 @@ typedef struct muonrt_step_report {
   int64_t clipped_heads;
 
   /**
-   * Time until all work of the step was enqueued; after that muonrt_optimizer_step() only waits. A
-   * large step may also wait for `stream` in this time.
+   * Time until all work of the step was enqueued. After that muonrt_optimizer_step() only waits. In
+   * a large step this time may include waiting for `stream`.
    */
   double enqueue_seconds;
 
   /**
-   * 1: the step was skipped because a direction overflows `transport_dtype`, although gradient and
-   * momentum of `nonfinite_param` are finite. Scale the gradients down, or set `transport_dtype` to
-   * MUONRT_DTYPE_F32.
+   * 1: the step was skipped because the direction to be orthogonalized overflows `transport_dtype`,
+   * although the gradient and the momentum of `nonfinite_param` are finite. Scale the gradients
+   * down, or set `transport_dtype` of muonrt_tuning_options_t to MUONRT_DTYPE_F32.
    */
   int32_t transport_overflow;
 
@@ -197,16 +202,21 @@ typedef struct muonrt_step_report {
   int32_t reserved;
 
   /**
-   * Index of the Muon parameter that the first step has moved most, if the RMS of its update is
-   * above 5% of the RMS of its weights: the learning rate is probably that of another scale rule.
-   * -1 otherwise, and in later steps. Equal on all ranks and meshes.
+   * In the first step, the index of the Muon parameter with the largest update relative to its
+   * weights, if the RMS of that update is above 5% of the RMS of the weights. The learning rate was
+   * then probably chosen for another `scale_rule`. Otherwise, and in later steps, -1. The value is
+   * the same on all ranks and does not depend on the mesh.
    *
-   * The RMS of the update is computed from rate, factors and scale, for a gradient of full rank.
-   * Parameters whose weights or gradient are zero are left out.
+   * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
+   * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are
+   * zero.
    */
   int64_t large_update_param;
 
-  /** RMS of that update divided by the RMS of the weights before the step; 0 if there is none. */
+  /**
+   * RMS of the update of `large_update_param`, divided by the RMS of its weights before the step; 0
+   * if `large_update_param` is -1.
+   */
   double large_update_ratio;
 } muonrt_step_report_t;
 

@@ -3,7 +3,8 @@
  * A step that runs while the caller continues.
  *
  * muonrt_optimizer_step() is muonrt_optimizer_step_async() followed by muonrt_optimizer_wait().
- * Between these two calls the step is in flight. Its results have the same bits.
+ * Between these two calls the step is in flight. The results are bitwise identical to those of
+ * muonrt_optimizer_step().
  *
  * @code
  * for (i = 0; i < n; ++i) {
@@ -15,54 +16,58 @@
  * @endcode
  *
  * @par What the caller may access while a step is in flight
- *   - CUDA: `stream` of muonrt_step_args_t waits for the end of the step. Work that is enqueued on
- *     it after the call, and work on other streams that waits for such work, may read and write
- *     parameters and gradients, and may overwrite or free what the pointers of the arguments refer
- *     to. If the step is not committed, this work finds the old parameters. Every other access is a
- *     data race, also that of the host.
+ *   - CUDA: the call makes `stream` of muonrt_step_args_t wait for the end of the step. Work that
+ *     you enqueue on this stream afterwards, and work on other streams that waits for it, may read
+ *     and write parameters and gradients. It may also overwrite or free the memory to which
+ *     pointers in the arguments refer. If the step is not committed, this work reads the old
+ *     parameters. Any other access, including one from the host, is a data race.
  *   - Host: the step reads gradients and writes parameters until muonrt_optimizer_wait() returns.
- *     Until then gradients may be read, and parameters may be neither read nor written.
- *   - State and the caller's master weights belong to the step until muonrt_optimizer_wait()
- *     returns. Parameters and gradients remain bound until then.
- *   - The arguments and their lists are copied during the call. On the host so are the values of
- *     type `float`.
+ *     Until then, the caller may read gradients but not write them, and may neither read nor write
+ *     parameters.
+ *   - Do not access state, or master weights that belong to the caller, before
+ *     muonrt_optimizer_wait() returns. The buffers of parameters and gradients must stay valid
+ *     until then.
+ *   - The call copies the arguments and the lists to which they point. On the host it also copies
+ *     the values of type `float`.
  *
  * @par Other calls while a step is in flight
  *   - muonrt_optimizer_step(), muonrt_optimizer_step_async(), muonrt_optimizer_save(),
  *     muonrt_optimizer_save_begin(), muonrt_optimizer_load() and muonrt_optimizer_copy_state() (for
- *     `to`) first complete the step. If it has failed, they return its error and do nothing else.
- *     muonrt_optimizer_recover() also completes it, and continues after an error. The report of the
- *     step is lost.
+ *     its argument `to`) complete the step before they begin. If the step has failed, they return
+ *     its error and do nothing else. muonrt_optimizer_recover() also completes the step, but
+ *     continues if the step has failed. All these functions discard the report of the step.
  *   - muonrt_optimizer_destroy() waits for the work of the step. If the step is skipped or
- *     rejected, the other ranks cannot learn why, and their call returns MUONRT_ERROR_COMM.
- *   - Functions that bind buffers, change settings, counts or master weights, or give access to
- *     state or times return MUONRT_ERROR_INVALID_STATE: muonrt_optimizer_set_grad(), _set_grads(),
- *     _set_data(), _set_group(), _set_step(), _set_update_count(), _reset_masters(),
- *     _get_state_shards() and _get_trace().
- *   - All other functions return values that do not include the step.
- *   - muonrt_comm_abort() ends the step as it ends muonrt_optimizer_step().
+ *     rejected, the other ranks then cannot receive the reason, and their muonrt_optimizer_wait()
+ *     or muonrt_optimizer_step() returns MUONRT_ERROR_COMM.
+ *   - The following functions return MUONRT_ERROR_INVALID_STATE, because they change or access data
+ *     that the step uses: muonrt_optimizer_set_grad(), _set_grads(), _set_data(), _set_group(),
+ *     _set_step(), _set_update_count(), _reset_masters(), _get_state_shards() and _get_trace().
+ *   - All other functions return the values from before the step.
+ *   - muonrt_comm_abort() ends the step with an error, as it does for muonrt_optimizer_step().
  *
  * @par Progress
- * On CUDA the GPU runs the step, and on the host threads of muonrt do. If only the caller's thread
- * may use the communicator (`caller_thread_only` of muonrt_transport_t, and MPI without
- * MPI_THREAD_MULTIPLE), the exchanges run only inside muonrt_optimizer_wait(). Functions of the
- * caller (muonrt/transport.h, muonrt/distributed.h) may be called while the caller's thread is
- * outside of muonrt.
+ * On CUDA the GPU executes the step; on the host, threads of muonrt execute it. If only the
+ * caller's thread may use the communicator (`caller_thread_only` of muonrt_transport_t, or MPI
+ * without MPI_THREAD_MULTIPLE), exchanges run only inside muonrt_optimizer_wait(). In all other
+ * cases, muonrt may call the caller's functions (muonrt/transport.h, muonrt/distributed.h) at any
+ * time while the step is in flight.
  *
  * @par Communication while a step is in flight
  *   - NCCL: enqueue collectives of other communicators on streams that wait for `stream`, because
- *     NCCL requires one order of operations on all GPUs; see muonrt_comm_create_nccl().
- *   - Ranks that are threads of one process and share a GPU must pass different streams, because
- *     the step of a rank would otherwise wait for the step of another rank, which needs it.
- *   - If duplicates of a transport share its state (`duplicate` of muonrt_transport_t is NULL), do
- *     not use another communicator with this state.
+ *     NCCL requires the same order of operations on all GPUs; see muonrt_comm_create_nccl().
+ *   - Ranks that are threads of one process and share a GPU must pass different streams. On a
+ *     shared stream, the step of one rank would wait for the step of another, which in turn waits
+ *     for data from the first.
+ *   - If `duplicate` of muonrt_transport_t is NULL, all duplicates share the `state` of the
+ *     transport. Do not use another communicator with this `state` while a step is in flight.
  *
- * `graphs` of the tuning options works as in muonrt_optimizer_step(), and a `stream` that is being
- * captured is rejected.
+ * `graphs` of muonrt_tuning_options_t has the same effect as in muonrt_optimizer_step(). A `stream`
+ * that is being captured into a CUDA graph is rejected.
  *
- * Complete the step, or destroy the optimizer, before the process exits. On the host the threads of
- * muonrt would otherwise run while the process destroys its global objects, and it may crash. Also
- * complete the step before fork(), because the child would inherit half-written parameters.
+ * Complete the step, or destroy the optimizer, before the process exits. Otherwise, on the host,
+ * the threads of muonrt run while the process destroys its global objects, and the process may
+ * crash. Also complete the step before fork(), because the child would otherwise inherit partly
+ * written parameters.
  */
 #ifndef MUONRT_STEP_ASYNC_H
 #define MUONRT_STEP_ASYNC_H
@@ -80,28 +85,32 @@ extern "C" {
  * call muonrt_optimizer_step() instead.
  *
  * @par Waits
- * Most steps wait neither for the GPU nor for other ranks. The call waits
- *   - until the checks of the step are complete: in all steps until one is committed, and in the
- *     cases that muonrt_optimizer_step() lists;
- *   - for one number of each other rank, with `block_period`, `update_every` or `omit_inactive`;
+ * In most steps the call waits neither for the GPU nor for other ranks. It waits only
+ *   - for the checks that values are finite and replicas equal: in every step until one is
+ *     committed, and in the cases that the comment of muonrt_optimizer_step() lists;
+ *   - for one number from each other rank, if `block_period`, `update_every` or `omit_inactive` is
+ *     set;
  *   - for the whole step if it collects statistics (`health_every`);
- *   - for every exchange, with a communicator of muonrt_comm_create_staged() over several ranks;
+ *   - for every exchange, if muonrt_comm_create_staged() has created the communicator and it has
+ *     several ranks;
  *   - for the work on `stream` if the step has more than 512 kernels, because a GPU queues a
  *     limited number of launches;
- *   - for earlier exchanges of the step if more than 256 messages of NCCL are in flight;
- *   - for an earlier step in flight.
+ *   - for earlier exchanges of the step if more than 256 NCCL messages are in flight;
+ *   - for an earlier step that is still in flight.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] args       The arguments of the step, which may be freed after the call. See above for
- *                       what its pointers refer to.
+ * @param[in] args       The arguments of the step. You may free the struct after the call; the top
+ *                       of this file says how long the memory to which it points must remain
+ *                       unchanged.
  *
- * @return MUONRT_OK: the step is in flight. Invalid arguments, differences between ranks, and
- * faults are returned by muonrt_optimizer_wait(). Otherwise an error, and no step is in flight:
+ * @return MUONRT_OK if the step is now in flight. muonrt_optimizer_wait() then reports invalid
+ * arguments, differences between ranks, and faults. If the call returns an error, no step is in
+ * flight:
  *   - an error of an earlier step that was in flight;
- *   - MUONRT_ERROR_MISMATCH: with `block_period` or `update_every`, the numbers of committed steps
- *     differ between ranks. Nothing has changed.
+ *   - MUONRT_ERROR_MISMATCH: `block_period` or `update_every` is set, and the numbers of committed
+ *     steps differ between ranks. Nothing has changed.
  *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE, _UNDECIDED, _TORN: a fault while the step was
- *     enqueued, as from muonrt_optimizer_step().
+ *     being enqueued, with the same consequences as in muonrt_optimizer_step().
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `optimizer` is invalid.
  */

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/strategies.h
- * Meshes and placements from the data that a trainer has: a submesh of each rank, the names of mesh
- * dimensions, or the placements of a DTensor.
+ * Functions that make meshes and placements from the information that a trainer has: a submesh of
+ * each rank, the names of mesh dimensions, or the placements of a DTensor.
  *
  * If the tensor is replicated over all ranks, or if there is only one rank, no layout is needed:
  * pass NULL.
@@ -29,7 +29,7 @@ typedef struct muonrt_mesh_storage {
   /** Number of elements in `ranks`; the size of the communicator is enough. Default: 0. */
   int32_t capacity;
 
-  /** Memory of the caller for the ranks of the mesh. Default: NULL. */
+  /** The caller's memory for the ranks of the mesh. Default: NULL. */
   int32_t* ranks;
 
   /** The sizes of the mesh; written by muonrt. */
@@ -60,9 +60,10 @@ MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, u
 /**
  * Makes a layout over all ranks from a layout over this rank's submesh.
  *
- * Use it for a tensor that is distributed over a submesh if each rank has another submesh. Examples
- * are a norm's weight on the "dp" of the mesh "dp, tp", and experts on the "ep" of "efsdp, ep". The
- * tensor must be distributed in the same way on every submesh.
+ * Use it if a tensor is distributed over a submesh that differs between ranks. Examples are the
+ * weight of a norm that is distributed only over the "dp" dimension of the mesh "dp, tp", and
+ * experts that are distributed only over "ep" of "efsdp, ep". The tensor must be distributed in the
+ * same way on every submesh.
  *
  * The new mesh has the dimensions of the submesh and, after these, a dimension named "submeshes",
  * over which the tensor is replicated. The result is equal on all ranks. If all ranks have the same
@@ -98,24 +99,25 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
 /**
  * Makes placements from the usual names of mesh dimensions.
  *
- * A dimension of one rank replicates. The names of the other dimensions mean:
+ * A mesh dimension of size 1 replicates. The names of the other mesh dimensions have these effects:
  *   - fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp: shards tensor dimension 0;
  *   - tp: shards tensor dimension `tp_dim`, or replicates if `tp_dim` is -1;
  *   - ep: shards tensor dimension 0 if `expert` is 1, otherwise replicates;
  *   - dp, ddp, dp_replicate, hsdp_replicate, replicate, cp, sp: replicates.
  *
- * The characters "." and "_" are equal in these names. The ranks of "pp" hold different parameters,
- * so pass a mesh of one pipeline stage.
+ * In these names, "." and "_" are equivalent. Ranks along "pp" (pipeline parallelism) hold
+ * different parameters, so pass the mesh of a single pipeline stage.
  *
  * @par FSDP2 with TP or EP
- * FSDP2 shards the local tensors that TP and EP have left. If "tp" or "ep", to the right of an FSDP
- * dimension in the mesh, shards tensor dimension 0, too, the FSDP dimension is a
- * MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the product of the sizes of these "tp" and
- * "ep" dimensions, as DTensor records it.
+ * FSDP2 shards the local tensors that TP and EP have left. If a dimension "tp" or "ep", to the
+ * right of an FSDP dimension in the mesh, also shards tensor dimension 0, the placement on the FSDP
+ * dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the product of the sizes of
+ * these "tp" and "ep" dimensions, as in DTensor.
  *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
  *     [4, 6), [2, 4) and [6, 8) of 8.
  *   - Set `reading` of the layout to MUONRT_READING_ORDERED, which describes the buffers of FSDP2.
- *   - If FSDP2 shards over several mesh dimensions as if they were one, name these in `flat_dims`.
+ *   - If FSDP2 shards over several mesh dimensions as if they were one, list them in `flat_dims` of
+ *     the layout.
  *
  * Threads: any. Collective: no.
  *
@@ -123,12 +125,12 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * @param[in]  mesh        The mesh, with names.
  * @param[in]  world       Number of ranks of the communicator, >= 1.
  * @param[in]  tp_dim      The tensor dimension that "tp" shards, 0 to MUONRT_MAX_DIMS - 1, or -1.
- * @param[in]  expert      1: the tensor is a stack of experts, in dimension 0. 0: it is not.
+ * @param[in]  expert      1 if dimension 0 of the tensor counts experts, otherwise 0.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or a mesh dimension of
- *     more than one rank is called "pp" or has an unknown name. The message has the nearest known
- *     name, and `placements` is unchanged;
+ *     more than one rank is called "pp" or has an unknown name. The message suggests the nearest
+ *     known name, and `placements` is unchanged;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* placements,
@@ -136,14 +138,14 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
                                                         int32_t tp_dim, int32_t expert);
 
 /**
- * Makes the placements that trainers usually give a parameter, from its name and shape.
+ * Makes the placements that trainers usually choose for a parameter with this name and shape.
  *
- * They are those of muonrt_placements_from_names(), with these differences:
+ * The placements are those of muonrt_placements_from_names(), with these differences:
  *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
- *     up_proj, embed_tokens, lm_head and the like, and the inputs of o_proj, down_proj and the
- *     like. Other weights, for example of routers and of norms, are replicated.
- *   - A stack of experts that has fewer experts than ranks share it is sharded in dimension 1 by
- *     the FSDP dimensions.
+ *     up_proj, embed_tokens, lm_head or a similar name, and the inputs of o_proj, down_proj and
+ *     similar weights. Other weights, for example those of routers and norms, are replicated.
+ *   - If a stack has fewer experts than there are ranks to shard them, the FSDP dimensions shard
+ *     its dimension 1.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).
  *
  * Set `reading` of the layout to MUONRT_READING_ORDERED.
@@ -153,13 +155,15 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
  * @param[out] placements  Array with one element for each dimension of `mesh`.
  * @param[in]  mesh        The mesh, with names.
  * @param[in]  world       Number of ranks of the communicator, >= 1.
- * @param[in]  name        The parameter's name; NULL or "": "tp" shards the columns of matrices.
+ * @param[in]  name        The parameter's name. If it is NULL or "", "tp" shards the columns of
+ *                         matrices.
  * @param[in]  ndim        Number of dimensions of the global tensor, 0 to MUONRT_MAX_DIMS.
  * @param[in]  shape       `ndim` sizes of the global tensor.
- * @param[in]  expert      1: the tensor is a stack of experts, with `ndim` 3. 0: it is not.
- * @param[in]  transposed  1: matrices are stored as inputs x outputs. 0: outputs x inputs.
+ * @param[in]  expert      1 if the tensor is a stack of experts, with `ndim` 3, otherwise 0.
+ * @param[in]  transposed  1 if matrices are stored as inputs x outputs, 0 if they are stored as
+ *                         outputs x inputs.
  *
- * @return As muonrt_placements_from_names().
+ * @return The statuses of muonrt_placements_from_names().
  */
 MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* placements,
                                                         const muonrt_mesh_t* mesh, int32_t world,
@@ -168,7 +172,7 @@ MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* plac
                                                         int32_t transposed);
 
 /**
- * Parses the text that a DTensor prints of its placements.
+ * Parses placements from the text that a DTensor prints.
  *
  * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),
  * Partial(sum)]", and the short form "S(0),SS(0,2),R,P".
@@ -183,7 +187,8 @@ MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* plac
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `capacity` is below 0, or a part of the
- *     text is not a placement (a Partial other than a sum is not); the message quotes that part;
+ *     text is not a known placement, such as a Partial other than a sum; the message quotes that
+ *     part;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t capacity,

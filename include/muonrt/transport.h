@@ -1,6 +1,7 @@
 /**
  * @file muonrt/transport.h
- * A table of functions with which the caller implements the communication of host memory.
+ * The functions of a transport: the caller's own implementation of messages between ranks, for data
+ * in host memory.
  */
 #ifndef MUONRT_TRANSPORT_H
 #define MUONRT_TRANSPORT_H
@@ -11,7 +12,9 @@
 extern "C" {
 #endif
 
-/** A message to one peer: contiguous bytes of host memory, borrowed for the call. */
+/**
+ * A message to one peer: contiguous bytes of host memory, which must stay valid during the call.
+ */
 typedef struct muonrt_send {
   /** Rank of the receiver. */
   int32_t peer;
@@ -26,7 +29,9 @@ typedef struct muonrt_send {
   int64_t bytes;
 } muonrt_send_t;
 
-/** A message from one peer: contiguous bytes of host memory, borrowed for the call. */
+/**
+ * A message from one peer: contiguous bytes of host memory, which must stay valid during the call.
+ */
 typedef struct muonrt_receive {
   /** Rank of the sender. */
   int32_t peer;
@@ -42,36 +47,39 @@ typedef struct muonrt_receive {
 } muonrt_receive_t;
 
 /**
- * The functions of a communicator that the caller implements.
+ * A transport: the functions that the caller implements for a communicator.
  *
  * Call muonrt_transport_init() first, then set `rank`, `size`, `exchange` and `allgather`, and the
  * other fields as needed. Pass the struct to muonrt_comm_create_callbacks(), which copies it.
  *
  * @par Order
- * muonrt calls the functions in the same order on every rank. An exchange concerns only the ranks
- * that it names; two ranks run the exchanges that they share in the same order.
+ * muonrt calls the functions in the same order on every rank. The exception is `exchange`, in which
+ * only the ranks take part that send or receive messages. If two ranks both take part in several
+ * exchanges, they run these exchanges in the same order.
  *
  * @par Blocking
  * `exchange`, `allgather`, `reduce_max`, `reduce_sum` and `duplicate` return as soon as one of the
  * following is true:
  *   - The operation is complete.
  *   - `timeout_ms` milliseconds have passed: return MUONRT_ERROR_TIMEOUT.
- *   - A rank has called `abort`: return the status that it passed.
+ *   - muonrt has called `abort` on a rank: return the status that was passed to `abort`.
  *
  * @par Threads
  * muonrt makes one call at a time, but not always from the same thread; see `caller_thread_only`.
- * Only `abort` and `get_published_error` may be called from another thread at any time, also while
- * another function runs.
+ * The exceptions are `abort` and `get_published_error`, which muonrt may call from any thread at
+ * any time, even while another function runs.
  *
  * @par Memory
- * Buffers are host memory of muonrt. Do not access them after the function has returned.
+ * Buffers are in host memory that belongs to muonrt. Do not access them after the function has
+ * returned.
  *
  * @par Errors
- * A function reports an error by any value other than MUONRT_OK. MUONRT_SKIPPED, and a value that
- * is not a status of muonrt, count as MUONRT_ERROR_COMM. Before the function returns an error, it
- * writes a text that names the ranks concerned to `message`, with a terminating zero and in at most
- * `message_capacity` (> 0) bytes. `message` is "" at the time of the call. After an error muonrt
- * calls only `abort`, `get_published_error` and `destroy`.
+ * A function reports an error by returning any value other than MUONRT_OK. muonrt treats
+ * MUONRT_SKIPPED, and any value that is not a status of muonrt, as MUONRT_ERROR_COMM. Before a
+ * function returns an error, it writes a text that names the ranks concerned to `message`. The text
+ * ends with a zero and has at most `message_capacity` (> 0) bytes in total; muonrt sets it to ""
+ * before the call. After an error the communicator calls only `abort`, `get_published_error` and
+ * `destroy`; communicators that share its `state` (see `duplicate`) may still call all functions.
  *
  * The functions must not throw. If a function ends its thread (pthread_exit, cancellation), the
  * communicator ends with MUONRT_ERROR_ABORTED, and the thread ends.
@@ -87,8 +95,8 @@ typedef struct muonrt_transport {
   int32_t size;
 
   /**
-   * 1: muonrt calls the functions only from threads that are inside a muonrt function. 0: also from
-   * its own threads. Default: 0.
+   * 1: muonrt calls the functions only from the caller's threads, while these are inside a muonrt
+   * function. 0: muonrt also calls the functions from its own threads. Default: 0.
    */
   int32_t caller_thread_only;
 
@@ -102,9 +110,9 @@ typedef struct muonrt_transport {
   void* state;
 
   /**
-   * Sends and receives messages: at most one for each ordered pair of ranks, none to the rank
-   * itself. Returns when all receives are complete and all send buffers can be reused, or
-   * MUONRT_ERROR_MISMATCH if sender and receiver pass different sizes. Required.
+   * Sends at most one message to each other rank, and receives at most one from each. Returns when
+   * all receives are complete and all send buffers can be reused. Returns MUONRT_ERROR_MISMATCH if
+   * the sender and the receiver of a message pass different sizes. Required.
    */
   muonrt_status_t (*exchange)(void* state, const muonrt_send_t* sends, int64_t n_sends,
                               const muonrt_receive_t* receives, int64_t n_receives,
@@ -119,8 +127,8 @@ typedef struct muonrt_transport {
 
   /**
    * Sets each of the `n` (> 0) elements of `out` to the maximum over all ranks of the same element
-   * of `in`: NaN is larger than every number, and +0 is larger than -0. `in` and `out` do not
-   * overlap. Default: NULL, which makes muonrt call `allgather` instead.
+   * of `in`. For this comparison NaN is larger than every number, and +0 is larger than -0. `in`
+   * and `out` do not overlap. Default: NULL, which makes muonrt call `allgather` instead.
    */
   muonrt_status_t (*reduce_max)(void* state, const float* in, float* out, int64_t n,
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
@@ -134,36 +142,38 @@ typedef struct muonrt_transport {
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
 
   /**
-   * Creates an independent transport over the same ranks. `*duplicate` belongs to muonrt, has
-   * `duplicate->struct_size` bytes, and holds all defaults and this transport's rank and size; set
-   * its other fields. muonrt then uses both transports from different threads at the same time and
-   * destroys them in any order. Default: NULL, which means that all duplicates share `state`:
-   * muonrt makes one call at a time, and every rank must use the communicators that share it in the
-   * same order.
+   * Creates an independent transport over the same ranks. muonrt provides `*duplicate`, a struct of
+   * `duplicate->struct_size` bytes, in which all fields have their defaults except `rank` and
+   * `size`, which are those of this transport. The function sets the other fields. muonrt then uses
+   * both transports from different threads at the same time and destroys them in any order.
+   * Default: NULL, which means that all duplicates share `state`. muonrt then makes one call at a
+   * time for all of them, and every rank must use the communicators that share `state` in the same
+   * order.
    */
   muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate, int64_t timeout_ms,
                                char* message, int64_t message_capacity);
 
   /**
-   * Publishes an error: running and later calls on every rank return it as soon as possible. Must
-   * not block. If `caller_thread_only` is 1, the thread of the next operation repeats the call with
-   * the same error, because the first call may come from another thread. Default: NULL, which means
-   * that the peers detect the error by their timeouts.
+   * Publishes an error: running and later calls on every rank return the error as soon as possible.
+   * Must not block. If `caller_thread_only` is 1, the thread of the next operation repeats the call
+   * with the same error, because the first call may come from another thread. Default: NULL, which
+   * means that the peers detect the error by their timeouts.
    */
   void (*abort)(void* state, muonrt_status_t status, const char* message);
 
   /**
-   * Frees `state`. muonrt calls it once, after all other calls, from any thread (if
-   * `caller_thread_only` is 1, from a thread that is inside a muonrt function). It is not
-   * collective and must not wait for peers. Default: NULL, which means that nothing is freed.
+   * Frees `state`. muonrt calls it once, after all other calls, from any thread. If
+   * `caller_thread_only` is 1, muonrt calls it from a thread that is inside a muonrt function. The
+   * function is not collective and must not wait for peers. Default: NULL, which means that nothing
+   * is freed.
    */
   void (*destroy)(void* state);
 
   /**
-   * Returns MUONRT_OK, or the error that a peer has published until now, with its text in
-   * `message`; also between operations. Must not block. muonrt calls it while the ranks wait for
-   * each other elsewhere, for example inside NCCL. Default: NULL, which means that such waits end
-   * at their timeouts.
+   * Returns the error that a peer has published with `abort`, and writes its text to `message`;
+   * returns MUONRT_OK if there is none. Must not block, and must also work between operations.
+   * muonrt calls it while the ranks wait for each other elsewhere, for example inside NCCL.
+   * Default: NULL, which means that such waits end at their timeouts.
    */
   muonrt_status_t (*get_published_error)(void* state, char* message, int64_t message_capacity);
 } muonrt_transport_t;

@@ -23,14 +23,17 @@ enum muonrt_commit {
   MUONRT_COMMIT_ATOMIC = 0,
 
   /**
-   * Chunk by chunk, as soon as the updates of a chunk have arrived. The ranks vote on the gradients
-   * before the first commit. This mode stages no updates, so it needs less memory, but an error
-   * after the vote ends the step with MUONRT_ERROR_TORN, and then a checkpoint must be loaded.
+   * Chunk by chunk (a chunk is a group of matrices), as soon as the updates of a chunk have
+   * arrived. The ranks vote on the gradients before the first chunk is committed. In this mode a
+   * step does not store updates until the end, so it needs less memory. But an error after the vote
+   * ends the step with MUONRT_ERROR_TORN, and a checkpoint must then be loaded.
    */
   MUONRT_COMMIT_EAGER = 1
 };
 
-/** How often a matrix is orthogonalized; results do not change. */
+/**
+ * How often a matrix with several replicas is orthogonalized. Results do not depend on the mode.
+ */
 typedef int32_t muonrt_replica_mode_t;
 enum muonrt_replica_mode {
   /** Once for all replicas. The owner sends the update to each of them. */
@@ -39,13 +42,16 @@ enum muonrt_replica_mode {
   /** Once in every replica: more computation, but no messages between replicas. */
   MUONRT_REPLICA_MODE_EACH = 1,
 
-  /** The cheaper of the two according to a cost model. The printed plan compares them. */
+  /**
+   * The cheaper of the two modes above, according to a cost model. The printed plan compares the
+   * modes.
+   */
   MUONRT_REPLICA_MODE_AUTO = 2,
 
   /**
-   * By every rank that holds elements of it: each gathers the whole matrix and keeps its own
-   * elements of the update. Optimizers without owners work like this, so the mode is meant for
-   * comparisons. The field `owner` of a parameter has no effect.
+   * On every rank that holds elements of the matrix: each of these ranks gathers the whole matrix
+   * and keeps only its own elements of the update. Optimizers without owners work like this, so the
+   * mode is meant for comparisons with them. The field `owner` of a parameter has no effect.
    */
   MUONRT_REPLICA_MODE_EVERY_RANK = 3
 };
@@ -60,17 +66,18 @@ enum muonrt_symmetric {
   MUONRT_SYMMETRIC_DEFAULT = 0,
 
   /**
-   * cuBLASLt, which computes row panels of the upper triangle (62.5% of the product for 2048 rows
-   * and more, 75% for 1024 and more, otherwise all of it); muonrt then mirrors them.
+   * cuBLASLt. It computes row panels that cover the upper triangle: 62.5% of the product for 2048
+   * rows or more, 75% for 1024 to 2047 rows, and all of it for fewer rows. muonrt then copies the
+   * upper triangle to the lower one.
    */
   MUONRT_SYMMETRIC_VENDOR = 1,
 
-  /** muonrt's kernels for compute capability 9.0 only. They compute half of the product. */
+  /** muonrt's own kernels, which need compute capability 9.0. They compute half of the product. */
   MUONRT_SYMMETRIC_SM90 = 2
 };
 
 /**
- * In which steps the ranks compare what replicas hold: gradients, weights and their state.
+ * In which steps the ranks check that replicas have equal gradients, weights and state.
  *
  * Each rank hashes its copies, and the vote of the step compares the hashes. If they differ, the
  * step returns MUONRT_ERROR_MISMATCH and changes nothing.
@@ -78,7 +85,7 @@ enum muonrt_symmetric {
 typedef int32_t muonrt_replica_check_t;
 enum muonrt_replica_check {
   /**
-   * In steps until the first one commits, and again after muonrt_optimizer_set_step(),
+   * In every step until one is committed, and again after muonrt_optimizer_set_step(),
    * muonrt_optimizer_set_update_count() and muonrt_optimizer_load(). After
    * muonrt_optimizer_reset_masters() the next step compares the weights and state of the listed
    * parameters. The gradient of an inactive parameter is compared in the first step in which the
@@ -86,7 +93,7 @@ enum muonrt_replica_check {
    */
   MUONRT_REPLICA_CHECK_FIRST = 0,
 
-  /** In every step. The host waits for a pass over everything that replicas hold. */
+  /** In every step. The host then waits in each step until all replicated data is hashed. */
   MUONRT_REPLICA_CHECK_EVERY = 1,
 
   /** Never. */
@@ -97,16 +104,16 @@ enum muonrt_replica_check {
  * Tuning options of muonrt_optimizer_create().
  *
  * Call muonrt_tuning_options_init() before you set fields. All fields must be equal on all ranks,
- * except `graphs`, `allocator`, and the functions and state of `distributed`. A field that differs
- * is reported as MUONRT_ERROR_MISMATCH.
+ * except `graphs`, `allocator`, and the functions and state of `distributed`. If another field
+ * differs, muonrt_optimizer_create() returns MUONRT_ERROR_MISMATCH.
  */
 typedef struct muonrt_tuning_options {
   /** Size of the struct in bytes; set by muonrt_tuning_options_init(). */
   uint32_t struct_size;
 
   /**
-   * Dtype of the elements that ranks exchange: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. The same
-   * rounding is applied if no message is sent. Default: MUONRT_DTYPE_BF16.
+   * Dtype of the elements that ranks exchange: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. muonrt rounds
+   * to this dtype even if an element stays on its rank. Default: MUONRT_DTYPE_BF16.
    */
   muonrt_dtype_t transport_dtype;
 
@@ -126,31 +133,33 @@ typedef struct muonrt_tuning_options {
   muonrt_replica_mode_t replica_mode;
 
   /**
-   * Number of chunks in flight, 1 to 64. If `distributed` is given, its `prefetch_count` replaces
-   * this field. Default: 3.
+   * Number of chunks (groups of matrices) that may be in flight at the same time, 1 to 64. If
+   * `distributed` is set, its `prefetch_count` replaces this field. Default: 3.
    */
   int32_t window;
 
   /**
-   * Maximum number of ranks to which an owner sends an update directly, 0 to 2^30. If more ranks
-   * need it, the owner sends it to a few of them, and these forward it to the other replicas if
-   * that reduces the number of peers. Default: 0, which means 64.
+   * Maximum number of ranks to which the owner of a matrix sends its update directly, 0 to 2^30. If
+   * more ranks need the update, the owner sends it to a few of them, which forward it to the other
+   * replicas, if that reduces the number of peers. Default: 0, which means 64.
    */
   int32_t max_peers;
 
   /**
-   * 1: ranks compare the active parameters before each step, and do not exchange those of
-   * `inactive_params`. That costs a small allgather in each step, so set it if large parameters are
-   * inactive in many steps. A message with active and inactive parameters is sent from the first
-   * to the last active one, and a return in two levels (`max_peers`) is sent whole. Results do not
-   * change. Default: 0, which exchanges zeros for inactive parameters.
+   * 1: the ranks do not exchange data of the parameters in `inactive_params`. Before each step they
+   * compare which parameters are active, which costs a small allgather, so set this option if large
+   * parameters are inactive in many steps. A message with active and inactive parameters is still
+   * sent from the first to the last active one, and updates that ranks forward (`max_peers`) are
+   * sent completely. Results do not change. Default: 0, which exchanges zeros for inactive
+   * parameters.
    */
   int32_t omit_inactive;
 
   /**
-   * Upper limit of a chunk: bytes of whole matrices in `transport_dtype` that one owner receives,
-   * 0 to 2^60. Chunks are smaller if that lets exchanges overlap with products; the printed plan
-   * shows their number. Default: 0, which means 64 MiB on the host and 256 MiB on CUDA.
+   * Maximum size of a chunk, 0 to 2^60: the bytes, in `transport_dtype`, of the whole matrices that
+   * one owner receives in it. muonrt makes chunks smaller if exchanges can then overlap with matrix
+   * products; the printed plan shows the number of chunks. Default: 0, which means 64 MiB on the
+   * host and 256 MiB on CUDA.
    */
   int64_t chunk_bytes;
 
@@ -180,20 +189,22 @@ typedef struct muonrt_tuning_options {
   double machine_bytes;
 
   /**
-   * Time in seconds that each message needs in addition to its bytes, 1e-30 to 1e30. Default: 0,
-   * which means 20e-6 on the host and 15e-6 on CUDA.
+   * Time in seconds that each message needs in addition to the time for its bytes, 1e-30 to 1e30.
+   * Default: 0, which means 20e-6 on the host and 15e-6 on CUDA.
    */
   double machine_message_seconds;
 
   /**
-   * The caller's owners and exchanges (muonrt/distributed.h). Its functions and state must remain
-   * valid until the optimizer is destroyed. Default: NULL, which uses those of muonrt.
+   * The caller's functions that choose owners and exchange data (muonrt/distributed.h). The
+   * functions and their state must remain valid until the optimizer is destroyed. Default: NULL,
+   * which uses the functions of muonrt.
    */
   const muonrt_distributed_config_t* distributed;
 
   /**
    * The caller's allocator of device memory (muonrt/allocator.h). Its functions and state must
-   * remain valid until the optimizer is destroyed. Default: NULL, which uses that of muonrt.
+   * remain valid until the optimizer is destroyed. Default: NULL, which uses muonrt's own
+   * allocator.
    */
   const muonrt_allocator_t* allocator;
 } muonrt_tuning_options_t;
@@ -201,8 +212,8 @@ typedef struct muonrt_tuning_options {
 /**
  * Debugging options of muonrt_optimizer_create().
  *
- * Call muonrt_debug_options_init() before you set fields. `portable_gemm`, `replica_check` and
- * `health_every` must be equal on all ranks; a difference is reported as MUONRT_ERROR_MISMATCH.
+ * Call muonrt_debug_options_init() before you set fields. If `portable_gemm`, `replica_check` or
+ * `health_every` differs between ranks, muonrt_optimizer_create() returns MUONRT_ERROR_MISMATCH.
  */
 typedef struct muonrt_debug_options {
   /** Size of the struct in bytes; set by muonrt_debug_options_init(). */
@@ -227,8 +238,8 @@ typedef struct muonrt_debug_options {
   int32_t reserved;
 
   /**
-   * Number of steps after which a step collects statistics (muonrt/health.h), 0 to 2^53. Default:
-   * 0, which collects none.
+   * Interval, in committed steps, at which a step collects statistics (muonrt/health.h), 0 to 2^53.
+   * Default: 0, which means that no step does.
    */
   int64_t health_every;
 } muonrt_debug_options_t;

@@ -12,36 +12,39 @@ namespace {
 
 using Real = long double;
 
-// Smaller singular values of a normalized matrix cannot be distinguished from zero in any dtype.
+// In no dtype can smaller singular values of a normalized matrix be distinguished from zero.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
-// Steps of generated lists map (0, 1] to (0, 2) by design, and published lists stay there, too.
+// No step may map a value in (0, 1] beyond this limit. The steps of generated lists map (0, 1] to
+// (0, 2) by design, and published lists do, too.
 constexpr double kMaxInside = 4.0;
-// The image of a singular value just above 1 may be this much larger than any image below 1.
+// The image of a singular value slightly above 1 may be at most this many times the largest image
+// of (0, 1].
 constexpr double kGrowth = 1.25;
 
 /// Source: KellerJordan/Muon.
 constexpr Coefficients kKeller = {3.4445, -4.7750, 2.0315};
-/// Source: You Jiacheng's five, as in Emerging-Optimizers and XTuner.
+/// Source: the five steps of You Jiacheng, as in Emerging-Optimizers and XTuner.
 constexpr std::array<Coefficients, 5> kYou = {{{4.0848, -6.8946, 2.9270},
                                                {3.9505, -6.3029, 2.6377},
                                                {3.7418, -5.5913, 2.3037},
                                                {2.8769, -3.1427, 1.2046},
                                                {2.8366, -3.0525, 1.2012}}};
 
-/// Source: DeepSeek-V4, as in Emerging-Optimizers: after eight of Keller Jordan's.
+/// The step of DeepSeek-V4 that follows eight steps of Keller Jordan. Source: Emerging-Optimizers.
 constexpr Coefficients kSettling = {2.0, -1.5, 0.5};
 constexpr int kBeforeSettling = 8;
-/// Source: arXiv 2606.00371, as in Emerging-Optimizers; tuned for singular values from 7e-3.
+/// Tuned for singular values of at least 7e-3. Source: arXiv 2606.00371, as in Emerging-Optimizers.
 constexpr std::array<Coefficients, 5> kCubic = {{{3.3656576, -3.3420992, 0},
                                                  {2.5744352, -1.4957376, 0},
                                                  {2.5368962, -1.4312570, 0},
                                                  {2.4418906, -1.2764040, 0},
                                                  {2.2230472, -0.9630650, 0}}};
-/// The quintic whose error at 1 vanishes to third order.
+/// The quintic whose deviation from 1 vanishes to third order at x = 1.
 constexpr Coefficients kClassicalStep = {15.0 / 8, -10.0 / 8, 3.0 / 8};
-/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers
-/// changes sign above 0.8837, which rank-one matrices reach under any scaling.
+/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers is
+/// not used, because it changes sign above 0.8837, and matrices of rank 1 have such singular values
+/// with every scaling.
 constexpr std::array<Coefficients, 4> kAolFlash = {{{4.6051, -9.6552, 5.6769},
                                                     {4.7505, -6.0861, 2.1790},
                                                     {2.7763, -2.3190, 0.5523},
@@ -67,8 +70,8 @@ Real apply(const Coefficients& s, Real x) {
   return x * (s.a + y * (s.b + y * s.c));
 }
 
-/// Returns the image of an interval under one step. It is exact, so applying all steps gives the
-/// range of the composition and not only a bound.
+/// Returns the image of an interval under one step. The image is exact, so applying all steps in
+/// order gives the exact range of their composition and not only a bound.
 Interval apply(const Coefficients& s, Interval in) {
   Interval out = {apply(s, in.low), apply(s, in.high)};
   if (out.low > out.high) std::swap(out.low, out.high);
@@ -81,7 +84,7 @@ Interval apply(const Coefficients& s, Interval in) {
       out.high = std::max(out.high, apply(s, x));
     }
   };
-  // Stationary points: a + 3 b y + 5 c y^2 = 0 with y = x^2.
+  // At the stationary points a + 3 b y + 5 c y^2 = 0, where y = x^2.
   const Real a = s.a, b = 3 * Real(s.b), c = 5 * Real(s.c);
   if (c == 0) {
     if (b != 0) visit(-a / b);
@@ -100,8 +103,8 @@ Interval range_of(const CoefficientList& list, Real low, Real high) {
   return x;
 }
 
-/// Returns the largest sigma, at most kLargestSigma, for which `good` is true. `good` changes to
-/// false once as sigma grows.
+/// Returns the largest sigma, up to kLargestSigma, for which `good` returns true. As sigma grows,
+/// `good` must change from true to false only once.
 template <class Good>
 double largest_sigma(const Good& good) {
   Real low = 0, high = kLargestSigma;
@@ -145,8 +148,9 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
                  " is set; set 0 or use polar_express");
 }
 
-/// The limit of the largest image after rounding. A generated list of few steps exceeds
-/// kHeadroomLimit inside (0, 1] by design; only growth beyond that is rejected.
+/// Returns the limit for the largest image when rounding is included. The images of a generated
+/// list with few steps exceed kHeadroomLimit within (0, 1] by design, so such a list is rejected
+/// only if they grow beyond that.
 Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }
@@ -182,7 +186,7 @@ void check_list(const CoefficientList& list, double reach) {
       "; set safety to 1.01 or more, or use another list");
 }
 
-/// Returns a list that was published with a fixed number of steps.
+/// Returns the steps of a list that was published with a fixed number of steps.
 std::vector<Coefficients> printed(CoefficientFamily family, std::span<const Coefficients> list,
                                   int steps) {
   MUONRT_REQUIRE(static_cast<size_t>(steps) == list.size(), Status::kInvalidArgument,
@@ -328,7 +332,8 @@ Real drift_of(DType dtype) {
   return dtype == DType::kF16 ? 0x1p-10L : 0x1p-23L;
 }
 
-/// Returns the range of (0, 1] if rounding moves the largest value before every step.
+/// Returns the image of (0, 1] for the case that rounding increases the largest value before every
+/// step.
 Interval drifted(const CoefficientList& list, DType dtype) {
   Interval x = {static_cast<Real>(kSmallestSigma) / list.input_safety,
                 1 / static_cast<Real>(list.input_safety)};

@@ -8,13 +8,14 @@
 
 namespace muonrt {
 
-/// One Newton-Schulz step: every singular value x becomes a x + b x^3 + c x^5.
+/// The coefficients of one Newton-Schulz step, which maps every singular value x to
+/// a x + b x^3 + c x^5.
 struct Coefficients {
   double a, b, c;
   friend bool operator==(const Coefficients&, const Coefficients&) = default;
 };
 
-/// The families of coefficient lists. Values are public (C ABI) and are never renumbered.
+/// The families of coefficient lists. The values are part of the C ABI and are never renumbered.
 enum class CoefficientFamily : int32_t {
   kPolarExpress = 0,
   kKellerJordan = 1,
@@ -27,26 +28,28 @@ enum class CoefficientFamily : int32_t {
   kCustom = 100,
 };
 
-/// How a list gets headroom against rounding. Values are public. Sources: the generator of
-/// NoahAmsel/PolarExpress (inner), Dao-AILab/gram-newton-schulz (all).
+/// How a list is modified so that rounding errors do not grow. The values are public. Sources: the
+/// generator of NoahAmsel/PolarExpress (inner), Dao-AILab/gram-newton-schulz (all).
 enum class SafetyMode : int32_t {
-  kAuto = 0,   // the mode of default_settings for the family
-  kInner = 1,  // divides the input and, in the generator, every polynomial except the last
-  kAll = 2,    // divides every polynomial of the finished list; the input only by its norm
-  kNone = 3,   // keeps the list; divides the input by safety x norm
+  kAuto = 0,  // the mode that default_settings() returns for the family
+  /// Divides the input and, while the list is generated, every polynomial except the last.
+  kInner = 1,
+  kAll = 2,   // divides every polynomial of the finished list, and the input only by its norm
+  kNone = 3,  // does not change the list, and divides the input by safety x norm
 };
 
-/// The settings of a list. `default_settings` fills them for a family.
+/// The settings of a coefficient list. default_settings() returns them for a family.
 struct CoefficientSettings {
-  int steps = 5;              // 1 .. kMaxSteps
-  double lower_bound = 1e-3;  // generated families: smallest targeted singular value, (0, 1)
-  double cushion = 0.02;      // generated families: the fit starts at cushion x upper bound
-  double safety = 1.02;       // 1 .. 2
+  int steps = 5;  // 1 to kMaxSteps
+  /// Generated families: smallest singular value that is targeted, in (0, 1).
+  double lower_bound = 1e-3;
+  double cushion = 0.02;  // generated families: the fit starts at cushion x upper bound
+  double safety = 1.02;   // 1 to 2
   SafetyMode mode = SafetyMode::kInner;
-  std::vector<Coefficients> custom;  // kCustom only; `steps` must be its size
+  std::vector<Coefficients> custom;  // only for kCustom; the size must be `steps`
 };
 
-/// The steps of a list. The input is divided by input_safety x norm.
+/// A list of steps. Before the first step the input is divided by input_safety x norm.
 struct CoefficientList {
   std::vector<Coefficients> steps;
   double input_safety = 1.0;
@@ -54,53 +57,56 @@ struct CoefficientList {
 };
 
 constexpr int kMaxSteps = 32;
-/// Lists must map singular values up to this well, because rounding can increase the largest one of
-/// a normalized matrix: storage in half precision by up to 2^-7, and in f32 the rounding of the
-/// norm by less than 2^-20.
+/// Rounding can increase the largest singular value of a normalized matrix, so lists must also work
+/// for values up to these limits. Storing the matrix in half precision increases it by up to 2^-7.
+/// In f32, rounding the norm increases it by less than 2^-20.
 constexpr double kReach = 1.0 + 0x1p-7, kReachF32 = 1.0 + 0x1p-20;
-/// A list whose |image| exceeds this has no headroom.
+/// A list has no headroom if the absolute value of its image exceeds this limit.
 constexpr double kHeadroomLimit = 1.5;
 
 std::span<const CoefficientFamily> coefficient_families();
 const char* name_of(CoefficientFamily family);
 
-/// Returns the number of steps with which the family was published; 0 for a custom list.
+/// Returns the number of steps with which the family was published, or 0 for a custom list.
 int published_steps(CoefficientFamily family);
 
-/// Returns the settings of the family's published form with `steps` steps (0: published_steps).
-/// Polar Express has safety 1.02 in mode inner. CANS and the cubic, which have no headroom without
-/// it, have an input factor of 1.02. The others are as published.
+/// Returns the settings with which the family was published, for `steps` steps (0 means
+/// published_steps()). Polar Express has safety 1.02 in mode kInner. CANS and the cubic list have
+/// an input factor of 1.02, because they have no headroom without it. All other families are
+/// unchanged.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
-/// Makes the list that a group runs. The triples of Keller Jordan and of the classical family, and
-/// the last one of DeepSeek-V4, are repeated; other published lists have a fixed number of steps.
-/// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, that maps
-/// a value within (0, 1] beyond 4 after any step, or that changes sign or exceeds kHeadroomLimit
+/// Makes the list of steps that a group uses. For the Keller Jordan and classical families one step
+/// is repeated, and for DeepSeek-V4 the last step is repeated. Other published lists have a fixed
+/// number of steps. Errors: INVALID_ARGUMENT if a setting is out of range, the list is not finite,
+/// a step maps a value in (0, 1] beyond 4, or the list changes sign or exceeds kHeadroomLimit
 /// within (0, kReach].
-/// @param iteration  dtype of the iterates. For f32 the range is (0, kReachF32].
+/// @param iteration  the dtype of the iterates. For f32 the last range is (0, kReachF32].
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
                                   DType iteration = DType::kBF16);
 
-/// Returns the list with every polynomial applied to x / factor; input_safety is unchanged.
+/// Returns the list in which every polynomial is applied to x / factor. input_safety does not
+/// change.
 CoefficientList scaled(const CoefficientList& list, double factor);
 
 struct Range {
   double low, high;
 };
 
-/// Returns the image of a singular value of the matrix divided by its norm; input_safety is
-/// applied.
+/// Returns the image of a singular value of the matrix after division by its norm. input_safety is
+/// applied first.
 double image(const CoefficientList& list, double sigma);
-/// Returns the smallest and the largest image of [low, high], exact up to rounding.
+/// Returns the smallest and the largest image of [low, high], which are exact up to rounding.
 Range image_range(const CoefficientList& list, double low, double high);
-/// Returns the slope at zero, by which noise in null directions grows.
+/// Returns the slope of the image at zero. Noise in null directions grows by this factor.
 double slope_at_zero(const CoefficientList& list);
-/// Returns true if the images stay positive and bounded when every step rounds to `dtype`: before
-/// each step the largest singular value grows by 2 units of roundoff.
+/// Returns true if the images stay positive and bounded when every step rounds to `dtype`. This is
+/// modelled by increasing the largest singular value by 2 units of roundoff before each step.
 bool has_headroom(const CoefficientList& list, DType dtype);
-/// Errors: INVALID_ARGUMENT with the growth if the list has no headroom in `dtype`.
+/// Errors: INVALID_ARGUMENT, with the growth, if the list has no headroom in `dtype`.
 void require_headroom(const CoefficientList& list, DType dtype);
-/// Returns the largest sigma (at most 4) for which |image| <= kHeadroomLimit on all of (0, sigma].
+/// Returns the largest sigma, up to 4, for which the absolute value of the image is at most
+/// kHeadroomLimit on all of (0, sigma].
 double headroom(const CoefficientList& list);
 
 }  // namespace muonrt

@@ -14,19 +14,21 @@ struct IterationStep {
   std::vector<std::function<void()>> then;
 };
 
-/// Products of several iterations that `multiply` runs in one call, and the ops that follow them.
+/// Products of several iterations that are computed by one call of multiply(), and the ops that
+/// follow them.
 struct GroupedProducts {
   std::vector<Product> products;
   std::vector<std::function<void()>> then;
 };
 
-/// Merges the steps of several iterations that share no memory; each iteration keeps its order.
-/// Steps with other products run first, until the next step of every unfinished iteration is a
-/// symmetric product. These products become one call. So there are as many calls with symmetric
-/// products as the longest iteration has, for any forms and lengths of the others.
+/// Merges the steps of several iterations, which must not share memory. The order of the steps in
+/// each iteration is kept. Steps with other products run first, until the next step of every
+/// unfinished iteration is a symmetric product. These symmetric products then become one call. The
+/// number of calls with symmetric products is therefore that of the longest iteration, whatever the
+/// forms and lengths of the other iterations are.
 std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
-/// Enqueues the calls; does not allocate.
+/// Enqueues the calls. Does not allocate memory.
 void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls);
 
 }  // namespace muonrt

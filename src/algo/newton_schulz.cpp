@@ -11,8 +11,8 @@
 namespace muonrt {
 namespace {
 
-/// Returns the first step after `begin` before which X is rebuilt. The standard form rebuilds X
-/// before every step, so it is the Gram form with all restarts.
+/// Returns the first step after `begin` before which X is rebuilt. The standard form is treated as
+/// the Gram form with a rebuild before every step.
 size_t segment_end(const Method& method, size_t steps, size_t begin) {
   if (method.form == Form::kStandard) return begin + 1;
   for (const int i : method.restarts)
@@ -64,18 +64,18 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   return space;
 }
 
-/// Collects the products of one batch, which in_lockstep merges with those of other batches. Every
-/// symmetric product is written A B^T. This equals A B, because all m x m iterates are bitwise
-/// symmetric, so a backend needs only one symmetric kernel.
+/// Collects the products of one batch. in_lockstep() merges them with the products of other
+/// batches. Every symmetric product is written as A B^T, which equals A B because all m x m
+/// iterates are bitwise symmetric. A backend therefore needs only one symmetric kernel.
 class Products {
  public:
-  /// @param watched  null, or the tally to which `watch` adds.
+  /// @param watched  the tally to which watch() adds, or null.
   Products(Ops& ops, Stream& stream, Tally* watched)
       : ops_(ops), stream_(stream), watched_(watched) {}
 
   std::vector<IterationStep> steps;
 
-  /// c = alpha a b^T + beta d + gamma I, symmetric.
+  /// Appends c = alpha a b^T + beta d + gamma I, whose result is symmetric.
   void symmetric(const MatrixBatch& c, double alpha, const MatrixBatch& a, const MatrixBatch& b,
                  double beta, const MatrixBatch& d, double gamma = 0.0) {
     Product p;
@@ -87,11 +87,11 @@ class Products {
     p.gamma = static_cast<float>(gamma);
     steps.push_back({p, {}});
   }
-  /// c = x x^T.
+  /// Appends c = x x^T.
   void gram(const MatrixBatch& c, const MatrixBatch& x) {
     symmetric(c, 1.0, x, x, 0.0, MatrixBatch{});
   }
-  /// c = alpha a x + beta x, m x n.
+  /// Appends c = alpha a x + beta x, where x is m x n.
   void apply(const MatrixBatch& c, double alpha, const MatrixBatch& a, double beta,
              const MatrixBatch& x) {
     Product p;
@@ -101,7 +101,7 @@ class Products {
     p.beta = static_cast<float>(beta);
     steps.push_back({p, {}});
   }
-  /// This op and the next two follow the last product.
+  /// This op and the next two run after the last product that was appended.
   void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
                   const AolRule& rule) {
     steps.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, rule] {
@@ -126,8 +126,8 @@ class Products {
   Tally* watched_;
 };
 
-/// Z = b R + c R^2 of a step as a scalar times a matrix. If c is 0, it is b times R and needs no
-/// product.
+/// Z = b R + c R^2 of a step, written as factor times matrix. If c is 0, the matrix is R and the
+/// factor is b, so no product is needed.
 struct Scaled {
   double factor;
   MatrixBatch matrix;
@@ -139,8 +139,8 @@ Scaled polynomial(Products& products, const Space& s, const Coefficients& step) 
   return {1.0, s.z};
 }
 
-/// Appends a segment, X <- q(X X^T) X with R = X X^T. With two or more steps it forms Q = q(R) from
-/// m x m products.
+/// Appends the products of a segment: X <- q(X X^T) X with R = X X^T. If the segment has two or
+/// more steps, computes Q = q(R) from m x m products first.
 void append_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
   if (steps.size() == 1) {
     const Scaled z = polynomial(products, s, steps[0]);
@@ -164,9 +164,10 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
     products.symmetric(next, z.factor, z.matrix, s.spare, a, s.spare);
     if (z_is_r) std::swap(s.r, s.z);
     if (i > 0) continue;
-    // Q = Z + a I, in the buffer of Z if Z is no longer needed.
+    // Q = Z + a I. It is written to the buffer of Z if Z is no longer needed.
     if (z_is_r) {
-      products.symmetric(s.q, 0.0, s.z, s.z, z.factor, s.z, a);  // no product: alpha is 0
+      // Computes no product, because alpha is 0.
+      products.symmetric(s.q, 0.0, s.z, s.z, z.factor, s.z, a);
     } else {
       std::swap(s.q, s.z);
       products.add_identity(s.q, a);
@@ -177,7 +178,7 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
   std::swap(s.x, s.x_next);
 }
 
-/// Takes the caller's restarts. Errors: NOT_SUPPORTED if they leave Q unbounded.
+/// Uses the restarts that the caller chose. Errors: NOT_SUPPORTED if Q is unbounded with them.
 void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   const RestartSearch search = restart_search(out.gram_list, out.gram_iteration);
   std::vector<int> used;
@@ -191,11 +192,12 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   out.gram_restarts = restarts;
 }
 
-// The Gram matrix squares the norms of rows, and the smallest f16 number is 2^-24. The entries of a
-// row with a norm of 2^-12 would become zero, and AOL would have no bound for its factor. Therefore
-// an X in f16 has a norm of up to 2^7 until the scaling of its rows divides it by this factor. Its
-// Gram matrix then stays below 2^14 and loses at most 2^-38 of it. With equilibration X has the
-// same lift, so that short rows do not become subnormal.
+// The entries of the Gram matrix are products of two rows, and the smallest f16 number is 2^-24.
+// For a row with a norm of 2^-12 they would become zero, and then nothing would limit the AOL
+// factor of the row. An X in f16 therefore has a norm of up to kLift until its rows are scaled,
+// which also divides by kLift. The Gram matrix is then below 2^14, and underflow loses at most the
+// fraction kLost of it. With equilibration X is lifted for another reason: elements of short rows
+// must not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {
@@ -213,8 +215,8 @@ Normalization normalization_of(const NewtonSchulz& settings, Form form) {
   return out;
 }
 
-/// Returns the rule for m rows. If X is lifted, sums have a minimum, because below it the loss in
-/// f16 could exceed the rounding of the sum.
+/// Returns the AOL rule for m rows. If X is lifted, the sums get a minimum. Below it, the loss by
+/// underflow in f16 could exceed the rounding error of the sum.
 AolRule aol_rule(const NewtonSchulz& settings, Form form, int64_t m) {
   AolRule rule{static_cast<float>(settings.list_of(form).input_safety)};
   const float lift = lift_of(settings, form);
@@ -236,8 +238,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.renormalize = options.renormalize;
   const auto settings_in = [&](DType dtype) {
     CoefficientSettings used = settings;
-    // CANS in its published form has headroom only for its input; the rounding errors of later
-    // steps would grow.
+    // The published form of CANS has headroom for its input but not for later steps, where rounding
+    // errors would grow.
     if (!options.mode_chosen && family == CoefficientFamily::kCans && dtype != DType::kF32)
       used.mode = SafetyMode::kInner;
     return used;
@@ -255,7 +257,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
     take_restarts(out, *options.restarts);
     return out;
   }
-  // With AOL each row is scaled separately, so the result must hold for matrices of any size.
+  // With AOL each row is scaled separately, so the restarts must be accurate for matrices of any
+  // size.
   const double fewest = out.row_scaling == RowScaling::kAol ? 1 : 512;
   out.gram_restarts = find_restarts(out.gram_list, out.gram_iteration, out.list, fewest);
   return out;
@@ -267,7 +270,7 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
     return wish;
   }
   require_headroom(settings.list, settings.iteration);
-  // With a restart before every step the Gram form is the standard form.
+  // With a restart before every step, the Gram form is identical to the standard form.
   const bool shorter = settings.gram_restarts.size() + 1 < settings.gram_list.steps.size();
   return shorter && has_headroom(settings.gram_list, settings.gram_iteration)
              ? wish
@@ -281,7 +284,7 @@ int64_t newton_schulz_workspace(const MatrixRules& rules, const NewtonSchulz& se
 
 namespace {
 
-/// Appends the products of a batch with a normalized X.
+/// Appends the products for a batch whose X is already normalized.
 void append_steps(Products& products, Space& space, const NewtonSchulz& settings,
                   const Method& method) {
   const CoefficientList& list = settings.list_of(method.form);
@@ -297,7 +300,7 @@ void append_steps(Products& products, Space& space, const NewtonSchulz& settings
   }
 }
 
-/// Sets `rule` for the rows or columns of each matrix of `x`; stored_rows must be set.
+/// Sets `rule` for the rows or columns of each matrix of `x`. The caller must have set stored_rows.
 void fill(std::span<NormuonState> lines, const MatrixBatch& x, const MatrixBatch& factors,
           NeuronRule rule, float target) {
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -372,7 +375,7 @@ void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64
   if (m == 0 || n == 0) return;
   const DType iterate = settings.iteration_of(method.form);
   ops.reserve(m, m, n, iterate);  // X X^T
-  ops.reserve(m, n, m, iterate);  // B X, Q X
+  ops.reserve(m, n, m, iterate);  // B X and Q X
   const CoefficientList& list = settings.list_of(method.form);
   const bool squares = std::any_of(list.steps.begin(), list.steps.end(),
                                    [](const Coefficients& s) { return s.c != 0.0; });

@@ -15,12 +15,11 @@ struct Quintic {
   Real a, b, c;
   Real operator()(Real x) const { return x * (a + x * x * (b + x * x * c)); }
   Quintic times(Real f) const { return {a * f, b * f, c * f}; }
-  /// Returns the polynomial of x / f.
+  /// Returns the polynomial p(x / f).
   Quintic stretched(Real f) const { return {a / f, b / (f * f * f), c / (f * f * f * f * f)}; }
 };
 
-/// Solves a linear system, whose last column is the right side, by elimination with partial
-/// pivoting.
+/// Solves a linear system by elimination with partial pivoting. The last column is the right side.
 std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
   for (size_t k = 0; k < 4; ++k) {
     size_t pivot = k;
@@ -41,9 +40,11 @@ std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
   return x;
 }
 
-/// Returns the odd quintic closest to 1 on [l, u], by an exchange algorithm on four points.
+/// Returns the odd quintic that is closest to 1 on [l, u]. Uses an exchange algorithm on four
+/// points.
 Quintic minimax(Real l, Real u) {
-  // Near 1 the four points merge and the exchange loses all digits, so the known limit is returned.
+  // If l / u is near 1, the four points nearly coincide and the exchange loses all digits. The
+  // polynomial for the limit is known, so it is returned instead.
   if (l / u >= 1 - Real(5e-6)) {
     return {Real(15) / 8 / u, -Real(10) / 8 / (u * u * u), Real(3) / 8 / (u * u * u * u * u)};
   }
@@ -62,7 +63,7 @@ Quintic minimax(Real l, Real u) {
     const Real previous = std::exchange(error, s[3]);
     if (std::fabs(error - previous) <= Real(1e-17)) break;
     const Real disc = 9 * best.b * best.b - 20 * best.a * best.c;
-    if (!(disc > 0)) break;  // near the limit: rounding makes the points equal
+    if (!(disc > 0)) break;  // Near the limit, rounding makes the points equal.
     const Real root = std::sqrt(disc);
     q = std::sqrt((-3 * best.b - root) / (10 * best.c));
     r = std::sqrt((-3 * best.b + root) / (10 * best.c));
@@ -80,12 +81,12 @@ std::vector<Coefficients> polar_express(int steps, double lower_bound, double cu
   for (int t = 0; t < steps; ++t) {
     const Real start = std::max(l, static_cast<Real>(cushion) * u);
     Quintic p = minimax(start, u);
-    // The fit began above l, so the image of the true interval is centered on 1.
+    // The fit began above l. Scaling centers the image of the whole interval on 1.
     if (start > l) p = p.times(2 / (p(l) + p(u)));
     if (t + 1 < steps) p = p.stretched(inner_safety);
     out.push_back({static_cast<double>(p.a), static_cast<double>(p.b), static_cast<double>(p.c)});
-    // Uses the emitted polynomial. The unscaled one would lead to a list that differs from the
-    // published one.
+    // Uses the polynomial after all changes. Using the polynomial before them would give another
+    // list than the published one.
     l = p(l);
     u = 2 - l;
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr double kSmallest = 1e-10;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Returns restart_metric, or some value above `limit` as soon as the metric exceeds it.
+/// Returns restart_metric(), or any value above `limit` as soon as the metric exceeds `limit`.
 double metric(const CoefficientList& list, const std::vector<int>& restarts,
               const RestartSearch& search, double limit) {
   const size_t steps = list.steps.size();
@@ -79,7 +79,7 @@ class Search {
   }
 
  private:
-  /// Tries all ascending choices of `count` more restarts after `chosen`; keeps the best.
+  /// Tries all ascending sequences of `count` more restarts after `chosen`, and keeps the best one.
   void choose(int count, std::vector<int>& chosen) {
     if (count == 0) {
       if (!(metric(list_, chosen, how_, how_.bound) <= how_.bound)) return;
@@ -97,8 +97,9 @@ class Search {
     }
   }
 
-  /// Returns the largest quotient of predicted and allowed error, or infinity as soon as it is not
-  /// the smallest. Starts with the spectrum that excluded the previous choice.
+  /// Returns the largest quotient of predicted and allowed error over the spectra. Returns infinity
+  /// as soon as a quotient shows that these restarts are not better than the best ones so far.
+  /// Begins with the spectrum that excluded the previous candidate.
   double share_of_allowed(const std::vector<int>& restarts) {
     const size_t n = allowed_.size();
     double worst = 0;
@@ -124,7 +125,7 @@ class Search {
   std::vector<int> best_;
 };
 
-/// The inputs of a search.
+/// The inputs of a search, which identify its result in the cache.
 struct Key {
   CoefficientList list, standard;
   DType dtype;
@@ -155,14 +156,14 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
                                const CoefficientList& standard, double fewest) {
   if (static_cast<int>(list.steps.size()) > kMaxSearchedSteps) return before_every_step(list);
-  // A search takes some milliseconds, and the optimizers of a process use few lists, so results are
-  // cached.
+  // A search takes some milliseconds, and the optimizers of a process use only a few lists, so
+  // results are cached.
   struct Found {
     Key key;
     std::vector<int> restarts;
   };
   static std::mutex mutex;
-  // Never freed, so it outlives every static object.
+  // Never freed, so it can be used even while static objects are destroyed.
   static std::vector<Found>& found = *new std::vector<Found>;
   const Key key{list, standard, dtype, fewest};
   {

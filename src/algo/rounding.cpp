@@ -6,23 +6,24 @@
 namespace muonrt {
 namespace {
 
-/// A polynomial of X X^T at the two levels.
+/// The values of a polynomial of X X^T at the two levels of the spectrum.
 struct Pair {
   double high, low;
 };
 Pair operator*(Pair a, Pair b) { return {a.high * b.high, a.low * b.low}; }
 Pair operator+(Pair a, double b) { return {a.high + b, a.low + b}; }
 
-/// The perturbed parts of a block (p, q) of the matrices in their common eigenbasis: X, its
-/// mirrored block, and the symmetric R and Q.
+/// In the common eigenbasis of all matrices, the error of the block (p, q) has these parts: the
+/// errors of X, of X in the mirrored block (q, p), and of the symmetric matrices R and Q.
 enum Part { kX, kXMirrored, kR, kQ, kParts };
 using Row = std::array<double, kParts>;
 constexpr Row kZero = {0, 0, 0, 0}, kKeepX = {1, 0, 0, 0}, kKeepMirrored = {0, 1, 0, 0};
 
-/// One block of the error: its covariance over the parts, and the levels of its rows and columns.
+/// One block of the error. It has the covariance matrix of the parts, and the levels of its rows
+/// and columns.
 struct Block {
   bool low_rows, low_columns;
-  double weight;  // squared spectral norm, relative to a whole matrix of the same noise
+  double weight;  // squared spectral norm, relative to a whole matrix with the same noise
   std::array<Row, kParts> c{};
 
   double p(Pair v) const { return low_rows ? v.low : v.high; }
@@ -45,14 +46,15 @@ struct Block {
         for (int k = 0; k < kParts; ++k) out[i][j] += half[i][k] * to[j][k];
     c = out;
   }
-  /// Adds a noise source; part i receives the multiple form[i].
+  /// Adds a source of noise. Part i gets form[i] times the noise.
   void add(const Row& form, double noise) {
     for (int i = 0; i < kParts; ++i)
       for (int j = 0; j < kParts; ++j) c[i][j] += form[i] * form[j] * noise;
   }
 };
 
-/// The iteration on one spectrum. A random matrix of spectral norm e has the variance e^2.
+/// The iteration on one spectrum. A random matrix with the spectral norm e is said to have the
+/// variance e^2.
 class Iteration {
  public:
   Iteration(double unit, const TwoLevels& s)
@@ -64,7 +66,7 @@ class Iteration {
     round_x();
   }
 
-  /// R <- X X^T.
+  /// Computes R <- X X^T.
   void rebuild() {
     r_ = x_ * x_;
     for (Block& b : blocks_) {
@@ -73,7 +75,7 @@ class Iteration {
     }
   }
 
-  /// X <- (Z + a I) X, a segment of one step.
+  /// Computes X <- (Z + a I) X, which is a segment of one step.
   void step_x(const Coefficients& s) {
     const Pair z = z_of(s), factor = z + s.a;
     for (Block& b : blocks_) {
@@ -85,11 +87,13 @@ class Iteration {
     multiply_x(factor);
   }
 
-  /// Q <- Q (Z + a I), or Z + a I, and R <- (Z + a I) R (Z + a I) unless X is rebuilt next.
+  /// Computes Q <- Q (Z + a I), or Q <- Z + a I in the first step of a segment. Also computes R <-
+  /// (Z + a I) R (Z + a I), unless X is rebuilt next.
   void step_q(const Coefficients& s, bool first, bool last) {
     const Pair z = z_of(s), factor = z + s.a, y = r_ * factor, r_next = y * factor;
     const Pair q_next = first ? factor : q_ * factor;
-    double lost_q = 0, lost_y = 0, lost_r = 0;  // variances of the losses by mirroring
+    // Variances of the errors that mirroring a triangle causes.
+    double lost_q = 0, lost_y = 0, lost_r = 0;
     const Block& mixed = blocks_[1];
     const auto apart = [&](Pair v) { return mixed.p(v) - mixed.q(v); };
     const auto mean = [](const Block& b, Pair v) { return (b.p(v) + b.q(v)) / 2; };
@@ -127,7 +131,7 @@ class Iteration {
     r_ = r_next;
   }
 
-  /// X <- Q X.
+  /// Computes X <- Q X.
   void apply_q() {
     for (Block& b : blocks_)
       b.map({Row{b.p(q_), 0, 0, b.q(x_)}, Row{0, b.q(q_), 0, b.p(x_)}, kZero, kZero});
@@ -142,20 +146,23 @@ class Iteration {
   }
 
  private:
-  /// Returns the variance of rounding a matrix with these eigenvalues or singular values.
+  /// Returns the variance of the rounding error of a matrix with these eigenvalues or singular
+  /// values.
   double noise(Pair v) const {
     return unit_ * unit_ * (share_ * v.high * v.high + (1 - share_) * v.low * v.low);
   }
   Pair z_of(const Coefficients& s) const {
     return {r_.high * (s.b + s.c * r_.high), r_.low * (s.b + s.c * r_.low)};
   }
-  /// If c is 0, Z is b times R, and no product is rounded.
+  /// Returns the variance of the rounding error of Z. If c is 0, Z is b times R, so no product is
+  /// rounded.
   double noise_of_z(const Coefficients& s, Pair z) const { return s.c == 0 ? 0 : noise(z); }
-  /// Returns the divided difference of Z = b R + c R^2.
+  /// Returns the divided difference of Z = b R + c R^2 for the block.
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
   }
-  /// X, and its error outside the space of its rows, which is only multiplied by the factor.
+  /// Multiplies X by a polynomial of X X^T. The error of X outside its row space is only multiplied
+  /// by the same factor.
   void multiply_x(Pair factor) {
     outside_ = outside_ * factor * factor;
     x_ = x_ * factor;
@@ -172,7 +179,7 @@ class Iteration {
 
   double unit_, share_;
   Pair x_, r_{}, q_{}, outside_{0, 0};
-  double mirrored_;  // antisymmetric error of the mixed block, relative to the whole matrix
+  double mirrored_;  // antisymmetric error of the mixed block, relative to that of the whole matrix
   std::array<Block, 3> blocks_{};
 };
 
@@ -204,7 +211,7 @@ double predicted_error(const CoefficientList& list, const std::vector<int>& rest
 
 std::vector<TwoLevels> compared_spectra(double fewest) {
   constexpr double kMost = 65536;
-  constexpr int kDecades = 3, kPerDecade = 8;  // a finer grid changes the largest errors by a tenth
+  constexpr int kDecades = 3, kPerDecade = 8;  // a finer grid changes the largest errors by 10%
   std::vector<TwoLevels> out;
   for (const double share : {1 / 4096.0, 1 / 512.0, 1 / 64.0, 0.25, 0.5, 0.75, 63 / 64.0}) {
     for (int i = 0; i <= kDecades * kPerDecade; ++i) {

@@ -8,11 +8,11 @@ namespace muonrt {
 
 namespace {
 
-/// An off-diagonal element below this fraction of the largest element is rounding noise. The
-/// elements after it belong to another invariant subspace and are ignored.
+/// An off-diagonal element that is smaller than this fraction of the largest element is rounding
+/// noise. The elements after it belong to another invariant subspace and are ignored.
 constexpr double kRounding = 1e-6;
 
-/// Returns the number of eigenvalues below `at` of the tridiagonal matrix of `steps` steps. Source:
+/// Returns how many eigenvalues of the tridiagonal matrix with `steps` rows are below `at`. Source:
 /// Golub and Van Loan, Matrix Computations, section 8.4.1 (Sturm sequences).
 int64_t below(const Lanczos& t, int64_t steps, double at) {
   int64_t count = 0;
@@ -26,7 +26,7 @@ int64_t below(const Lanczos& t, int64_t steps, double at) {
   return count;
 }
 
-/// Returns eigenvalue `index`, in ascending order, by bisection.
+/// Returns the eigenvalue with this index in ascending order. Uses bisection.
 double eigenvalue(const Lanczos& t, int64_t steps, int64_t index, double low, double high) {
   for (int halving = 0; halving < 100; ++halving) {
     const double middle = 0.5 * (low + high);

@@ -4,16 +4,16 @@
 
 namespace muonrt {
 
-/// The smallest and the largest singular value of a matrix, estimated by the Lanczos method. Except
-/// for rounding, the estimates lie between the true values.
+/// The smallest and the largest singular value of a matrix, estimated with Lanczos's method. Except
+/// for rounding errors, the estimates lie between the true values.
 struct Spectrum {
   double smallest = 0, largest = 0;
-  /// Returns the largest |sigma - 1|.
+  /// Returns the largest |sigma - 1| of the two.
   double deviation() const;
 };
 
-/// Returns the spectrum of a matrix with `rows` rows (the short side). NaN if `lanczos` is not
-/// finite.
+/// Returns the spectrum of a matrix with `rows` rows, which must be the short side. The values are
+/// NaN if `lanczos` is not finite.
 Spectrum spectrum_of(const Lanczos& lanczos, int64_t rows);
 
 }  // namespace muonrt

@@ -11,7 +11,7 @@
 
 namespace muonrt::api {
 
-/// Sets the message that muonrt_get_last_error() returns in this thread.
+/// Sets the message that muonrt_get_last_error() returns in the calling thread.
 void set_last_error(const char* message) noexcept;
 
 inline muonrt_status_t report(const Error& error) noexcept {
@@ -20,9 +20,10 @@ inline muonrt_status_t report(const Error& error) noexcept {
   return is_error(status) ? status : MUONRT_ERROR_INTERNAL;
 }
 
-/// Runs the body of an entry point and converts exceptions to statuses. The body has the default
-/// floating-point environment, and afterwards the caller's environment is restored. If the thread
-/// ends inside a function of the caller (pthread_exit, cancellation), the unwinding continues.
+/// Runs the body of an entry point of the library, and converts exceptions to statuses. The body
+/// runs in the default floating-point environment. Afterwards the caller's environment is restored.
+/// If the thread ends inside a function of the caller (pthread_exit(), cancellation), unwinding
+/// continues.
 template <class Body>
 MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   const host::FpEnvironment environment;
@@ -44,16 +45,18 @@ MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   }
 }
 
-/// Requires that `pointer` is not null. Errors: INVALID_ARGUMENT naming function and argument.
+/// Requires that `pointer` is not null. Errors: INVALID_ARGUMENT, with the function and the
+/// argument.
 inline void require_pointer(const void* pointer, const char* function, const char* argument) {
   MUONRT_REQUIRE(pointer, Status::kInvalidArgument, function, ": ", argument,
                  " is NULL; pass a valid pointer");
 }
 
-/// Whether the format is JSON. Errors: INVALID_ARGUMENT for a value that the enum does not have.
+/// Returns true if the format is JSON. Errors: INVALID_ARGUMENT if the enum does not have this
+/// value.
 bool is_json(const enum muonrt_format& format, const char* function);
 
-/// Writes `text` to the buffer of the caller, at most `capacity` bytes including a terminating
+/// Writes `text` to the caller's buffer. Writes at most `capacity` bytes, including a terminating
 /// zero.
 void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed);
 

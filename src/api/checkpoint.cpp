@@ -47,8 +47,8 @@ void require_idle(const muonrt_optimizer_t& handle, const char* function) {
                  ": a save is in progress; call muonrt_optimizer_save_wait() first");
 }
 
-/// The arguments of a save or load. The constructor is collective: if an argument is invalid on a
-/// rank, or a rank has no memory for them, it throws the same error on all ranks.
+/// The arguments of a save or load. The constructor is collective. If a rank has an invalid
+/// argument, or not enough memory, the constructor throws the same error on all ranks.
 template <class Options>
 struct FolderCall {
   Optimizer& optimizer;

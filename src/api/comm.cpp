@@ -27,7 +27,7 @@ muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
   });
 }
 
-/// Requires that a reserved field is 0, because a later version may use it.
+/// Requires that a reserved field is 0, because a later version may use the field.
 template <class Message>
 void require_reserved_zero(const Message& message, const char* list, int64_t index) {
   MUONRT_REQUIRE(message.reserved == 0, Status::kInvalidArgument, "muonrt_comm_exchange: ", list,
@@ -74,7 +74,7 @@ muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
   const auto status = create(comm, "muonrt_comm_create_callbacks", [&] {
     require_pointer(transport, "muonrt_comm_create_callbacks", "transport");
     auto out = std::make_unique<CallbackTransport>(read_transport(transport));
-    out->own_state(false);  // `state` belongs to the caller until the call succeeds
+    out->own_state(false);  // until the call succeeds, `state` belongs to the caller
     made = out.get();
     return out;
   });
@@ -193,9 +193,10 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* s
   });
 }
 
-// The values of all ranks are gathered and added in rank order on every rank, so the result has the
-// same bits on every rank and over every transport. The sizes are compared before any value is
-// sent, because some transports cannot report a size that differs without writing past a buffer.
+// Every rank gathers the values of all ranks and adds them in rank order, so the results are
+// bitwise identical on all ranks and with all transports. The sizes are compared before any value
+// is sent, because some transports detect different sizes only after they have written past a
+// buffer.
 muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm, const double* values,
                                           int64_t n) {
   return as_status([&] {
@@ -230,7 +231,8 @@ muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm, con
       for (int64_t i = 0; i < count; ++i) {
         double sum = all[static_cast<size_t>(i)];
         for (int64_t r = 1; r < size; ++r) sum += all[static_cast<size_t>(r * count + i)];
-        // Processors differ in the sign and payload of the NaN that an addition returns.
+        // Processors differ in the sign and payload of the NaN that an addition returns, so every
+        // NaN is replaced with the same one.
         if (std::isnan(sum)) sum = std::numeric_limits<double>::quiet_NaN();
         result[static_cast<size_t>(begin + i)] = sum;
       }

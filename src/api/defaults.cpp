@@ -11,7 +11,7 @@
 #include "optimizer/settings/settings.hpp"
 #include "state/checkpoint.hpp"
 
-// The defaults of the C structs. They are taken from the settings, which have the same defaults.
+// The defaults of the C structs are taken from the settings, so that both have the same defaults.
 
 using muonrt::GroupSettings;
 using muonrt::OptimizerSettings;
@@ -19,7 +19,7 @@ using muonrt::Role;
 
 namespace {
 
-/// Writes the default of each field that `to` has.
+/// Returns a visitor that writes the default of each field that `to` has.
 template <class C, class Settings>
 auto fills(C& to, const Settings& defaults) {
   return [&](const auto& row) {
@@ -40,7 +40,7 @@ void fill_group(muonrt_group_t* group, uint32_t size, Role role) {
   });
 }
 
-/// Fills the options or one of the structs that they point to.
+/// Fills the options, or one of the structs to which they point.
 template <class C>
 void fill_options(C* options, uint32_t size) {
   muonrt::fill_sized(options, size, [](C& out) {

@@ -33,7 +33,7 @@ const char* name_of(HandleKind kind) {
 
 constexpr uint64_t value_of(HandleKind kind) { return static_cast<uint64_t>(kind); }
 
-/// Describes the handle that has the value `magic`, and the remedy.
+/// Describes a handle whose header has the value `magic`, and what to do about it.
 std::string describe(uint64_t magic, HandleKind expected) {
   for (const HandleKind kind : kKinds) {
     if (magic == value_of(kind)) return cat(name_of(kind), "; pass ", name_of(expected));
@@ -51,7 +51,7 @@ void require_kind(uint64_t magic, HandleKind kind, const char* function, const c
 }  // namespace
 
 CommCall::CommCall(muonrt_comm* comm, const char* function, const char* argument) : comm_(comm) {
-  unwrap(comm, function, argument);  // a handle of another type has no mutex
+  unwrap(comm, function, argument);  // throws for a handle of another type, which has no mutex
   const std::lock_guard lock(comm->mutex);
   unwrap(comm, function, argument);
   next_ = comm->calls;
@@ -106,7 +106,7 @@ void check_handle(const HandleHeader* head, HandleKind kind, const char* functio
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument) {
   uint64_t seen = value_of(kind);
-  // If two threads destroy the handle at the same time, one of them succeeds.
+  // If two threads destroy the handle at the same time, only one of them succeeds.
   if (!head.magic.compare_exchange_strong(seen, ~seen))
     require_kind(seen, kind, function, argument);
   return head.process == getpid();

@@ -17,8 +17,8 @@
 #include "state/background_save.hpp"
 #include "state/checkpoint_reader.hpp"
 
-// A handle has a head and a body. The head is never freed, so the library can detect a destroyed
-// handle, or a handle of the wrong type, without reading freed memory.
+// A handle has a header and a body. The header is never freed, so the library can detect a
+// destroyed handle, or a handle of the wrong type, without reading freed memory.
 
 namespace muonrt::api {
 
@@ -34,13 +34,13 @@ enum class HandleKind : uint64_t {
 struct HandleHeader {
   explicit HandleHeader(HandleKind kind);
 
-  std::atomic<uint64_t> magic;  // the kind; its complement once the handle is destroyed
-  const pid_t process;          // that created the handle; the body's threads and connections exist
-                                // only there
+  std::atomic<uint64_t> magic;  // the kind of handle; its complement after the handle was destroyed
+  /// The process that created the handle; the body's threads and connections exist only there.
+  const pid_t process;
   const HandleHeader* next = nullptr;
 };
 
-/// Keeps the head reachable, so that leak checkers do not report it.
+/// Keeps a pointer to the header, so that leak checkers do not report it.
 template <class T>
 T* release_handle(std::unique_ptr<T> handle) noexcept {
   static std::atomic<const HandleHeader*> all = nullptr;
@@ -49,43 +49,45 @@ T* release_handle(std::unique_ptr<T> handle) noexcept {
   return handle.release();
 }
 
-/// Errors: INVALID_ARGUMENT naming function and argument if `head` is null, destroyed, of another
-/// kind, or no handle; INVALID_STATE in a process other than the one that created the handle.
+/// Errors: INVALID_ARGUMENT, with function and argument, if `head` is null, destroyed, of another
+/// kind, or not a handle; INVALID_STATE in a process other than the one that created the handle.
 void check_handle(const HandleHeader* head, HandleKind kind, const char* function,
                   const char* argument);
-/// Marks the handle as destroyed. Returns false in a child of the process that created it: the body
-/// must then stay, because its threads do not exist there. Errors: INVALID_ARGUMENT as above.
+/// Marks the handle as destroyed. Returns false in a forked child of the process that created it.
+/// The body must then not be destroyed, because its threads do not exist in the child. Errors:
+/// INVALID_ARGUMENT in the same cases as check_handle().
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
-/// A communicator's transport for host memory and, if it has one, the Comm for GPU memory.
+/// The transport of a communicator for host memory and, if it has one, the Comm for GPU memory.
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 
   HostComm host;                 // exchanges host memory
-  std::unique_ptr<Comm> device;  // exchanges GPU memory; null: host memory only
+  std::unique_ptr<Comm> device;  // exchanges GPU memory; null if only host memory can be exchanged
 
   Comm& for_optimizer() { return device ? *device : host; }
   void abort(Status status, const std::string& message) noexcept {
     if (device) device->abort(status, message);
-    // Optimizers and communicators that were created from this one use duplicates of its transport.
+    // Optimizers and communicators that were created from this communicator use duplicates of its
+    // transport.
     host.transport().abort_with_duplicates(status, message);
   }
 };
 
-/// Memory that a call returns pointers to; it stays valid until the next call.
+/// Memory to which a call returns pointers. It remains valid until the next such call.
 struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
 
-/// Returns the body of a handle. Errors: those of check_handle(), which name `argument`.
+/// Returns the body of a handle. Errors: those of check_handle(), with `argument`.
 template <class T>
 auto& unwrap(T* handle, const char* function, const char* argument = T::kArgument) {
   check_handle(handle ? &handle->head : nullptr, T::kKind, function, argument);
   return *handle->body;
 }
 
-/// Destroys the body, and then the members `parts` of the handle. In a child process nothing is
+/// Destroys the body, and then the members `parts` of the handle. In a forked child nothing is
 /// destroyed, because the destructors would end threads, remove files and release locks of the
 /// parent.
 template <class T, class... Parts>
@@ -117,17 +119,17 @@ struct muonrt_comm {
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::api::CommBody> body;
 
-  std::mutex mutex;  // of the members below
+  std::mutex mutex;  // protects the members below
   std::condition_variable call_ended;
-  muonrt::api::CommCall* calls = nullptr;  // a list of the calls that use the body now
+  muonrt::api::CommCall* calls = nullptr;  // list of the calls that are using the body
 };
 
 namespace muonrt::api {
 
-/// A call that uses a communicator. The communicator is not destroyed before the call has ended.
+/// A call that is using a communicator. The communicator is not destroyed until the call has ended.
 class CommCall {
  public:
-  /// Errors: those of check_handle(), which name `argument`.
+  /// Errors: those of check_handle(), with `argument`.
   CommCall(muonrt_comm* comm, const char* function, const char* argument = "comm");
   ~CommCall();
   CommCall(const CommCall&) = delete;
@@ -142,11 +144,11 @@ class CommCall {
   CommCall* next_ = nullptr;
 };
 
-/// Waits for the calls of other threads, and destroys the communicator. Errors: INVALID_STATE if
-/// this thread is inside a call.
+/// Waits for calls in other threads, and then destroys the communicator. Errors: INVALID_STATE if
+/// the calling thread is itself inside a call.
 void destroy_comm(muonrt_comm* comm);
 
-/// Returns the handle to the caller, and logs the communicator.
+/// Gives the handle to the caller, and logs that the communicator was created.
 muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept;
 }  // namespace muonrt::api
 
@@ -165,15 +167,16 @@ struct muonrt_optimizer {
 
   muonrt::api::HandleHeader head{kKind};
   std::unique_ptr<muonrt::Optimizer> body;
-  std::unique_ptr<muonrt::BackgroundSave> saving;  // null until a save is reserved or begun
-  // Of the last muonrt_optimizer_get_state_shards().
+  /// Null until memory for a save is reserved or a save begins.
+  std::unique_ptr<muonrt::BackgroundSave> saving;
+  // Result of the last muonrt_optimizer_get_state_shards().
   std::unique_ptr<muonrt::api::BorrowedStorage> state_shards;
-  std::string load_notes;    // of the last load
-  muonrt::SavedBytes saved;  // of the last save
+  std::string load_notes;    // notes of the last load
+  muonrt::SavedBytes saved;  // bytes of the last save
 };
 
 namespace muonrt::api {
-/// Returns the optimizer. Errors: those of unwrap(); INVALID_STATE while a step is in flight.
+/// Returns the optimizer. Errors: those of unwrap(); INVALID_STATE if a step is in flight.
 inline Optimizer& unwrap_idle(muonrt_optimizer* handle, const char* function) {
   Optimizer& optimizer = unwrap(handle, function);
   optimizer.require_idle(function);

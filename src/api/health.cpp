@@ -108,7 +108,7 @@ muonrt_status_t muonrt_optimizer_get_health(muonrt_health_t* health,
         capacity > 0 ? api::struct_size_of(matrices, "matrices", sizeof *matrices) : 0;
     for (int64_t i = 0; i < count; ++i) {
       auto* const at = reinterpret_cast<unsigned char*>(matrices) + i * stride;
-      std::memcpy(at, &stride, sizeof stride);  // the caller may initialize only element 0
+      std::memcpy(at, &stride, sizeof stride);  // the caller may have initialized only element 0
       api::write_struct(at, to_c(report.matrices[static_cast<size_t>(i)]), "matrices");
     }
     api::write_struct(health, to_c(report), "health");

@@ -13,7 +13,7 @@ using api::require_pointer;
 
 namespace {
 
-/// Errors: INVALID_ARGUMENT if an array with room for elements is NULL.
+/// Errors: INVALID_ARGUMENT if an array is NULL although `capacity` is not 0.
 void require_arrays(const int32_t* layers, const int32_t* heads, int64_t capacity,
                     const char* function) {
   MUONRT_REQUIRE(

@@ -39,25 +39,26 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   return out;
 }
 
-/// Creates a communicator over two duplicates of `host`: one for host memory, one for `make`.
+/// Creates a communicator over two duplicates of `host`. It uses the first one for host memory, and
+/// passes the second one to `make`.
 template <class Make>
 muonrt_comm_t* over(HostComm& host, Make make) {
   std::unique_ptr<Transport> own, its;
   with_comm_error([&] { own = host.transport().duplicate(); });
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
-  run_collectively(host,
-                   [&] {  // if a rank fails, all ranks return before they wait for it in `make`
-                     its = own->duplicate();
-                     out = std::make_unique<muonrt_comm>(std::move(own));
-                     bootstrap = make_bootstrap(std::move(its));
-                   });
+  // If this fails on a rank, all ranks return before they wait for that rank in `make`.
+  run_collectively(host, [&] {
+    its = own->duplicate();
+    out = std::make_unique<muonrt_comm>(std::move(own));
+    bootstrap = make_bootstrap(std::move(its));
+  });
   out->body->device = make(std::move(bootstrap));
   return api::release_comm(std::move(out));
 }
 
-/// If the build of a rank has no CUDA, `refuse` throws there, and all ranks return its error before
-/// they wait for this rank.
+/// Checks that the builds of all ranks have CUDA. If the build of a rank does not, `refuse` throws
+/// on that rank, and all ranks return its error before they wait for this rank.
 template <class Refuse>
 void require_builds(Comm& host, Refuse refuse) {
   run_collectively(host, [&] {

@@ -42,7 +42,7 @@ void check_shape(const TensorView& t, const std::string& who) {
   }
 }
 
-/// Checks the strides, and replaces those that no element depends on.
+/// Checks the strides, and replaces strides that do not affect the position of any element.
 void check_strides(TensorView& t, const std::string& who) {
   const size_t row = t.shape.size() - 2, col = row + 1;
   const std::vector<int64_t> given = t.strides;
@@ -62,7 +62,7 @@ void check_strides(TensorView& t, const std::string& who) {
                  "copy the tensor");
 }
 
-/// @param who  function and argument, for messages.
+/// @param who  the function and the argument, for error messages.
 TensorView read_tensor(const muonrt_dltensor_t* given, const std::string& who, Device& device,
                        DeviceKind kind, int index) {
   MUONRT_REQUIRE(given, kInvalidArg, who, " is NULL; pass a tensor");
@@ -102,14 +102,14 @@ TensorView read_tensor(const muonrt_dltensor_t* given, const std::string& who, D
   return out;
 }
 
-/// Errors: INVALID_ARGUMENT if two elements of an output are stored at the same address.
+/// Errors: INVALID_ARGUMENT if two elements of an output have the same address.
 void require_distinct(const TensorView& t, const std::string& who) {
   if (t.is_empty()) return;
-  std::vector<std::pair<int64_t, int64_t>> dims;  // by stride
+  std::vector<std::pair<int64_t, int64_t>> dims;  // pairs (stride, size), by stride
   for (size_t i = 0; i < t.shape.size(); ++i)
     if (t.shape[i] > 1) dims.emplace_back(t.strides[i], t.shape[i]);
   std::sort(dims.begin(), dims.end());
-  int64_t reach = 0;  // largest offset of the dimensions so far
+  int64_t reach = 0;  // largest offset that the dimensions so far can have
   for (const auto& [stride, size] : dims) {
     MUONRT_REQUIRE(stride > reach, kInvalidArg, who, ": its elements overlap (shape ", t.shape,
                    ", strides ", t.strides, "); pass a tensor whose elements are separate");

@@ -12,7 +12,7 @@ using api::require_pointer;
 
 namespace {
 
-constexpr int kNoRank = -1;  // shards and strides of a plan's parameters are not read
+constexpr int kNoRank = -1;  // the shards and strides of a plan's parameters are not read
 
 muonrt_plan_t* new_plan(std::unique_ptr<Planning> body) {
   auto handle = std::make_unique<muonrt_plan>();

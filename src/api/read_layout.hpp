@@ -11,23 +11,23 @@
 
 namespace muonrt::api {
 
-/// Converts C layouts. Layouts with equal meshes share one Mesh, and equal layouts share their
-/// memory.
+/// Converts C layouts. Layouts with equal meshes use the same Mesh object, and equal layouts share
+/// their memory.
 class LayoutReader {
  public:
   explicit LayoutReader(int world) : world_(world) {}
-  /// @param layout  may be null: replicated over all ranks.
-  /// @param who     "param 'wq'", for messages.
-  /// Errors: INVALID_ARGUMENT.
+  /// @param layout  null means that the tensor is replicated over all ranks.
+  /// @param who     the name of the tensor for messages, for example "param 'wq'".
+  /// Errors: INVALID_ARGUMENT if the layout is invalid.
   Layout read(const muonrt_layout_t* layout, int32_t ndim, const int64_t* shape,
               const std::string& who);
-  /// @param given  may be null: all ranks, one dimension "world".
+  /// @param given  null means a mesh of all ranks with one dimension "world".
   std::shared_ptr<const Mesh> mesh(const muonrt_mesh_t* given, const std::string& who);
 
  private:
   int world_;
   std::vector<std::shared_ptr<const Mesh>> meshes_;
-  std::unordered_map<uint64_t, Layout> layouts_;  // by hash
+  std::unordered_map<uint64_t, Layout> layouts_;  // keys are hashes
 };
 
 }  // namespace muonrt::api

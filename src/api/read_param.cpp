@@ -10,7 +10,7 @@ namespace muonrt::api {
 
 namespace {
 
-/// Reads a list of runs; NULL means the whole range [0, size).
+/// Reads a list of runs. NULL means the whole range [0, size).
 Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std::string& who) {
   if (!runs && count == 0) return whole(size);
   MUONRT_REQUIRE(
@@ -31,7 +31,8 @@ Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std:
   return out;
 }
 
-/// Reads how the dimensions form matrices: `view`, or batch_dims and row_dims instead of it.
+/// Reads how the dimensions form matrices. This is given by `view`, or by batch_dims and row_dims
+/// instead.
 void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
   to.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
   to.transposed = read_bool(who, "transposed", p.transposed);
@@ -52,7 +53,7 @@ void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& wh
   if (given) to.view = p.batch_dims ? View::kStack : View::kFlatten;
   to.layout = to.layout.viewed(p.batch_dims, rows);
   if (to.grad_layout) to.grad_layout = to.grad_layout->viewed(p.batch_dims, rows);
-  if (std::ssize(to.local_shape) != p.ndim) return;  // a flat range: its number of elements
+  if (std::ssize(to.local_shape) != p.ndim) return;  // a flat range has only one size
   std::vector<int64_t> sizes(static_cast<size_t>(to.layout.dims()), 1);
   for (int d = 0; d < to.layout.dims(); ++d) {
     int64_t& size = sizes[static_cast<size_t>(d)];
@@ -112,13 +113,13 @@ QkClipSettings read_qk_clip(const muonrt_qk_clip_t* given, const std::string& wh
   return out;
 }
 
-/// Checks the strides of a buffer of this rank. Errors: INVALID_ARGUMENT unless they are row-major
+/// Checks the strides of a buffer of this rank. Errors: INVALID_ARGUMENT if they are not row-major
 /// and contiguous.
 void check_strides(const std::string& who, const char* field, const int64_t* strides,
                    const Layout& layout, int rank) {
   if (!strides || layout.local_numel(rank) == 0) return;
   std::vector<int64_t> shape = layout.local_shape(rank);
-  shape.resize(layout.shape().size(), 1);  // a flat range has one size
+  shape.resize(layout.shape().size(), 1);  // a flat range has only one size
   const std::vector<int64_t> given(strides, strides + shape.size());
   int64_t expected = 1;
   for (size_t d = shape.size(); d-- > 0;) {
@@ -149,10 +150,11 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   if (p.local_shape) {
     out.local_shape_given = true;
     out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
-    // In the form that muonrt_layout_get_local_shape() returns.
+    // The shape may have the form that muonrt_layout_get_local_shape() returns.
     const auto is_one = [&](int64_t size) {
       return size == 1 ||
-             (size == 0 && p.local_shape[0] == 0);  // all zeros: this rank is not in the mesh
+             // All zeros means that this rank is not in the mesh.
+             (size == 0 && p.local_shape[0] == 0);
     };
     if (!out.layout.product_form() && p.ndim > 0 &&
         std::all_of(out.local_shape.begin() + 1, out.local_shape.end(), is_one))

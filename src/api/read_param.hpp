@@ -8,7 +8,8 @@
 
 namespace muonrt::api {
 
-/// Converts parameter `index` of this rank. Errors: INVALID_ARGUMENT naming parameter and field.
+/// Converts parameter `index` of this rank. Errors: INVALID_ARGUMENT, with the parameter and the
+/// field.
 ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReader& layouts,
                          int rank);
 

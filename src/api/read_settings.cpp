@@ -9,7 +9,7 @@ namespace muonrt::api {
 
 namespace {
 
-/// The type of a setting without its std::optional.
+/// The type of a setting, without std::optional.
 template <class T>
 struct ValueOf {
   using type = T;
@@ -19,7 +19,7 @@ struct ValueOf<std::optional<T>> {
   using type = T;
 };
 
-/// The values that a field may have if it is an enum, a flag or a dtype.
+/// Returns the values that a field may have if it is an enum, a flag or a dtype.
 template <class Rule>
 std::vector<int32_t> known_values(const Rule& rule) {
   if constexpr (std::is_same_v<Rule, Choice>) {
@@ -31,7 +31,7 @@ std::vector<int32_t> known_values(const Rule& rule) {
   return {MUONRT_DTYPE_F32, MUONRT_DTYPE_BF16, MUONRT_DTYPE_F16};
 }
 
-/// Reads each field that `from` has.
+/// Returns a visitor that reads each field that `from` has.
 template <class Settings, class C>
 auto reads(const std::string& who, Settings& to, const C& from) {
   return [&](const auto& row) {
@@ -108,7 +108,7 @@ void read_allocator(OptimizerSettings& to, const muonrt_allocator_t* given) {
   to.allocator = {a.state, a.allocate, a.release};
 }
 
-/// The options and the structs that they point to.
+/// The options, and the structs to which they point.
 struct Options {
   muonrt_optimizer_options_t main;
   muonrt_tuning_options_t tuning;
@@ -131,7 +131,7 @@ Options read_structs(const muonrt_optimizer_options_t* given) {
   return out;
 }
 
-/// Checks that options which only a GPU has keep their defaults on the host.
+/// Checks that on the host, options that apply only to GPUs have their defaults.
 void check_host(const Options& o) {
   MUONRT_REQUIRE(o.main.device_index == 0, kInvalidArg, "options: device_index is ",
                  o.main.device_index, " on the host, but only GPUs have an index; set it to 0");
@@ -216,7 +216,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
     out.params.push_back(
         read_param(element(params, i, param_stride, cat("param ", i)), i, layouts, rank));
   }
-  out.params.shrink_to_fit();  // the optimizer keeps them
+  out.params.shrink_to_fit();  // the optimizer keeps them, so unused memory is freed
   return out;
 }
 

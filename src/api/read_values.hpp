@@ -8,8 +8,8 @@
 #include "base/dtype.hpp"
 #include "muonrt/base.h"
 
-// Readers of single values and arrays in C structs. Each throws INVALID_ARGUMENT, with `who` and
-// the field in its message.
+// These functions read single values and arrays from C structs. They throw INVALID_ARGUMENT with
+// `who` and the field in the message.
 
 namespace muonrt::api {
 
@@ -32,8 +32,8 @@ inline bool read_bool(const std::string& who, const char* field, int32_t value) 
   return read_enum<int32_t>(who, field, value, {0, 1}) != 0;
 }
 
-/// Element `i` of an array whose elements have a distance of `stride` bytes, the struct_size of the
-/// first one.
+/// Returns element `i` of an array whose elements are `stride` bytes apart. `stride` is the
+/// struct_size of the first element.
 template <class T>
 const T* element(const T* array, int64_t i, uint32_t stride, const std::string& who) {
   const auto* at = reinterpret_cast<const T*>(reinterpret_cast<const char*>(array) +
@@ -46,7 +46,7 @@ const T* element(const T* array, int64_t i, uint32_t stride, const std::string& 
   return at;
 }
 
-/// A name that is neither NULL nor empty and has no control characters.
+/// Reads a name. It must not be NULL or empty, and must not contain control characters.
 inline std::string read_name(const char* name, const std::string& who) {
   MUONRT_REQUIRE(name && *name, kInvalidArg, who, ": name is ", name ? "empty" : "NULL",
                  ", but messages and the plan need one; set a name");

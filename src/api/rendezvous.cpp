@@ -107,8 +107,8 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
     require_pointer(given.path, kName, "options.path");
     require_pointer(given.run_id, kName, "options.run_id");
     require_timeout(given.timeout_ms, kName);
-    // secret_bytes without a secret is an error, because NULL would mean that no secret is
-    // required.
+    // If secret_bytes is set, secret must be set, too, because otherwise no secret would be
+    // required by mistake.
     if (given.secret_bytes != 0) require_pointer(given.secret, kName, "options.secret");
     if (given.secret) require_secret_bytes(given.secret_bytes, kName);
     FolderRendezvous rendezvous;

@@ -42,13 +42,14 @@ StepArgs read_args(const Optimizer& o, const muonrt_step_args_t* args) {
                         static_cast<int32_t>(o.settings().groups.size()));
 }
 
-/// Writes the report of a step that was committed or skipped, and the reason of a skip.
+/// Writes the report of a step that was committed or skipped, and sets the last error message to
+/// the reason if it was skipped.
 Status write_report(muonrt_step_report_t* report, const Optimizer& o, Status status,
                     const StepReport& done) {
   if (report) api::write_struct(report, to_c(done), "report");
   if (status == Status::kSkipped) {
     std::string why = "not finite";
-    // Without memory for the whole text, the short one remains.
+    // If there is not enough memory for the whole text, the short text remains.
     capture_error([&] { why = describe_skip(o.settings(), done); });
     api::set_last_error(why.c_str());
   }

@@ -6,15 +6,15 @@
 
 namespace muonrt::api {
 
-// muonrt/base.h describes how structs grow. Before version 1.0 a struct is accepted only in its
-// present size or larger; from 1.0 on, its size in version 1.0 remains the smallest one that is
-// accepted.
+// muonrt/base.h describes how structs grow. Before version 1.0, a struct is accepted only with its
+// current size or a larger one. From version 1.0 on, the size in version 1.0 is the smallest one
+// that is accepted.
 
-/// Larger than any version. A larger struct_size was not initialized, so the struct must not be
-/// read.
+/// Larger than the size in any version. If struct_size is larger than this, it was not initialized,
+/// and the struct must not be read.
 constexpr uint32_t kMaxStructBytes = 1u << 16;
 
-/// Returns the struct_size. Errors: INVALID_ARGUMENT for a size that no version has.
+/// Returns the struct_size. Errors: INVALID_ARGUMENT if no version has this size.
 inline uint32_t struct_size_of(const void* given, const char* who, size_t first_version) {
   uint32_t size = 0;
   std::memcpy(&size, given, sizeof size);
@@ -27,13 +27,14 @@ inline uint32_t struct_size_of(const void* given, const char* who, size_t first_
   return size;
 }
 
-/// Requires that a reserved field is 0, because a later version may use it.
+/// Requires that a reserved field is 0, because a later version may use the field.
 inline void require_zero(int32_t value, const char* who, const char* field) {
   MUONRT_REQUIRE(value == 0, Status::kInvalidArgument, who, ": ", field, " is ", value,
                  ", but must be 0; initialize the struct with its _init macro");
 }
 
-/// Copies the struct of the caller, which may be newer or older, to the struct of this version.
+/// Copies the caller's struct, which may be from a newer or older version, to the struct of this
+/// version.
 template <class T>
 T read_struct(const void* given, const T& defaults, const char* who) {
   const uint32_t size = struct_size_of(given, who, sizeof(T));
@@ -50,7 +51,8 @@ T read_struct(const void* given, const T& defaults, const char* who) {
   return out;
 }
 
-/// Copies `value` to the struct of the caller, at most its size. Its struct_size does not change.
+/// Copies `value` to the caller's struct, but not beyond the size of that struct. Its struct_size
+/// does not change.
 template <class T>
 void write_struct(void* to, const T& value, const char* who) {
   const uint32_t size = struct_size_of(to, who, sizeof(T));

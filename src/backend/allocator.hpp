@@ -6,15 +6,15 @@
 
 namespace muonrt {
 
-/// The caller's allocator, such as a framework's caching allocator. It has the fields of
-/// muonrt_allocator_t. Without functions, the device allocates its own memory.
+/// An allocator that the caller supplies, such as a framework's caching allocator. It has the
+/// fields of muonrt_allocator_t. If its functions are null, the device allocates its own memory.
 struct Allocator {
   void* state = nullptr;
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream) = nullptr;
   void (*release)(void* state, void* memory, int64_t bytes, int32_t device, void* stream) = nullptr;
 
-  /// Calls `allocate`. Errors: OUT_OF_MEMORY if it returns NULL; INVALID_ARGUMENT if the memory is
-  /// not aligned to kMemoryAlignment (it is released then).
+  /// Calls `allocate`. Errors: OUT_OF_MEMORY if `allocate` returns NULL; INVALID_ARGUMENT if the
+  /// memory is not aligned to kMemoryAlignment, in which case the memory is released.
   void* take(int64_t bytes, int32_t device, void* stream) const {
     void* const memory = allocate(state, bytes, device, stream);
     MUONRT_REQUIRE(memory, Status::kOutOfMemory, "options: allocator: allocate returned NULL for ",

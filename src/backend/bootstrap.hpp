@@ -9,37 +9,39 @@
 
 namespace muonrt {
 
-/// Exchanges messages between ranks before a communicator of device memory exists, and next to it.
-/// Messages are in host memory, except in an exchange with a `copy`. Calls block, and every wait
-/// ends. Threads: one call at a time; `abort` and `pending_error` from any thread.
+/// Exchanges messages between ranks. It is used before a communicator for device memory exists, and
+/// later for errors and host data. Messages are in host memory, unless exchange() is called with
+/// `copy`. Calls block, and every wait has a time limit. Threads: one call at a time; abort() and
+/// pending_error() may be called from any thread.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Such as "mpi, 4 ranks"; equal on all ranks.
+  /// Returns a description such as "mpi, 4 ranks", which is equal on all ranks.
   virtual std::string describe() const = 0;
 
-  /// `all` receives `bytes` from every rank, in rank order. Collective.
+  /// Gathers `bytes` bytes from every rank into `all`, in rank order. Collective.
   virtual void allgather(const void* mine, void* all, int64_t bytes) = 0;
-  /// As Comm::exchange. With `copy`, messages may be in any memory that `copy` can access. It
-  /// requires receivers_copy().
+  /// Like Comm::exchange(). If `copy` is given, messages may be in any memory that `copy` can
+  /// access. This requires that receivers_copy() returns true.
   virtual void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                         const CopyMessage* copy = nullptr) = 0;
-  /// Returns whether receivers read the senders' buffers, because all ranks are in one process.
+  /// Returns true if receivers read directly from the senders' buffers, because all ranks are in
+  /// one process.
   virtual bool receivers_copy() const = 0;
-  /// As Comm::reduce_max, Comm::reduce_sum.
+  /// Like Comm::reduce_max() and Comm::reduce_sum().
   virtual void reduce_max(const float* in, float* out, int64_t n) = 0;
   virtual void reduce_sum(const int64_t* in, int64_t* out, int64_t n) = 0;
-  /// Returns a separate bootstrap over the same ranks. Collective.
+  /// Returns a new, independent bootstrap over the same ranks. Collective.
   virtual std::unique_ptr<Bootstrap> duplicate() = 0;
 
   virtual int64_t timeout_ms() const = 0;
   virtual void set_timeout_ms(int64_t ms) = 0;
-  /// Publishes an error: pending and later calls on every rank throw it.
+  /// Publishes an error. On every rank, pending and later calls throw it.
   virtual void abort(const Error& error) noexcept = 0;
-  /// Returns the error that ended this bootstrap, or that a peer has published, if this rank has
-  /// received it.
+  /// Returns the error that ended this bootstrap. This includes an error that a peer has published,
+  /// as soon as this rank has received it.
   virtual std::optional<Error> pending_error() const = 0;
 };
 

@@ -6,27 +6,28 @@
 
 #include "backend/scalars.hpp"
 
-// Gradient factors in device memory, and the global norm. All backends share these formulas.
+// The factor by which all gradients are multiplied, and their global norm. All backends share these
+// formulas.
 
 namespace muonrt {
 
-/// The factors of every gradient of a step. Each pointer is null or points to one f32 that the
-/// device reads.
+/// The values that make up the factor of every gradient in a step. Each pointer is null or points
+/// to an f32 value that the device reads.
 struct GradientFactors {
   float host = 1.0f;
-  const float* inverse_scale = nullptr;  // of the loss scale
-  const float* multiplier = nullptr;     // the caller's factor, applied after clipping
-  const float* found_inf = nullptr;      // not 0: the step is skipped
+  const float* inverse_scale = nullptr;  // inverse of the loss scale
+  const float* multiplier = nullptr;     // the caller's factor, which is applied after clipping
+  const float* found_inf = nullptr;      // if the value is not 0, the step is skipped
   bool on_device() const { return inverse_scale || multiplier || found_inf; }
 };
 
-/// Clipping of all gradients by their global norm.
+/// Settings for clipping all gradients by their global norm.
 struct NormClip {
-  double norm = 0.0;              // maximum norm; 0: no clipping
-  const int64_t* sums = nullptr;  // kNormWords words of squares; not read without clipping
+  double norm = 0.0;              // maximum norm; 0 means no clipping
+  const int64_t* sums = nullptr;  // sum of squares in kNormWords words; not read if norm is 0
 };
 
-/// The tables to which the gradient factor of a step is written.
+/// The tables into which the gradient factor of a step is written.
 struct GradientTables {
   ParamView* params = nullptr;
   int64_t param_count = 0;
@@ -36,16 +37,17 @@ struct GradientTables {
   int64_t adam_count = 0;
 };
 
-/// Words of the exact sum of squares. For each f32 exponent, one word sums the lower 24 bits of the
-/// squared mantissas, and one the upper bits. The words are integers, so the order of additions
-/// does not matter. 2^39 elements fit.
+/// Number of 64-bit words in which a sum of squares of f32 values is stored exactly. There are two
+/// words for each f32 exponent. One sums the lower 24 bits of the squared mantissas, and the other
+/// sums the upper bits. The words are integers, so the order of additions does not matter. They do
+/// not overflow for up to 2^39 elements.
 constexpr int64_t kNormWords = 512;
 
 struct SquareTerm {
-  int32_t word;  // index of the word for the lower bits; the next word has the upper bits
+  int32_t word;  // index of the word for the lower bits; the next word is for the upper bits
   int64_t low, high;
 };
-/// Returns the square of x, or 0 if x is infinite or NaN.
+/// Returns the terms that x adds to the words. They are 0 if x is infinite or NaN.
 MUONRT_HOST_DEVICE inline SquareTerm square_term(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), exponent = bits >> 23 & 0xffu;
   const uint64_t fraction = bits & 0x7fffffu;
@@ -56,7 +58,7 @@ MUONRT_HOST_DEVICE inline SquareTerm square_term(float x) {
           static_cast<int64_t>(square >> 24)};
 }
 
-/// Returns the root of the sum that the words hold.
+/// Returns the square root of the sum that the words represent.
 MUONRT_HOST_DEVICE inline double norm_of(const int64_t* words) {
   double sum = 0.0;
   for (int exponent = 254; exponent >= 0; --exponent) {
@@ -70,9 +72,9 @@ MUONRT_HOST_DEVICE inline double norm_of(const int64_t* words) {
 
 struct GradientScale {
   float factor;
-  double norm;   // of the gradients after the inverse scale; 0 without clipping
-  bool well;     // found_inf is 0, and the factor is finite
-  int64_t seen;  // Findings::factor
+  double norm;   // norm of the gradients after the inverse scale; 0 without clipping
+  bool well;     // true if found_inf is 0 and the factor is finite
+  int64_t seen;  // value for Findings::factor
 };
 MUONRT_HOST_DEVICE inline GradientScale gradient_scale(const GradientFactors& in,
                                                        const NormClip& clip) {

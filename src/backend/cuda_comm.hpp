@@ -7,33 +7,34 @@
 
 namespace muonrt {
 
-// Communicators of GPU memory. They are defined in cuda/, or in no_cuda_comm.cpp if the build has
-// no CUDA backend.
+// Communicators for GPU memory. They are implemented in cuda/. In a build without the CUDA backend,
+// no_cuda_comm.cpp defines these functions instead.
 
 struct NcclOptions {
   int device_index = 0;
-  int max_ctas = 8;         // maximum thread blocks (SMs) of an operation; power of two
-  std::string name;         // for NCCL's messages; empty: "muonrt"
-  void* from = nullptr;     // the caller's ncclComm_t, over the bootstrap's ranks in order
-  bool borrow = false;      // use `from` itself instead of splitting it; an error aborts it
-  int library_version = 0;  // of muonrt; must be equal on all ranks
+  int max_ctas = 8;  // maximum number of thread blocks (SMs) of an operation; a power of two
+  std::string name;  // name in NCCL's messages; empty means "muonrt"
+  /// The caller's ncclComm_t, whose ranks must be the bootstrap's ranks in order.
+  void* from = nullptr;
+  bool borrow = false;      // use `from` itself instead of splitting it; an error then aborts it
+  int library_version = 0;  // muonrt's version, which must be equal on all ranks
 };
 
-/// Returns NCCL's version number (22809 for 2.28.9). Errors: NOT_SUPPORTED without NCCL or in a
-/// build without CUDA.
+/// Returns NCCL's version as a number, such as 22809 for 2.28.9. Errors: NOT_SUPPORTED if NCCL is
+/// not installed or the build has no CUDA backend.
 int nccl_version();
 
 /// Creates a communicator over NCCL. Collective over the bootstrap's ranks. The communicator uses
-/// the bootstrap for errors and for messages in host memory. Errors, on every rank: NOT_SUPPORTED
-/// if a rank has no CUDA device, no NCCL, or a version of NCCL that is too old; MISMATCH if
-/// versions or options differ; COMM; TIMEOUT.
+/// the bootstrap for errors and for messages in host memory. Errors, equal on every rank:
+/// NOT_SUPPORTED if a rank has no CUDA device, no NCCL, or a version of NCCL that is too old;
+/// MISMATCH if versions or options differ; COMM; TIMEOUT.
 std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options);
 
-/// Creates a communicator that sends GPU memory as messages of the bootstrap, through copies in
-/// pinned host memory. If the bootstrap's receivers copy (all ranks are in this process), messages
-/// are copied from GPU memory to GPU memory. The enqueuing thread waits in each operation.
-/// Collective. Errors, on every rank: NOT_SUPPORTED if a rank has no CUDA device.
+/// Creates a communicator that copies messages from GPU memory to pinned host memory and sends them
+/// with the bootstrap. If all ranks are in this process, messages are copied directly from GPU
+/// memory to GPU memory. In each operation the enqueuing thread waits. Collective. Errors, equal on
+/// every rank: NOT_SUPPORTED if a rank has no CUDA device.
 std::unique_ptr<Comm> make_staged_comm(std::unique_ptr<Bootstrap> bootstrap, int device_index);
 
 }  // namespace muonrt

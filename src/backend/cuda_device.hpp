@@ -9,21 +9,23 @@
 
 namespace muonrt {
 
-// The interface of the CUDA backend. It is defined in cuda/, or in no_cuda.cpp if the build has no
-// CUDA backend.
+// The interface to the CUDA backend. It is implemented in cuda/. In a build without the CUDA
+// backend, no_cuda.cpp defines these functions instead.
 
-/// Returns whether this build has the CUDA backend.
+/// Returns true if this build has the CUDA backend.
 bool cuda_is_built() noexcept;
 
-/// Returns the number of GPUs that this process sees; 0 without a driver or a GPU.
+/// Returns the number of GPUs that are visible to this process, or 0 if there is no driver or no
+/// GPU.
 int cuda_device_count() noexcept;
 
 /// Describes the CUDA runtime of this build and the installed driver: "runtime 13.0, driver 13.0";
 /// "none" without a CUDA backend.
 std::string describe_cuda();
 
-/// Describes the cuBLASLt that CUDA devices of this process use: "13.1.0 (libcublasLt.so.13)".
-/// Loads it. Errors: NOT_SUPPORTED, with the reason, if there is none.
+/// Describes the cuBLASLt library that CUDA devices of this process use, for example "13.1.0
+/// (libcublasLt.so.13)". Loads the library. Errors: NOT_SUPPORTED, with the reason, if it cannot be
+/// loaded.
 std::string describe_cublas();
 
 /// Makes GPU `index` the calling thread's current device, if it exists. Otherwise a library that
@@ -34,12 +36,13 @@ namespace cuda {
 class VendorProducts;
 }
 
-/// What computes symmetric products in half precision. All other products are the vendor's, or
-/// naive. The values are public.
+/// The implementation of symmetric products in half precision. All other products use the vendor's
+/// library, or naive loops. The values are public.
 enum class SymmetricProvider : int32_t {
-  kDefault = 0,  // cuda/products/README.md says which, and why
-  kVendor = 1,   // the vendor's products of row panels, and a mirror
-  kSm90 = 2,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 only
+  kDefault = 0,  // the choice that cuda/products/README.md explains
+  /// Products of row panels from the vendor's library, and a kernel that mirrors the result.
+  kVendor = 1,
+  kSm90 = 2,  // muonrt's own kernel with wgmma and bulk copies, only for compute capability 9.0
 };
 
 constexpr const char* name_of(SymmetricProvider provider) {
@@ -54,28 +57,30 @@ constexpr const char* name_of(SymmetricProvider provider) {
   return "unknown";
 }
 
-/// Settings of a rank's GPU. Only naive_products, make_products, symmetric and sm90.slices change
-/// the bits of results.
+/// The settings of a rank's GPU. Of these, only naive_products, make_products, symmetric and
+/// sm90.slices can change results bitwise.
 struct CudaSettings {
-  bool naive_products = false;  // portable loops instead of the vendor's products: slow
-  /// For benchmarks only: creates what replaces the vendor's products.
+  bool naive_products = false;  // slow portable loops instead of the vendor's products
+  /// For benchmarks only: creates the object that replaces the vendor's products.
   std::unique_ptr<cuda::VendorProducts> (*make_products)(Device& device, int index) = nullptr;
-  /// With naive_products, kDefault and kVendor are naive, too.
+  /// If naive_products is set, kDefault and kVendor also use naive loops.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
-  /// Captures Newton-Schulz as a graph in its second run and launches the graph from then on. Off
-  /// by default, because it saves host time but does not shorten the step (cuda/MEASUREMENTS.md).
+  /// If set, Newton-Schulz is captured as a graph when it runs for the second time, and later runs
+  /// launch this graph. Off by default, because graphs save host time but do not shorten the step
+  /// (cuda/MEASUREMENTS.md).
   bool graphs = false;
-  /// SMs that persistent grids (kSm90) leave free for the communicator's thread blocks, which would
-  /// otherwise wait until the grid ends. The products keep at least two SMs.
+  /// The number of SMs that persistent grids (kSm90) leave free for the communicator's thread
+  /// blocks, which would otherwise have to wait until the grid ends. The products keep at least two
+  /// SMs.
   int reserved_sms = 0;
-  Sm90Tuning sm90 = {};      // for kSm90
-  Allocator allocator = {};  // no functions: cudaMalloc
+  Sm90Tuning sm90 = {};      // overrides for kSm90
+  Allocator allocator = {};  // without functions: cudaMalloc
 };
 
 /// Creates a device for GPU `index`.
-/// Errors: NOT_SUPPORTED if the build has no CUDA backend, the machine has no GPU or no library for
-/// products, or the GPU cannot run the symmetric products; DEVICE if GPU `index` does not exist or
-/// is too old.
+/// Errors: NOT_SUPPORTED if the build has no CUDA backend, the machine has no GPU, the library for
+/// products is missing, or the GPU cannot run the symmetric products; DEVICE if GPU `index` does
+/// not exist or is too old.
 std::unique_ptr<Device> make_cuda_device(int index, const CudaSettings& settings = {});
 
 }  // namespace muonrt

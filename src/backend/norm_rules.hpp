@@ -5,11 +5,11 @@
 #include "backend/ops.hpp"
 #include "backend/update_rules.hpp"
 
-// How the input of Newton-Schulz is scaled. All backends share these formulas.
+// The formulas by which the input of Newton-Schulz is scaled. All backends share them.
 
 namespace muonrt {
 
-/// Returns the divisor for the entries of a matrix that were multiplied by up x up2.
+/// Returns the divisor for the entries of a matrix that have already been multiplied by up x up2.
 /// @param norm  the norm of the multiplied matrix.
 MUONRT_HOST_DEVICE inline float norm_divisor(float norm, const Normalization& how, float up,
                                              float up2) {
@@ -19,7 +19,7 @@ MUONRT_HOST_DEVICE inline float norm_divisor(float norm, const Normalization& ho
 }
 
 /// Returns the factor of a row. Source: Turbo-Muon, arXiv 2512.04632 (AOL).
-/// @param sum  the sum of the absolute values of its row of X X^T.
+/// @param sum  the sum of the absolute values in the corresponding row of X X^T.
 MUONRT_HOST_DEVICE inline float row_factor(float sum, const AolRule& rule) {
   return 1.0f / (rule.safety * sqrtf(sum < rule.least ? rule.least : sum));
 }

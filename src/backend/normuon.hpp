@@ -6,37 +6,40 @@
 #include "backend/scalars.hpp"
 #include "backend/update_rules.hpp"
 
-// NorMuon on a whole matrix: the formulas and the order of sums, shared by all backends. A neuron
+// NorMuon on a whole matrix. All backends share these formulas and the order of the sums. A neuron
 // is a row or a column of the stored matrix. Source: Li et al. 2025 (arXiv 2510.05491), as
 // implemented in zichongli5/NorMuon.
 
 namespace muonrt {
 
-/// How the factors of a matrix's neurons are computed.
+/// The rule by which the neurons of a matrix are scaled.
 enum class NeuronRule : int32_t {
-  kNormuon,  // 1 / root of the neuron's second moment, then one factor that restores the norm of
-             // the matrix
-  kEqual,    // as kNormuon with the neuron's mean square instead of the moment, so all neurons get
-             // the same norm (row equilibration, arXiv 2603.28254), and the norm of the matrix is
-             // multiplied by `target`
-  kNorm,     // one factor for all neurons: the norm of the matrix becomes `target` (arXiv
-             // 2602.21545)
+  /// Divides each neuron by the square root of its second moment, and then multiplies all neurons
+  /// by one factor that restores the norm of the matrix.
+  kNormuon,
+  /// Like kNormuon, but with the neuron's mean square instead of its second moment, so all neurons
+  /// get the same norm (row equilibration, arXiv 2603.28254); the norm of the matrix is also
+  /// multiplied by `target`.
+  kEqual,
+  /// Multiplies all neurons by one factor, so that the norm of the matrix becomes `target` (arXiv
+  /// 2602.21545).
+  kNorm,
 };
 
 /// The neurons of one matrix and their second moments. Each array has `neurons` f32 elements.
 struct NormuonState {
-  float* moments = nullptr;  // committed; kNormuon only
-  float* staged = nullptr;   // new moments of this step; kNormuon only
+  float* moments = nullptr;  // committed second moments; only for kNormuon
+  float* staged = nullptr;   // new second moments of this step; only for kNormuon
   float* factors = nullptr;  // the factor of each neuron
   int64_t neurons = 0;
   bool stored_rows = true;       // true: neurons are rows of the stored matrix; false: columns
-  int32_t param = 0, group = 0;  // kNormuon only
+  int32_t param = 0, group = 0;  // only for kNormuon
   NeuronRule rule = NeuronRule::kNormuon;
   float target = 1.0f;
 };
 
-/// Number of chains of a sum: element i belongs to chain i mod kNeuronChains, and the chains are
-/// added in halves until one value is left.
+/// The number of partial sums of a sum. Element i is added to partial sum i mod kNeuronChains. At
+/// the end the upper half of the partial sums is added to the lower half until one value is left.
 constexpr int kNeuronChains = 32;
 template <class T>
 MUONRT_HOST_DEVICE inline T fold_chains(T* chains) {
@@ -50,25 +53,25 @@ constexpr float kNormuonEps = 1e-10f;
 MUONRT_HOST_DEVICE inline float normuon_moment(float moment, float mean_square, float beta2) {
   return at_rest(beta2 * moment + (1.0f - beta2) * mean_square, mean_square);
 }
-/// Returns the factor of one neuron, before normuon_restore.
+/// Returns the factor of one neuron, to which normuon_restore() adds another one.
 MUONRT_HOST_DEVICE inline float normuon_neuron_factor(float moment) {
   return 1.0f / (sqrtf(moment) + kNormuonEps);
 }
 /// Returns the factor for all neurons that restores the norm of the matrix.
-/// @param squares  sum of the neurons' mean squares.
-/// @param scaled   sum of the neurons' mean squares times their squared factors.
-/// @param length   elements of a neuron.
+/// @param squares  the sum of the neurons' mean squares.
+/// @param scaled   the sum of the neurons' mean squares, each times its squared factor.
+/// @param length   the number of elements of a neuron.
 MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, int64_t length) {
   const double n = static_cast<double>(length);
   return static_cast<float>(sqrt(n * squares) /
                             (sqrt(n * scaled) + static_cast<double>(kNormuonEps)));
 }
 
-/// NeuronRule::kNorm divides by at least this norm, like nanochat.
+/// The smallest norm by which NeuronRule::kNorm divides, as in nanochat.
 constexpr float kLeastNorm = 1e-6f;
 
-/// Returns the factor of one neuron by the rule of its matrix, before matrix_factor. kNormuon also
-/// stages the new second moment.
+/// Returns the factor of one neuron by the rule of its matrix, without matrix_factor(). If the rule
+/// is kNormuon, also stores the new second moment in `staged`.
 MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t neuron,
                                               float mean_square, float beta2) {
   if (s.rule == NeuronRule::kNorm) return 1.0f;
@@ -77,7 +80,8 @@ MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t neu
   s.staged[neuron] = moment;
   return normuon_neuron_factor(moment);
 }
-/// Returns the additional factor of all neurons of a matrix. Arguments: as normuon_restore.
+/// Returns the factor that multiplies all neurons of a matrix, in addition to neuron_factor(). The
+/// arguments are those of normuon_restore().
 MUONRT_HOST_DEVICE inline float matrix_factor(const NormuonState& s, double squares, double scaled,
                                               int64_t length) {
   if (s.rule != NeuronRule::kNorm) return s.target * normuon_restore(squares, scaled, length);

@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-// Checks of op arguments (ops.hpp) that all backends make before they enqueue work.
+// Checks of the arguments of ops (ops.hpp), which all backends make before they enqueue work.
 
 /// Errors: INVALID_ARGUMENT if a factor is negative or not finite; INTERNAL if shapes differ.
 inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
@@ -22,7 +22,7 @@ inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
                         out.count, " of ", out.rows, " x ", out.cols);
 }
 
-/// Errors: INTERNAL.
+/// Errors: INTERNAL if shapes or dtypes do not match.
 inline void check_scale_rows(const MatrixBatch& gram, const MatrixBatch& x,
                              const MatrixBatch& factors, const AolRule& rule) {
   const int64_t m = gram.rows;
@@ -35,7 +35,7 @@ inline void check_scale_rows(const MatrixBatch& gram, const MatrixBatch& x,
                         rule.least);
 }
 
-/// Errors: INTERNAL.
+/// Errors: INTERNAL if a matrix is not square.
 inline void check_add_identity(const MatrixBatch& x) {
   MUONRT_CHECK_INTERNAL(x.rows == x.cols, "identity added to ", x.rows, " x ", x.cols);
 }

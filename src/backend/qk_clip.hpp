@@ -5,8 +5,9 @@
 
 #include "backend/scalars.hpp"
 
-// QK-clip: scales down the rows of query and key weights of heads whose largest logit exceeds a
-// threshold. All backends share these formulas. Source: Kimi K2 (arXiv 2507.20534), algorithm 1.
+// QK-clip scales down the rows of query and key weights that belong to heads whose largest logit
+// exceeds a threshold. All backends share these formulas. Source: Kimi K2 (arXiv 2507.20534),
+// algorithm 1.
 
 namespace muonrt {
 
@@ -18,20 +19,21 @@ enum class QkKind : int32_t {
   kMlaKeyValue = 4,
   kQkv = 5,
   kQkvBlocks = 6,
-  kFromName = 7  // only in settings that are given; creation replaces it
+  kFromName = 7  // only in settings; replaced when an optimizer is created
 };
 
-/// One weight of an attention layer.
+/// The query or key weight of an attention layer, with the settings of QK-clip for it.
 struct QkClip {
   QkKind kind = QkKind::kNone;
   int32_t heads = 0, kv_heads = 0;        // of the layer; heads is a multiple of kv_heads
-  int32_t head_dim = 0;                   // kQuery, kKey, kQkv, kQkvBlocks
-  int32_t nope = 0, rope = 0, v_dim = 0;  // kMlaQuery, kMlaKeyValue
+  int32_t head_dim = 0;                   // for kQuery, kKey, kQkv, kQkvBlocks
+  int32_t nope = 0, rope = 0, v_dim = 0;  // for kMlaQuery, kMlaKeyValue
   float threshold = 100.0f, exponent = 0.5f;
-  int64_t rows = 0;                   // of the whole weight
-  const float* logits = nullptr;      // largest logit of each query head
-  const int32_t* selected = nullptr;  // per query head, 0: never clipped; null: clip all heads
-  float* factors = nullptr;           // per row of the whole weight
+  int64_t rows = 0;               // rows of the whole weight
+  const float* logits = nullptr;  // the largest logit of each query head
+  /// For each query head, 0 if it is never clipped; null: all heads.
+  const int32_t* selected = nullptr;
+  float* factors = nullptr;  // one factor for each row of the whole weight
 };
 
 MUONRT_HOST_DEVICE inline float qk_gamma(const QkClip& c, int64_t head) {
@@ -77,8 +79,9 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
       key(row / c.head_dim);
       break;
     case QkKind::kMlaQuery: {
-      // With different gammas for queries and keys, the two parts of a logit would shrink by
-      // different factors. Therefore the group's gamma is used.
+      // A logit is a sum of two products of queries and keys. If queries and keys had different
+      // gammas, these two terms would shrink by different factors, so both use the smallest gamma
+      // of the heads that share a key.
       const int64_t stride = c.nope + c.rope;
       gamma = qk_group_gamma(c, row / stride / each);
       if (row % stride < c.nope) exponent = c.exponent;
@@ -112,8 +115,8 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
   return qk_power(gamma, exponent);
 }
 
-/// Returns whether a logit rejects the step: it is NaN or +inf. -inf is the value of a head that no
-/// rank has.
+/// Returns true if a logit is NaN or +inf, so that the step must be rejected. -inf is valid: it is
+/// the value of a head that no rank has.
 MUONRT_HOST_DEVICE inline bool qk_bad_logit(float logit) {
   return !(logit < 0.0f) && !(logit - logit == 0.0f);
 }

@@ -5,21 +5,21 @@
 
 namespace muonrt {
 
-/// Families of tiles for symmetric products on compute capability 9.0.
+/// The families of tile sizes for symmetric products on compute capability 9.0.
 enum class Tiles {
-  kLarge,      // a mixed list of tile sizes, in a persistent grid
+  kLarge,      // a list of different tile sizes, in a persistent grid
   kMedium,     // 128 x 192, in a persistent grid
   kSmall,      // 64 x 64
-  kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; with slices only 64 x 64
+  kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; 64 x 64 only, if there are slices
 };
 
-/// Overrides of the launch parameters, which otherwise follow from the shapes. They help to find
-/// the part of a kernel that is wrong or slow. Results are correct for every choice; only `slices`
-/// changes bits.
+/// Overrides for launch parameters that normally follow from the shapes. They help to find the part
+/// of a kernel that is wrong or slow. Results are correct with every choice, and only `slices`
+/// changes them bitwise.
 struct Sm90Tuning {
-  std::optional<Tiles> tiles = {};  // kMedium becomes kLarge if the depth is cut into slices
-  // Clusters of two thread blocks, each of which copies half of B into both. Unset: if a result has
-  // more than 1,280 columns.
+  std::optional<Tiles> tiles = {};  // kMedium becomes kLarge if there is more than one slice
+  // Whether to use clusters of two thread blocks, in which each block copies half of B to both. By
+  // default, clusters are used if a result has more than 1,280 columns.
   std::optional<bool> pairs = {};
   bool early = true;   // programmatic launches, which begin before the previous kernel ends
   int slices = 0;      // slices of the depth, at least one stage each: 1, 2 or 4; 0: by shape

@@ -4,23 +4,24 @@
 
 namespace muonrt {
 
-/// The tables that a step reads, in memory that the device reads.
+/// The tables that the ops of a step read. They are in memory that the device can read.
 struct StepTables {
-  const ParamView* params = nullptr;    // by parameter
-  const MuonScalars* groups = nullptr;  // by group
-  const AdamScalars* adam = nullptr;    // by ParamView::scalars
+  const ParamView* params = nullptr;    // indexed by parameter
+  const MuonScalars* groups = nullptr;  // indexed by group
+  const AdamScalars* adam = nullptr;    // indexed by ParamView::scalars
 };
 
-/// The vote sum that a commit waits for, and what it must equal. A commit writes only if `passes`.
+/// The vote sum that a commit waits for, and the values that it must have. A commit writes only if
+/// `passes` returns true.
 struct CommitCondition {
-  const Vote* sum = nullptr;  // of all ranks, in memory that the device reads
+  const Vote* sum = nullptr;  // sum over all ranks, in memory that the device can read
   int64_t world = 0, fingerprint = 0;
-  /// A commit notes here that it wrote a value that is not finite as stored. May be null.
+  /// A commit records here if it wrote a value that is not finite in its stored dtype. May be null.
   Findings* findings = nullptr;
   MUONRT_HOST_DEVICE bool passes() const { return muonrt::vote_passes(*sum, world, fingerprint); }
 };
 
-/// A message and the dtype of its elements.
+/// A message buffer and the dtype of its elements.
 struct TypedBuffer {
   void* data = nullptr;
   DType dtype = DType::kF32;

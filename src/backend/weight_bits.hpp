@@ -5,16 +5,17 @@
 
 #include "backend/scalars.hpp"
 
-// Remainders and stochastic rounding of bf16 weights and bf16 momentum. All backends share these
-// formulas.
+// Remainders of bf16 weights, and stochastic rounding of bf16 weights and momentum. All backends
+// share these formulas.
 
 namespace muonrt {
 
-/// An f32 weight as the nearest bf16 value (ties away from zero) and the lower 16 bits of the f32.
-/// join_weight restores every 32-bit pattern, because the addition and its inverse wrap.
+/// An f32 weight, split into the nearest bf16 value (ties away from zero) and the lower 16 bits of
+/// the f32. join_weight() restores every 32-bit pattern, because both the addition here and the
+/// subtraction there wrap around.
 struct SplitWeight {
   uint16_t high;  // bits of the bf16 parameter
-  uint16_t low;   // remainder
+  uint16_t low;   // the remainder
 };
 MUONRT_HOST_DEVICE inline SplitWeight split_weight(float w) {
   const uint32_t bits = std::bit_cast<uint32_t>(w);
@@ -25,15 +26,15 @@ MUONRT_HOST_DEVICE inline float join_weight(uint16_t high, uint16_t low) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) + low - rounded_up);
 }
 
-/// As split_weight, for a computed weight. The bits of a NaN depend on the device, and a GPU's
-/// 0x7fffffff would become -0 in the parameter. Every NaN is therefore replaced by one that is NaN
-/// in bf16, too.
+/// Like split_weight(), for a weight that was computed. The bits of a NaN depend on the device, and
+/// 0x7fffffff, the NaN of a GPU, would become -0 in the parameter. Every NaN is therefore replaced
+/// with one that is also NaN in bf16.
 MUONRT_HOST_DEVICE inline SplitWeight split_updated(float w) {
   return split_weight(w == w ? w : std::bit_cast<float>(0x7fc00000u));
 }
 
-/// Whether a weight has other bits than its master weight rounded: to nearest, as commits do, or to
-/// either neighbor if the caller has rounded it.
+/// Returns true if a weight differs bitwise from its rounded master weight. A commit rounds to
+/// nearest. If the caller rounded the weight, either neighbor is accepted.
 MUONRT_HOST_DEVICE inline bool is_stale(bf16 weight, float master, bool by_caller) {
   const uint32_t bits = std::bit_cast<uint32_t>(master);
   const uint32_t down = bits >> 16, up = down + ((bits & 0xffffu) != 0);
@@ -44,22 +45,23 @@ MUONRT_HOST_DEVICE inline bool is_stale(float weight, float master, bool) {
   return std::bit_cast<uint32_t>(weight) != std::bit_cast<uint32_t>(master);
 }
 
-/// Elements that share one output of the generator: 16 of its 128 bits each.
+/// The number of elements that share one output of the random generator. Each gets 16 of its 128
+/// bits.
 constexpr uint64_t kRandomBlock = 8;
 
 struct RandomBlock {
   uint32_t word[4];
 
-  /// Returns the 16 random bits of an element of the block.
+  /// Returns the 16 random bits of an element in this block.
   MUONRT_HOST_DEVICE uint32_t of(uint64_t element) const {
     const uint32_t low = element & 2 ? word[1] : word[0], high = element & 2 ? word[3] : word[2];
     return (element & 4 ? high : low) >> (element & 1 ? 16 : 0) & 0xffffu;
   }
 };
 
-/// Returns the random bits for elements [8 block, 8 block + 8) of one parameter in one step, which
-/// do not depend on the rank: Philox4x32-10. Source: Salmon et al. 2011, Parallel Random Numbers:
-/// As Easy as 1, 2, 3.
+/// Returns the random bits for elements [8 block, 8 block + 8) of one parameter in one step. They
+/// do not depend on the rank. The generator is Philox4x32-10. Source: Salmon et al. 2011, Parallel
+/// Random Numbers: As Easy as 1, 2, 3.
 MUONRT_HOST_DEVICE inline RandomBlock random_block(uint64_t seed, uint64_t step, uint32_t param,
                                                    uint64_t block) {
   uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
@@ -84,12 +86,12 @@ MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uin
   return random_block(seed, step, param, element / kRandomBlock).of(element);
 }
 
-/// The seed is xored with this for bf16 momentum, so that its random bits are independent of those
-/// of the weights.
+/// For bf16 momentum the seed is XORed with this value, so that its random bits are independent of
+/// the random bits for weights.
 constexpr uint64_t kMomentumSeed = 0x6d6f6d656e74756d;
 
-/// Rounds w to one of its two neighboring bf16 values, with probabilities that make the mean w: it
-/// adds 16 random bits and drops the lower 16 bits. A finite w stays finite. bf16 values,
+/// Rounds w to one of its two neighboring bf16 values. Adds 16 random bits and drops the lower 16
+/// bits, so the expected value of the result is w. A finite w remains finite. bf16 values,
 /// infinities and NaN do not change.
 /// @param random  must be below 2^16.
 MUONRT_HOST_DEVICE inline uint16_t round_stochastic(float w, uint32_t random) {

@@ -11,26 +11,26 @@
 
 namespace muonrt {
 
-/// The pauses of a polling loop: it yields at first and then sleeps, each time twice as long up to
-/// a limit.
+/// Waits between the polls of a loop. At first a pause only yields the processor. Later it sleeps,
+/// and each sleep is twice as long as the one before, up to a limit.
 class Backoff {
  public:
   using Duration = Deadline::Clock::duration;
-  /// @param spin      time during which it only yields.
-  /// @param first     the first sleep.
-  /// @param longest   the longest sleep.
+  /// @param spin      how long the pauses only yield.
+  /// @param first     the length of the first sleep.
+  /// @param longest   the length of the longest sleep.
   Backoff(Duration spin, Duration first, Duration longest)
       : spin_(spin), first_(first), longest_(longest) {}
 
   void pause() { pause(Deadline::Clock::time_point::max()); }
-  /// Sleeps until `end` at most.
+  /// Like pause(), but does not sleep past `end`.
   void pause(Deadline::Clock::time_point end) {
     const auto now = Deadline::Clock::now();
     if (now - began_ < spin_) return std::this_thread::yield();
     std::this_thread::sleep_for(std::min(sleep_, end - now));
     sleep_ = std::min(2 * sleep_, longest_);
   }
-  /// Call it after progress: the pauses start again with yields.
+  /// Starts again with pauses that only yield. Call it after the loop has made progress.
   void reset() {
     began_ = Deadline::Clock::now();
     sleep_ = first_;
@@ -42,8 +42,9 @@ class Backoff {
   Duration sleep_ = first_;
 };
 
-/// Runs `function`. If it throws OUT_OF_MEMORY that no peer reported, runs it again until it
-/// succeeds, for at most one second after the first failure and not after `deadline`.
+/// Calls `function` until it succeeds or throws an error other than an OUT_OF_MEMORY of this
+/// process. Stops retrying one second after the first failure, or at `deadline` if that comes
+/// first, and then throws the last error. An OUT_OF_MEMORY that a peer reported is not retried.
 template <class Function>
 auto retry_while_out_of_memory(Deadline deadline, const Function& function) {
   std::optional<Deadline> retry_limit;

@@ -7,7 +7,8 @@
 
 namespace muonrt {
 
-/// Returns a * b for sizes (both >= 0). Errors: INVALID_ARGUMENT if it does not fit into 63 bits.
+/// Returns a * b for two sizes, which must be >= 0. Errors: INVALID_ARGUMENT if the product does
+/// not fit into 63 bits.
 inline int64_t checked_mul(int64_t a, int64_t b) {
   int64_t out = 0;
   MUONRT_REQUIRE(!__builtin_mul_overflow(a, b, &out), Status::kInvalidArgument, "size ", a, " x ",
@@ -15,7 +16,7 @@ inline int64_t checked_mul(int64_t a, int64_t b) {
   return out;
 }
 
-/// Returns a + b for sizes. Errors: as checked_mul.
+/// Returns a + b for two sizes. Errors: INVALID_ARGUMENT if the sum does not fit into 63 bits.
 inline int64_t checked_add(int64_t a, int64_t b) {
   int64_t out = 0;
   MUONRT_REQUIRE(!__builtin_add_overflow(a, b, &out), Status::kInvalidArgument, "size ", a, " + ",

@@ -10,10 +10,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1edc6f41 with the bits reversed
+constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1edc6f41 with its bits in reverse order
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-/// tables[k][b]: the CRC of the byte b followed by k zero bytes.
+/// Returns tables in which tables[k][b] is the CRC of the byte b followed by k zero bytes.
 constexpr Tables make_tables() {
   Tables out{};
   for (uint32_t b = 0; b < 256; ++b) {
@@ -36,8 +36,9 @@ uint64_t word_at(const unsigned char* at) {
 
 #if defined(__x86_64__)
 
-// The instruction can start once per cycle and has a latency of three cycles, so three stretches
-// are computed at the same time. To combine them, a CRC is shifted over kStretch zero bytes.
+// The CRC instruction can start once per cycle and has a latency of three cycles, so three adjacent
+// ranges of kStretch bytes are processed at the same time. Appending kStretch zero bytes to a range
+// ("shifting" its CRC) makes it possible to combine the three CRCs with XOR.
 constexpr size_t kStretch = 2048;
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 

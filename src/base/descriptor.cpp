@@ -8,7 +8,8 @@
 
 namespace muonrt {
 
-/// The open descriptors of this process. fork() holds the mutex.
+/// The list of the open descriptors of this process. During a fork() the forking thread holds the
+/// mutex, so the child finds a consistent list.
 class Descriptors {
  public:
   static Descriptors& all() {

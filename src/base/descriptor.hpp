@@ -6,17 +6,17 @@
 
 namespace muonrt {
 
-/// Owns a file descriptor and closes it in every forked child, where the object is then empty. A
-/// child has none of the threads that use the descriptor, and its copy would keep a connection open
-/// or a file locked after this process has ended.
+/// Owns a file descriptor. A forked child closes its copy at once, and the object is empty there:
+/// the child has none of the threads that use the descriptor, and its copy would keep a connection
+/// open or a file locked after this process has ended.
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Takes the descriptor that `open` returns. If it returns -1, the object is empty and errno is
-  /// unchanged. The process cannot fork during the call, so `open` must not block.
+  /// Owns the descriptor that `open` returns. If `open` returns -1, the object is empty and errno
+  /// is unchanged. The process cannot fork during the call, so `open` must not block.
   explicit Descriptor(FunctionRef<int()> open);
-  /// Takes both descriptors that `open` writes, without a fork between them. If `open` returns
-  /// false, both objects are empty.
+  /// Owns the two descriptors that `open` writes; the process cannot fork in between. If `open`
+  /// returns false, both objects are empty.
   static std::pair<Descriptor, Descriptor> pair(FunctionRef<bool(int (&)[2])> open);
   Descriptor(Descriptor&& other) noexcept { *this = std::move(other); }
   Descriptor& operator=(Descriptor&& other) noexcept;
@@ -25,7 +25,7 @@ class Descriptor {
   ~Descriptor();
 
   int fd() const { return fd_; }
-  /// Returns the descriptor without closing it; the object is then empty.
+  /// Returns the descriptor without closing it. Afterwards the object is empty.
   int release() noexcept;
   explicit operator bool() const { return fd_ >= 0; }
 
@@ -33,7 +33,7 @@ class Descriptor {
   friend class Descriptors;
 
   int fd_ = -1;
-  // Neighbors in the list of all open descriptors.
+  // The neighbors in the list of all open descriptors.
   Descriptor* previous_ = nullptr;
   Descriptor* next_ = nullptr;
 };

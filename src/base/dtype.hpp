@@ -5,7 +5,7 @@
 
 namespace muonrt {
 
-/// Element types; the values are those of `muonrt_dtype_t`.
+/// Element types. The values equal those of `muonrt_dtype_t`.
 enum class DType : int32_t { kF32 = 1, kBF16 = 2, kF16 = 3 };
 
 constexpr int64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
@@ -30,7 +30,7 @@ struct bf16 {
 constexpr float to_f32(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 constexpr float to_f32(float x) { return x; }
 
-/// Rounds to nearest, ties to even; every NaN becomes 0x7fff, as on GPUs; overflow becomes
+/// Rounds to nearest, ties to even. Every NaN becomes 0x7fff, as on GPUs, and overflow becomes
 /// infinity.
 constexpr bf16 to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
@@ -46,17 +46,19 @@ struct f16 {
 
 constexpr float to_f32(f16 x) {
   const uint32_t sign = (x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-  // Below 2^-14 the value is a multiple of 2^-24; from 2^-14 on, only the exponent is shifted.
+  // A binary16 value below 2^-14 is a multiple of 2^-24. From 2^-14 on, the conversion only changes
+  // the bias of the exponent.
   const float small = static_cast<float>(static_cast<int32_t>(rest)) * 0x1p-24f;
   const uint32_t large = (rest << 13) + (rest < 0x7c00u ? 112u << 23 : 224u << 23);
   return std::bit_cast<float>((rest < 0x400u ? std::bit_cast<uint32_t>(small) : large) | sign);
 }
 
-/// Rounds to nearest, ties to even; every NaN becomes 0x7fff; 65520 and above become
+/// Rounds to nearest, ties to even. Every NaN becomes 0x7fff, and values of at least 65520 become
 /// infinity.
 constexpr f16 to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
-  // Adding 0.5, whose last place is 2^-24, rounds to a multiple of that.
+  // The last bit of the float 0.5 is worth 2^-24, so adding 0.5 rounds the value to a multiple of
+  // 2^-24.
   const float half = std::bit_cast<float>(a < 0x38800000u ? a : 0u) + 0.5f;
   const uint32_t small = std::bit_cast<uint32_t>(half) - 0x3f000000u;
   const uint32_t normal = ((a + 0xfffu + (a >> 13 & 1u)) >> 13) - (112u << 10);

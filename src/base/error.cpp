@@ -4,8 +4,8 @@ namespace muonrt {
 
 namespace {
 constexpr const char* kUnknown = "MUONRT_ERROR_UNKNOWN";
-// Never freed, and made at startup while there is memory: threads may read them until the process
-// ends.
+// These strings are created at startup, while memory is available. They are never freed, because
+// threads may read them until the process ends.
 const std::string& kNoMessage = *new std::string("there was no memory for this error's message");
 const std::string& kExhausted =
     *new std::string("host memory is exhausted; use fewer or smaller buffers");
@@ -77,7 +77,7 @@ Error Error::reported_by_rank(int32_t peer) const noexcept {
 }
 
 Error Error::with_rank(int32_t this_rank) const noexcept {
-  if (remote_ && rank_ < 0) return *this;  // from a transport without rank numbers
+  if (remote_ && rank_ < 0) return *this;  // The transport that reported it has no rank numbers.
   const int32_t rank = rank_ < 0 ? this_rank : rank_;
   try {
     const std::string prefix = cat("rank ", rank, ": ");

@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// Outcome of a call; the values are those of `muonrt_status_t` (include/muonrt/base.h).
+/// The outcome of a call. The values equal those of `muonrt_status_t` (include/muonrt/base.h).
 enum class Status : int32_t {
   kOk = 0,
   kSkipped = 1,
@@ -32,43 +32,45 @@ enum class Status : int32_t {
   kInternal = 90,
 };
 
-/// Short for the status of most checks.
+/// A short name for the status that most checks use.
 constexpr Status kInvalidArg = Status::kInvalidArgument;
 
-/// Returns the name, or "MUONRT_ERROR_UNKNOWN" for an unknown value.
+/// Returns the name of the status, or "MUONRT_ERROR_UNKNOWN" for an unknown value.
 const char* status_name(Status status) noexcept;
 bool is_status(int32_t value) noexcept;
 
-/// The only exception type of the library. Messages follow the grammar
-/// "where: problem with values; what to do". Code must decide by the fields, never by the message.
-/// The class does not throw: if there is no memory for a message, the message becomes shorter or
-/// empty, and the other fields stay.
+/// The only exception type of the library. Messages have the form
+/// "where: problem with values; what to do". Code must decide by status() and the other fields,
+/// never by the message. Member functions do not throw: if there is not enough memory for a
+/// message, the message becomes shorter or empty, and the other fields are still set.
 class Error : public std::exception {
  public:
   Error(Status status, std::string message, int32_t rank = -1, bool remote = false) noexcept
       : Error(status, std::move(message), rank, remote, 0) {}
-  /// An error without its own message; message() returns a text for the status.
+  /// Makes an error without its own message. message() then returns a general text for the status.
   explicit Error(Status status, int32_t rank = -1, bool remote = false) noexcept
       : status_(status), rank_(rank), remote_(remote) {}
 
   Status status() const noexcept { return status_; }
   const std::string& message() const noexcept;
   const char* what() const noexcept override { return message().c_str(); }
-  /// The rank on which the error occurred; -1: this rank, or unknown.
+  /// The rank on which the error occurred, or -1 for this rank or an unknown rank.
   int32_t rank() const noexcept { return rank_; }
-  /// True if a peer reported the error.
+  /// True if a peer reported the error to this rank.
   bool is_remote() const noexcept { return remote_; }
 
-  /// Returns the error as received from `peer`: "rank 3 reported: ...".
+  /// Returns the error in the form in which a rank that received it from `peer` throws it: "rank 3
+  /// reported: ...".
   Error reported_by_rank(int32_t peer) const noexcept;
-  /// Returns the error as all ranks return it after they have agreed on it: "rank 3: ...", without
-  /// the rank that reported it.
-  /// @param this_rank  the calling rank; the error occurred there if no peer reported it.
+  /// Returns the error in the form that all ranks throw after they have agreed on it: "rank 3:
+  /// ...". The rank that reported it is not named.
+  /// @param this_rank  the calling rank, which is named if the error occurred here.
   Error with_rank(int32_t this_rank) const noexcept;
-  /// Returns the error of a communicator that has ended. OUT_OF_MEMORY becomes COMM, because a
-  /// caller may repeat a step after OUT_OF_MEMORY.
+  /// Returns the error for later calls on a communicator that this error has ended. OUT_OF_MEMORY
+  /// becomes COMM, because after OUT_OF_MEMORY a caller may retry the step, which cannot succeed on
+  /// an ended communicator.
   Error as_comm_error() const noexcept;
-  /// Returns the error with `prefix` before and `suffix` after its message.
+  /// Returns the error with `prefix` before its message and `suffix` after it.
   Error with_context(const std::string& prefix, const std::string& suffix = "") const;
 
  private:
@@ -77,12 +79,13 @@ class Error : public std::exception {
   Status status_;
   int32_t rank_;
   bool remote_;
-  size_t text_offset_ = 0;  // length of the prefix that names a rank, and of everything before it
+  /// The length of the part of the message that names a rank, and of everything before that part.
+  size_t text_offset_ = 0;
   std::shared_ptr<const std::string> message_;  // shared, so copying an error does not allocate
 };
 
-/// Returns an error with the message that `make_message` returns, or without a message if there is
-/// no memory for it.
+/// Returns an error with the message that `make_message` returns. If there is not enough memory for
+/// the message, the error has none.
 template <class Function>
 Error error_with_message(Status status, const Function& make_message, int32_t rank = -1,
                          bool remote = false) noexcept {
@@ -99,25 +102,25 @@ Error make_error(Status status, const Parts&... parts) noexcept {
   return error_with_message(status, [&] { return cat(parts...); });
 }
 
-/// Returns the exception that is being handled as an Error. std::bad_alloc becomes OUT_OF_MEMORY,
-/// any other exception INTERNAL. Works without memory.
+/// Converts the exception that is being handled to an Error. std::bad_alloc becomes OUT_OF_MEMORY,
+/// and any other exception becomes INTERNAL. Works even if no memory is left.
 Error current_error() noexcept;
 
 }  // namespace muonrt
 
-/// For a function that catches abi::__forced_unwind (pthread_exit and thread cancellation). GCC
-/// binds a null reference there, which UBSan would report. If the function were inlined, the
-/// attributes of its caller would apply instead.
+/// Marks a function that catches abi::__forced_unwind, the exception of pthread_exit() and thread
+/// cancellation. GCC binds a null reference in such a handler, and UBSan would report it. The
+/// function must not be inlined, because then the attributes of its caller would apply.
 #define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
-/// Checks an argument of the caller, in every build. The message parts are evaluated only if the
-/// condition fails.
+/// Checks what a caller passed, in every build. The message parts are evaluated only if the
+/// condition is false.
 #define MUONRT_REQUIRE(condition, status, ...)                         \
   do {                                                                 \
     if (!(condition)) throw ::muonrt::make_error(status, __VA_ARGS__); \
   } while (false)
 
-/// Checks an invariant of the library. Throws INTERNAL; never ends the process.
+/// Checks an invariant of the library. Throws INTERNAL if it does not hold; never ends the process.
 #define MUONRT_CHECK_INTERNAL(condition, ...)                                      \
   MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition, \
                  " does not hold (", __VA_ARGS__, "); please report it with this message")

@@ -7,8 +7,8 @@
 namespace muonrt {
 
 /// Maps f32 values to integers of the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
-/// The maximum of the integers is the maximum of the values, for any order of the operands and any
-/// floating-point mode of the caller.
+/// Taking the maximum of the integers gives the maximum of the values. The result depends neither
+/// on the order of the operands nor on the floating-point mode of the caller.
 constexpr int32_t ordered_from_f32(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return std::numeric_limits<int32_t>::max();
@@ -16,7 +16,7 @@ constexpr int32_t ordered_from_f32(float x) {
   return std::bit_cast<int32_t>(flipped);
 }
 
-/// Inverse of ordered_from_f32; every NaN comes back as the quiet NaN 0x7fc00000.
+/// The inverse of ordered_from_f32(). Every NaN becomes the quiet NaN 0x7fc00000.
 constexpr float f32_from_ordered(int32_t key) {
   if (key == std::numeric_limits<int32_t>::max()) return std::bit_cast<float>(0x7fc00000u);
   const uint32_t u = std::bit_cast<uint32_t>(key);

@@ -9,7 +9,8 @@ namespace muonrt {
 template <class Signature>
 class FunctionRef;
 
-/// Refers to a callable without allocation or copy. The callable must outlive it.
+/// Refers to a callable without allocating memory or copying it. The callable must outlive the
+/// reference.
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:

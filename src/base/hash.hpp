@@ -6,7 +6,8 @@
 
 namespace muonrt {
 
-/// 64-bit FNV-1a over a stream of values; equal on every rank and in every build.
+/// Computes the 64-bit FNV-1a hash of a sequence of values. It is equal on every rank and in every
+/// build.
 class Hash {
  public:
   void bytes(std::string_view text) {

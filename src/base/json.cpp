@@ -1,5 +1,5 @@
-// Together with json_builder.hpp the only user of nlohmann-json, which formats floats and strings
-// with special characters, and parses.
+// Only this file and json_builder.hpp use nlohmann-json. Here it formats floating-point numbers and
+// strings with special characters; json_builder.hpp uses it as the parser.
 
 #include "base/json.hpp"
 
@@ -104,7 +104,8 @@ struct Tree {
   static std::string quoted(const std::string& key) { return in_quotes(key); }
 };
 
-/// Delivers an object part by part. Only the keys stay in the object, to detect a second one.
+/// Parses an object and delivers it part by part. After a part has been delivered, only its key
+/// remains in the object, so that a second occurrence of the key is detected.
 class PartsBuilder : public JsonBuilder<Tree> {
  public:
   PartsBuilder(const JsonLimits& limits, const JsonParts& parts)
@@ -139,9 +140,10 @@ class PartsBuilder : public JsonBuilder<Tree> {
   }
 
   const JsonParts& parts_;
-  const std::function<void(JsonValue)>* items_ = nullptr;  // receives the items of the open list
-  std::string member_;                                     // the last key of the outer object
-  size_t part_values_ = 0;                                 // values in the current part
+  // Receives the items of the list that is currently open.
+  const std::function<void(JsonValue)>* items_ = nullptr;
+  std::string member_;      // the last key of the outer object
+  size_t part_values_ = 0;  // number of values in the current part
 };
 
 JsonValue parse(JsonBuilder<Tree>& builder, std::string_view text, const std::string& what) {

@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// Writes a JSON value as text, member by member, and needs no memory except for the text. A
-/// function fills each object or list.
+/// Writes a JSON value as text, member by member. Needs no memory except for the text. The caller
+/// passes a function that fills each object or list.
 class JsonWriter {
  public:
   template <class Fill>
@@ -25,7 +25,8 @@ class JsonWriter {
     fill();
     close(']');
   }
-  /// Writes the key of the next value. @param name  printable ASCII without quotes and backslashes.
+  /// Writes the key of the next value.
+  /// @param name  printable ASCII text without quotes and backslashes.
   void key(std::string_view name);
   template <class T>
   void field(std::string_view name, const T& v) {
@@ -33,11 +34,11 @@ class JsonWriter {
     value(v);
   }
 
-  /// Invalid UTF-8 becomes U+FFFD.
+  /// Writes a string. Invalid UTF-8 becomes U+FFFD.
   void value(std::string_view text);
   void value(const char* text) { value(std::string_view(text)); }
   void value(bool v);
-  /// Writes digits that parse to the same number, or null for infinity and NaN.
+  /// Writes a number with enough digits to parse to the same value, or null for infinity and NaN.
   void value(double v);
   template <std::integral T>
   requires(!std::same_as<T, bool>) void value(T v) {
@@ -64,7 +65,7 @@ class JsonWriter {
   void integer(uint64_t v);
 
   std::string text_;
-  bool first_ = true;  // the next value needs no comma
+  bool first_ = true;  // true if no comma is needed before the next value
 };
 
 }  // namespace muonrt

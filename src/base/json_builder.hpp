@@ -11,11 +11,11 @@
 
 namespace muonrt {
 
-/// Builds a value from untrusted JSON, without recursion. Stops at the first value that exceeds a
-/// limit and at the first key that occurs twice.
-/// @tparam Tree  the type of the values: Value; of, number(uint64_t), make_object, make_list;
-///     is_list; contains; append and insert, which return a reference to the stored value; quoted,
-///     which formats a key for a message.
+/// Builds a tree from untrusted JSON without recursion. Stops at the first value that exceeds a
+/// limit and at the first key that occurs twice in an object.
+/// @tparam Tree  provides the type Value, functions that make a value (of, number(uint64_t),
+///     make_object, make_list), is_list and contains, append and insert, which return a reference
+///     to the stored value, and quoted, which formats a key for a message.
 template <class Tree>
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -23,10 +23,11 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
 
-  /// Parses one value in UTF-8 without a byte order mark or NUL.
-  /// @return  the problem, or "" if there is none.
+  /// Parses one JSON value. The text must be UTF-8 without a byte order mark and without NUL
+  /// characters.
+  /// @return  a description of the problem, or "" if there is none.
   std::string parse(std::string_view text) {
-    // nlohmann-json skips a byte order mark and takes NUL for the end of the text.
+    // nlohmann-json would skip a byte order mark and would treat NUL as the end of the text.
     if (text.starts_with("\xef\xbb\xbf"))
       return "invalid JSON: the text begins with a byte order mark; remove it";
     if (const size_t nul = text.find('\0'); nul != text.npos)
@@ -59,10 +60,10 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception& e) override {
     std::string reason = e.what();
-    // The text of nlohmann-json begins with its name and an error number in brackets.
+    // Messages of nlohmann-json begin with the name of the library and an error number in brackets.
     if (const auto end = reason.find("] "); end != std::string::npos) reason.erase(0, end + 2);
     if (reason.size() > 300) reason = reason.substr(0, 300) + "...";
-    // The text quotes the last input, which may be binary.
+    // The message quotes the last input, which may be binary.
     for (char& c : reason)
       if (c < 0x20 || c > 0x7e) c = '?';
     return fail("invalid JSON at byte " + std::to_string(position) + ": " + reason);
@@ -73,16 +74,17 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (problem_.empty()) problem_ = std::move(problem);
     return false;
   }
-  /// The open objects and lists, outermost first.
+  /// The objects and lists that are currently open, outermost first.
   const std::vector<Value*>& around() const { return open_; }
-  /// Counts one value or key; fails above the limit.
+  /// Counts one value or key. Reports an error if there are more than the limit allows.
   virtual bool count() {
     return ++values_ <= limits_.values ||
            fail("more than " + std::to_string(limits_.values) + " values");
   }
-  /// Called after the last element of `around` was opened.
+  /// Called after the object or list at the end of `around()` was opened.
   virtual void began() {}
-  /// Called when a value is complete; `around` has the open objects and lists that contain it.
+  /// Called when a value is complete. `around()` then has the open objects and lists that contain
+  /// it.
   virtual void ended(Value&) {}
 
   const JsonLimits limits_;
@@ -118,7 +120,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Value root_ = Tree::of(nullptr);
-  // Nothing is added to a parent while its child is open, so the pointers stay valid.
+  // While a child is open, nothing is added to its parents, so these pointers remain valid.
   std::vector<Value*> open_;
   std::string problem_;
   size_t values_ = 0;

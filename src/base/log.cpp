@@ -14,7 +14,7 @@ namespace muonrt {
 namespace {
 
 struct Log {
-  std::mutex mutex;  // held during a call of `function`
+  std::mutex mutex;  // locked while `function` runs
   LogFunction function;
   const pid_t process = getpid();
 };
@@ -24,8 +24,8 @@ std::atomic<int32_t> level_limit = 0;
 std::atomic<Log*> current = nullptr;
 thread_local bool is_inside = false;
 
-/// Returns the log of this process. A forked child needs a new one, because another thread of its
-/// parent may have held the mutex during the fork.
+/// Returns the log of this process. A forked child gets a new one, because another thread of the
+/// parent may have locked the mutex of the old one during the fork.
 Log& own_log() {
   Log* found = current.load();
   while (!found || found->process != getpid()) {
@@ -54,11 +54,12 @@ void write_log(LogLevel level, const std::string& message) noexcept {
   Log* const log = current.load();
   if (is_inside || !log || log->process != getpid()) return;
   const std::lock_guard lock(log->mutex);
-  if (!log->function || !is_logged(level)) return;  // changed since the caller has checked
+  // The function or level may have changed since the caller checked.
+  if (!log->function || !is_logged(level)) return;
   is_inside = true;
   try {
     log->function(level, message.c_str());
-  } catch (...) {  // a log function must not change what the library does
+  } catch (...) {  // An exception of a log function must not affect the library.
   }
   is_inside = false;
 }

@@ -19,7 +19,8 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-/// Reads the first line of a file into `line`. Returns its length, 0 if the file cannot be read.
+/// Reads the first line of a file into `line`. Returns the length of the line, or 0 if the file
+/// cannot be read.
 size_t read_line(const char* path, char (&line)[512]) noexcept {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "re"), std::fclose);
   if (!file || !std::fgets(line, sizeof line, file.get())) return 0;
@@ -28,13 +29,14 @@ size_t read_line(const char* path, char (&line)[512]) noexcept {
   return length;
 }
 
-/// A limit of a control group, with the group's directory as its identity.
+/// The processor quota of a control group. The hash of the group's directory identifies the group.
 struct Quota {
   int32_t processors = 0;
   uint64_t group = 0;
 };
 
-/// Keeps the tighter of `least` and quota / period of the group in `directory`.
+/// Computes the quota of the group in `directory` as quota / period, and stores it in `least` if it
+/// is smaller.
 void tighten(Quota& least, const char* directory, double quota, double period) noexcept {
   struct stat about {};
   if (!(quota > 0) || !(period > 0) || quota / period >= kMaxThreads) return;
@@ -43,18 +45,19 @@ void tighten(Quota& least, const char* directory, double quota, double period) n
   least = {processors, ::stat(directory, &about) == 0 ? uint64_t{about.st_ino} : 0};
 }
 
-/// Version 2: `cpu.max` has the quota, or "max", and the period.
+/// Does the same for control groups of version 2. Their file `cpu.max` contains the quota, or "max"
+/// for no quota, and then the period.
 void tighten_v2(Quota& least, const char* directory) noexcept {
   char path[640], line[512];
   std::snprintf(path, sizeof path, "%s/cpu.max", directory);
   if (read_line(path, line) == 0) return;
   char* end = line;
-  const double quota = std::strtod(line, &end);  // of "max": 0
+  const double quota = std::strtod(line, &end);  // 0 if the text is "max"
   tighten(least, directory, quota, std::strtod(end, nullptr));
 }
 
-// In a container the mount point is the process's own group. Elsewhere the group is below it, and
-// its parents have limits, too.
+// Inside a container the mount point is the process's own control group. Outside, the group is a
+// directory below the mount point, and the quotas of its parents apply, too.
 Quota quota_of_group() noexcept {
   char line[512], path[600];
   Quota least;
@@ -103,7 +106,8 @@ Processors own_processors() noexcept {
   out.quota = quota.processors;
   cpu_set_t set;
   CPU_ZERO(&set);
-  // With more processors than the set holds, the call fails, and the number of all of them is used.
+  // If the system has more processors than `set` can hold, the call fails. Then the number of
+  // online processors is used.
   if (::sched_getaffinity(0, sizeof set, &set) == 0) {
     out.count = std::max(1, CPU_COUNT(&set));
     out.mask = hash_of({reinterpret_cast<const char*>(&set), sizeof set});

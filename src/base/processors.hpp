@@ -5,23 +5,23 @@
 
 namespace muonrt {
 
-/// The processors on which the calling process may run, as ranks tell each other. The bytes have no
-/// padding and go through allgather as they are.
+/// Describes the processors on which the calling process may run. The ranks exchange it with
+/// allgather as raw bytes, so it must have no padding.
 struct Processors {
-  uint64_t machine = 0;  // equal for processes of one running kernel
+  uint64_t machine = 0;  // identifies the machine: equal for all processes of one running kernel
   uint64_t mask = 0;     // hash of the affinity mask
-  uint64_t group = 0;    // the control group that sets the quota
-  int32_t count = 1;     // processors in the mask; >= 1
-  int32_t quota = 0;     // the group's quota in processors, rounded, at least 1; 0: no quota
+  uint64_t group = 0;    // identifies the control group that sets the quota
+  int32_t count = 1;     // number of processors in the mask, at least 1
+  int32_t quota = 0;     // quota of the group in processors, rounded, at least 1; 0 means no quota
 };
 
-/// Returns the processors of the calling thread's affinity mask and of its control group. What the
-/// system does not tell counts as a machine with one mask and without a quota. Does not throw.
+/// Returns the processors in the affinity mask of the calling thread, and the quota of its control
+/// group. If the system does not report a value, its default above is used. Does not throw.
 Processors own_processors() noexcept;
 
-/// Returns how many threads rank `rank` can run on processors of its own, 1 to 256: ranks of one
-/// machine with equal masks share the processors of the mask, and those in one control group its
-/// quota.
+/// Returns how many threads `rank` can run without sharing processors with other ranks, from 1 to
+/// 256. Ranks on one machine with equal masks divide the processors of the mask among themselves,
+/// and ranks in one control group divide its quota.
 int threads_of(std::span<const Processors> by_rank, int rank) noexcept;
 
 }  // namespace muonrt

@@ -7,14 +7,15 @@
 
 namespace muonrt {
 
-/// SHA-256 of a stream of bytes. Source: FIPS 180-4, sections 4.1.2, 5.1.1 and 6.2.
+/// Computes the SHA-256 digest of a sequence of bytes. Source: FIPS 180-4, sections 4.1.2, 5.1.1
+/// and 6.2.
 class Sha256 {
  public:
   using Digest = std::array<unsigned char, 32>;
 
   void update(const void* data, size_t bytes);
   void update(std::string_view text) { update(text.data(), text.size()); }
-  /// Ends the stream; nothing may be added afterwards.
+  /// Returns the digest of all bytes added so far. Do not call update() afterwards.
   Digest digest();
 
  private:
@@ -27,7 +28,7 @@ class Sha256 {
   uint64_t bytes_ = 0;
 };
 
-/// Lower-case hexadecimal digits.
+/// Returns the digest as lower-case hexadecimal digits.
 std::string hex(const Sha256::Digest& digest);
 
 }  // namespace muonrt

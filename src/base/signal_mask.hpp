@@ -11,9 +11,10 @@
 
 namespace muonrt {
 
-/// Blocks signals in the calling thread from construction to destruction. Threads started in this
-/// scope inherit the mask, so the program's handlers keep running on the program's own threads.
-/// SIGABRT and faults such as SIGSEGV are not blocked: the thread that causes them handles them.
+/// Blocks signals in the calling thread from construction to destruction. Threads that are started
+/// during this time inherit the mask, so the program's signal handlers run only on the program's
+/// own threads. SIGABRT and faults such as SIGSEGV are not blocked, because the thread that causes
+/// them must handle them.
 class SignalMask {
  public:
   SignalMask() {
@@ -31,8 +32,8 @@ class SignalMask {
   sigset_t saved_;
 };
 
-/// Starts a thread of the library, with these signals blocked.
-/// @param what  what the thread is for, as in "a stream"; used in the error message.
+/// Starts a thread of the library with signals blocked; see SignalMask.
+/// @param what  the purpose of the thread for the error message, such as "a stream".
 /// Errors: OUT_OF_MEMORY if the system cannot create a thread.
 template <class Body>
 std::thread start_thread(const char* what, Body body) {

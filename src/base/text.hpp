@@ -9,17 +9,18 @@
 
 namespace muonrt {
 
-// Text that does not depend on the caller's locale: all numbers are formatted with std::to_chars.
+// These functions format all numbers with std::to_chars, so the text does not depend on the
+// caller's locale.
 
 inline void append(std::string& out, std::string_view text) { out += text; }
 inline void append(std::string& out, const char* text) { out += text; }
 inline void append(std::string& out, const std::string& text) { out += text; }
 inline void append(std::string& out, char c) { out += c; }
-/// A template, because a pointer would convert to bool.
+/// A template with a constraint, because otherwise a pointer would be converted to bool.
 template <class T>
 requires std::is_same_v<T, bool>
 void append(std::string& out, T value) { out += value ? "true" : "false"; }
-/// Appends an address, such as "0x7f00".
+/// Appends an address in hexadecimal digits, such as "0x7f00".
 inline void append(std::string& out, const void* address) {
   char digits[16];
   const auto bits = reinterpret_cast<uintptr_t>(address);
@@ -34,7 +35,7 @@ requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> &&
   out.append(digits, end);
 }
 
-/// Lists print as [a, b, c].
+/// Appends a list in the form [a, b, c].
 template <class T>
 void append(std::string& out, const std::vector<T>& list) {
   out += '[';
@@ -45,7 +46,7 @@ void append(std::string& out, const std::vector<T>& list) {
   out += ']';
 }
 
-/// Concatenates strings and numbers.
+/// Concatenates strings, numbers and lists.
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   std::string out;
@@ -59,17 +60,18 @@ constexpr bool is_control(char c) {
   return byte < 0x20 || byte == 0x7f;
 }
 
-/// Quotes a text from outside the library for a message; control characters are escaped.
+/// Puts a text that comes from outside the library in quotation marks, for a message. Control
+/// characters are escaped.
 std::string in_quotes(std::string_view text);
 
-/// Shortens every quoted part ('...') above 200 bytes to its first 100 bytes and its length, so a
-/// message with a long name keeps its end.
+/// If a part in quotation marks ('...') has more than 200 bytes, replaces it with its first 100
+/// bytes and its length. A message with a long name then still contains the text after the name.
 std::string shorten_names(std::string text);
 
-/// Formats a number with `decimals` decimals, independent of the locale.
+/// Formats a number with `decimals` digits after the decimal point, independent of the locale.
 std::string fixed(double value, int decimals);
 
-/// 1536 -> "1.5 KiB".
+/// Formats a size with a binary unit: 1536 becomes "1.5 KiB".
 std::string human_bytes(int64_t bytes);
 
 }  // namespace muonrt

@@ -16,7 +16,8 @@ namespace muonrt {
 
 namespace {
 
-/// Converts what a function returned to a status. A value that is not an error becomes COMM.
+/// Converts the value that a function returned to a status. A value that is not an error becomes
+/// COMM.
 Status status_from(muonrt_status_t value) {
   const auto status = static_cast<Status>(value);
   return is_status(value) && status != Status::kSkipped ? status : Status::kComm;
@@ -64,7 +65,7 @@ struct CallbackTransport::Shared {
   }
   muonrt_transport_t table;
   bool owned = false;
-  std::mutex mutex;  // one call at a time, also if duplicates share the state
+  std::mutex mutex;  // allows one call at a time, even if duplicates share the state
 };
 
 CallbackTransport::CallbackTransport(const muonrt_transport_t& table)
@@ -78,7 +79,7 @@ CallbackTransport::CallbackTransport(std::shared_ptr<Shared> shared)
     : Transport(shared->table.rank, shared->table.size),
       shared_(std::move(shared)),
       name_(shared_->table.name ? shared_->table.name : "callback") {
-  shared_->table.name = nullptr;  // the caller's; copied above
+  shared_->table.name = nullptr;  // the string belongs to the caller and was copied above
   sends_.reserve(static_cast<size_t>(size()));
   receives_.reserve(static_cast<size_t>(size()));
 }
@@ -117,7 +118,7 @@ std::optional<Error> CallbackTransport::published_error() const {
   const muonrt_status_t status = table.get_published_error(table.state, message, kMessageCapacity);
   if (status == MUONRT_OK) return std::nullopt;
   message[kMessageCapacity - 1] = 0;
-  // Without where(), because another thread may be running an operation.
+  // Does not use where(), because another thread may be running an operation.
   return error_with_message(
       status_from(status), [&] { return cat(name_, ": ", static_cast<const char*>(message)); }, -1,
       true);
@@ -141,9 +142,9 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
   call(shared_->table.allgather, mine, all, bytes);
 }
 
-// Passes `in` and `out` of the table's function in a separate buffer. They must not overlap there,
-// and a function that fails may have written its output. The caller's `out` must then be unchanged,
-// because it may be the vote sum that commits check.
+// The table's function gets `in` and `out` in a separate buffer, because they must not overlap
+// there, and because a function that fails may already have written its output. After a failure the
+// caller's `out` must be unchanged, because it may be the vote sum that commits check.
 template <class Function, class T>
 void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
                                int64_t n) {
@@ -193,12 +194,13 @@ void CallbackTransport::publish(const Error& error) noexcept {
   if (!table.abort) return;
   const char* text = error.what();
   std::string with_rank;
-  // The table's function has no parameter for the rank of the error, so the text names it.
+  // The table's function has no parameter for the rank of the error, so the rank is added to the
+  // text.
   if (error.rank() >= 0 && error.rank() != rank() && !error.is_remote()) {
     try {
       with_rank = cat("rank ", error.rank(), ": ", error.message());
       text = with_rank.c_str();
-    } catch (...) {  // out of memory: the text does not name it
+    } catch (...) {  // out of memory: the text does not name the rank
     }
   }
   table.abort(table.state, static_cast<muonrt_status_t>(error.status()), text);

@@ -12,19 +12,19 @@
 
 namespace muonrt {
 
-/// Reads a table of the caller. Fields beyond its `struct_size` get their defaults.
-/// Errors: INVALID_ARGUMENT if `table` is null, `struct_size` is that of no version, a field that
-/// this version does not know is set, a required function is missing, or rank or
-/// caller_thread_only is out of range.
+/// Reads a table that the caller supplies. Fields beyond its `struct_size` get their defaults.
+/// Errors: INVALID_ARGUMENT if `table` is null, no version has this `struct_size`, a field that
+/// this version does not know is set, a required function is missing, or rank or caller_thread_only
+/// is out of range.
 muonrt_transport_t read_transport(const muonrt_transport_t* table);
 
-/// A Transport over a table of C functions.
+/// A Transport that calls the C functions in a table.
 class CallbackTransport final : public Transport {
  public:
-  /// Takes ownership of `table.state` unless it throws. The last of the transports that share the
-  /// state calls `table.destroy`. `table` must come from read_transport.
+  /// Takes ownership of `table.state`, unless it throws. If several transports share the state, the
+  /// last one calls `table.destroy`. `table` must come from read_transport().
   explicit CallbackTransport(const muonrt_transport_t& table);
-  /// @param owns  true: the last of the transports that share the state destroys it.
+  /// @param owns  true if the last of the transports that share the state must destroy it.
   void own_state(bool owns) noexcept;
   ~CallbackTransport() override { retire(); }
 
@@ -42,7 +42,7 @@ class CallbackTransport final : public Transport {
   void publish(const Error& error) noexcept override;
 
  private:
-  struct Shared;  // the table and its state; duplicates share it if the table cannot duplicate
+  struct Shared;  // the table and its state; shared with duplicates if the table cannot duplicate
   explicit CallbackTransport(std::shared_ptr<Shared> shared);
   static constexpr int64_t kMessageCapacity = 1024;
   Error error_from(muonrt_status_t status, char (&message)[kMessageCapacity]) const;

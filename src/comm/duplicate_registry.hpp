@@ -12,8 +12,8 @@ namespace muonrt {
 
 class Transport;
 
-/// The duplicates of one transport. An abort of the transport reaches them, also those that
-/// register later. Threads: any.
+/// The duplicates of one transport. If the transport is aborted, its duplicates are aborted, too,
+/// even those that register later. May be used from any thread.
 class DuplicateRegistry {
  public:
   /// Aborts all registered duplicates, and each duplicate that registers later.
@@ -23,22 +23,22 @@ class DuplicateRegistry {
   friend class DuplicateRegistration;
   std::mutex mutex_;
   std::list<Transport*> list_;
-  std::optional<Error> aborted_;  // the first abort
+  std::optional<Error> aborted_;  // the error of the first abort
 };
 
-/// Registers a transport as a duplicate of another one, from `join` to `leave`.
+/// Keeps a transport registered as a duplicate of another one, from join() to leave().
 class DuplicateRegistration {
  public:
-  /// Allocates what `join` needs, so that `join` does not allocate.
+  /// Allocates the memory that join() needs, so that join() does not allocate.
   void reserve() { node_.emplace_back(); }
-  /// Adds `self` to the registry. If the original was aborted before, aborts `self` now.
+  /// Adds `self` to the registry. If the original was already aborted, aborts `self` now.
   void join(std::shared_ptr<DuplicateRegistry> registry, Transport& self);
-  /// Removes the transport; later aborts do not reach it.
+  /// Removes the transport from the registry, so that later aborts do not reach it.
   void leave() noexcept;
 
  private:
   std::shared_ptr<DuplicateRegistry> registry_;
-  std::list<Transport*> node_;  // the element, until `join` moves it to the registry
+  std::list<Transport*> node_;  // the list element; join() moves it to the registry
   std::list<Transport*>::iterator element_;
 };
 

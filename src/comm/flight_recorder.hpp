@@ -10,14 +10,14 @@
 
 namespace muonrt {
 
-/// The data that an operation transfers.
+/// The amount of data that an operation transfers.
 struct Traffic {
-  int64_t sends = 0, receives = 0;  // messages
+  int64_t sends = 0, receives = 0;  // number of messages
   int64_t bytes_out = 0, bytes_in = 0;
 };
 
-/// Records the last operations of one rank for the message of a timeout. Only `text` allocates.
-/// Threads: any.
+/// Records the last operations of one rank, which the message of a timeout then lists. Only text()
+/// allocates. May be used from any thread.
 class FlightRecorder {
  public:
   static constexpr int64_t kCapacity = 64;
@@ -26,8 +26,8 @@ class FlightRecorder {
   /// Marks the operation that began last as ended.
   void end(bool failed);
 
-  /// Describes the last `count` operations, oldest first: "#40 exchange done in 2 ms (1 out 64 B,
-  /// 1 in 64 B); #41 ...". Returns "" if there were none.
+  /// Describes the last `count` operations, oldest first, for example
+  /// "#40 exchange done in 2 ms (1 out 64 B, 1 in 64 B); #41 ...". Returns "" if there were none.
   std::string text(int64_t count = kCapacity) const;
 
  private:
@@ -42,7 +42,8 @@ class FlightRecorder {
 
   mutable std::mutex mutex_;
   std::array<Entry, kCapacity> ring_{};
-  int64_t count_ = 0;  // operations begun so far; operation i is at i % kCapacity
+  /// Number of operations that have begun; operation i is stored at i % kCapacity.
+  int64_t count_ = 0;
 };
 
 }  // namespace muonrt

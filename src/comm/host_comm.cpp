@@ -49,7 +49,8 @@ void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
 
 std::unique_ptr<Comm> HostComm::duplicate() {
   const std::lock_guard lock(mutex_);
-  auto out = std::make_unique<HostComm>(nullptr);  // allocated before the peers continue
+  // Allocated first, so that a failed allocation does not leave the peers waiting.
+  auto out = std::make_unique<HostComm>(nullptr);
   with_comm_error([&] { out->transport_ = transport_->duplicate(); });
   return out;
 }

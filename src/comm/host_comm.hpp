@@ -11,20 +11,20 @@
 namespace muonrt {
 
 /// A Comm for host memory. Runs the operations of a Transport as tasks of a host stream. Enqueueing
-/// does not allocate. If an operation fails, the transport publishes the error to the peers, and
-/// the task throws it, so that the stream keeps it.
-/// Destroy it when none of its tasks is pending.
+/// a task does not allocate. If an operation fails, the transport publishes the error to the peers,
+/// and the task throws it, so that the stream keeps it as its error.
+/// Must not be destroyed while one of its tasks is pending.
 class HostComm final : public Comm {
  public:
   explicit HostComm(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
 
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
-  /// "thread, 4 ranks"; the same on every rank.
+  /// Returns a description such as "thread, 4 ranks", which is the same on every rank.
   std::string describe() const override;
   StreamKind stream_kind() const override;
 
-  /// Errors: INTERNAL if `stream` is not a host stream. The task throws all other errors.
+  /// Errors: INTERNAL if `stream` is not a host stream. All other errors are thrown by the task.
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override;
   void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override;
@@ -32,8 +32,8 @@ class HostComm final : public Comm {
 
   void prepare_reduction(int64_t bytes) override { transport_->prepare_reduction(bytes); }
 
-  /// Waits for a running task of this rank. Call it while no task is pending; otherwise the order
-  /// of operations may differ between ranks.
+  /// Waits for a running task of this rank. Must not be called while another task is pending,
+  /// because then the order of operations could differ between ranks.
   void allgather(const void* mine, void* all, int64_t bytes) override;
   std::unique_ptr<Comm> duplicate() override;
 
@@ -41,7 +41,7 @@ class HostComm final : public Comm {
   void abort(Status status, const std::string& message) noexcept override;
 
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
-  /// Number of completed exchanges, including exchanges without a message.
+  /// The number of completed exchanges, including exchanges without a message.
   int64_t exchanges() const override { return exchanges_.load(std::memory_order_relaxed); }
 
   Transport& transport() { return *transport_; }
@@ -51,7 +51,7 @@ class HostComm final : public Comm {
   void enqueue(Stream& stream, Function function);
 
   std::unique_ptr<Transport> transport_;
-  std::mutex mutex_;  // held during an operation
+  std::mutex mutex_;  // locked during an operation
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

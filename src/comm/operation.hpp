@@ -24,11 +24,11 @@ constexpr const char* name_of(OperationKind kind) {
   return "unknown";
 }
 
-/// One operation of one rank on one transport. Both numbers count from 0.
+/// One operation of one rank on one transport. Both numbers start at 0.
 struct Operation {
   OperationKind kind = OperationKind::kExchange;
-  int64_t sequence = 0;  // among all operations of the rank
-  int64_t ordinal = 0;   // among the operations of its kind
+  int64_t sequence = 0;  // number among all operations of the rank
+  int64_t ordinal = 0;   // number among the operations of the same kind
 };
 
 }  // namespace muonrt

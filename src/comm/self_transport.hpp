@@ -6,8 +6,8 @@
 
 namespace muonrt {
 
-/// A transport of one rank: copies the messages that the rank sends to itself; reductions return
-/// their input.
+/// Makes a transport for a single rank. It copies the messages that the rank sends to itself, and
+/// its reductions return their input.
 std::unique_ptr<Transport> make_self_transport();
 
 }  // namespace muonrt

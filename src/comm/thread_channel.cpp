@@ -30,7 +30,7 @@ struct ThreadChannel::Exchange {
   const CopyMessage* copy;
   Deadline deadline;
   ThreadScratch& scratch;
-  int64_t missing = 0;  // receives that are not complete
+  int64_t missing = 0;  // number of receives that are not complete
 };
 
 ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> shared)
@@ -139,8 +139,8 @@ void ThreadChannel::copy(Exchange& x, ThreadOffer& offer, const ReceiveFrom& rec
   if (failed) std::rethrow_exception(failed);
 }
 
-/// Delivers one message that has arrived. Returns false if there is none. Unlocks during the copy
-/// and the callbacks.
+/// Delivers one message that has arrived. Returns false if there is none. Releases the lock during
+/// the copy and the callbacks.
 bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
   const auto now = Deadline::Clock::now();
   const auto& inbox = ranks_[static_cast<size_t>(x.rank)].inbox;
@@ -167,7 +167,7 @@ bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
     lock.unlock();
     shared_->faults.before_delivery(message);
     lock.lock();
-    o = find(x, message.from);  // the sender may have withdrawn it
+    o = find(x, message.from);  // The sender may have withdrawn it.
     if (!o) return true;
   }
   copy(x, *o, receive, lock);
@@ -179,7 +179,7 @@ bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
   return true;
 }
 
-/// Withdraws this rank's messages and waits until no peer is reading its buffers.
+/// Withdraws this rank's messages, and waits until no peer is reading its buffers.
 void ThreadChannel::withdraw(Exchange& x, Lock& lock) noexcept {
   Rank& mine = ranks_[static_cast<size_t>(x.rank)];
   for (ThreadOffer& o : x.scratch.offers) {

@@ -24,23 +24,23 @@ struct ThreadGroupShared {
   ThreadGroupShared(int size, ThreadFaults f)
       : faults(std::move(f)), dead(static_cast<size_t>(size)) {}
   const ThreadFaults faults;
-  std::vector<std::atomic<bool>> dead;  // by rank; see ThreadFaults::Kill
+  std::vector<std::atomic<bool>> dead;  // indexed by rank; see ThreadFaults::Kill
   std::atomic<int32_t> channels = 0;
 };
 
-/// A message that its receiver can copy. The sender stores it, and the receiver's inbox refers to
-/// it.
+/// A message that its receiver can copy. The sender stores it, and the inbox of the receiver points
+/// to it.
 struct ThreadOffer {
   enum class State { kOffered, kCopying, kTaken };
   int32_t from = 0, to = 0;
   const void* data = nullptr;
   int64_t bytes = 0;
-  Operation operation;  // the sender's
+  Operation operation;  // the operation of the sender
   Deadline::Clock::time_point due;
   State state = State::kTaken;
 };
 
-/// Memory that one rank keeps between its operations, so that they do not allocate.
+/// Memory that a rank keeps between its operations, so that they do not allocate.
 struct ThreadScratch {
   explicit ThreadScratch(int size)
       : offers(static_cast<size_t>(size)), receive_index(offers.size(), -1) {
@@ -48,13 +48,14 @@ struct ThreadScratch {
     receives.reserve(offers.size());
   }
   std::vector<ThreadOffer> offers;
-  std::vector<int32_t> receive_index;  // by peer: index of the pending receive, or -1
+  std::vector<int32_t> receive_index;  // for each peer, the index of the pending receive, or -1
   std::vector<SendTo> sends;
   std::vector<ReceiveFrom> receives;
 };
 
-/// The state of a communicator that all its ranks share. One mutex guards it. Threads: each rank's
-/// functions from one thread at a time; `publish` from any thread.
+/// The state of a communicator that all its ranks share, protected by one mutex. Threads: the
+/// functions of a rank are called from one thread at a time; publish() may be called from any
+/// thread.
 class ThreadChannel {
  public:
   ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> shared);
@@ -63,26 +64,29 @@ class ThreadChannel {
   int32_t number() const { return number_; }
   ThreadGroupShared& shared() { return *shared_; }
 
-  /// Errors: INVALID_ARGUMENT if the rank was taken before.
+  /// Assigns the rank to a transport. Errors: INVALID_ARGUMENT if the rank was already assigned.
   void take_rank(int rank);
-  /// Ends the waits of peers for this rank's messages with COMM.
+  /// Call it when the rank destroys its transport. If a peer waits for this rank to send or receive
+  /// a message, the operation of the peer then throws COMM.
   void leave(int rank) noexcept;
   void publish(int rank, const Error& error) noexcept;
   std::optional<Error> published_error();
 
-  /// Throws the error that ThreadFaults::Kill plants in this operation, or COMM if the rank is
+  /// Throws the error that ThreadFaults::Kill defines for this operation, or COMM if the rank is
   /// dead.
   void throw_if_killed(int rank, const Operation& operation);
 
-  /// Offers the sends, copies the receives, and returns when peers have copied all sends. Skips the
-  /// message to `rank` itself. Errors: TIMEOUT, MISMATCH, COMM, a published error, an error of
-  /// `copy`. Also after an error, waits until no peer is copying a message of this rank.
-  /// @param copy  copies each message that the rank receives; null: memcpy.
+  /// Offers the sends to the peers, copies the receives, and returns when the peers have copied all
+  /// sends. Skips the message from `rank` to itself. Errors: TIMEOUT, MISMATCH, COMM, a published
+  /// error, or an error of `copy`. After an error, too, waits until no peer is copying a message of
+  /// this rank.
+  /// @param copy  copies each message that the rank receives; null means memcpy.
   void exchange(int rank, const Operation& operation, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives, const CopyMessage* copy, Deadline deadline,
                 ThreadScratch& scratch);
 
-  /// Returns the channel of the `ordinal`-th duplicate of this one, the same for all ranks.
+  /// Returns the channel for duplicate number `ordinal` of this one, which is the same object for
+  /// all ranks.
   std::shared_ptr<ThreadChannel> child(int64_t ordinal);
 
  private:
@@ -90,7 +94,7 @@ class ThreadChannel {
   struct Rank {
     std::condition_variable wake;
     std::vector<ThreadOffer*> inbox;
-    int64_t unfinished = 0;  // offers that are not copied yet
+    int64_t unfinished = 0;  // number of offers that have not been copied yet
     bool taken = false, left = false;
   };
   struct Child {

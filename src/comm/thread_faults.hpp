@@ -8,24 +8,24 @@
 
 namespace muonrt {
 
-/// One message between two ranks of a thread group. Collectives consist of messages, too, which
-/// have the kind of the collective.
+/// A message between two ranks of a thread group. Collectives also consist of such messages, whose
+/// kind is that of the collective.
 struct ThreadMessage {
-  int32_t channel;  // 0: the channel of the group; duplicates are numbered as they are created
+  int32_t channel;  // 0 is the channel of the group; duplicates are numbered in order of creation
   OperationKind kind;
   int32_t from, to;         // ranks
-  int64_t send_ordinal;     // ordinal of the sender's operation, see Operation
+  int64_t send_ordinal;     // ordinal of the sender's operation; see Operation
   int64_t receive_ordinal;  // ordinal of the receiver's operation
   int64_t bytes;
 };
 
-/// Faults that a test injects into a thread group; the same in every run. A fault applies to the
-/// group and to all duplicates unless it names a channel. It names an operation by its kind and
-/// ordinal: 0 is the first operation of that kind of the rank on the channel.
+/// Faults that a test injects into a thread group. They are the same in every run. A fault applies
+/// to the group and to all duplicates, unless it names a channel. It names an operation by kind and
+/// ordinal. Ordinal 0 is the first operation of that kind that the rank runs on the channel.
 struct ThreadFaults {
   static constexpr int32_t kAny = -1;
 
-  /// The messages that rank `from` sends in an operation are lost, and the sender gets no error.
+  /// The messages that rank `from` sends in an operation are lost, without an error for the sender.
   struct Drop {
     int32_t from = 0;
     OperationKind kind = OperationKind::kExchange;
@@ -34,9 +34,9 @@ struct ThreadFaults {
     int32_t channel = kAny;
   };
 
-  /// Rank `rank` throws COMM instead of running an operation. If `forever`, the rank behaves like a
-  /// process that has died: it publishes nothing, and all its later operations on any channel
-  /// throw. Otherwise its error is published.
+  /// Rank `rank` throws COMM instead of running an operation. If `forever` is true, the rank
+  /// behaves like a process that has died: it publishes nothing, and all its later operations on
+  /// any channel throw. Otherwise its error is published.
   struct Kill {
     int32_t rank = 0;
     OperationKind kind = OperationKind::kExchange;
@@ -46,15 +46,17 @@ struct ThreadFaults {
   };
 
   /// Each message is delayed by at most `max_delay_us` microseconds. The delay is a hash of the
-  /// seed, the pair and the sender's operation, so each seed gives another order of arrival.
+  /// seed, the two ranks and the sender's operation, so each seed leads to a different order of
+  /// arrival.
   uint64_t seed = 0;
   int64_t max_delay_us = 0;
 
   std::vector<Drop> drops;
   std::vector<Kill> kills;
 
-  /// Called on the receiver's thread, without a lock, before and after the bytes are copied. They
-  /// may block: the receiver checks its deadline and published errors after they return.
+  /// Called on the receiver's thread, without a lock, before and after the bytes are copied. These
+  /// functions may block, because the receiver checks its deadline and published errors after they
+  /// have returned.
   std::function<void(const ThreadMessage&)> before_delivery;
   std::function<void(const ThreadMessage&)> after_delivery;
   /// Called on the rank's thread after an operation has succeeded.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kShownOperations = 8;
 
-// The flight recorder gets the sizes before they are checked, so a sum that overflows becomes
+// The flight recorder gets the sizes before they are checked, so a sum that overflows must become
 // INT64_MAX.
 int64_t saturated_add(int64_t a, int64_t b) {
   int64_t out = 0;
@@ -79,7 +79,7 @@ void Transport::fail() {
   std::string last;
   try {
     last = cat("; last operations of rank ", rank_, ": ", flight_recorder_.text(kShownOperations));
-  } catch (const std::bad_alloc&) {  // the message becomes shorter
+  } catch (const std::bad_alloc&) {  // out of memory: the message becomes shorter
   }
   throw first.with_context("", last);
 }
@@ -225,7 +225,8 @@ std::unique_ptr<Transport> Transport::duplicate() {
   std::unique_ptr<Transport> out;
   DuplicateRegistration registration;
   run(OperationKind::kDuplicate, {}, [&] {
-    registration.reserve();  // before do_duplicate: after it, an error would not reach the peers
+    // Allocate now, because an error after do_duplicate() would not reach the peers.
+    registration.reserve();
     out = do_duplicate();
   });
   out->set_timeout_ms(timeout_ms());

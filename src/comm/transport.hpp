@@ -22,15 +22,16 @@ namespace muonrt {
 /// Exchanges host memory between ranks. Runs one operation at a time and blocks until the operation
 /// is complete.
 ///
-/// Every wait ends with the data, with TIMEOUT after `timeout_ms` (the message names the operation,
-/// this rank and the missing peers), or with the error that a rank has published. A rank keeps its
-/// first error, publishes it to its peers, and returns it from every later operation.
-/// Threads: operations from one thread at a time; `abort` and `error` from any thread.
-/// Order: two ranks run the operations that they share in the same order.
+/// A wait ends when the data has arrived. It also ends with TIMEOUT after `timeout_ms` (the message
+/// names the operation, this rank and the missing peers), and with the error that any rank has
+/// published. A rank keeps its first error, publishes it to its peers, and throws it in every later
+/// operation.
+/// Threads: operations from one thread at a time; abort() and error() from any thread.
+/// Order: any two ranks must run the operations in which both take part in the same order.
 ///
-/// An implementation supplies the `do_` functions, which throw Error. Before this class calls one
-/// of them it checks the arguments and delivers the message that the rank sends to itself. It does
-/// not call them if there is nothing to do.
+/// An implementation provides the `do_` functions, which throw Error. Before this class calls one
+/// of them, it checks the arguments and delivers the message that the rank sends to itself. It does
+/// not call them if there is nothing left to do.
 class Transport {
  public:
   static constexpr int64_t kDefaultTimeoutMs = 600'000;
@@ -42,76 +43,80 @@ class Transport {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Name of the transport, for example "thread"; the same on every rank.
+  /// Returns the name of the transport, for example "thread". It is the same on every rank.
   virtual std::string name() const = 0;
-  /// True if operations must run on a thread that is inside a call of the library's user.
+  /// Returns true if operations must run on a thread that is inside a call of the library's user.
   virtual bool caller_thread_only() const { return false; }
 
-  /// All-to-all-v; see Comm. Errors: INVALID_ARGUMENT for an invalid peer, a second message of a
-  /// pair, or a message without bytes; MISMATCH if the sizes of a pair differ; COMM, TIMEOUT,
-  /// ABORTED.
-  /// @param copy  copies each message; then the messages may be in memory that the host cannot
-  ///     read. Null: the messages are in host memory. INTERNAL unless receivers_copy() is true.
+  /// Exchanges messages of any size between all ranks; see Comm::exchange(). Errors:
+  /// INVALID_ARGUMENT if a peer is invalid, a message is empty, or there are two messages from one
+  /// rank to another; MISMATCH if sender and receiver pass different sizes; COMM, TIMEOUT, ABORTED.
+  /// @param copy  copies each message, which may then be in memory that the host cannot read. If
+  ///     null, the messages are in host memory. Must be null unless receivers_copy() returns true.
   void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                 const CopyMessage* copy = nullptr);
-  /// True if each receiver copies its messages directly from the sender's buffer, so that all ranks
-  /// are in one process.
+  /// Returns true if each receiver copies its messages directly from the sender's buffer. All ranks
+  /// are then in one process.
   virtual bool receivers_copy() const { return false; }
-  /// Writes the `bytes` bytes at `mine` of every rank to `all`, in rank order. The buffers must not
-  /// overlap.
+  /// Gathers `bytes` bytes from every rank into `all`, in rank order. The buffers must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
-  /// Writes the maximum over all ranks to `out`. NaN is larger than every number and becomes
-  /// 0x7fc00000; +0 is larger than -0. `in` may be `out`.
+  /// Writes the maximum over all ranks to `out`. NaN counts as larger than every number and becomes
+  /// 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be equal.
   void reduce_max(const float* in, float* out, int64_t n);
-  /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` may be `out`.
+  /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be equal.
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
-  /// Allocates what reductions of up to `bytes` bytes need, so that they do not allocate.
+  /// Allocates the memory for reductions of up to `bytes` bytes, so that they do not allocate.
   virtual void prepare_reduction(int64_t bytes);
   /// Creates an independent transport over the same ranks, with the same timeout. Collective.
   std::unique_ptr<Transport> duplicate();
 
-  /// Publishes an error unless there is one already. Any thread.
+  /// Publishes an error, unless there already is one. May be called from any thread.
   void abort(const Error& error) noexcept;
   void abort(Status status, const std::string& message) noexcept;
-  /// Also aborts all duplicates that this rank has created or will create, and their duplicates.
+  /// Like abort(), but also aborts all duplicates that this rank has created or will create, and
+  /// their duplicates.
   void abort_with_duplicates(Status status, const std::string& message) noexcept;
-  /// Returns the first error, which all operations return from then on, if there is one.
+  /// Returns the first error, which all later operations throw, or nullopt.
   std::optional<Error> error() const;
-  /// Returns the error that a peer has published, also between operations, if the transport can
-  /// detect it. Any thread.
+  /// Returns the error that a peer has published, even between operations, if the transport can
+  /// detect it. May be called from any thread.
   virtual std::optional<Error> published_error() const { return std::nullopt; }
 
   int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
-  /// Sets the timeout of later operations. Errors: INVALID_ARGUMENT unless 1 <= ms <= 366 days. Any
-  /// thread.
+  /// Sets the timeout of later operations. Errors: INVALID_ARGUMENT if `ms` is not from 1 to
+  /// kMaxTimeoutMs (366 days). May be called from any thread.
   void set_timeout_ms(int64_t ms);
 
  protected:
   virtual void do_exchange(std::span<const SendTo> sends,
                            std::span<const ReceiveFrom> receives) = 0;
   virtual void do_allgather(const void* mine, void* all, int64_t bytes) = 0;
-  /// The default implementations gather the values with do_allgather and reduce them in rank order.
+  /// The default implementations gather the values with do_allgather() and reduce them in rank
+  /// order.
   virtual void do_reduce_max(const float* in, float* out, int64_t n);
   virtual void do_reduce_sum(const int64_t* in, int64_t* out, int64_t n);
   virtual std::unique_ptr<Transport> do_duplicate() = 0;
-  /// Reports the error to the peers, and wakes up an operation of this rank that is waiting. Must
-  /// not block. Any thread. It is called once; if caller_thread_only() is true, the next operation
-  /// after an abort calls it again.
+  /// Sends the error to the peers, and wakes up an operation of this rank that is waiting. Must not
+  /// block. May be called from any thread. It is called once. If caller_thread_only() returns true,
+  /// the next operation after an abort calls it again.
   virtual void publish(const Error& error) noexcept = 0;
 
-  /// Waits until all ranks have created their ends of a duplicate. For do_duplicate: if the wait
-  /// fails, peers may already use `duplicate`, so the error is published on it.
+  /// Waits until all ranks have created their ends of a duplicate. Implementations of
+  /// do_duplicate() call it last. If the wait fails, peers may already be using the duplicate, so
+  /// the error is also published on `duplicate`.
   void confirm_duplicate(Transport& duplicate);
-  /// Ends aborts from the original. The destructor of every implementation calls it first.
+  /// Aborts of the original no longer reach this transport. The destructor of every implementation
+  /// must call this function first.
   void retire() noexcept { registration_.leave(); }
 
   /// The running operation.
   const Operation& operation() const { return operation_; }
-  /// Describes the running operation: "exchange #12 on rank 1 (thread)".
+  /// Returns a description of the running operation, for example "exchange #12 on rank 1 (thread)".
   std::string where() const;
-  /// Errors: INVALID_ARGUMENT if `count` values of `each` bytes of all ranks exceed 63 bits.
+  /// Errors: INVALID_ARGUMENT if `count` values of `each` bytes from all ranks have more than 2^63
+  /// - 1 bytes in total.
   void require_fit(const char* what, int64_t count, int64_t each) const;
-  /// Copies the messages of the running exchange. Null: use memcpy.
+  /// The function that copies the messages of the running exchange. Null means memcpy.
   const CopyMessage* copy() const { return copy_; }
 
  private:
@@ -130,21 +135,21 @@ class Transport {
   std::array<int64_t, kOperationKinds> operations_of_kind_{};
   FlightRecorder flight_recorder_;
 
-  // By peer: 1 + sequence number of the last exchange with a message for it, or from it.
+  // For each peer: 1 + the sequence number of the last exchange with a message to it, or from it.
   std::vector<int64_t> sent_, received_;
-  std::vector<std::byte> gathered_;  // input of the default reductions, from all ranks
+  std::vector<std::byte> gathered_;  // the input of all ranks in a default reduction
 
   const std::shared_ptr<DuplicateRegistry> duplicates_ = std::make_shared<DuplicateRegistry>();
-  DuplicateRegistration registration_;  // in the registry of the original
+  DuplicateRegistration registration_;  // registers this transport with the original
 
-  /// True if `publish` must be called again by the next operation, because the abort may have come
-  /// from a thread whose calls cannot reach the peers.
+  /// True if the next operation must call publish() again, because abort() may have been called on
+  /// a thread from which the peers cannot be reached.
   std::atomic<bool> aborted_from_other_thread_ = false;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;
 };
 
-/// Runs an operation of a transport. Converts its error with Error::as_comm_error, because the
+/// Runs an operation of a transport. Converts its error with Error::as_comm_error(), because the
 /// error has ended the transport.
 template <class Function>
 void with_comm_error(const Function& function) {
@@ -155,8 +160,8 @@ void with_comm_error(const Function& function) {
   }
 }
 
-/// "rank 3" or "ranks 0, 2, 5". Names at most eight ranks: "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4
-/// more".
+/// Returns text such as "rank 3" or "ranks 0, 2, 5". Names at most eight ranks, for example
+/// "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more".
 std::string name_ranks(const std::vector<int32_t>& ranks);
 
 }  // namespace muonrt

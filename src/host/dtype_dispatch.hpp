@@ -5,7 +5,8 @@
 
 namespace muonrt::host {
 
-/// Calls body(float{}) or body(bf16{}). Errors: NOT_SUPPORTED for other dtypes.
+/// Calls body(float{}) or body(bf16{}), according to the dtype. Errors: NOT_SUPPORTED for other
+/// dtypes.
 template <class Body>
 auto with_dtype(DType dtype, Body body) {
   if (dtype == DType::kF32) return body(float{});
@@ -14,7 +15,7 @@ auto with_dtype(DType dtype, Body body) {
   return body(bf16{});
 }
 
-/// As with_dtype, but also for f16, for matrices that Newton-Schulz iterates on.
+/// Like with_dtype(), but also supports f16, which the iterates of Newton-Schulz may have.
 template <class Body>
 auto with_iterate(DType dtype, Body body) {
   if (dtype == DType::kF16) return body(f16{});

@@ -4,16 +4,17 @@
 
 namespace muonrt::host {
 
-/// Sets the default floating-point environment (round to nearest, no flush to zero, no traps) until
-/// its destruction, which restores the caller's environment including the exception flags. New
-/// threads inherit the environment of their creator, so each of our threads creates one of these
-/// first. A compiler may move arithmetic across the change of the environment, so use it around
-/// calls through a pointer or into another file.
+/// Sets the default floating-point environment: round to nearest, no flush to zero, no traps. The
+/// destructor restores the caller's environment, including the exception flags. A new thread
+/// inherits the environment of the thread that creates it, so each thread of the library first
+/// creates one of these objects. A compiler may move arithmetic across the change of the
+/// environment. Therefore put the arithmetic into a function that is called through a pointer or is
+/// defined in another file.
 class FpEnvironment {
  public:
   FpEnvironment() {
     std::fegetenv(&saved_);
-    // In glibc and musl this clears flush-to-zero and denormals-are-zero too.
+    // In glibc and musl this also clears flush-to-zero and denormals-are-zero.
     std::fesetenv(FE_DFL_ENV);
   }
   ~FpEnvironment() { std::fesetenv(&saved_); }

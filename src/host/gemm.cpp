@@ -11,21 +11,22 @@ namespace muonrt::host {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-/// Elements that one iteration of a loop over rows copies.
+/// The number of elements that one iteration of a loop over rows copies.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
 
 }  // namespace
 
-/// The grid of a shape and the library's objects for it.
+/// The grid of tiles for a shape, and the objects of the product library for this grid.
 struct PreparedGemm {
-  /// One direction of the grid: `count` tiles of `size`, the last of `last`.
+  /// One direction of the grid. It has `count` tiles of size `size`, except that the last tile has
+  /// size `last`.
   struct Cut {
     int64_t size, count, last;
   } rows, cols;
   int64_t depth;
   std::unique_ptr<const PanelProduct> panel, last_panel;
-  int64_t packed_bytes = 0;   // of one panel, rounded up
-  int64_t scratch_bytes = 0;  // of one call, rounded up
+  int64_t packed_bytes = 0;   // bytes of one packed panel, rounded up
+  int64_t scratch_bytes = 0;  // bytes that one call needs, rounded up
 
   const PanelProduct& panel_of(int64_t col_tile) const {
     return col_tile + 1 == cols.count ? *last_panel : *panel;
@@ -35,9 +36,9 @@ struct PreparedGemm {
 
 namespace {
 
-/// Divides an extent into tiles of nearly equal size, a multiple of 16. Small tiles waste less work
-/// on the diagonal of a symmetric product and use more threads for small products. Large tiles read
-/// their operands less often.
+/// Divides an extent into tiles of nearly equal size, which is a multiple of 16. With small tiles,
+/// a symmetric product wastes less work on its diagonal, and small products can use more threads.
+/// With large tiles, the operands are read less often.
 PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
   const int64_t largest = symmetric || extent <= 512 ? 128 : 256;
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
@@ -45,11 +46,11 @@ PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
   return {size, count, extent - (count - 1) * size};
 }
 
-/// The operands as the tiles read them: one dtype, A dense.
+/// The form in which the tiles read the operands. Both have the same dtype, and A is dense.
 struct Operands {
   DType dtype;
-  bool copy_a, copy_b;  // to dense storage of `dtype`
-  bool share;           // A and B have the same storage, so one copy is used for both
+  bool copy_a, copy_b;  // whether A and B are copied to dense storage of `dtype`
+  bool share;           // true if A and B are the same matrix, so one copy is used for both
   int64_t b_ld;
 };
 
@@ -70,25 +71,25 @@ int64_t dense_bytes(const ConstMatrixRef& m, DType dtype) {
   return round_up(checked_mul(checked_mul(m.rows, m.cols), size_of(dtype)), kAlignment);
 }
 
-/// Offsets inside the workspace: the copy of A, the copy of B, a group of packed panels, then for
-/// each thread a tile and the library's scratch memory.
+/// The layout of the workspace. It contains the copy of A, the copy of B, a group of packed panels,
+/// and then for each thread a tile and scratch memory of the library.
 struct Workspace {
-  int64_t a, b, packed, threads, bytes;  // offsets, and the whole
+  int64_t a, b, packed, threads, bytes;  // offsets, and the total size
   int64_t per_thread;
-  int64_t group;  // panels packed at a time
+  int64_t group;  // number of panels that are packed at a time
 
   Workspace(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,
             int thread_count, int64_t packed_bytes) {
     a = 0;
     b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
     packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
-    // A group has enough tiles to balance the load between threads.
+    // A group must have enough tiles to balance the load between the threads.
     const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
     group = std::max(enough, packed_bytes / std::max<int64_t>(prepared.packed_bytes, 1));
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
-    // kAlignment more bytes than the parts, to align the workspace.
+    // The additional kAlignment bytes allow the start of the workspace to be aligned.
     bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
   }
 };
@@ -120,7 +121,8 @@ void check(const GemmArgs& args) {
                  " x ", n, ": symmetric is set, but the result is not square");
 }
 
-/// C must not be written while an input that shares its memory is still read.
+/// Rejects an input that shares memory with C, because C is written while inputs are still being
+/// read.
 void check_overlap(const GemmArgs& args, const ConstMatrixRef& input, const char* name) {
   const auto span = [](const ConstMatrixRef& m) {
     const char* first = static_cast<const char*>(m.data);
@@ -132,7 +134,7 @@ void check_overlap(const GemmArgs& args, const ConstMatrixRef& input, const char
                  "matrix product: C overlaps ", name, "; give C its own memory");
 }
 
-/// Computes and stores each tile of a group of column panels.
+/// Computes and stores the tiles of a group of column panels.
 class Group {
  public:
   Group(const GemmArgs& args, const PreparedGemm& prepared, int64_t first, int64_t end)
@@ -144,7 +146,8 @@ class Group {
     return count;
   }
 
-  /// Tiles of one column are consecutive, so that its packed panel stays in the cache.
+  /// Returns the tile with this index. The tiles of one column have consecutive indices, so that
+  /// the packed panel of the column stays in the cache.
   std::pair<int64_t, int64_t> tile(int64_t index) const {
     int64_t col = first_;
     for (; index >= column_tiles(col); ++col) index -= column_tiles(col);
@@ -161,7 +164,8 @@ class Group {
   int64_t first_, end_;
 };
 
-/// One call of gemm: its memory and its operands as the tiles read them.
+/// One call of gemm(). Has the memory of the call, and its operands in the form in which the tiles
+/// read them.
 class TiledProduct {
  public:
   TiledProduct(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,

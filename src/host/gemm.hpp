@@ -14,7 +14,8 @@
 
 namespace muonrt::host {
 
-/// Storage of a matrix: rows x cols, row-major, f32, bf16 or f16; ld in elements, >= cols.
+/// A matrix of rows x cols elements, row-major, in f32, bf16 or f16. `ld` is in elements and at
+/// least `cols`.
 struct MatrixRef {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -23,7 +24,7 @@ struct MatrixRef {
   int64_t ld = 0;
 };
 
-/// As MatrixRef, but read-only.
+/// Like MatrixRef, but read-only.
 struct ConstMatrixRef {
   ConstMatrixRef() = default;
   ConstMatrixRef(const void* data_in, DType dtype_in, int64_t rows_in, int64_t cols_in,
@@ -38,15 +39,17 @@ struct ConstMatrixRef {
   int64_t ld = 0;
 };
 
-/// C = alpha A op(B) + beta D + gamma I, summed in f32, rounded once to the dtype of C.
+/// The arguments of C = alpha A op(B) + beta D + gamma I, which is summed in f32 and rounded once
+/// to the dtype of C.
 struct GemmArgs {
   ConstMatrixRef a;  // m x k
-  ConstMatrixRef b;  // k x n, or n x k if transpose_b
-  ConstMatrixRef d;  // m x n; not read if data is null or beta is 0; may be A or B
-  MatrixRef c;       // m x n, overwritten; shares no memory with A, B and D
+  ConstMatrixRef b;  // k x n, or n x k if transpose_b is true
+  ConstMatrixRef d;  // m x n; may be A or B; not read if data is null or beta is 0
+  MatrixRef c;       // m x n; overwritten; must not share memory with A, B or D
   bool transpose_b = false;
-  /// Set it if the result is symmetric (A A^T, polynomials of one symmetric matrix). Only the upper
-  /// triangle is computed (and read from D) and then mirrored, so C is exactly symmetric.
+  /// Must only be set if the result is symmetric, as for A A^T or polynomials of one symmetric
+  /// matrix. Then only the upper triangle is computed (and read from D). It is mirrored, so C is
+  /// exactly symmetric.
   bool symmetric = false;
   float alpha = 1.0f;
   float beta = 0.0f;
@@ -55,11 +58,12 @@ struct GemmArgs {
 
 struct PreparedGemm;
 
-/// What products reuse from call to call: the library's objects for each shape so far, and the
-/// workspace. Create one for each thread pool. Threads: one at a time.
+/// The objects that products reuse from call to call: the library's objects for each shape that has
+/// occurred, and the workspace. Create one of these for each thread pool. Threads: one at a time.
 class GemmScratch {
  public:
-  /// Panels of B are packed for the kernel in groups of about this size, to limit the memory.
+  /// The size in bytes of a group of packed panels. Panels of B are packed in groups of about this
+  /// size, to limit the memory.
   static constexpr int64_t kPackedBytes = int64_t{64} << 20;
 
   explicit GemmScratch(const TileKernel& kernel = default_kernel(),
@@ -68,13 +72,13 @@ class GemmScratch {
   GemmScratch(const GemmScratch&) = delete;
   GemmScratch& operator=(const GemmScratch&) = delete;
 
-  /// Returns the bytes of workspace that `gemm` needs for these shapes, dtypes and leading
-  /// dimensions, and creates the objects for them, so that later calls of `gemm` with these shapes
-  /// create none. Of the pointers it only checks whether B is A and whether D is null.
-  /// @param threads  number of threads of the pool.
+  /// Returns the bytes of workspace that gemm() needs for these shapes, dtypes and leading
+  /// dimensions. Also creates the objects for them, so that later calls of gemm() with these shapes
+  /// create none. Does not read the matrices; it only checks whether B is A and whether D is null.
+  /// @param threads  the number of threads in the pool.
   int64_t bytes_for(const GemmArgs& args, int threads);
 
-  /// Sets the memory that later products use. Its content may change between calls.
+  /// Sets the memory that later products use. Between calls its content may change.
   void set_workspace(void* memory, int64_t bytes) {
     memory_ = memory;
     bytes_ = bytes;
@@ -95,11 +99,12 @@ class GemmScratch {
   int64_t bytes_ = 0;
 };
 
-/// Computes `args` on a grid of tiles that depends only on the shape. Each tile is a
-/// single-threaded product over the full depth. Bits: depend on shapes, dtypes, `symmetric`,
-/// factors and values; not on threads, alignment, leading dimensions, workspace or the caller's
-/// floating-point environment. Errors: INVALID_ARGUMENT if shapes do not match or C overlaps an
-/// input; NOT_SUPPORTED for other dtypes; INVALID_STATE if the workspace is smaller than bytes_for.
+/// Computes a product on a grid of tiles that depends only on the shape. Each tile is computed by a
+/// single thread over the full depth. The result depends, bit for bit, only on shapes, dtypes,
+/// `symmetric`, factors and values. It does not depend on the number of threads, alignment, leading
+/// dimensions, the workspace, or the caller's floating-point environment. Errors: INVALID_ARGUMENT
+/// if shapes do not match or C overlaps an input; NOT_SUPPORTED if a dtype is not supported;
+/// INVALID_STATE if the workspace is smaller than bytes_for() requires.
 void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);
 
 }  // namespace muonrt::host

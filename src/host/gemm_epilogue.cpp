@@ -23,7 +23,7 @@ MUONRT_ALWAYS_INLINE void scale_row(float* values, float alpha, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] *= alpha;
 }
 
-/// values = alpha values + beta d.
+/// Computes values = alpha values + beta d.
 template <class D>
 MUONRT_ALWAYS_INLINE void scale_add_row(float* __restrict values, float alpha,
                                         const D* __restrict d, float beta, int64_t n) {
@@ -40,9 +40,9 @@ MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n, C
   for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(values[i]);
 }
 
-/// Rows that are finished at a time, and side of the blocks in which they are mirrored. The rows
-/// stay in the L1 cache until both halves are written, and a mirrored row of f32 fills a cache
-/// line.
+/// The number of rows that are processed at a time, and the side of the blocks in which they are
+/// mirrored. With this size the rows stay in the L1 cache until both halves are written, and a
+/// mirrored row of f32 fills a cache line.
 constexpr int64_t kSide = 16;
 
 using Four = float __attribute__((vector_size(16)));
@@ -53,7 +53,7 @@ MUONRT_ALWAYS_INLINE Four load(const float* from) {
   return value;
 }
 
-/// to(j, i) = from(i, j) for 4 x 4 values.
+/// Computes to(j, i) = from(i, j) for 4 x 4 values.
 MUONRT_ALWAYS_INLINE void transpose_four(const float* from, int64_t from_ld, float* to,
                                          int64_t to_ld) {
   const Four a = load(from), b = load(from + from_ld);
@@ -69,7 +69,8 @@ MUONRT_ALWAYS_INLINE void transpose_four(const float* from, int64_t from_ld, flo
   for (int j = 0; j < 4; ++j) std::memcpy(to + j * to_ld, &out[j], sizeof out[j]);
 }
 
-/// to(j, i) = from(i, j), rounded, for rows x cols values of `from`, at most kSide x kSide.
+/// Computes to(j, i) = from(i, j), rounded, for rows x cols values of `from`. There must be at most
+/// kSide x kSide values.
 template <class C>
 MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t from_ld, int64_t rows,
                                        int64_t cols, C* __restrict to, int64_t to_ld) {
@@ -79,7 +80,8 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
     }
     return;
   }
-  // Through a dense block, because rows of C whose distance is a power of two share a cache set.
+  // Uses a dense block as an intermediate step, because rows of C would share a cache set if their
+  // distance is a power of two.
   float block[kSide * kSide];
   for (int64_t i = 0; i < kSide; i += 4) {
     for (int64_t j = 0; j < kSide; j += 4) {
@@ -89,7 +91,7 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
   for (int64_t j = 0; j < kSide; ++j) round_row(block + j * kSide, kSide, to + j * to_ld);
 }
 
-/// Stores rows [begin, end) of a tile, at most kSide of them, and mirrors them.
+/// Stores rows [begin, end) of a tile and mirrors them. There must be at most kSide rows.
 template <class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
                                      float* tile, int64_t begin, int64_t end) {
@@ -107,7 +109,8 @@ MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& p
       scale_row(values, args.alpha, n);
     }
     if (args.gamma != 0.0f && row >= col && row < col + n) values[row - col] += args.gamma;
-    // Rows of a block on the diagonal begin left of it; there they take over from the rows above.
+    // In a tile on the diagonal, row r also needs the elements left of the diagonal in its block.
+    // They are copied from the rows above, because the result is symmetric.
     for (int64_t i = first; on_diagonal && i < r; ++i)
       values[i - first] = tile[i * position.cols + r];
     round_row(values, n, element<C>(args.c.data, args.c.ld, row, col));

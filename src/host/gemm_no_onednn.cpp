@@ -2,7 +2,7 @@
 
 namespace muonrt::host {
 
-// Linked instead of gemm_onednn.cpp if oneDNN is not installed.
+// This file is linked instead of gemm_onednn.cpp if oneDNN is not installed.
 const TileKernel* onednn_kernel() { return nullptr; }
 
 }  // namespace muonrt::host

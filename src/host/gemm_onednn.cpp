@@ -6,8 +6,8 @@
 #include "host/gemm_tile.hpp"
 
 // Functions of libgomp, which oneDNN uses unless it was built without threads. They are declared
-// here because omp.h comes with the compiler, not with the library, and may belong to another
-// OpenMP runtime.
+// here instead of including omp.h, because omp.h comes with the compiler and may belong to another
+// OpenMP runtime than the library's.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
 
@@ -20,8 +20,9 @@ using dnnl::memory;
 
 constexpr bool kOpenMp = DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP;
 
-/// Limits OpenMP to one thread for the calling thread, and restores the setting. Creating
-/// primitives needs it, too, because their blocking depends on the number of threads.
+/// Limits OpenMP to one thread for the calling thread; the destructor restores the setting. It must
+/// also exist while primitives are created, because their blocking depends on the number of
+/// threads.
 class OneThread {
  public:
   OneThread() {
@@ -42,7 +43,7 @@ class OneThread {
   int before_ = 1;
 };
 
-/// Runs `body` and converts an exception of the library to an Error.
+/// Calls `body` and converts an exception of the library to an Error.
 template <class F>
 auto with_reason(const char* what, const PanelShape& shape, F&& body) {
   try {
@@ -56,7 +57,8 @@ auto with_reason(const char* what, const PanelShape& shape, F&& body) {
   }
 }
 
-/// The caller provides scratch memory, and no setting of the process may relax the arithmetic.
+/// Returns attributes with which the caller provides scratch memory and no setting of the process
+/// can relax the arithmetic.
 template <class Attributes = dnnl::primitive_attr>
 Attributes attributes() {
   Attributes made;
@@ -66,7 +68,7 @@ Attributes attributes() {
   return made;
 }
 
-/// oneDNN 2.x uses an operation descriptor, 3.x does not.
+/// Describes a product. oneDNN 2.x needs an operation descriptor for this, 3.x does not.
 template <class Product>
 auto describe(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b,
               const memory::desc& c) {
@@ -86,7 +88,7 @@ class OnednnPanel final : public PanelProduct {
  public:
   OnednnPanel(const dnnl::engine& engine, const PanelShape& shape)
       : engine_(engine), shape_(shape) {
-    // The first height selects the packed format, and the second uses the same format.
+    // The packed format is selected for the first height and is also used for the second height.
     packed_ =
         memory::desc({shape.depth, shape.cols}, library_type(shape.dtype), memory::format_tag::any);
     heights_[0] = make_height(shape.rows[0]);
@@ -148,8 +150,9 @@ class OnednnPanel final : public PanelProduct {
     return made;
   }
 
-  /// If pairs of bf16 that are consecutive in the depth are adjacent both in the stored and in the
-  /// packed B, packing moves each pair as one f32, which is three times as fast.
+  /// Decides whether packing can move pairs. This is possible if two bf16 values that are
+  /// consecutive in the depth are adjacent both in the stored B and in the packed B. Each pair is
+  /// then moved as one f32, which makes packing three times as fast.
   void move_pairs() {
     using Tag = memory::format_tag;
     if (shape_.dtype != DType::kBF16 || !shape_.transpose_b) return;
@@ -165,7 +168,7 @@ class OnednnPanel final : public PanelProduct {
     }
   }
 
-  /// The library takes non-const pointers also for memory that it only reads.
+  /// The library takes non-const pointers even for memory that it only reads.
   memory view(const memory::desc& desc, const void* data) const {
     return memory(desc, engine_, const_cast<void*>(data));
   }
@@ -173,8 +176,8 @@ class OnednnPanel final : public PanelProduct {
   dnnl::engine engine_;
   PanelShape shape_;
   Height heights_[2];
-  memory::desc packed_;            // a panel as the product reads it
-  memory::desc stored_, pack_to_;  // B and the panel as packing moves them
+  memory::desc packed_;            // a panel in the form in which the product reads it
+  memory::desc stored_, pack_to_;  // B and the panel in the forms in which packing moves them
   memory::desc pack_scratch_;
   dnnl::reorder pack_;
 };
@@ -187,7 +190,7 @@ class OnednnKernel final : public TileKernel {
     const dnnl_version_t* version = dnnl_version();
     std::string text = cat("onednn ", version->major, ".", version->minor, ".", version->patch,
                            " isa ", static_cast<int>(dnnl::get_effective_cpu_isa()));
-    // Environment variables can select shorter vectors than the instruction set has.
+    // Environment variables can select shorter vectors than the instruction set allows.
     const int hints = static_cast<int>(dnnl::get_cpu_isa_hints());
     if (hints != 0) text += cat(" hints ", hints);
     return text;
@@ -200,12 +203,12 @@ class OnednnKernel final : public TileKernel {
                        [&] { return std::make_unique<const OnednnPanel>(engine_, shape); });
   }
 
-  /// Returns whether f32 products work, and detects support for bf16.
+  /// Returns true if f32 products work, and detects support for bf16.
   bool probe() {
     // A library that was built for another threading runtime cannot be limited to one thread.
     const unsigned runtime = dnnl_version()->cpu_runtime;
     if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) return false;
-    // With lesser instruction sets, bf16 products are emulated or not supported.
+    // With older instruction sets, bf16 products are emulated or not supported.
     const int native = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
     const int isa = static_cast<int>(dnnl::get_effective_cpu_isa());
     bf16_ = (isa & native) == native && makes(DType::kBF16);
@@ -236,7 +239,7 @@ std::unique_ptr<OnednnKernel> make_kernel() {
     auto kernel = std::make_unique<OnednnKernel>();
     if (kernel->probe()) return kernel;
   } catch (const dnnl::error&) {
-    // No CPU engine: the portable kernel is used instead.
+    // There is no CPU engine, so the portable kernel is used instead.
   }
   return nullptr;
 }
@@ -244,7 +247,8 @@ std::unique_ptr<OnednnKernel> make_kernel() {
 }  // namespace
 
 const TileKernel* onednn_kernel() {
-  // Never destroyed, because worker threads may outlive static objects when the process exits.
+  // Never destroyed, because worker threads may still run when static objects are destroyed at the
+  // exit of the process.
   static const OnednnKernel* const kernel = make_kernel().release();
   return kernel;
 }

@@ -9,13 +9,13 @@ namespace muonrt::host {
 
 namespace {
 
-// Every element of a tile is summed over the depth from first to last, one product and one sum at a
-// time, so the result is bitwise identical on every machine and does not depend on the blocking
-// below.
+// Every element of a tile is summed over the depth from first to last, one product at a time. The
+// result is therefore bitwise identical on every machine and does not depend on the blocking below.
 
-constexpr int64_t kStrip = 8;    // columns summed together, in one vector or two
-constexpr int64_t kRows = 6;     // rows summed together: 12 of the baseline's 16 vector registers
-constexpr int64_t kDepth = 256;  // rows of a strip that stay in the L1 cache
+constexpr int64_t kStrip = 8;  // number of columns that are summed together, in one vector or two
+// Number of rows that are summed together; uses 12 of the 16 vector registers.
+constexpr int64_t kRows = 6;
+constexpr int64_t kDepth = 256;  // number of rows of a strip that stay in the L1 cache
 
 using Vector = float __attribute__((vector_size(kVectorBytes)));
 constexpr int64_t kVectors = kStrip * int64_t{sizeof(float)} / kVectorBytes;
@@ -24,18 +24,18 @@ struct Strip {
   Vector part[kVectors];
 };
 
-/// Returns the first `bytes` of a strip, padded with zeros. It returns by value, because a variable
-/// whose address is taken is not kept in a register.
+/// Returns the first `bytes` bytes of a strip, padded with zeros. Returns by value, because a
+/// variable whose address is taken is not kept in a register.
 MUONRT_ALWAYS_INLINE Strip load(const float* from, size_t bytes) {
   Strip strip = {};
   std::memcpy(&strip, from, bytes);
   return strip;
 }
 
-/// c += a * strip over `depth`, Rows x kStrip values at a time in registers.
-/// @param a      Rows x depth, leading dimension lda.
+/// Computes c += a * strip over `depth`. Keeps Rows x kStrip values at a time in registers.
+/// @param a      Rows x depth, with leading dimension lda.
 /// @param strip  depth x kStrip, dense.
-/// @param c      leading dimension ldc; its first `cols` columns are read and written.
+/// @param c      leading dimension ldc; the first `cols` columns are read and written.
 template <int Rows>
 MUONRT_ALWAYS_INLINE void multiply_rows(const float* __restrict a, int64_t lda,
                                         const float* __restrict strip, int64_t depth,
@@ -77,7 +77,8 @@ class PortablePanel final : public PanelProduct {
   }
   int64_t scratch_bytes() const override { return 0; }
 
-  /// Strips of kStrip columns, each depth x kStrip; the last one is padded with zeros.
+  /// Packs B into strips of kStrip columns, each depth x kStrip. The last strip is padded with
+  /// zeros.
   void pack(const void* b, void* packed, void*) const override {
     const float* from = static_cast<const float*>(b);
     float* to = static_cast<float*>(packed);

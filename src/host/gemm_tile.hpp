@@ -8,35 +8,37 @@
 
 namespace muonrt::host {
 
-// The interface between the grid of tiles (gemm.cpp) and the code that computes one tile: oneDNN or
-// portable loops.
+// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile,
+// which is either oneDNN or portable loops.
 
-/// The shape of a column panel of op(B) and of the tiles that use it.
+/// The shape of a column panel of op(B), and of the tiles that use this panel.
 struct PanelShape {
-  int64_t depth;     // k: rows of op(B), > 0
-  int64_t cols;      // columns of this panel, > 0
-  int64_t rows[2];   // the two heights a tile may have, both > 0
-  DType dtype;       // of A and B: f32 or bf16
-  int64_t b_ld;      // of B as stored
-  bool transpose_b;  // B is stored cols x depth, else depth x cols
+  int64_t depth;     // k, the number of rows of op(B), > 0
+  int64_t cols;      // number of columns of this panel, > 0
+  int64_t rows[2];   // the two heights that a tile may have, both > 0
+  DType dtype;       // dtype of A and B: f32 or bf16
+  int64_t b_ld;      // leading dimension of B as stored
+  bool transpose_b;  // true if B is stored as cols x depth, false if as depth x cols
 };
 
-/// Packs and multiplies one column panel; created once for its shape.
-/// Threads: several threads may call pack and run concurrently, each with its own scratch.
-/// Bits: a tile depends only on the values and on `PanelShape` without b_ld and transpose_b.
+/// Packs and multiplies one column panel. Created once for a panel shape.
+/// Threads: several threads may call pack() and run() at the same time, each with its own scratch
+/// memory.
+/// Results: bitwise, a tile depends only on the values and on the fields of PanelShape other than
+/// b_ld and transpose_b.
 class PanelProduct {
  public:
   virtual ~PanelProduct() = default;
-  /// Bytes of one packed panel.
+  /// Returns the size of one packed panel in bytes.
   virtual int64_t packed_bytes() const = 0;
-  /// Bytes of scratch memory that one call of pack or run needs.
+  /// Returns the bytes of scratch memory that one call of pack() or run() needs.
   virtual int64_t scratch_bytes() const = 0;
-  /// Packs the panel of B that begins at `b` into `packed` (64-byte aligned).
+  /// Packs the panel of B that begins at `b` into `packed`, which must be aligned to 64 bytes.
   virtual void pack(const void* b, void* packed, void* scratch) const = 0;
-  /// c = a * panel, in f32, over the full depth; one thread.
+  /// Computes c = a * panel in f32, over the full depth, on the calling thread.
   /// @param rows  one of PanelShape::rows.
-  /// @param a     rows x depth, dense (ld = depth), any alignment of its element type.
-  /// @param c     rows x cols, f32, dense, 64-byte aligned; overwritten.
+  /// @param a     rows x depth, dense (ld = depth), with any alignment of its element type.
+  /// @param c     rows x cols, f32, dense, aligned to 64 bytes; overwritten.
   virtual void run(int64_t rows, const void* a, const void* packed, float* c,
                    void* scratch) const = 0;
 };
@@ -45,21 +47,23 @@ class PanelProduct {
 class TileKernel {
  public:
   virtual ~TileKernel() = default;
-  /// Short, for a table: "onednn", "portable".
+  /// Returns a short name for tables, "onednn" or "portable".
   virtual const char* name() const = 0;
-  /// Name, version and instruction set. Two processes with equal identities give bitwise identical
-  /// results.
+  /// Returns the name, version and instruction set. Two processes with equal identities compute
+  /// bitwise identical results.
   virtual std::string identity() const = 0;
-  /// True if bf16 x bf16 products with f32 sums are native to this machine.
+  /// Returns true if this machine has instructions for bf16 x bf16 products with f32 sums.
   virtual bool supports_bf16() const = 0;
-  /// Errors: INTERNAL if the library does not support the shape.
+  /// Creates the product for a panel shape. Errors: INTERNAL if the library does not support the
+  /// shape.
   virtual std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const = 0;
 };
 
-/// Returns oneDNN, or null if it is not built in or cannot be used on this machine.
+/// Returns the oneDNN kernel, or null if it is not built in or cannot be used on this machine.
 const TileKernel* onednn_kernel();
 
-/// Returns the portable kernel: always available, bitwise identical on every machine.
+/// Returns the portable kernel, which is always available and gives bitwise identical results on
+/// every machine.
 const TileKernel& portable_kernel();
 
 /// Returns the fastest available kernel.

@@ -10,14 +10,15 @@
 namespace muonrt::host {
 
 struct HostDeviceOptions {
-  int threads = 1;             // threads that work on one op, including the stream's thread; >= 1
-  bool portable_gemm = false;  // portable products: slow, bitwise identical on every machine
-  Allocator allocator = {};    // the caller's functions, or none
+  int threads = 1;  // number of threads for one op, including the stream's thread; >= 1
+  /// Use portable products, which are slow but bitwise identical on every machine.
+  bool portable_gemm = false;
+  Allocator allocator = {};  // the caller's functions, if any
 };
 
-/// Creates the host device: memory of the process, and streams that are threads. Its threads block
-/// signals and use the default floating-point environment.
-/// Errors: INVALID_ARGUMENT for an invalid option; OUT_OF_MEMORY if a thread cannot be started.
+/// Creates the host device. Its memory is that of the process, and its streams are threads. These
+/// threads block signals and use the default floating-point environment.
+/// Errors: INVALID_ARGUMENT if an option is invalid; OUT_OF_MEMORY if a thread cannot be started.
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
 
 class HostOps;
@@ -42,9 +43,9 @@ class HostDevice final : public Device {
   void wait(Stream& stream, const Event& event) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
-  /// Writes nanoseconds of the steady clock.
+  /// Writes the time of the steady clock in nanoseconds.
   void timestamp(Stream& stream, int64_t* where) override;
-  /// Runs the work on streams of kind kCommOnCaller, in order, while it waits.
+  /// While it waits, runs the work of streams of kind kCommOnCaller, in order.
   void synchronize(const Event& event, Deadline deadline) override;
 
   std::optional<Error> error() const override;
@@ -52,7 +53,8 @@ class HostDevice final : public Device {
 
   Ops& ops() override;
 
-  /// Returns how often the queue of a stream has grown so far; constant in steady state.
+  /// Returns how often the queue of a stream has grown so far. The number no longer grows after the
+  /// first steps.
   int64_t queue_growths() const;
 
  private:

@@ -12,15 +12,15 @@
 
 namespace muonrt::host {
 
-/// The ops on the host. Each op enqueues tasks; a task splits its loop among the threads of the
-/// pool without changing any bit of the result. Supported dtypes are f32 and bf16, and f16 for
-/// iterates. With other dtypes a task fails with NOT_SUPPORTED.
+/// The ops on the host. Each op enqueues tasks. A task divides its loop among the threads of the
+/// pool, which does not change the results bitwise. Supported dtypes are f32 and bf16, and also f16
+/// for iterates. With other dtypes a task fails with NOT_SUPPORTED.
 class HostOps final : public Ops {
  public:
-  /// @param device  allocates the memory of `reserve`; it must outlive this object.
+  /// @param device  allocates the memory for reserve(), and must outlive this object.
   HostOps(Device& device, int threads, const TileKernel& kernel, Isa isa);
 
-  /// Returns name, version and instruction set of the library that computes products.
+  /// Returns the name, version and instruction set of the library that computes products.
   std::string kernel_identity() const { return shared_.scratch.kernel().identity(); }
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
@@ -85,29 +85,30 @@ class HostOps final : public Ops {
   using Body = FunctionRef<void(int64_t, int)>;
   using Range = FunctionRef<void(int64_t, int64_t)>;
 
-  /// Calls body(index, thread) for each index in [0, count), on the pool, or on this thread if
-  /// another stream is using the pool.
+  /// Calls body(index, thread) for each index in [0, count). Uses the pool, or only the calling
+  /// thread if another stream is using the pool.
   void spread(int64_t count, Body body);
-  /// Calls body(begin, end) for parts of [0, elements) that are large enough for a thread.
+  /// Calls body(begin, end) for parts of [0, elements). Each part is large enough to justify a
+  /// thread.
   void spread_range(int64_t elements, Range body);
   void normuon_of(const MatrixBatch& matrix, const NormuonState& state, float beta2);
-  /// Packs partial gradients (kPartialGrad) or directions.
+  /// Packs partial gradients if kPartialGrad is true, and otherwise directions.
   template <bool kPartialGrad>
   void pack_gradients(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
                       TypedBuffer message, Findings* findings);
-  /// Muon's commit of the momentum, the weights, or both.
+  /// Commits Muon's momentum, its weights, or both.
   template <bool kMomentum, bool kWeights>
   void commit(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
               ConstTypedBuffer message, const CommitCondition& condition);
 
-  /// What products reuse, and their workspace.
+  /// The objects that products reuse, and their workspace.
   struct Products {
     explicit Products(const TileKernel& kernel) : scratch(kernel) {}
     void reserve(Device& device, int threads, int64_t m, int64_t n, int64_t k, DType dtype);
     GemmScratch scratch;
     Buffer memory;
   };
-  /// Objects of one thread, for batches of small products.
+  /// The objects of one thread for batches of small products.
   struct Worker {
     explicit Worker(const TileKernel& kernel) : products(kernel) {}
     ThreadPool pool{1};
@@ -118,10 +119,10 @@ class HostOps final : public Ops {
 
   const Isa isa_;
   Device& device_;
-  std::mutex pool_mutex_;  // for pool_, shared_ and workers_, which one task at a time uses
+  std::mutex pool_mutex_;  // protects pool_, shared_ and workers_; one task at a time uses them
   ThreadPool pool_;
   Products shared_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // one per thread, created by `reserve` if needed
+  std::vector<std::unique_ptr<Worker>> workers_;  // one per thread; created by reserve() if needed
 };
 
 }  // namespace muonrt::host

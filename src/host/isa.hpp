@@ -1,8 +1,9 @@
 #pragma once
 
-// Instruction sets of the elementwise passes, chosen at run time. A pass is an always_inline
-// function (`static run`) that is compiled once for each instruction set. Contraction is off in
-// every build, so all instruction sets give bitwise identical results and differ only in speed.
+// The elementwise passes are compiled for several instruction sets, of which one is chosen at run
+// time. A pass is an always_inline function (`static run`) that is compiled once for each
+// instruction set. All builds disable the contraction to fused multiply-add, so the results are
+// bitwise identical with all instruction sets, and only the speed differs.
 
 #include <cstdint>
 #include <string>
@@ -11,8 +12,8 @@
 
 namespace muonrt::host {
 
-/// Bytes of a vector in manually vectorized loops. On arm64 g++ keeps vectors longer than NEON's in
-/// memory instead of registers.
+/// The size of a vector, in bytes, in manually vectorized loops. On arm64, g++ keeps vectors that
+/// are longer than those of NEON in memory instead of registers.
 #if defined(__aarch64__)
 inline constexpr int64_t kVectorBytes = 16;
 #else
@@ -24,11 +25,13 @@ enum class Isa { kBaseline, kAvx2, kAvx512 };
 /// Returns the widest instruction set that this machine and its operating system support.
 Isa best_isa();
 
-/// Returns "x86-64", "avx2" or "avx512" on x86-64, "arm64" (with NEON) on arm64, else "generic".
+/// Returns "x86-64", "avx2" or "avx512" on x86-64, "arm64" (with NEON) on arm64, and "generic" on
+/// other machines.
 const char* name_of(Isa isa);
 
-/// Returns the name of the best instruction set for the comparison between ranks. On arm64 it
-/// includes the length of SVE vectors, because oneDNN depends on it but does not report it.
+/// Returns the name of the best instruction set, which ranks compare. On arm64 it includes the
+/// length of SVE vectors, because the results of oneDNN depend on this length but oneDNN does not
+/// report it.
 std::string isa_identity();
 
 #if defined(__x86_64__)
@@ -42,7 +45,7 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) auto run_avx512(Ar
 }
 #endif
 
-/// Pass::run(args...), compiled for `isa`.
+/// Calls Pass::run(args...) compiled for `isa`.
 template <class Pass, class... Args>
 auto run_pass(Isa isa, Args... args) {
 #if defined(__x86_64__)

@@ -9,7 +9,8 @@
 
 namespace muonrt::host {
 
-/// Pairwise sum of a sequence of values. The order of additions depends only on their number.
+/// Computes the pairwise sum of a sequence of values. The order of the additions depends only on
+/// the number of values.
 class PairwiseSum {
  public:
   void add(float value) {
@@ -26,12 +27,12 @@ class PairwiseSum {
   }
 
  private:
-  float partial_[63];  // partial_[l] is the sum of 2^l values if bit l of count_ is set
+  float partial_[63];  // partial_[l] is a sum of 2^l values if bit l of count_ is set
   int64_t count_ = 0;
 };
 
-/// Returns the largest |x| as the bits of an f32: 0 for zeros, at least 0x7f800000 if a value is
-/// not finite.
+/// Returns the largest |x| as the bits of an f32. They are 0 if all values are zero, and at least
+/// 0x7f800000 if a value is not finite.
 template <class T>
 struct LargestPass {
   static MUONRT_ALWAYS_INLINE int32_t run(const T* __restrict row, int64_t n) {
@@ -44,10 +45,11 @@ struct LargestPass {
   }
 };
 
-/// Returns the sum of squares of a row scaled by up * up2. The order of additions depends only on
-/// n: blocks of 2048 elements are summed in 256 chains (element i in chain i mod 256), the chains
-/// are added in halves, and the blocks pairwise. There are 256 chains because a warp of a GPU reads
-/// 256 consecutive elements at a time.
+/// Returns the sum of the squares of a row that is scaled by up * up2. The order of the additions
+/// depends only on n. Blocks of 2048 elements are summed as 256 partial sums, where element i
+/// belongs to partial sum i mod 256. The upper half of the partial sums is added to the lower half
+/// until one value is left, and the blocks are added pairwise. There are 256 partial sums because a
+/// warp of a GPU reads 256 consecutive elements at a time.
 template <class T>
 struct SquaresPass {
   static constexpr int64_t kChains = 256, kBlock = 2048, kEight = 8, kSums = kChains / kEight;
@@ -62,7 +64,8 @@ struct SquaresPass {
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
     float chains[kChains] = {};
-    // The variable bound keeps GCC from exchanging the loops, which would read memory in strides.
+    // The variable bound prevents GCC from exchanging the two loops, which would make it read
+    // memory in strides.
     for (int64_t i = 0; i < n; i += kChains) {
       const int64_t count = n - i < kChains ? n - i : kChains;
       for (int64_t c = 0; c < count; ++c) chains[c] += square(x[i + c], up, up2);
@@ -70,7 +73,9 @@ struct SquaresPass {
     return halved(chains, n < kChains ? ceil_div(n, kEight) : kSums);
   }
 
-  /// @param eights  groups of eight chains that have elements; the other chains are zero.
+  /// Adds the partial sums.
+  /// @param eights  the number of groups of eight partial sums that have elements; all others are
+  ///     zero.
   static MUONRT_ALWAYS_INLINE float halved(const float* __restrict chains, int64_t eights) {
     float sum[kSums] = {};
     for (int64_t i = 0; i < eights; ++i) {
@@ -88,7 +93,9 @@ struct SquaresPass {
   }
 };
 
-/// Returns the sum of |x|, in 32 chains (element i in chain i mod 32) that are added in halves.
+/// Returns the sum of |x|. It is computed as 32 partial sums, where element i belongs to partial
+/// sum i mod 32. At the end the upper half of them is added to the lower half until one value is
+/// left.
 template <class T>
 struct AbsoluteSumPass {
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
@@ -109,7 +116,8 @@ struct AbsoluteSumPass {
   }
 };
 
-/// Returns the sum of x[i] y[i] in 32 chains, as AbsoluteSumPass. The arrays may be the same.
+/// Returns the sum of x[i] y[i], which is computed in the same order as AbsoluteSumPass. The two
+/// arrays may be the same.
 template <class T>
 struct DotPass {
   static MUONRT_ALWAYS_INLINE float run(const T* x, const float* y, int64_t n) {
@@ -133,8 +141,8 @@ struct FactorPass {
   }
 };
 
-/// row[i] <- row[i] * (factors[i] * factor). The order of the product keeps a symmetric matrix
-/// exactly symmetric.
+/// row[i] <- row[i] * (factors[i] * factor). With this order of the products, a symmetric matrix
+/// remains exactly symmetric.
 template <class T>
 struct FactorsPass {
   static MUONRT_ALWAYS_INLINE void run(T* __restrict row, const float* __restrict factors,
@@ -143,7 +151,7 @@ struct FactorsPass {
   }
 };
 
-/// out <- cast(in * up * up2 / divisor); `out` may be `in`.
+/// out <- cast(in * up * up2 / divisor). `out` and `in` may be the same.
 template <class From, class To>
 struct DividePass {
   static MUONRT_ALWAYS_INLINE void run(const From* in, To* out, int64_t n, float up, float up2,

@@ -10,8 +10,9 @@ namespace muonrt::host {
 namespace {
 
 /// Calls body(local offset, packed offset, index in the whole tensor, count) for parts of at most
-/// kBlock consecutive elements of rows [first, end).
-/// @param apart  false: a part may span several rows if they are contiguous in the local buffer.
+/// kBlock consecutive elements in rows [first, end).
+/// @param apart  if false, a part may contain several rows if they are contiguous in the local
+///     buffer.
 template <class Body>
 void for_blocks(const ShardBlock& block, int64_t first, int64_t end, bool apart, Body body) {
   const bool dense = block.cols == block.local_ld && !apart;
@@ -64,7 +65,7 @@ void commit_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t last,
       });
 }
 
-/// @param element  index of the first element in the whole tensor.
+/// @param element  the index of the first element in the whole tensor.
 void adam_range(Isa isa, const ParamView& view, int64_t begin, int64_t count, int64_t element,
                 const AdamScalars& scalars, Findings* findings) {
   for (int64_t done = 0; done < count; done += kBlock) {

@@ -55,7 +55,7 @@ struct SubtractScaledPass {
   }
 };
 
-/// Lanczos's method on one matrix; see Ops::lanczos.
+/// Lanczos's method on one matrix; see Ops::lanczos().
 template <class T>
 struct LanczosRun {
   Isa isa;
@@ -86,7 +86,7 @@ struct LanczosRun {
     }
   }
 
-  /// image[row] <- x's row times product.
+  /// image[row] <- the product of this row of x and `product`.
   void multiply_row(int64_t row) const {
     image()[row] = run_pass<DotPass<T>>(isa, x + row * ld, product(), n);
   }

@@ -14,17 +14,18 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int64_t kBands = 128;              // maximum number of bands of rows in the sum
-constexpr int64_t kSplitElements = 1 << 17;  // one thread normalizes a whole matrix below this size
+constexpr int64_t kBands = 128;  // maximum number of bands of rows in a sum
+// Below this size, one thread normalizes a whole matrix.
+constexpr int64_t kSplitElements = 1 << 17;
 constexpr int32_t kInfinityBits = 0x7f800000;
 
 struct Scale {
-  float up, up2;  // powers of two, applied one after the other
+  float up, up2;  // powers of two that are multiplied one after the other
 };
 
-/// Returns the scale that brings a largest entry with these bits into [1, 2). Scaling is exact: if
-/// the factor is too large for one float, both factors are at least 1; a factor that is too small
-/// for a normal float is an exact subnormal.
+/// Returns the scale that brings a value with these bits, the largest of the matrix, into [1, 2).
+/// Scaling is exact. If the factor is too large for one float, it is divided into two factors,
+/// which are both at least 1. If it is too small for a normal float, it is an exact subnormal.
 Scale scale_for(int32_t largest_bits) {
   int exponent = 0;
   std::frexp(std::bit_cast<float>(largest_bits), &exponent);
@@ -33,7 +34,7 @@ Scale scale_for(int32_t largest_bits) {
   return {std::ldexp(1.0f, first), std::ldexp(1.0f, up - first)};
 }
 
-/// Normalizes one matrix. `run(count, body)` calls `body` for each band of rows.
+/// Normalizes one matrix. `run(count, body)` must call `body` for each band of rows.
 template <class From, class To>
 class Normalizer {
  public:
@@ -58,7 +59,7 @@ class Normalizer {
       return run(bands_, [&](int64_t band) { fill(band, 0.0f); });
     }
     if (largest_bits >= kInfinityBits) {
-      // The whole output becomes NaN, so `pack` finds it in every block.
+      // The whole output becomes NaN, so pack() finds a NaN in every block.
       return run(bands_,
                  [&](int64_t band) { fill(band, std::numeric_limits<float>::quiet_NaN()); });
     }

@@ -11,7 +11,7 @@ namespace muonrt::host {
 
 namespace {
 
-/// Columns that are summed at a time; their chains stay in the L1 cache.
+/// The number of columns that are summed at a time. Their partial sums stay in the L1 cache.
 constexpr int64_t kColumns = 64;
 
 template <class T>
@@ -33,7 +33,7 @@ struct RowSquaresPass {
   }
 };
 
-/// Adds the squares of a row to the chains of its columns.
+/// Adds the squares of a row to the partial sums of its columns.
 template <class T>
 struct AddSquaresPass {
   static MUONRT_ALWAYS_INLINE void run(const T* __restrict row, float* __restrict sums, int64_t n) {
@@ -74,7 +74,8 @@ void column_squares(Isa isa, const T* data, const MatrixBatch& m, int64_t begin,
   }
 }
 
-/// Replaces the mean squares in `state.factors` by the factors of the neurons, and stages moments.
+/// Replaces the mean squares in `state.factors` with the factors of the neurons, and stages the
+/// moments.
 void finish_factors(const NormuonState& state, int64_t length, float beta2) {
   double squares[kNeuronChains] = {}, scaled[kNeuronChains] = {};
   for (int64_t neuron = 0; neuron < state.neurons; ++neuron) {

@@ -26,7 +26,7 @@ void HostOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBa
   host_stream(stream).enqueue(Task([=, this] {
     with_iterate(gram.dtype, [&](auto type) {
       using T = decltype(type);
-      // Compute all factors of a matrix before its rows change.
+      // All factors of a matrix must be computed before its rows change.
       spread(gram.count * m, [&](int64_t i, int) {
         const float sum =
             run_pass<AbsoluteSumPass<T>>(isa_, row_at<const T>(gram, i / m, i % m), m);

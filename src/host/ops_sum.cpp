@@ -9,7 +9,7 @@
 #include "host/row_split.hpp"
 #include "host/weight_block.hpp"
 
-// The sum of partial gradients, and AdamW of a slice on the rank that owns it.
+// Computes the sum of partial gradients, and AdamW for a slice on the rank that owns it.
 
 namespace muonrt::host {
 
@@ -28,7 +28,7 @@ void accumulate_rows(Isa isa, const ShardBlock& block, int64_t first, int64_t la
 }
 
 /// Calls body(local offset, packed offset, count) for parts of at most kBlock consecutive elements
-/// of rows [first, last).
+/// in rows [first, last).
 template <class Body>
 void for_blocks(const ShardBlock& block, int64_t first, int64_t last, Body body) {
   for_local_rows(block, first, last, [&](int64_t local, int64_t packed, int64_t n) {

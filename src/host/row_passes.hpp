@@ -9,13 +9,13 @@
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
 
-// The inner loops over n consecutive elements. The result of an element does not depend on the
-// other elements, so a row may be split anywhere. The arrays of one call do not overlap.
+// The inner loops over n consecutive elements. The result for an element does not depend on other
+// elements, so a row may be divided anywhere. The arrays in one call must not overlap.
 
 namespace muonrt::host {
 
-/// Bits of the smallest f32 |x| that is not finite when stored as T. For bf16 and f16 it is
-/// half-way between the largest value and the next power of two.
+/// The bits of the smallest f32 |x| that becomes infinite when it is stored as T. For bf16 and f16
+/// this is half-way between the largest finite value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>
@@ -23,15 +23,15 @@ inline constexpr int32_t kEndOfFinite<bf16> = 0x7f7f8000;
 template <>
 inline constexpr int32_t kEndOfFinite<f16> = 0x477ff000;
 
-/// Returns 1 if x is infinite or NaN when stored as T.
+/// Returns 1 if x is infinite or NaN when it is stored as T.
 template <class T>
 MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
   return (std::bit_cast<int32_t>(x) & 0x7fffffff) >= kEndOfFinite<T>;
 }
 
-/// out <- cast(direction). The momentum is not written.
-/// @return  bit 0: a value in `out` is not finite, which is the case for every gradient or momentum
-///     that is not finite; bit 1: a value was not finite in f32.
+/// out <- cast(direction). Does not write the momentum.
+/// @return  bit 0 is set if a value in `out` is not finite, which is the case for every gradient or
+///     momentum that is not finite. Bit 1 is set if a value was not finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -50,8 +50,8 @@ struct DirectionPass {
   }
 };
 
-/// Updates momentum and weights with decay and update, all in f32. `factor` multiplies the new
-/// weight.
+/// Updates momentum and weights with decay and update, all in f32. The new weight is multiplied by
+/// `factor`.
 struct MuonPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, float* __restrict momentum,
                                        const float* __restrict grad, const float* __restrict update,
@@ -65,7 +65,7 @@ struct MuonPass {
   }
 };
 
-/// Updates only the momentum, on the rank that keeps it.
+/// Updates only the momentum. Used on the rank that stores it.
 struct MomentumPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict momentum, const float* __restrict grad,
                                        int64_t n, const MuonScalars* scalars) {
@@ -75,7 +75,7 @@ struct MomentumPass {
   }
 };
 
-/// Updates only the weights; another rank keeps the momentum.
+/// Updates only the weights. Used if another rank stores the momentum.
 struct UpdatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
                                        int64_t n, float scale, float decay_scale, float factor,
@@ -86,7 +86,7 @@ struct UpdatePass {
   }
 };
 
-/// sums <- message (kFirst), or sums + message.
+/// sums <- message if kFirst is true, and otherwise sums <- sums + message.
 template <class Element, bool kFirst>
 struct AccumulatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict sums, const Element* __restrict message,
@@ -96,7 +96,7 @@ struct AccumulatePass {
   }
 };
 
-/// out <- cast(weight after AdamW); nothing else is written. Returns 1 if the square of a scaled
+/// out <- cast(weight after AdamW). Writes nothing else. Returns 1 if the square of a scaled
 /// gradient is not finite.
 template <class Element>
 struct AdamValuePass {
@@ -131,7 +131,7 @@ struct AdamPass {
   }
 };
 
-/// out <- the f32 weights with these upper and lower halves.
+/// out <- the f32 weights that have these upper and lower halves.
 struct JoinPass {
   static MUONRT_ALWAYS_INLINE void run(const bf16* __restrict high, const uint16_t* __restrict low,
                                        float* __restrict out, int64_t n) {
@@ -139,7 +139,7 @@ struct JoinPass {
   }
 };
 
-/// @return 1 if an upper half is not finite.
+/// Splits f32 weights into upper and lower halves. Returns 1 if an upper half is not finite.
 struct SplitPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict in, bf16* __restrict high,
                                            uint16_t* __restrict low, int64_t n) {
@@ -155,7 +155,8 @@ struct SplitPass {
 };
 
 /// out <- in, rounded stochastically.
-/// @param element  index of the first element in the whole tensor; the others follow it.
+/// @param element  the index of the first element in the whole tensor; the other elements follow
+///     it.
 struct StochasticPass {
   static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict out, int64_t n,
                                        uint64_t seed, uint64_t step, uint32_t param,
@@ -171,7 +172,8 @@ struct StochasticPass {
   }
 };
 
-/// Returns 1 if a value times `scale` is not finite, or with kSquare if its square is not finite.
+/// Returns 1 if a value times `scale` is not finite. If kSquare is true, returns 1 if the square of
+/// this product is not finite.
 template <class T, bool kSquare>
 struct ScanPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict values, float scale, int64_t n) {
@@ -184,7 +186,7 @@ struct ScanPass {
   }
 };
 
-/// Returns 1 if a weight is not its master weight rounded.
+/// Returns 1 if a weight differs from its rounded master weight.
 template <class T, bool kByCaller>
 struct StalePass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict weight,
@@ -210,7 +212,7 @@ struct CastPass {
   }
 };
 
-/// out (cols x rows) <- cast(in (rows x cols) transposed), in tiles that stay in the L1 cache.
+/// out (cols x rows) <- cast(transpose of in (rows x cols)), in tiles that stay in the L1 cache.
 /// Returns 1 if a value in `out` is not finite.
 template <class From, class To>
 struct TransposePass {

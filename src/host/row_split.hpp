@@ -9,8 +9,8 @@
 
 namespace muonrt::host {
 
-// Splits a list of blocks (ShardBlock, MatrixBlock) into ranges of elements for threads. The list
-// counts as one sequence of elements.
+// Divides a list of blocks (ShardBlock, MatrixBlock) into ranges of elements for threads. The
+// elements of all blocks together form one sequence.
 
 template <class Block>
 int64_t count_elements(std::span<const Block> list) {
@@ -19,8 +19,8 @@ int64_t count_elements(std::span<const Block> list) {
   return sum;
 }
 
-/// Calls body(block, first row, end row) for the rows whose first element is in [begin, end) of the
-/// sequence. Over all ranges of a partition each row is visited once.
+/// Calls body(block, first row, end row) for those rows whose first element is in [begin, end) of
+/// the sequence. If the sequence is divided into such ranges, each row is visited exactly once.
 template <class Block, class Body>
 void for_rows(std::span<const Block> list, int64_t begin, int64_t end, Body body) {
   int64_t base = 0;
@@ -35,8 +35,9 @@ void for_rows(std::span<const Block> list, int64_t begin, int64_t end, Body body
   }
 }
 
-/// Calls body(local offset, packed offset, count) for rows [first, end) of a block: once if they
-/// are contiguous in the local buffer, else once per row.
+/// Calls body(local offset, packed offset, count) for rows [first, end) of a block. If the rows are
+/// contiguous in the local buffer, there is one call for all of them, and otherwise one call for
+/// each row.
 template <class Body>
 void for_local_rows(const ShardBlock& block, int64_t first, int64_t end, Body body) {
   if (block.cols == block.local_ld) {

@@ -8,12 +8,12 @@
 
 namespace muonrt::host {
 
-/// Elements that a commit processes at a time. Arrays that are not f32 are widened in blocks of
-/// this size, which stay in the L1 cache.
+/// The number of elements that a commit processes at a time. Arrays that are not f32 are converted
+/// in blocks of this size, which stay in the L1 cache.
 constexpr int64_t kBlock = 512;
 
-/// Returns elements [at, at + n) as f32: the array itself if it is f32, else `copy`, into which
-/// they are widened.
+/// Returns elements [at, at + n) as f32. If the array is f32, this is the array itself. Otherwise
+/// the elements are converted into `copy`, and `copy` is returned.
 inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t at, int64_t n,
                                float* copy) {
   if (dtype == DType::kF32) return static_cast<const float*>(data) + at;
@@ -21,15 +21,15 @@ inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t a
   return copy;
 }
 
-/// As read_block, for elements that the caller changes. If the result is `copy`, the caller must
-/// write it back.
+/// Like read_block(), for elements that the caller changes. If the result is `copy`, the caller
+/// must write the elements back.
 inline float* writable_block(Isa isa, void* data, DType dtype, int64_t at, int64_t n, float* copy) {
   if (dtype == DType::kF32) return static_cast<float*>(data) + at;
   run_pass<CastPass<bf16, float>>(isa, static_cast<const bf16*>(data) + at, copy, n);
   return copy;
 }
 
-/// The f32 weights [at, at + n) of a parameter. Change values() and then call write().
+/// The weights [at, at + n) of a parameter as f32. First change values(), and then call write().
 class WeightBlock {
  public:
   WeightBlock(Isa isa, const ParamView& view, int64_t at, int64_t n)
@@ -50,8 +50,9 @@ class WeightBlock {
   float* values() { return values_; }
 
   /// Stores the values in the parameter's WeightForm.
-  /// @param element   index of the first element in the whole tensor, which selects random bits.
-  /// @param findings  receives a note if a value is not finite as stored; may be null.
+  /// @param element   the index of the first element in the whole tensor, which selects random
+  ///     bits.
+  /// @param findings  records if a value is not finite in its stored dtype; may be null.
   void write(int64_t element, Findings* findings) const {
     const ParamView& v = *view_;
     uint32_t bad = 0;

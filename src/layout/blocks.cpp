@@ -8,15 +8,16 @@ namespace muonrt {
 
 namespace {
 
-/// A local matrix: its index lists, and the offset of its first element in the local buffer, which
-/// is negative if a flat range begins inside the matrix.
+/// One matrix of a rank: the rows and columns that the rank holds, and the offset of the first of
+/// these elements in the local buffer. The offset is negative if the flat range of the rank begins
+/// inside the matrix.
 struct LocalMatrix {
   Runs rows, cols;
   int64_t width;  // length(cols)
   int64_t base;
 };
 
-/// Adds the blocks of local rows [r0, r1) x local columns [c0, c1).
+/// Adds the blocks of the local rows [r0, r1) and local columns [c0, c1) to `out`.
 void add_local_block(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
                      std::vector<Block>& out) {
   if (r0 >= r1 || c0 >= c1) return;
@@ -34,8 +35,8 @@ void add_local_block(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, i
   }
 }
 
-/// Returns the blocks of elements [begin, end) of the row-major local matrix: the end of a row,
-/// whole rows, and the start of a row.
+/// Returns the blocks that contain elements [begin, end) of the row-major local matrix. They are
+/// the last part of a row, whole rows, and the first part of a row; each may be missing.
 std::vector<Block> blocks_in(const LocalMatrix& m, int64_t begin, int64_t end) {
   std::vector<Block> out;
   if (begin >= end) return out;
@@ -93,7 +94,7 @@ std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e) {
 std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& rows,
                                   const Runs& cols) {
   struct Overlap {
-    int64_t at, begin, end;  // position in the part, indices in the matrix
+    int64_t at, begin, end;  // position in the list of the part, and the range of matrix indices
   };
   const auto overlaps = [](const Runs& list, int64_t begin, int64_t end) {
     std::vector<Overlap> out;

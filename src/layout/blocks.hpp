@@ -8,31 +8,35 @@
 
 namespace muonrt {
 
-/// A rectangle of a matrix in the local buffer of a rank. Element (i, j) of the block is element
-/// (row + i, col + j) of the matrix, at local_offset + i * local_ld + j.
+/// A rectangle of a matrix that a rank holds. Element (i, j) of the block is element (row + i, col
+/// + j) of the matrix, and is stored in the rank's local buffer at local_offset + i * local_ld + j.
 struct Block {
-  int64_t row, col, rows, cols;    // place in the whole matrix; never empty
-  int64_t local_offset, local_ld;  // elements; local_ld = cols if rows = 1
+  int64_t row, col, rows, cols;    // position in the whole matrix, and size; never empty
+  int64_t local_offset, local_ld;  // in elements; local_ld equals cols if there is one row
   int64_t numel() const { return rows * cols; }
   friend bool operator==(const Block&, const Block&) = default;
 };
 
-/// Returns the layout's shape as a matrix: N elements are 1 x N, a scalar is 1 x 1.
-/// Errors: INVALID_ARGUMENT for more than 2 dims; view these with as_matrix, or as a stack.
+/// Returns the shape of the layout as (rows, cols). A vector of N elements is 1 x N, and a scalar
+/// is 1 x 1.
+/// Errors: INVALID_ARGUMENT if there are more than 2 dims; use Layout::as_matrix() or a stack for
+/// these.
 std::pair<int64_t, int64_t> matrix_shape(const Layout& layout);
 
-/// Returns the blocks of the matrix that `rank` holds, by ascending local offset, which is their
-/// order in a message. They are disjoint and as large as possible: one for a contiguous shard, at
-/// most three for a flat range. Empty if the rank holds nothing. Errors: as matrix_shape.
+/// Returns the blocks that `rank` holds of the matrix, by ascending local offset, which is also
+/// their order in a message. The blocks are disjoint and as large as possible: a contiguous shard
+/// is one block, and a flat range at most three. The list is empty if the rank holds nothing.
+/// Errors: the same as matrix_shape().
 std::vector<Block> blocks_of(const Layout& layout, int rank);
 
-/// The same for matrix `e` of a stack (E, rows, cols). Rows and columns are those of the matrix;
-/// offsets count from the start of the local buffer. Errors: INVALID_ARGUMENT unless 3-D and 0 <= e
-/// < E.
+/// Returns the blocks that `rank` holds of matrix `e` of a stack with shape (E, rows, cols). Row
+/// and column indices refer to this matrix. Offsets count from the start of the local buffer of the
+/// stack. Errors: INVALID_ARGUMENT if the stack is not 3-D or `e` is not in [0, E).
 std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e);
 
-/// Returns the intersection of `blocks` with the part `rows` x `cols` of the matrix, by ascending
-/// local offset. Rows and columns of the result are positions in the two lists.
+/// Returns the intersection of `blocks` with a part of the matrix that consists of the given rows
+/// and columns, by ascending local offset. The rows and columns of the returned blocks are
+/// positions in the lists `rows` and `cols`.
 std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& rows,
                                   const Runs& cols);
 

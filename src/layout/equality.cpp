@@ -13,7 +13,8 @@ void feed(Hash& hash, const std::vector<int64_t>& values) {
   for (const int64_t v : values) hash.value(v);
 }
 
-/// Adds mesh dims by their index among the dims of size > 1.
+/// Adds the mesh dims to the hash. A dim is identified by its index among the dims whose size is
+/// above 1.
 void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   for (const int k : dims) {
     if (mesh.shape()[static_cast<size_t>(k)] == 1) continue;
@@ -24,8 +25,9 @@ void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   hash.value(int64_t{-1});
 }
 
-/// Returns true if `rank` holds the same elements in both. If a layout has flat ranges, compares
-/// the blocks: they are as large as possible, so equal sets of elements have equal blocks.
+/// Returns true if `rank` holds the same elements in both layouts. If one of them has flat ranges,
+/// this compares the blocks. Blocks are as large as possible, so equal sets of elements have equal
+/// blocks.
 bool same_elements(const Layout& a, const Layout& b, int rank) {
   if (a.local_numel(rank) != b.local_numel(rank)) return false;
   if (!a.product_form() || !b.product_form()) return blocks_of(a, rank) == blocks_of(b, rank);
@@ -39,8 +41,8 @@ bool same_partial_index(const Layout& a, const Layout& b, int rank) {
   return a.partial_count() == b.partial_count() && a.partial_index(rank) == b.partial_index(rank);
 }
 
-/// Returns one rank for each combination of the coordinates that `a` or `b` depend on, on their
-/// common mesh.
+/// Returns one rank for each combination of the mesh coordinates on which `a` or `b` depends. The
+/// two layouts must have the same mesh.
 std::vector<int> representative_ranks(const Layout& a, const Layout& b) {
   std::vector<int> dims;
   for (const auto* list :

@@ -1,4 +1,4 @@
-// Shard groups, replica groups, and the description of a layout.
+// Implements the shard groups, the replica groups and the description of a layout.
 #include <algorithm>
 #include <iterator>
 
@@ -99,7 +99,7 @@ std::vector<int> Layout::replica_group(int rank) const {
 
 namespace {
 
-/// Returns "dp=2", "dp*cp=4".
+/// Returns text for the dims and their size, such as "dp=2" or "dp*cp=4".
 std::string over(const Mesh& mesh, const std::vector<int>& dims) {
   std::string out;
   for (const int k : dims) {

@@ -12,11 +12,11 @@ namespace muonrt {
 
 namespace {
 
-/// The part of a mesh that holds one matrix: the dims that cut dim 0 have fixed coordinates.
+/// The ranks that hold one matrix. In a stack, the mesh dims that cut dim 0 have fixed coordinates.
 struct Submesh {
-  int64_t base = 0;         // position of the fixed coordinates
-  std::vector<bool> fixed;  // per mesh dim
-  std::vector<int> shards;  // sharding dims that are not fixed, ascending
+  int64_t base = 0;         // mesh position that has the fixed coordinates, and 0 in the other dims
+  std::vector<bool> fixed;  // for each mesh dim, whether its coordinate is fixed
+  std::vector<int> shards;  // the sharding mesh dims whose coordinate is not fixed, ascending
 };
 
 Submesh submesh_of(const Layout& layout, int64_t index) {
@@ -40,7 +40,7 @@ Submesh submesh_of(const Layout& layout, int64_t index) {
   return out;
 }
 
-/// Returns Mesh::offset_over for every shard over `dims`.
+/// Returns Mesh::offset_over() for each shard over `dims`.
 std::vector<int64_t> offsets(const Mesh& mesh, const std::vector<int>& dims) {
   std::vector<int64_t> out = {0}, next;
   for (const int k : dims) {
@@ -102,20 +102,20 @@ int64_t numel_of(const ShardRuns& runs, int64_t shard) {
 
 namespace {
 
-/// Mesh positions whose ranks hold lists of equal lengths: a range of coordinates of each mesh dim,
-/// and the length of the list of each tensor dim.
+/// A box of mesh positions whose ranks hold index lists of equal lengths. It has a range of
+/// coordinates for each mesh dim, and the length of the list for each tensor dim.
 struct Box {
   std::vector<std::pair<int64_t, int64_t>> coords;
   std::vector<int64_t> lengths;
 };
 
-/// Divides the mesh into boxes, one step of the layout after the other.
+/// Divides the mesh into boxes by applying the cuts of a layout one after the other.
 class Boxes {
  public:
-  /// @param first_dim  the first tensor dim whose cuts count.
+  /// @param first_dim  cuts of tensor dims before this one are ignored.
   Boxes(const Layout& layout, int first_dim) : mesh_(layout.mesh()) {
     Box all{{}, layout.tensor_shape()};
-    if (all.lengths.empty()) all.lengths = {1};  // a scalar may have an owner, too
+    if (all.lengths.empty()) all.lengths = {1};  // A scalar may have an owner, too.
     for (const int64_t n : mesh_.shape()) all.coords.emplace_back(0, n);
     boxes_ = {std::move(all)};
     for (const Cut& c : layout.cuts()) {
@@ -139,7 +139,8 @@ class Boxes {
     }
   }
 
-  /// Returns the elements by the shard index over `dims`, ascending mesh dims.
+  /// Returns the number of elements of each shard, in order of the shard index over the ascending
+  /// mesh dims `dims`.
   ShardRuns runs(const std::vector<int>& dims, int first_dim) const {
     struct Interval {
       int64_t begin, end, numel;
@@ -161,7 +162,8 @@ class Boxes {
   }
 
  private:
-  /// Divides every box over the parts of a cut. The lengths of a cut never grow with the part.
+  /// Divides every box by the parts of a cut. `length` returns the number of indices of a part,
+  /// which never increases from one part to the next, so equal parts are found by bisection.
   template <class Length>
   void divide(const std::vector<int>& dims, int tensor_dim, int64_t parts, const Length& length) {
     for (Box& box : std::exchange(boxes_, {})) {
@@ -187,7 +189,8 @@ class Boxes {
     }
   }
 
-  /// Adds the boxes of shards [begin, end) over `dims`, whose lists have this length.
+  /// Adds the part of `box` that consists of shards [begin, end) over `dims`. Their index lists for
+  /// `tensor_dim` have this length.
   void add(Box box, std::span<const int> dims, int tensor_dim, int64_t begin, int64_t end,
            int64_t length) {
     if (begin == end) return;
@@ -199,7 +202,8 @@ class Boxes {
     const auto rest = dims.subspan(1);
     const int64_t inner = mesh_.count_over({rest.begin(), rest.end()});
     auto& coords = box.coords[static_cast<size_t>(dims[0])];
-    const int64_t first = ceil_div(begin, inner), last = end / inner;  // whole ones
+    // Coordinates whose shards are all in the range.
+    const int64_t first = ceil_div(begin, inner), last = end / inner;
     if (first < last) {
       coords = {first, last};
       boxes_.push_back(box);
@@ -214,7 +218,7 @@ class Boxes {
     if (last >= first) add_inner(last * inner, end);
   }
 
-  /// Calls `use` with the intervals of shard indices over `dims` that a box consists of.
+  /// A box consists of intervals of shard indices over `dims`. Calls `use` with each of them.
   template <class Use>
   void for_each_interval(const Box& box, std::span<const int> dims, int64_t base,
                          const Use& use) const {

@@ -7,48 +7,53 @@
 
 namespace muonrt {
 
-/// The holders of one matrix. The ranks in replicas[k], in shard order, together hold it exactly
-/// once.
+/// The ranks that hold one matrix. replicas[k] lists them in shard order; together these ranks hold
+/// every element of the matrix exactly once.
 struct MatrixHolders {
   std::vector<std::vector<int>> replicas;
 };
 
-/// The shards from the end of the run before up to `end`, which hold `numel` elements each.
+/// A run of shards that hold `numel` elements each. It begins at the end of the previous run, or at
+/// shard 0, and stops before shard `end`.
 struct ShardRun {
   int64_t end, numel;
   friend bool operator==(const ShardRun&, const ShardRun&) = default;
 };
 using ShardRuns = std::vector<ShardRun>;
 
-/// Adds a shard to the end of the list.
+/// Adds `count` shards to the end of the list.
 void add_shards(ShardRuns& runs, int64_t count, int64_t numel);
-/// Returns the elements of shard `shard`.
+/// Returns the number of elements of one shard.
 int64_t numel_of(const ShardRuns& runs, int64_t shard);
 
-/// Returns the elements of a tensor that each shard holds, by Layout::shard_index. Neighboring runs
-/// differ. The time grows with the number of runs, which for even cuts is 1, and not with the
-/// number of shards, except for row bounds and flat ranges.
+/// Returns the number of elements of each shard of a tensor, in order of Layout::shard_index().
+/// Adjacent runs have different sizes. For cuts the time grows with the number of runs (1 if all
+/// shards are equal) and not with the number of shards. For row bounds and flat ranges it grows
+/// with the number of shards.
 ShardRuns shard_runs(const Layout& layout);
-/// The same for matrix `e` of a stack, over the shards of a replica of holders_of.
+/// Returns the number of elements of matrix `e` of a stack on each shard, in the order of the ranks
+/// in a replica of holders_of().
 ShardRuns shard_runs(const Layout& stack, int64_t e);
 
-/// Returns the number of matrices of a layout: the size of dim 0 of a 3-D stack, otherwise 1.
+/// Returns the number of matrices of a layout, which is the size of dim 0 of a 3-D stack, and
+/// otherwise 1.
 int64_t matrix_count(const Layout& layout);
 
-/// Returns the holders of the matrix of a layout (index 0, at most 2 dims) or of matrix
-/// `matrix_index` of a 3-D stack. A matrix has the whole shard groups as holders, including ranks
-/// with an empty shard, because these may own it. For a matrix of a
-/// stack, the mesh dims that cut dim 0 select the ranks that hold it, and the other sharding dims
-/// divide these into shard groups.
-/// Replicas are in the order of the replica index; the replicas of a partial dim hold partial
-/// gradients. Errors: INVALID_ARGUMENT for an index out of range or more than 3 dims.
+/// Returns the ranks that hold one matrix of a layout. `matrix_index` is 0 for a layout with at
+/// most 2 dims, and selects a matrix of a 3-D stack. The holders include the ranks whose shard is
+/// empty, because they may own the matrix. In a stack, the mesh dims that cut dim 0 select the
+/// holders of a matrix, and the other sharding dims divide it into shards.
+/// Replicas are in the order of the replica index. Replicas along a partial dim hold partial
+/// gradients.
+/// Errors: INVALID_ARGUMENT if the index is out of range or the layout has more than 3 dims.
 MatrixHolders holders_of(const Layout& layout, int64_t matrix_index);
 
-/// Returns a number that is equal for two matrices of a layout if and only if the same ranks hold
-/// both.
+/// Returns an identifier for the holders of a matrix. Two matrices of a layout have the same
+/// identifier if and only if the same ranks hold them.
 int64_t holder_class(const Layout& layout, int64_t matrix_index);
 
-/// Returns the mesh dims whose ranks hold different shards of one matrix of a stack, ascending.
+/// Returns the mesh dims along which the ranks hold different shards of one matrix of a stack,
+/// ascending.
 std::vector<int> matrix_shard_dims(const Layout& stack);
 
 }  // namespace muonrt

@@ -10,7 +10,8 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kMaxGroups = int64_t{1} << 24;  // a strided cut makes one run per group
+// Limits memory, because a strided cut makes one run for each group.
+constexpr int64_t kMaxGroups = int64_t{1} << 24;
 
 int64_t checked_numel(const std::vector<int64_t>& shape) {
   int64_t out = 1;
@@ -36,7 +37,7 @@ Layout::Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std
   MUONRT_REQUIRE(mesh != nullptr, Status::kInvalidArgument,
                  "layout: the mesh is missing; pass a mesh (for one rank a mesh without dims)");
   const auto made = std::make_shared<Definition>();
-  d_ = made;  // the checks read it
+  d_ = made;  // The checks below read d_.
   Definition& d = *made;
   d.numel = checked_numel(shape);
   d.mesh = std::move(mesh);

@@ -1,4 +1,4 @@
-// The index lists of a layout: the indices that each mesh position holds.
+// Computes the index lists of a layout, which are the indices that each mesh position holds.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -119,7 +119,7 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   MUONRT_REQUIRE(index >= 0 && index < inner, Status::kInvalidArgument, "index ", index,
                  " is outside tensor dim ", dim, " of size ", inner, "; give 0 to ", inner - 1);
   Spot out{std::vector<int64_t>(static_cast<size_t>(d_->mesh->dims()), -1), 0};
-  int64_t position = 0;  // in the list of the merged dims so far
+  int64_t position = 0;  // position in the index list of the dims that were merged so far
   for (int t = first_dim(dim); t < first_dim(dim + 1); ++t) {
     inner /= d_->tensor_shape[static_cast<size_t>(t)];
     out.position = index / inner;
@@ -131,8 +131,9 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   return out;
 }
 
-/// Locates index `spot.position` of a tensor dim: sets its coordinates and its position in the list
-/// of the ranks with these coordinates. @return  the length of this list.
+/// Locates index `spot.position` of a tensor dim. Stores in `spot` its mesh coordinates and its
+/// position in the index list of the ranks with these coordinates.
+/// @return  the length of this list.
 int64_t Layout::locate_in(int dim, Spot& spot) const {
   int64_t size = d_->tensor_shape[static_cast<size_t>(dim)];
   const auto put = [&](const std::vector<int>& mesh_dims, int64_t shard) {

@@ -15,7 +15,8 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-/// Splits a text at the separators outside parentheses and trims the items; an empty text has none.
+/// Splits a text at the separators that are not inside parentheses, and trims the items. An empty
+/// text has no items.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> out;
   if (trim(text).empty()) return out;
@@ -32,7 +33,8 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return out;
 }
 
-/// Parses all of `text` as an integer; returns false if it is not one or does not fit.
+/// Parses all of `text` as an integer. Returns false if it is not an integer or does not fit into
+/// 64 bits.
 bool read_number(std::string_view text, int64_t& out) {
   const auto end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, out);
@@ -46,7 +48,7 @@ int64_t number(std::string_view item, std::string_view what, std::string_view co
   return out;
 }
 
-/// Parses a 32-bit value: a rank or a tensor dim.
+/// Parses a number that must fit into 32 bits, such as a rank or a tensor dim.
 int32_t small_number(std::string_view item, std::string_view what, std::string_view context) {
   const int64_t out = number(item, what, context);
   MUONRT_REQUIRE(out >= INT32_MIN && out <= INT32_MAX, Status::kInvalidArgument, what, " '",
@@ -54,7 +56,7 @@ int32_t small_number(std::string_view item, std::string_view what, std::string_v
   return static_cast<int32_t>(out);
 }
 
-/// A placement with arguments: its short form, and how DTensor prints it.
+/// The names of a placement that has arguments: its short form, and the form that DTensor prints.
 struct PlacementForm {
   std::string_view head;
   PlacementKind kind;
@@ -98,7 +100,8 @@ Placement parse_placement(std::string_view item, std::string_view context) {
   return out;
 }
 
-/// Splits "dims:rest". Without "dims:", returns the mesh dims that are still free.
+/// Splits "dims:rest" and leaves "rest" in `text`. If "dims:" is missing, returns the mesh dims
+/// that neither a cut nor `partial` uses.
 std::vector<int> leading_dims(std::string_view& text, const Mesh& mesh,
                               const std::vector<Cut>& cuts, const std::vector<int>& partial) {
   const auto colon = text.find(':');
@@ -168,7 +171,8 @@ std::vector<Placement> parse_placements(std::string_view text) {
                    "placements '", text, "': the closing '", close,
                    "' is missing; write (Shard(dim=0), Replicate())");
     items = trim(items.substr(1, items.size() - 2));
-    if (items.ends_with(',')) items.remove_suffix(1);  // a tuple of one
+    // A tuple with one item may end with a comma.
+    if (items.ends_with(',')) items.remove_suffix(1);
   }
   std::vector<Placement> out;
   for (const auto item : split(items, ',')) out.push_back(parse_placement(item, text));

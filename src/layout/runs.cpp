@@ -18,7 +18,8 @@ void add_run(Runs& out, int64_t begin, int64_t end) {
   }
 }
 
-/// Picks intervals of positions from a list; they must ascend from call to call.
+/// Collects the indices at intervals of positions in a list. From call to call the intervals must
+/// ascend.
 class Picker {
  public:
   explicit Picker(const Runs& list) : list_(list) {}
@@ -41,13 +42,14 @@ class Picker {
  private:
   const Runs& list_;
   size_t run_ = 0;
-  int64_t passed_ = 0;  // positions before list_[run_]
+  int64_t passed_ = 0;  // number of positions before list_[run_]
 };
 
-/// A cut in numbers of blocks. Every value is at most the number of blocks, so nothing overflows.
+/// Describes a cut in blocks instead of indices. No value exceeds the number of blocks, so nothing
+/// overflows.
 struct Blocks {
-  int64_t count;       // blocks of the list
-  int64_t group_size;  // blocks of a full group (the first group is always full)
+  int64_t count;       // number of blocks in the list
+  int64_t group_size;  // blocks in a full group; the first group is always full
 
   Blocks(int64_t size, int64_t split_factor, int64_t unit)
       : count(ceil_div(size, unit)), group_size(ceil_div(count, split_factor)) {}
@@ -56,7 +58,7 @@ struct Blocks {
   int64_t size_of(int64_t j) const { return std::min(group_size, count - j * group_size); }
 };
 
-/// Returns range `index` of `parts` of [0, size).
+/// Divides [0, size) into `parts` ranges of equal size, rounded up, and returns range `index`.
 Run chunk(int64_t size, int64_t parts, int64_t index) {
   const int64_t width = ceil_div(size, parts);
   if (width == 0 || index >= ceil_div(size, width)) return {size, size};
@@ -121,7 +123,8 @@ int64_t cut_length(int64_t size, int64_t parts, int64_t index, int64_t split_fac
   if (part.begin == part.end || part.end < blocks.size_of(last)) {
     return (before + size_of(part)) * unit;
   }
-  const int64_t short_block = size - (blocks.count - 1) * unit;  // the last block of the list
+  // Size of the last block of the list.
+  const int64_t short_block = size - (blocks.count - 1) * unit;
   return (before + size_of(part) - 1) * unit + short_block;
 }
 

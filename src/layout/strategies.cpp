@@ -27,8 +27,8 @@ constexpr std::pair<std::string_view, MeshUse> kUses[] = {
     {"sp", MeshUse::kReplicate},
 };
 
-/// The number of characters to insert, remove, replace or swap with their neighbor to turn `a` into
-/// `b` (optimal string alignment).
+/// Returns how many edits turn `a` into `b`. An edit inserts, removes or replaces a character, or
+/// swaps two adjacent characters (optimal string alignment distance).
 size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -56,7 +56,8 @@ Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all) {
                  kInvalidArg, "lift: the submesh has the ranks ", submesh.ranks(),
                  ", but no rank has this submesh; pass the submeshes of all ranks, by rank");
   if (submeshes.size() == 1) return submesh;
-  std::vector<int32_t> first_rank(all.size(), -1);  // the lowest rank whose submesh has the rank
+  // For each rank, the lowest rank whose submesh contains it.
+  std::vector<int32_t> first_rank(all.size(), -1);
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(std::ssize(all[r]) == submesh.size(), kInvalidArg, "lift: the submesh of rank ",
                    r, " has ", all[r].size(), " ranks, but another one has ", submesh.size(),
@@ -111,7 +112,8 @@ MeshUse mesh_use(const Mesh& mesh, int dim) {
 
 std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
-  int64_t model_cuts = 1;  // product of the tp and ep dims to the right that cut tensor dim 0
+  // Product of the sizes of the tp and ep dims to the right that cut tensor dim 0.
+  int64_t model_cuts = 1;
   for (int d = mesh.dims() - 1; d >= 0; --d) {
     const MeshUse use = mesh_use(mesh, d);
     Placement& p = out[static_cast<size_t>(d)];
@@ -129,22 +131,23 @@ std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool 
 
 namespace {
 
-// How trainers shard a weight with tensor parallelism, by the last word of its module: its outputs,
-// or its inputs. Other weights are replicated.
+// Trainers that use tensor parallelism shard some weights over the outputs of their module and
+// others over its inputs. The last part of the module's name decides. All other weights are
+// replicated.
 constexpr std::string_view kOutputs[] = {
     "q_proj",       "k_proj", "v_proj",   "qkv_proj",  "c_attn",       "q_b_proj",
     "kv_b_proj",    "w1",     "o_a_proj", "gate_proj", "up_proj",      "w3",
     "gate_up_proj", "c_fc",   "fc1",      "lm_head",   "embed_tokens", "wte"};
 constexpr std::string_view kInputs[] = {"o_proj", "c_proj", "o_b_proj", "down_proj", "w2", "fc2"};
 
-/// Returns the tensor dim that tp cuts, or -1.
+/// Returns the tensor dim that tp cuts, or -1 if tp does not cut the tensor.
 int tp_dim_of(std::string_view name, int dims, bool expert, bool transposed) {
   if (dims < (expert ? 3 : 2)) return -1;
   const int rows = expert ? 1 : 0, columns = rows + 1;
   if (name.empty()) return columns;
   constexpr std::string_view kWeight = ".weight";
   if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
-  name.remove_prefix(name.rfind('.') + 1);  // npos + 1 is 0
+  name.remove_prefix(name.rfind('.') + 1);  // also works without a dot, because npos + 1 is 0
   const auto has = [&](const auto& list) {
     return std::find(std::begin(list), std::end(list), name) != std::end(list);
   };
@@ -165,7 +168,8 @@ std::vector<Placement> placements_for_tensor(const Mesh& mesh, std::string_view 
                                              bool transposed) {
   const int tp = tp_dim_of(name, static_cast<int>(shape.size()), expert, transposed);
   std::vector<Placement> out = placements_from_names(mesh, tp, expert);
-  int64_t shares = 1, model_cuts = 1;  // of the experts; of their rows, to the right
+  // Number of shares of the experts; product of the dims to the right that cut their rows.
+  int64_t shares = 1, model_cuts = 1;
   for (int d = 0; d < mesh.dims(); ++d)
     if (cuts(out[static_cast<size_t>(d)], 0)) shares *= mesh.shape()[static_cast<size_t>(d)];
   for (int d = mesh.dims() - 1; d >= 0; --d) {

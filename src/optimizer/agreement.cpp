@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// An entry as it is sent. Longer texts are cut.
+/// An entry in the form in which it is sent. Longer texts are truncated.
 struct AgreementTable::SentEntry {
   uint64_t hash;
   char label[504], value[3584];
@@ -32,7 +32,8 @@ void put(char (&to)[kCapacity], const std::string& text) noexcept {
   }
 }
 
-/// A small value of every rank, gathered over `comm`. With up to kFew ranks it does not allocate.
+/// Gathers a small value from every rank over `comm`. Does not allocate if there are at most kFew
+/// ranks.
 template <class T>
 class RankValues {
  public:
@@ -41,7 +42,8 @@ class RankValues {
     comm.allgather(&own, data(), sizeof own);
   }
   const T& operator[](size_t rank) const { return const_cast<RankValues*>(this)->data()[rank]; }
-  /// Returns the first rank whose value satisfies `condition`, or the number of ranks.
+  /// Returns the first rank whose value satisfies `condition`, or the number of ranks if there is
+  /// none.
   template <class Condition>
   size_t find(Condition condition) const {
     size_t rank = 0;
@@ -62,16 +64,17 @@ class RankValues {
   std::vector<T> many_;
 };
 
-/// What a rank sends before its text.
+/// The first message of a rank. The text of its error follows only if every rank has memory for all
+/// texts.
 struct ErrorHeader {
-  int32_t status;    // 0: no error
-  int32_t has_room;  // 1: the rank has memory for the texts of all ranks
+  int32_t status;    // 0 means no error
+  int32_t has_room;  // 1 if the rank has memory for the texts of all ranks
 };
 struct ErrorText {
   char text[1024];
 };
 
-/// What a rank sends of its table first.
+/// The part of its table that a rank sends first.
 struct TableHeader {
   uint64_t hash;
   int64_t entries;
@@ -141,9 +144,9 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   return find_entry_mismatch(comm, longest, room);
 }
 
-// Finds the first entry that differs by bisection over the hashes of prefixes. A table that has
-// fewer entries than another one differs where it ends.
-// @param limit  the number of entries of the longest table.
+// Finds the first entry that differs, by bisection over the hashes of the first n entries. If a
+// table has fewer entries than another one, it differs from that one at its end.
+// @param limit  the number of entries in the longest table.
 std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t limit,
                                                          std::vector<SentEntry>& all) const {
   const int64_t count = std::ssize(entries_);
@@ -153,7 +156,7 @@ std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t lim
     const uint64_t own = middle > count ? ~prefix_hash(count) : prefix_hash(middle);
     (RankValues<uint64_t>(comm, own).equal() ? equal : different) = middle;
   }
-  static const Entry kEnd{"end of the list", "absent"};  // short texts need no allocation
+  static const Entry kEnd{"end of the list", "absent"};  // short texts, which need no allocation
   const Entry& entry = equal >= count ? kEnd : entries_[static_cast<size_t>(equal)];
   Hash hash;
   hash.bytes(entry.label);

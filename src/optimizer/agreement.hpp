@@ -10,8 +10,8 @@
 
 namespace muonrt {
 
-/// Runs `function` and returns the error that it throws, converted by current_error(). Does not
-/// allocate.
+/// Calls `function` and returns the error that it throws, converted by current_error(), or nullopt.
+/// Does not allocate.
 template <class Function>
 std::optional<Error> capture_error(const Function& function) {
   try {
@@ -22,25 +22,26 @@ std::optional<Error> capture_error(const Function& function) {
   return std::nullopt;
 }
 
-// With up to 512 ranks a failed allocation neither fails one of these collectives nor changes the
-// status on which it agrees: if one rank has no memory for the texts, all ranks return a shorter
-// text. With more ranks a failed allocation may abort the communicator.
+// With up to 512 ranks, a failed allocation neither makes one of these collectives fail nor changes
+// the status on which the ranks agree. If a rank has no memory for the texts, all ranks return a
+// shorter text. With more ranks, a failed allocation may abort the communicator.
 
-/// Returns the same error on every rank if any rank passes one: the error of the lowest such rank,
-/// with its rank number as a prefix. Collective. Errors: those of the communicator.
+/// If any rank passes an error, returns the same error on every rank: that of the lowest rank that
+/// passes one, with the rank number before its message. Collective. Errors: those of the
+/// communicator.
 std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
-/// As find_common_error, but throws the error.
+/// Like find_common_error(), but throws the error.
 void throw_common_error(Comm& comm, const std::optional<Error>& own_error);
 
-/// Runs `function` on every rank. If it throws on any rank, every rank throws that error.
+/// Calls `function` on every rank. If it throws on any rank, every rank throws that error.
 /// Collective.
 template <class Function>
 void run_collectively(Comm& comm, const Function& function) {
   throw_common_error(comm, capture_error(function));
 }
 
-/// Runs `function` while peers may be waiting in `comm`. If it throws, aborts `comm`, so that the
-/// peers return, and throws the error as one of the communicator.
+/// Calls `function` while peers may be waiting for this rank in `comm`. If `function` throws,
+/// aborts `comm`, so that the peers return, and throws the error as a communicator error.
 template <class Function>
 void run_or_abort(Comm& comm, const Function& function) {
   if (const auto error = capture_error(function)) {
@@ -55,14 +56,14 @@ class AgreementTable {
   void add(std::string label, std::string value) {
     entries_.push_back({std::move(label), std::move(value)});
   }
-  /// Notes that an allocation failed, so that entries are missing.
+  /// Records that entries are missing because an allocation failed.
   void mark_incomplete() { complete_ = false; }
-  /// Returns the same MISMATCH error on every rank if the tables differ. It names the first entry
-  /// that differs, two ranks and their values. Returns nothing if the tables of all ranks are equal
-  /// and complete. Tables may be long, so the ranks exchange hashes, and about 4 KiB for the entry
-  /// that differs. Collective. Errors: those of the communicator.
+  /// Returns the same MISMATCH error on every rank if the tables differ. The error names the first
+  /// entry that differs, two ranks, and their values. Returns nullopt if the tables of all ranks
+  /// are equal and complete. Tables may be long, so the ranks only exchange hashes, and then about
+  /// 4 KiB for the entry that differs. Collective. Errors: those of the communicator.
   std::optional<Error> find_mismatch(Comm& comm) const;
-  /// As find_mismatch, but throws the error.
+  /// Like find_mismatch(), but throws the error.
   void require_equal(Comm& comm) const;
 
  private:
@@ -70,7 +71,7 @@ class AgreementTable {
     std::string label, value;
   };
   struct SentEntry;
-  /// Hash of the first `count` entries.
+  /// Returns a hash of the first `count` entries.
   uint64_t prefix_hash(int64_t count) const;
   std::optional<Error> find_entry_mismatch(Comm& comm, int64_t limit,
                                            std::vector<SentEntry>& all) const;

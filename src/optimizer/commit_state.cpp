@@ -6,37 +6,40 @@
 #include "optimizer/agreement.hpp"
 
 // If a rank dies during a vote, some ranks may have received the vote sum and committed the step,
-// and others not. A commit is never undone. The other ranks have staged everything that a commit
-// reads, so they roll forward.
+// while others have not. A commit is never undone. The other ranks have staged everything that a
+// commit reads, so they commit the step later (they roll forward).
 
 namespace muonrt {
 
-/// The commit state of one rank, as the survivors exchange it.
+/// The commit state of one rank, in the form in which the survivors exchange it.
 struct SurvivorState {
   enum Kind : int64_t { kUsable, kFailed, kUndecided, kTorn };
 
   int64_t kind = kUsable;
-  uint64_t identity = 0;              // of the optimizer
-  int64_t rank = 0, world = 0;        // in the optimizer's communicator
-  int64_t steps = 0;                  // committed steps
-  int64_t has_staged_step = 0;        // 1: an undecided step can still be committed (atomic commit)
-  int64_t fingerprint = 0;            // kUndecided: of the step whose vote sum has not arrived
-  int64_t committed_fingerprint = 0;  // of the last committed step
-  Vote committed_vote_sum;            // of the last committed step
-  int64_t policy = 0;                 // a SurvivorPolicy
+  uint64_t identity = 0;        // identity of the optimizer
+  int64_t rank = 0, world = 0;  // in the optimizer's communicator
+  int64_t steps = 0;            // number of committed steps
+  int64_t has_staged_step = 0;  // 1 if an undecided step can still be committed (atomic commit)
+  int64_t fingerprint = 0;  // kUndecided: fingerprint of the step whose vote sum has not arrived
+  int64_t committed_fingerprint = 0;  // fingerprint of the last committed step
+  Vote committed_vote_sum;            // vote sum of the last committed step
+  int64_t policy = 0;                 // value of SurvivorPolicy
 };
 
 namespace {
 
-/// Whether the undecided step of `undecided` is the last committed step of `committed`.
+/// Returns true if the undecided step of `undecided` is the last step that `committed` has
+/// committed.
 bool may_follow(const SurvivorState& undecided, const SurvivorState& committed) {
   return undecided.kind == SurvivorState::kUndecided && undecided.steps + 1 == committed.steps &&
          undecided.fingerprint == committed.committed_fingerprint &&
          vote_passes(committed.committed_vote_sum, committed.world, undecided.fingerprint);
 }
 
-// Checks that the survivors are different ranks of one optimizer. Throws the same error on every
-// rank. @param bringers  memory: for each rank of the optimizer, the survivor that has it.
+// Checks that the survivors are different ranks of the same optimizer. Throws the same error on
+// every rank.
+// @param bringers  scratch memory. Entry r becomes the survivor that was rank r of the optimizer,
+//     or -1.
 void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t>& bringers) {
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
@@ -57,8 +60,8 @@ void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t
   }
 }
 
-/// Returns the state of a rank that has committed the most steps. Throws the same error on every
-/// rank if another rank cannot roll forward to it.
+/// Returns the state of a rank that has committed the most steps. If another rank cannot roll
+/// forward to this step, throws the same error on every rank.
 const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
   for (const SurvivorState& s : all) {
     MUONRT_REQUIRE(s.kind != SurvivorState::kTorn, Status::kTorn, "recover: the step of rank ",
@@ -82,9 +85,9 @@ const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
   return last;
 }
 
-// Ranks that do not take part may recover among themselves with another result. A recovery is
-// therefore allowed only for a majority, because two groups of survivors cannot both be one. Throws
-// the same error on every rank.
+// Ranks that do not take part in this recovery may run another one, with a different result. A
+// recovery is therefore allowed only if the survivors are a majority, because two groups of
+// survivors cannot both be a majority. Throws the same error on every rank.
 void check_quorum(const std::vector<SurvivorState>& all) {
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].policy == all[0].policy, Status::kMismatch,
@@ -103,9 +106,9 @@ void check_quorum(const std::vector<SurvivorState>& all) {
                  "if the other ranks have certainly ended");
 }
 
-// An error of a stream or a communicator ends the optimizer. Statuses that would mean "rejected,
-// still usable" are therefore replaced by DEVICE or COMM. A failed allocation of a communicator has
-// the status COMM already.
+// An error of a stream or a communicator ends the optimizer. A status that would mean "the step was
+// rejected, and the optimizer is still usable" is therefore replaced with DEVICE or COMM. If an
+// allocation of the communicator failed, the status is already COMM.
 Error as_fatal_error(const Error& error) {
   if (!leaves_optimizer_usable(error.status())) return error;
   const bool device = error.status() == Status::kOutOfMemory && !error.is_remote();
@@ -124,7 +127,7 @@ CommitState::CommitState(int rank, int world, CommitMode commit)
   identity_ = uint64_t{draw()} << 32 | draw();
 }
 
-// All ranks take the number of rank 0.
+// All ranks use the number of rank 0.
 void CommitState::agree_on_identity(Comm& comm) {
   comm.allgather(&identity_, by_rank_.data(), sizeof identity_);
   identity_ = static_cast<uint64_t>(by_rank_[0]);
@@ -170,8 +173,8 @@ void CommitState::agree_on_steps(Comm& comm, const char* setting, int period) {
 }
 
 StepEndState CommitState::end_state(const StepReadback& readback) const {
-  // A stream that is late may still write the readback. The flags are read before the vote sums, so
-  // the sums are at least as new as the flags.
+  // A stream that is late may still write to the readback while this function reads it. The flags
+  // are read before the vote sums, so the sums are at least as new as the flags.
   const bool sent = readback.vote_sent != 0, returned = readback.vote_returned != 0;
   return {.vote_sum = readback.vote_sum,
           .confirm_sum = readback.confirm_sum,
@@ -188,14 +191,14 @@ void CommitState::on_commit(const Vote& vote_sum) {
   committed_fingerprint_ = fingerprint_;
 }
 
-// vote_sent == 0 must be certain, because then no other rank can have committed the step:
-//  * The stream sets the flag before it sends the vote.
-//  * It clears the flag only if the communicator was aborted before. The communicator stays
-//  aborted,
-//    so at most zeros are sent instead of the vote, and no vote sum passes without the consent of
-//    every rank.
-//  * The communicator is aborted before the flag is read here. If a stream reaches the vote later,
-//    because the caller's stream was late, it finds the communicator aborted.
+// If vote_sent is 0, it must be certain that no other rank can have committed the step. This is
+// ensured as follows:
+// * The stream sets the flag before it sends the vote.
+// * It clears the flag only if the communicator was aborted before. The communicator remains
+//   aborted, so at most zeros are sent instead of the vote, and no vote sum passes without the
+//   consent of every rank.
+// * The communicator is aborted before the flag is read here. If a stream reaches the vote later,
+//   because the caller's stream was late, the communicator is already aborted then.
 Error CommitState::on_failure(const Error& error, const StepReadback& readback) {
   StepEndState end = end_state(readback);
   end.failed = true;

@@ -126,9 +126,9 @@ const char* ConsistencyCheck::described(int64_t param) const {
   }
 }
 
-// The sum of the terms of the first parameters over all ranks is 0 if their replicas are equal, so
-// a bisection finds the first parameter whose replicas differ. Each step gathers one number per
-// rank.
+// The terms of some parameters add up to 0 over all ranks if the replicas of these parameters are
+// equal. A bisection over the first n parameters therefore finds the first parameter whose replicas
+// differ. Each of its steps gathers one number per rank.
 int64_t ConsistencyCheck::find_param(Comm& comm, bool gradients) {
   int64_t equal = 0, different = std::ssize(now_);
   while (different - equal > 1) {

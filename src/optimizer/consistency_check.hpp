@@ -14,13 +14,14 @@
 
 namespace muonrt {
 
-/// Bytes that each rank allocates for its ConsistencyCheck.
+/// Returns, for each rank, the bytes that it allocates for its ConsistencyCheck.
 std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings);
 
-/// Checks before the first committed step that weights and state are finite, and that replicas are
-/// bitwise identical. Later steps do not check again. A check stays due until a step that ran it is
-/// committed. Ops::check_masters compares weights with their master weights in every step; for
-/// weights that no step has written yet this class allows the caller's rounding.
+/// Checks, before the first committed step, that weights and state are finite and that replicas are
+/// bitwise identical. Later steps do not check again. A check is due until a step that has run it
+/// is committed. In addition, Ops::check_masters() compares weights with their master weights in
+/// every step. For weights that no step has written yet, this class makes that comparison accept
+/// weights that the caller has rounded in either direction.
 class ConsistencyCheck {
  public:
   ConsistencyCheck() = default;
@@ -28,40 +29,44 @@ class ConsistencyCheck {
   ConsistencyCheck(Device& device, const OptimizerSettings& settings, const State& state,
                    const Plan& plan, int rank, int world);
 
-  /// Makes all checks due, for example after state was loaded.
+  /// Makes all checks due, for example after state has been loaded.
   void schedule_all();
-  /// Makes the checks of a parameter's weights due. Call it on all ranks.
+  /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes those checks of a parameter due that concern only this rank.
+  /// Makes those checks of a parameter due that do not involve other ranks.
   void schedule_local(int64_t param);
 
-  /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, and what they
-  /// cover to its fingerprint, so that the vote compares both. Blocks if any check is due.
-  /// @param params  the views after ParamTables::fill_for_step; `rounded_by_caller` is set.
-  /// Errors: as FiniteCheck; those of the pipeline.
+  /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
+  /// vote compares them. Also changes the fingerprint in `inputs` according to what the hashes
+  /// cover, so that the vote detects ranks that check different parameters. Blocks if any check is
+  /// due.
+  /// @param params  the views after ParamTables::fill_for_step(); this function sets their
+  ///     `rounded_by_caller`.
+  /// Errors: those of FiniteCheck and of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
                        StepInputs& inputs);
-  /// Clears the checks that the committed step has run. With ReplicaCheck::kEvery the comparison of
-  /// replicas stays due.
-  /// @param wrote_nonfinite  the commit wrote a value that is not finite on this rank. All local
-  ///     checks are then due again.
+  /// The checks that the committed step has run are no longer due. With ReplicaCheck::kEvery, the
+  /// comparison of replicas remains due.
+  /// @param wrote_nonfinite  true if the commit wrote a value that is not finite on this rank. Then
+  ///     all checks that do not involve other ranks are due again.
   void on_commit(bool wrote_nonfinite);
-  /// Call it after the step was rejected. If the vote sum shows that replicas differ, returns the
-  /// same MISMATCH error on every rank. It names the parameter and the ranks if there is memory for
-  /// the text. Collective.
+  /// Call it after a step was rejected. If the vote sum shows that replicas differ, returns the
+  /// same MISMATCH error on every rank. If there is enough memory for the text, the error names the
+  /// parameter and the ranks. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);
 
   const FiniteCheck& finite_check() const { return finite_; }
-  /// Releases memory. Call it when FirstUpdate does not need finite_check() any more.
+  /// Frees memory. Call it when FirstUpdate no longer needs finite_check().
   void forget_findings() { finite_.forget(); }
 
-  /// Names what the step compares between the replicas of a parameter, for the agreement table.
+  /// Returns what the step compares between the replicas of a parameter, as a text for the
+  /// agreement table.
   const char* described(int64_t param) const;
 
  private:
-  // kLocal: without other ranks. kRounding: not a check, but allows the caller's rounding until a
-  // step has written the weights.
+  // Bits that identify checks. kLocal checks this rank's values without other ranks. kRounding is
+  // not a check: until a step has written the weights, it allows that the caller has rounded them.
   enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4, kRounding = 8 };
   /// Returns the first parameter whose replicas differ. Collective.
   int64_t find_param(Comm& comm, bool gradients);
@@ -69,8 +74,9 @@ class ConsistencyCheck {
   ReplicaCheck when_ = ReplicaCheck::kFirst;
   FiniteCheck finite_;
   ReplicaHashes hashes_;
-  std::vector<uint8_t> due_, now_;  // by parameter: checks that are due, checks of this step
-  std::vector<int64_t> by_rank_;    // memory for one number of each rank
+  /// By parameter: checks that are due, and checks that this step runs.
+  std::vector<uint8_t> due_, now_;
+  std::vector<int64_t> by_rank_;  // memory for one number of each rank
 };
 
 }  // namespace muonrt

@@ -70,7 +70,8 @@ void add_arguments(AgreementTable& table, const OptimizerSettings& settings, con
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
     describe_scalars(table, cat("group ", i), settings.groups[i]);
-  // These entries come last, because a difference above may be their cause.
+  // These entries come last, because their differences may be caused by a difference in an entry
+  // above.
   for (size_t i = 0; i < settings.params.size(); ++i)
     table.add(
         cat("step: param '", settings.params[i].name,
@@ -95,7 +96,7 @@ Error explain_rejection(Comm& comm, const std::optional<Error>& own_error,
                         const AgreementTable& step_table,
                         FunctionRef<std::optional<Error>()> find_other) {
   if (const auto error = find_common_error(comm, own_error)) return *error;
-  // No rank has an invalid argument, so arguments or replicas differ between ranks.
+  // No rank has an invalid argument, so the ranks have different arguments or different replicas.
   if (const auto error = step_table.find_mismatch(comm)) return *error;
   if (const auto error = find_other()) return *error;
   return make_error(Status::kInternal, "internal: a step was rejected without a reason");

@@ -14,34 +14,35 @@
 
 namespace muonrt {
 
-/// Fills the report of a skipped step with the source of the non-finite value: of all ranks'
-/// sources the one that is nearest to the cause. Collective. Does not allocate.
+/// Stores the source of the non-finite value in the report of a skipped step. Of the sources that
+/// the ranks found, chooses the one that is closest to the cause. Collective. Does not allocate.
 /// @param own  the source that this rank found.
 /// @param all  memory for the sources of all ranks.
 void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteSource>& all,
                   StepReport& report);
 
-/// The source of a non-finite value that this rank found in the step.
+/// Returns the source of a non-finite value that this rank found in the step.
 NonfiniteSource nonfinite_source(const Findings& findings, const ParamTables& tables,
                                  const OptimizerSettings& settings);
 
-/// Describes a source that `rank` found, for a message.
+/// Returns a text for messages that describes a source that `rank` found.
 std::string describe_nonfinite(const OptimizerSettings& settings, const NonfiniteSource& source,
                                int32_t rank);
-/// Describes why a step was skipped, for a message.
+/// Returns a text for messages that describes why a step was skipped.
 std::string describe_skip(const OptimizerSettings& settings, const StepReport& skipped);
 
-/// Returns the arguments of a step and the counts that must be equal on all ranks. If an allocation
-/// fails, the table is marked as incomplete.
-/// @param committed  committed steps before this one.
+/// Returns those arguments of a step, and those counts, that must be equal on all ranks. If an
+/// allocation fails, the table is marked as incomplete.
+/// @param committed  the number of committed steps before this one.
 /// @param check      names what the step compares between replicas.
 AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs& args,
                                const ParamTables& tables, const Findings& findings,
                                int64_t committed, const ConsistencyCheck& check) noexcept;
 
-/// Returns the error of a rejected step, the same on every rank: the error of the lowest rank that
-/// has one, else how the arguments differ, else the error that `find_other` returns. Collective.
-/// Errors: those of the communicator.
+/// Returns the error of a rejected step, which is the same on every rank. If ranks pass an error,
+/// this is the error of the lowest such rank. Otherwise it is the mismatch between the ranks'
+/// arguments, and if there is none, the error that `find_other` returns. Collective. Errors: those
+/// of the communicator.
 Error explain_rejection(Comm& comm, const std::optional<Error>& own_error,
                         const AgreementTable& step_table,
                         FunctionRef<std::optional<Error>()> find_other);

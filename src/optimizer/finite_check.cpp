@@ -6,10 +6,10 @@ namespace muonrt {
 
 namespace {
 
-// Tallies of a parameter: its data, its kinds of state, its gradient.
+// Each parameter has a tally of its data, one for each kind of state, and one of its gradient.
 constexpr int64_t kGradient = 6, kTallies = 7;
-constexpr int64_t kMaxElements = int64_t{1} << 30;  // of one tally
-constexpr int64_t kBatch = 64;                      // parameters that are checked at once
+constexpr int64_t kMaxElements = int64_t{1} << 30;  // maximum number of elements in one tally
+constexpr int64_t kBatch = 64;  // number of parameters that are checked at the same time
 
 int64_t of(StateKind kind) { return 1 + static_cast<int64_t>(kind); }
 

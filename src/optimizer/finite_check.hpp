@@ -13,28 +13,32 @@
 
 namespace muonrt {
 
-/// Checks that parameters and their state are finite on this rank. A step would keep an infinity or
-/// a NaN in them. Parameters are checked in batches, so the memory does not grow with their number.
+/// Checks that the parameters and their state are finite on this rank, because an infinity or NaN
+/// in them would persist in all later steps. Checks a fixed number of parameters at a time, so the
+/// memory on the device does not grow with the number of parameters.
 class FiniteCheck {
  public:
   FiniteCheck() = default;
-  /// Bytes of one of the two lists of tallies, which parameters share in turn.
+  /// Returns the bytes of one of the two lists of tallies. Batches of parameters use the lists one
+  /// after the other.
   static int64_t bytes(int64_t params);
-  /// Allocates the memory. @param state  must outlive the check.
+  /// Allocates the memory.
+  /// @param state  must outlive this object.
   FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state);
 
-  /// Runs after the work on the caller's stream, and blocks.
-  /// @param due  by parameter; the parameters that have `bit` set are checked.
-  /// Errors: INVALID_ARGUMENT, naming the first parameter, its buffer or kind of state, and the
-  /// number of elements.
+  /// Checks the parameters for which `bit` is set in `due`, which is indexed by parameter. Runs
+  /// after the work on the caller's stream, and blocks.
+  /// Errors: INVALID_ARGUMENT, with the first parameter, its buffer or kind of state, and the
+  /// number of elements that are not finite.
   void require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
                       const ParamView* params, const std::vector<uint8_t>& due, uint8_t bit);
 
-  /// What the last call of require_finite has found in this rank's f32 weights of a parameter.
+  /// Returns the tally that the last call of require_finite() computed for this rank's f32 weights
+  /// of a parameter.
   const Tally& weights(int64_t param) const { return found_[static_cast<size_t>(param)].weights; }
-  /// True if the parameter's gradient has a value other than 0 on this rank.
+  /// Returns true if the parameter's gradient has a value other than 0 on this rank.
   bool has_gradient(int64_t param) const { return found_[static_cast<size_t>(param)].gradient; }
-  /// Releases the memory of `weights` and `has_gradient`, which then must not be called.
+  /// Frees the memory of weights() and has_gradient(), which must not be called afterwards.
   void forget() { found_ = {}; }
 
  private:
@@ -42,15 +46,15 @@ class FiniteCheck {
     Tally weights;
     bool gradient = false;
   };
-  /// Checks the parameters [first, end), whose first state entry is `entry`.
+  /// Checks those of the parameters [first, end) for which `is_due` returns true.
   void check(Pipeline& pipeline, const OptimizerSettings& settings, const ParamView* params,
              FunctionRef<bool(int64_t)> is_due, int64_t first, int64_t end);
 
   Device* device_ = nullptr;
   const State* state_ = nullptr;
   Buffer tallies_,
-      host_tallies_;          // kTallies for each of kBatch parameters; their copy for the host
-  std::vector<Found> found_;  // by parameter; empty after `forget`
+      host_tallies_;          // kTallies for each of kBatch parameters, and their copy on the host
+  std::vector<Found> found_;  // by parameter; empty after forget()
 };
 
 }  // namespace muonrt

@@ -9,13 +9,13 @@ namespace muonrt {
 
 namespace {
 
-// Words of a parameter: the limbs of the weights' squares, and the number of ranks on which its
-// gradient has a value other than 0.
+// For each parameter the ranks exchange the sum of the squares of its weights, as kTallyLimbs
+// numbers (see Tally), and then the number of ranks on which its gradient has a value other than 0.
 constexpr int64_t kGradients = kTallyLimbs, kParamWords = kTallyLimbs + 1;
-constexpr int64_t kGathered = 64;  // parameters whose words are gathered at once
+constexpr int64_t kGathered = 64;  // number of parameters that are gathered at once
 
-/// Mean of the squares of the update of a learning rate of 1. All singular values of an
-/// orthogonalized matrix are 1, so the sum of its squares is its short side.
+/// Returns the mean of the squares of the update for a learning rate of 1. All singular values of
+/// an orthogonalized matrix are 1, so the sum of the squares of its elements equals its short side.
 double mean_square_update(const ParamSpec& spec) {
   const auto& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
@@ -46,7 +46,8 @@ void FirstUpdate::fill(int64_t index, const FiniteCheck& check, int rank) {
   words[kGradients] = check.has_gradient(param);
   const Layout& layout = plan_->problem().params[static_cast<size_t>(param)].layout;
   if (layout.replica_index(rank) != 0) return;
-  // With carries every limb is below 2^32, and the ranks' limbs cannot overflow their sum.
+  // Carries make every limb smaller than 2^32, so the sum of the limbs over all ranks does not
+  // overflow.
   const Tally& weights = check.weights(param);
   uint64_t carry = 0;
   for (int64_t l = 0; l < kTallyLimbs; ++l) {

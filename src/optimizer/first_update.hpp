@@ -11,27 +11,28 @@
 
 namespace muonrt {
 
-/// Finds parameters that the first step moves too far, because their learning rate belongs to
-/// another scale rule. The ranks add their weights' squares once, before the first committed step.
-/// The sums are integers, so the result is equal on all ranks and does not depend on the mesh.
+/// Finds parameters that the first step moves too far, for example because the learning rate was
+/// chosen for another scale rule. Before the first committed step the ranks add up the squares of
+/// their weights. The sums are integers, so the result is equal on all ranks and does not depend on
+/// the mesh.
 class FirstUpdate {
  public:
-  /// An update is large if its RMS is above this share of the weights' RMS.
+  /// An update is reported as large if its RMS is above this fraction of the RMS of the weights.
   static constexpr double kLimit = 0.05;
 
   FirstUpdate() = default;
   /// Allocates the memory.
   FirstUpdate(const Plan& plan, int world);
 
-  /// Whether the next step must call `add_weights`; equal on all ranks.
+  /// Returns true if the next step must call add_weights(). The result is equal on all ranks.
   bool due() const { return due_; }
-  /// Adds the squares of all weights. Collective; blocks.
-  /// @param check  has checked all parameters for this step; null if this rank's arguments are
-  ///     invalid. The rank then adds nothing, and the step is rejected.
+  /// Adds up the squares of all weights over the ranks. Collective; blocks.
+  /// @param check  must have checked all parameters for this step. Null if this rank has invalid
+  ///     arguments; then it adds nothing, and the step will be rejected.
   void add_weights(Comm& comm, const FiniteCheck* check);
-  /// Call it after the first committed step; it releases the memory. Returns the parameter with the
-  /// largest update relative to its weights if that is above kLimit. It assumes gradients of full
-  /// rank; parameters without a gradient, or with weights or a gradient of zeros, are left out.
+  /// Call it after the first committed step. Frees the memory. Returns the parameter with the
+  /// largest update relative to its weights, if it is above kLimit. Assumes that gradients have
+  /// full rank. Skips parameters that have no gradient, or whose weights or gradient are all zero.
   LargeUpdate on_commit(const OptimizerSettings& settings, const StepArgs& args,
                         const ParamView* params);
 
@@ -39,9 +40,9 @@ class FirstUpdate {
   void fill(int64_t index, const FiniteCheck& check, int rank);
 
   const Plan* plan_ = nullptr;
-  std::vector<int32_t> params_;   // those of Muon
-  std::vector<int64_t> words_;    // by parameter: this rank's terms, then their sum
-  std::vector<int64_t> by_rank_;  // memory for the terms of some parameters of all ranks
+  std::vector<int32_t> params_;   // the Muon parameters
+  std::vector<int64_t> words_;    // by parameter: the terms of this rank, and later their sum
+  std::vector<int64_t> by_rank_;  // memory for the terms of all ranks, for kGathered parameters
   bool due_ = false;
 };
 

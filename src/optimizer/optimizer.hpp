@@ -24,101 +24,103 @@
 
 namespace muonrt {
 
-/// Upper limit of the step number and of update counts.
+/// The maximum step number, and the maximum update count of a parameter.
 constexpr int64_t kMaxStepCount = int64_t{1} << 53;
 
-/// A step between Optimizer::step_async and Optimizer::wait. The work of the step may read `args`
-/// and `inputs`.
+/// A step between Optimizer::step_async() and Optimizer::wait(). Its work may read `args` and
+/// `inputs`.
 struct StepInFlight {
   StepArgs args;
   StepInputs inputs;
   std::optional<Error> own_error;  // an invalid argument of this rank
   Deadline::Clock::time_point start;
-  int64_t bytes_before = 0;    // sent by this rank before the step
-  bool is_async = false;       // the caller continues before the step has ended
-  std::optional<Status> done;  // set: the step is complete, and only its report is still unread
+  int64_t bytes_before = 0;  // bytes that this rank had sent before the step
+  bool is_async = false;     // true if the caller continues before the step has ended
+  /// Set if the step is complete and only its report has not been read yet.
+  std::optional<Status> done;
   StepReport report;
 };
 
-/// Owns the parameters, their state and the step of one rank. One thread at a time may use it.
+/// Owns the parameters and state of one rank and runs its steps. Threads: one thread at a time.
 class Optimizer {
  public:
   using MakeDevice = std::function<std::unique_ptr<Device>(const OptimizerSettings&)>;
 
   /// Creates the optimizer of this rank. Collective. If the creation fails on any rank, all ranks
   /// throw the same error.
-  /// @param read_settings  returns this rank's settings and may throw. It runs inside
-  ///     run_collectively, so an error of it is returned by every rank.
+  /// @param read_settings  returns the settings of this rank. It may throw, and every rank then
+  ///     throws that error.
   static std::unique_ptr<Optimizer> create(Comm& comm,
                                            FunctionRef<OptimizerSettings()> read_settings,
                                            const MakeDevice& make_device);
 
-  /// Waits for the work of a step in flight, but does not report its result.
+  /// Waits for the work of a step in flight, but does not report the result of that step.
   ~Optimizer();
 
   /// Runs one step. Collective.
-  /// @param read_args  returns this rank's arguments and may throw. The step is then rejected on
-  ///     all ranks.
-  /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step().
+  /// @param read_args  returns the arguments of this rank. It may throw, and the step is then
+  ///     rejected on all ranks.
+  /// @return  OK or SKIPPED. Errors: the same as muonrt_optimizer_step().
   Status step(FunctionRef<StepArgs()> read_args, StepReport& report);
-  /// Enqueues one step. If another step is in flight, completes it first. Collective.
-  /// Errors: as muonrt_optimizer_step_async().
+  /// Enqueues one step. If another step is in flight, completes that step first. Collective.
+  /// Errors: the same as muonrt_optimizer_step_async().
   void step_async(FunctionRef<StepArgs()> read_args);
   /// Completes the step in flight. Collective.
-  /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_wait().
+  /// @return  OK or SKIPPED. Errors: the same as muonrt_optimizer_wait().
   Status wait(StepReport& report);
   /// Completes the step in flight, if there is one. Collective. Errors: those of the step.
   void settle();
-  /// Errors: INVALID_STATE, which names `function`, if a step is in flight.
+  /// Errors: INVALID_STATE, with the name `function`, if a step is in flight.
   void require_idle(const char* function) const;
 
   /// Call it on the surviving ranks after a step has failed. If one of them has committed the step,
   /// the others commit it, too. Collective over the survivors.
-  /// Errors: as muonrt_optimizer_recover().
+  /// Errors: the same as muonrt_optimizer_recover().
   Recovery recover(Comm& survivors, SurvivorPolicy policy = SurvivorPolicy::kMajority);
 
-  /// Errors: INVALID_ARGUMENT for an invalid index, and for a gradient that is misaligned, overlaps
-  /// memory that steps write, or is not in memory that the device reaches.
+  /// Errors: INVALID_ARGUMENT if the index is invalid, or if the gradient is misaligned, overlaps
+  /// memory that steps write, or is in memory that the device cannot access.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
-  /// Errors: as muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters().
+  /// Errors: the same as muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters().
   void set_data(int64_t param, void* data);
   void reset_masters(const std::vector<int64_t>& params);
   void set_group(int32_t index, const GroupSettings& group);
   StateView state(int64_t param, StateKind kind) const;
   int64_t find(const std::string& name) const;
   int64_t steps() const { return commit_state_.steps(); }
-  /// The heads that QK-clip has clipped in the last committed step.
+  /// Returns the heads that QK-clip clipped in the last committed step.
   const QkClipper::Heads& clipped_heads() const { return qk_clipper_.clipped(); }
   std::vector<QkLogits> qk_layers() const { return muonrt::qk_layers(settings_); }
   void set_steps(int64_t steps);
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
   const std::vector<StateEntry>& state_entries() const { return state_.entries(); }
-  /// What stochastic rounding depends on apart from the step and the element.
+  /// Returns the values, other than step and element, on which stochastic rounding depends.
   RandomKeys random_keys() const { return param_tables_.random_keys(); }
   /// Continues from loaded state. The arguments must be equal on all ranks.
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
   /// Errors: INVALID_STATE if an earlier call has ended the optimizer.
   void require_usable() const { commit_state_.require_usable(); }
-  /// Errors: TORN if a step has partly changed parameters or state. @param what  for the error.
+  /// Errors: TORN if a failed step has changed only some of the parameters and state.
+  /// @param what  the name of the operation in the error message.
   void require_whole(const char* what) const { commit_state_.require_whole(what); }
-  /// A random number, equal on all ranks of this optimizer.
+  /// Returns a random number that is equal on all ranks of this optimizer.
   uint64_t identity() const { return commit_state_.identity(); }
-  /// Ends the optimizer. Later calls return INVALID_STATE with this error in their text.
+  /// Ends the optimizer. Later calls return INVALID_STATE, with this error in the message.
   void set_fatal_error(const Error& error) { commit_state_.set_fatal_error(error); }
   const HealthReport& health() const { return pipelines_.health(); }
 
   const Plan& plan() const { return pipelines_.full_plan(); }
-  /// The plan of block steps; null if no group has a block period.
+  /// Returns the plan of block steps, or null if no group has a block period.
   const Plan* block_plan() const { return pipelines_.block_plan(); }
-  /// Describes the plan, and the plan of block steps if there is one, as text or JSON.
+  /// Describes the plan as text or JSON, and also the plan of block steps if there is one.
   std::string describe(bool json) const;
-  /// The bytes of this rank that `describe` prints, except those of the checks.
+  /// Returns those bytes of this rank that describe() prints, except the bytes of the checks.
   PlannedMemory planned_memory() const;
-  /// The bytes of this rank for the consistency check that `describe` prints.
+  /// Returns the bytes of this rank for the consistency check, as describe() prints them.
   int64_t check_bytes() const;
-  /// The pipeline of the last step.
+  /// Returns the pipeline of the last step.
   const Pipeline& pipeline() const { return pipelines_.pipeline(); }
   const Device& device() const { return *device_; }
   Device& device() { return *device_; }
@@ -154,8 +156,8 @@ class Optimizer {
   WrittenMemory written_memory_;
   ConsistencyCheck consistency_check_;
   FirstUpdate first_update_;
-  // The destructor ends the streams of the pipelines before the communicator that their tasks use,
-  // and both before the memory above.
+  // Members are destroyed in reverse order. The pipelines must be destroyed before the communicator
+  // that the tasks of their streams use, and both before the memory above.
   std::unique_ptr<Comm> comm_;
   StepPipelines pipelines_;
   CommitState commit_state_;

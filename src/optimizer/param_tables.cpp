@@ -14,15 +14,16 @@ namespace muonrt {
 
 namespace {
 
-/// Converts a setting to the kernels' f32. Errors: INVALID_ARGUMENT if it overflows or becomes 0.
+/// Converts a setting to f32 for the kernels. Errors: INVALID_ARGUMENT if it overflows or becomes
+/// 0.
 float as_float(const char* what, double value) {
   MUONRT_REQUIRE(fits_f32(value), Status::kInvalidArgument, what, " is ", value,
                  ", which f32 cannot represent; use 0 or a number from 1e-37 to 1e38");
   return static_cast<float>(value);
 }
 
-/// Checks a product that the kernels form: a group's rate or decay times the factors of a matrix.
-/// Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
+/// Checks a product that the kernels compute, which is the rate or decay of a group times the
+/// factors of a matrix. Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
 void check_product(const std::string& param, const char* what, double product) {
   MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
                  " is ", product,
@@ -38,7 +39,7 @@ void check_products(const ParamSpec& spec, const MuonScalars& scalars) {
   for (const MatrixPart& part : spec.parts) check(part.update_scale, part.decay_scale);
 }
 
-/// The fraction of a weight that decay subtracts in a step with this rate.
+/// Returns the fraction of a weight that decay subtracts in a step with this learning rate.
 float decay_of(const GroupSettings& group, double rate) {
   const char* const what = "step: weight decay of a step";
   switch (group.weight_decay_kind) {
@@ -58,8 +59,9 @@ bool has_params(const OptimizerSettings& settings, int64_t group) {
                      [&](const ParamSettings& p) { return p.group == group; });
 }
 
-/// The updates of AdamW, and of Muon with match_rms, have the same RMS for the same rate. Another
-/// scale rule needs another rate, in `group_lrs` or by the factors of the groups.
+/// For the same learning rate, the updates of AdamW and of Muon with match_rms have the same RMS.
+/// Any other scale rule needs a different learning rate, either from `group_lrs` or from the
+/// factors of the groups.
 void require_separate_rates(const OptimizerSettings& settings, double lr) {
   for (int64_t m = 0; m < std::ssize(settings.groups); ++m) {
     const GroupSettings& muon = settings.groups[static_cast<size_t>(m)];
@@ -189,7 +191,8 @@ void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs&
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
     if (group.momentum_kind == MomentumKind::kEmaCorrected) {
-      // Source: optax.contrib.muon, which corrects the momentum of a Nesterov mix by one step more.
+      // Source: optax.contrib.muon. With Nesterov, the correction of the momentum is that of the
+      // next step.
       const auto t = static_cast<double>(committed + 1);
       s.gradient_correction = static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t)));
       s.momentum_correction =
@@ -198,7 +201,7 @@ void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs&
     const double block = in_blocks && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
     const double rate = args.lr_of(g) * group.lr_factor;
     s.rate = as_float("step: lr x lr_factor", rate * block);
-    // Decay uses the same rate in block steps and in full steps.
+    // The rate for decay is the same in block steps and in full steps.
     s.decay = decay_of(group, rate);
     s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
     s.grad_scale = static_cast<float>(args.grad_scale_inv);
@@ -220,7 +223,8 @@ AdamScalars ParamTables::adam_scalars(const OptimizerSettings& settings, int64_t
   s.rate = as_float("step: lr x all lr_factors", rate);
   s.decay = decay_of(group, rate);
   s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
-  // The kernels form the moments with the betas rounded to f32, so the corrections use these.
+  // The kernels compute the moments with betas that are rounded to f32, so the corrections use
+  // these betas, too.
   const double rest1 = 1.0 - std::pow(double{s.beta1}, t);
   const double rest2 = 1.0 - std::pow(double{s.beta2}, t);
   const bool folded = group.adam_form == AdamForm::kFolded;

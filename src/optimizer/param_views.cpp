@@ -6,7 +6,7 @@ namespace muonrt {
 
 namespace {
 
-/// Where the f32 values of a parameter's weights are stored.
+/// Returns where the f32 values of a parameter's weights are stored.
 WeightForm weight_form(const ParamSettings& p) {
   if (p.master_kind == MasterKind::kRemainder) return WeightForm::kRemainder;
   if (p.master_kind == MasterKind::kStochastic) return WeightForm::kStochastic;
@@ -43,8 +43,8 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
   return view;
 }
 
-// The owner state of one parameter is contiguous: matrices in the order of their index, slices in
-// the order of their first element.
+// The owner state of one parameter is contiguous. It contains matrices in the order of their index,
+// or slices in the order of their first element.
 std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,
                                               const ParamView* params,
                                               const std::vector<OwnerState>& owner_state) {

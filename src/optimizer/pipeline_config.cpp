@@ -6,7 +6,8 @@ namespace muonrt {
 
 namespace {
 
-// Adds the blocks of an AdamW parameter that `rank` holds, with their place in the whole tensor.
+// Adds the blocks of an AdamW parameter that `rank` holds, with their positions in the whole
+// tensor.
 void add_blocks(AdamWParams& adamw, const Layout& layout, int32_t param, int rank) {
   const Layout matrix = layout.dims() > 2 ? layout.as_matrix() : layout;
   const int64_t width = matrix_shape(matrix).second;
@@ -25,8 +26,8 @@ void add_blocks(AdamWParams& adamw, const Layout& layout, int32_t param, int ran
 
 }  // namespace
 
-// Of several replicas only the first adds its elements to the gradient norm, so that each element
-// counts once.
+// If there are several replicas, only the first one adds its elements to the gradient norm, so that
+// each element counts once.
 PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const ParamTables& tables,
                                     const State& state, const QkClipper& clipper, int rank) {
   PipelineConfig out;
@@ -34,7 +35,8 @@ PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const Par
     const ParamSettings& p = settings.params[static_cast<size_t>(i)];
     const GroupSettings& group = group_of(settings, i);
     const ParamView& view = tables.params()[i];
-    // If the momentum is not with the shard, owners sum the gradients and update their owner state.
+    // If the momentum is not stored with the shard, the owners sum the gradients and update their
+    // owner state.
     const bool local = state.find(i, StateKind::kMomentum)->location == StateLocation::kShard;
     if (view.grads() > 0) {
       out.held_params.push_back(i);

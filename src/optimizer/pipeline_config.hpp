@@ -7,8 +7,9 @@
 
 namespace muonrt {
 
-/// Returns what the pipeline of `rank` does in each step apart from the chunks of its plan: which
-/// passes process which parameters. `chunks.newton_schulz` is left null; StepPipelines sets it.
+/// Returns which passes of the pipeline of `rank` process which parameters in each step. The chunks
+/// of its plan are not included. `chunks.newton_schulz` is null, because StepPipelines sets it
+/// later.
 PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const ParamTables& tables,
                                     const State& state, const QkClipper& clipper, int rank);
 

@@ -14,7 +14,7 @@ const MatrixRules& matrix_rules(const OptimizerSettings& settings) {
 
 Planning::Planning(OptimizerSettings settings, int world, bool checked)
     : settings_(std::move(settings)) {
-  constexpr int kNoRank = -1;  // holds no elements, so it needs no buffers
+  constexpr int kNoRank = -1;  // a rank without elements, which needs no buffers
   for (ParamSettings& p : settings_.params) {
     p.data = nullptr;
     p.grad = nullptr;

@@ -7,15 +7,16 @@
 
 namespace muonrt {
 
-/// Returns how the device of the settings stores matrices.
+/// Returns the rules by which the device in the settings stores matrices.
 const MatrixRules& matrix_rules(const OptimizerSettings& settings);
 
-/// What a step of an optimizer will do and need on all ranks, computed without device, communicator
-/// and buffers.
+/// Computes what a step of an optimizer will do and need on all ranks, without a device, a
+/// communicator or buffers.
 class Planning {
  public:
-  /// @param settings  data, grad, master and local_shape of the parameters are not used.
-  /// @param checked   the settings are those of an existing optimizer: valid, and with owners.
+  /// @param settings  the fields data, grad, master and local_shape of the parameters are not used.
+  /// @param checked   true if the settings come from an existing optimizer, so they are valid and
+  ///     contain the owners.
   /// Errors: those of validate(), assign_owners(), make_newton_schulz() and Plan.
   Planning(OptimizerSettings settings, int world, bool checked = false);
 
@@ -28,7 +29,7 @@ class Planning {
 
  private:
   OptimizerSettings settings_;
-  StepPipelines pipelines_;  // only the plans
+  StepPipelines pipelines_;  // contains only the plans
   PlanReports reports_;
 };
 

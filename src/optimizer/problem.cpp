@@ -48,8 +48,8 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
 
 namespace {
 
-/// Returns a part as a separate matrix with the scale of its shape. `rows` and `cols` are outputs
-/// and inputs; the result has rows and columns as they are stored.
+/// Returns a part as a separate matrix, with the scale for its shape. `rows` are outputs and `cols`
+/// are inputs. In the result, rows and columns are those of the stored matrix.
 MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSettings& part,
                        const ParamSettings& p, const GroupSettings& g) {
   const double rate = p.lr_factor * part.lr_factor;
@@ -60,8 +60,8 @@ MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSetting
           decay_scale(g.weight_decay_kind, rate)};
 }
 
-/// Adds the blocks of the group's grid over a part. All blocks have the same size, rounded up,
-/// except the last ones, which may be smaller; empty blocks are left out.
+/// Adds the blocks into which the group's grid divides a part. The block size is rounded up, so the
+/// last blocks may be smaller. Empty blocks are omitted.
 void add_blocks(std::vector<MatrixPart>& to, const PartSettings& part, const ParamSettings& p,
                 const GroupSettings& g) {
   const int64_t rows = length(part.rows), cols = length(part.cols);

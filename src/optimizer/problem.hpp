@@ -8,19 +8,19 @@
 
 namespace muonrt {
 
-/// Returns the coefficients and restarts of every group; those of AdamW groups stay empty.
-/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming the group, for coefficients without headroom
-/// or without bounded restarts.
+/// Returns the coefficients and restarts of every group. Those of AdamW groups are empty.
+/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, with the group, if its coefficients have no headroom
+/// or its restarts leave Q unbounded.
 std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings);
 
-/// Returns the input of the planner: shapes, layouts, costs and scales. Reads no buffer of the
-/// parameters.
-/// @param in_blocks  true for the plan of block steps: the matrices of groups with a block period
-///     are cut into blocks.
+/// Returns the input of the planner, which consists of shapes, layouts, costs and scales. Does not
+/// read the buffers of the parameters.
+/// @param in_blocks  true for the plan of block steps, in which the matrices of groups with a block
+///     period are cut into blocks.
 Problem make_problem(const OptimizerSettings& settings, const std::vector<NewtonSchulz>& methods,
                      int world, bool in_blocks = false);
 
-/// The period of block-periodic orthogonalization; 1 if no group has one.
+/// Returns the period of block-periodic orthogonalization, or 1 if no group has one.
 int block_period(const OptimizerSettings& settings);
 
 }  // namespace muonrt

@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-// A named namespace, because unity builds join the anonymous ones.
+// A named namespace, because unity builds merge the anonymous namespaces of several files.
 namespace routing_words {
 
 namespace {
@@ -17,7 +17,8 @@ namespace {
 using Words = std::vector<std::string>;
 using Set = std::initializer_list<std::string_view>;
 
-// Words that name what a component is. Digits at the end of a word do not count: fc2 is fc.
+// The following words name the type of a component. Digits at the end of a word are ignored, so fc2
+// is treated as fc.
 const Set kMatrix = {
     "adapter",     "attention", "attn",       "conv", "dense", "down",           "fc",
     "ffn",         "gate",      "k",          "key",  "kv",    "linear",         "linears",
@@ -36,10 +37,11 @@ const Set kHead = {"classifier", "classifiers", "head",         "heads",  "lmhea
                    "logit",      "logits",      "pred",         "preds",  "prediction",
                    "readout",    "regressor",   "relationship", "reward", "rewards",
                    "score",      "scorer",      "predictions",  "unemb"};
-// Those of them that are heads only outside of numbered layers.
+// Words in kHead that name an output head only outside of numbered layers.
 const Set kHeadOutside = {"pred",   "prediction", "predictions",  "preds", "readout",
                           "reward", "rewards",    "relationship", "score", "scorer"};
-// Words after them that name a layer of the head: lm_head_proj, pred_layer.
+// Words that may follow a word in kHead and name a layer of that head, as in lm_head_proj and
+// pred_layer.
 const Set kOfHead = {"fc", "layer", "layers", "linear", "out", "proj", "projection"};
 const Set kVector = {"alpha", "beta",  "decay",  "gain",  "gains", "gamma",
                      "log",   "scale", "scales", "shift", "sinks", "temperature"};
@@ -47,21 +49,23 @@ const Set kNorm = {"bn", "gn", "ln", "norms", "layernorms"};
 const Set kExpert = {"expert", "experts", "moe"};
 const Set kConvolution = {"deconv", "downsample", "stem", "upsample"};
 const Set kDepthwise = {"conv1d", "depthwise", "dw", "dwconv"};
-// Words that are the number of a layer if digits follow.
+// Words that name a numbered layer if digits follow them.
 const Set kNumbered = {"block", "h", "layer", "stage"};
-// Words at the end of a component that say which side or which one: proj_out, ln_f.
+// Words at the end of a component that only distinguish it from similar ones, as in proj_out and
+// ln_f.
 const Set kSide = {"a", "b", "f", "in", "l", "out", "r", "weight", "weights", "kernel"};
-// Components between a parameter and the module that it belongs to.
+// Components that may come between a parameter and the module to which it belongs.
 const Set kWithin = {"weight",     "weights",         "kernel",           "qweight",
                      "base_layer", "original_module", "parametrizations", "original",
                      "original0",  "original1",       "weight_v",         "weight_g"};
-// Layers of a head, if their parent is one; others there, such as lm_head.dense, are hidden.
+// Components that are layers of an output head if their parent is a head. Other components there,
+// such as lm_head.dense, are hidden layers.
 const Set kLayersOfHead = {"classifier", "decoder", "fc",       "final",  "final layer",
                            "head",       "last",    "layer",    "layers", "last layer",
                            "linear",     "out",     "out proj", "output", "output layer",
                            "outputs",    "proj",    "proj out", "score",  "projection",
                            "regression", "summary"};
-// Components that are the output of the model, if their parents are only containers.
+// Components that are the output of the model if their parents are only containers.
 const Set kOutputs = {"conv out",      "ff out",
                       "generator",     "final",
                       "final linear",  "final proj",
@@ -74,13 +78,14 @@ const Set kOutputs = {"conv out",      "ff out",
 const Set kContainers = {"base model", "decoder",    "gpt",        "language model",
                          "lm",         "model",      "module",     "net",
                          "network",    "text model", "transformer"};
-// The same, outside of numbered layers.
+// Components that are the output of the model outside of numbered layers.
 const Set kOutputLayers = {"action net", "class predictor",  "final layer",  "head dist",
                            "objective",  "out layers",       "output layer", "output layers",
                            "qa outputs", "regression layer", "value net"};
-// Words at the beginning of such components: ctc_proj, predict_action.
+// Words at the beginning of components that are the output of the model outside of numbered layers,
+// as in ctc_proj and predict_action.
 const Set kOutputFirst = {"ctc", "predict"};
-// Modules that predict boxes, with the layers of a head.
+// Modules that predict boxes. They have the same layers as a head.
 const Set kBoxes = {"bbox embed", "bbox predictor", "box embed", "box predictor"};
 
 bool is_in(Set set, std::string_view word) {
@@ -90,7 +95,7 @@ bool is_in(Set set, std::string_view word) {
 struct Component {
   std::string_view text;
   Words words;
-  bool numbered = false;  // as "3", "layers_3" and "h3" are
+  bool numbered = false;  // true for "3", "layers_3" and "h3", for example
 
   bool empty() const { return words.empty(); }
   std::string joined() const {
@@ -108,7 +113,8 @@ bool is_upper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0;
 bool is_lower(char c) { return std::islower(static_cast<unsigned char>(c)) != 0; }
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
-/// Splits at characters that are neither letters nor digits, and at the humps of camelCase.
+/// Splits a component at characters that are neither letters nor digits, and at the capitals of
+/// camelCase.
 Component component_of(std::string_view text) {
   Component out{text, {}, false};
   std::string word;
@@ -133,15 +139,16 @@ Component component_of(std::string_view text) {
   return out;
 }
 
-/// A name, divided into components: the parameter or its module (`subject`) and the parents.
+/// A name that is divided into components. `subject` is the parameter, or the module if the name of
+/// the parameter says nothing, as in "weight". `parents` are the components before it.
 struct Path {
   std::vector<Component> parents;  // outermost first, without numbers
   Component subject;
-  bool in_layer = false;      // below a numbered component
-  bool in_attention = false;  // below a component such as self_attn
-  bool leaf = true;           // the subject is the parameter itself, not a module
-  bool adapter = false;       // an adapter of an embedding (LoRA)
-  Words words;                // of the whole name
+  bool in_layer = false;      // true if a parent is numbered
+  bool in_attention = false;  // true if a parent is, for example, self_attn
+  bool leaf = true;           // true if the subject is the parameter itself and not a module
+  bool adapter = false;       // true for an adapter of an embedding (LoRA)
+  Words words;                // words of the whole name
 
   const Component& parent() const {
     static const Component none;
@@ -160,7 +167,8 @@ Path path_of(std::string_view name) {
   for (const Component& c : all) {
     out.words.insert(out.words.end(), c.words.begin(), c.words.end());
   }
-  // The adapters of peft: q_proj.lora_A.default.weight, score.modules_to_save.default.weight.
+  // Names of adapters in peft, such as q_proj.lora_A.default.weight and
+  // score.modules_to_save.default.weight.
   for (size_t i = 1; i < all.size(); ++i) {
     const bool lora = !all[i].empty() && all[i].words.front() == "lora";
     if (!lora && all[i].text != "modules_to_save") continue;
@@ -184,7 +192,7 @@ Path path_of(std::string_view name) {
   return out;
 }
 
-/// Whether the words follow each other in the list.
+/// Returns true if `words` are consecutive words of the list.
 bool contains(const Words& list, const Words& words) {
   return std::search(list.begin(), list.end(), words.begin(), words.end()) != list.end();
 }
@@ -200,7 +208,8 @@ bool ends_with(std::string_view word, Set ends) {
   return std::any_of(ends.begin(), ends.end(), [&](auto end) { return word.ends_with(end); });
 }
 
-/// Whether the last word that is not a side names a matrix, as in embed_proj and mapping_in.
+/// Returns true if the last word that is not in kSide names a matrix, as in embed_proj and
+/// mapping_in.
 bool is_matrix(const Component& c) {
   if (c.empty()) return false;
   if (is_in(kMatrixFirst, c.words.front())) return true;
@@ -221,8 +230,9 @@ bool is_norm(const Component& c) {
   });
 }
 
-/// Attention heads are no output heads, and pre_classifier and pre_logits are hidden layers.
-/// v_head, which predicts values, and q_heads are output heads outside of layers and attention.
+/// Returns true for an output head. Attention heads are not output heads, and pre_classifier and
+/// pre_logits are hidden layers. v_head, which predicts values, and q_heads are output heads if
+/// they are outside of layers and attention.
 bool is_head(const Component& c, const Path& path) {
   const bool outside = !path.in_layer && !path.in_attention;
   auto last = c.words.rbegin();
@@ -251,7 +261,8 @@ bool is_output(const Path& path) {
                      [](const Component& p) { return is_in(kContainers, p.joined()); });
 }
 
-/// A convolution or matrix that embeds patches: patch_embed.proj, x_embedder.proj.
+/// Returns true for a convolution or matrix that embeds patches, as in patch_embed.proj and
+/// x_embedder.proj.
 bool is_patch_embedding(const Path& path, int32_t ndim) {
   const Component& parent = path.parent();
   if (!is_embedding(parent) ||
@@ -260,7 +271,7 @@ bool is_patch_embedding(const Path& path, int32_t ndim) {
   return ndim >= 3 || parent.has({"image", "input", "patch", "patches", "pixel", "x"});
 }
 
-/// What makes the parameter one for AdamW; empty for a matrix.
+/// Returns the reason for which the parameter belongs to AdamW. Returns an empty text for a matrix.
 std::string_view what_for_adamw(const Path& path, int32_t ndim) {
   const Component& c = path.subject;
   const bool vector = path.leaf && c.has_last(kVector) && !is_matrix(c);

@@ -11,8 +11,8 @@ namespace muonrt {
 
 namespace {
 
-/// Adds the ranges of owner state that this rank stores: matrices in the order of their index,
-/// slices in the order of their first element.
+/// Adds the ranges of the owner state that this rank stores. Matrices are in the order of their
+/// index, slices in the order of their first element.
 void add_ranges(std::vector<StateEntry>& entries, const std::vector<size_t>& first,
                 const Plan& plan, const std::vector<RankChunk>& chunks) {
   for (const RankChunk& chunk : chunks) {
@@ -37,8 +37,8 @@ void add_ranges(std::vector<StateEntry>& entries, const std::vector<size_t>& fir
   }
 }
 
-/// Bytes of an entry in the common buffer, which does not contain the caller's master weights and
-/// NorMuon's moments.
+/// Returns the bytes that an entry needs in the common buffer. This is 0 for the caller's master
+/// weights and for NorMuon's moments, which are stored elsewhere.
 int64_t bytes_of(const StateEntry& entry) {
   if (!entry.ours || entry.location == StateLocation::kOwnedNeurons) return 0;
   return padded_bytes(entry.numel, size_of(entry.dtype));
@@ -135,7 +135,7 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
   memory_ = Buffer(device, total);
   normuon_ = NormuonMemory(device, settings, plan, rank);
   char* at = memory_.as<char>();
-  for (const bool local : {true, false}) {  // owner state follows all state of shards
+  for (const bool local : {true, false}) {  // owner state comes after all state of shards
     for (StateEntry& entry : entries_) {
       if ((entry.location == StateLocation::kShard) != local ||
           entry.location == StateLocation::kOwnedNeurons)
@@ -167,8 +167,8 @@ void State::reset_masters(Device& device, const OptimizerSettings& settings,
 void State::set_masters(Device& device, const OptimizerSettings& settings,
                         const std::vector<int64_t>& params, bool clears) {
   if (!memory_.data()) return;
-  const Buffer findings(device,
-                        sizeof(Findings));  // not read: non-finite weights are no error here
+  // The findings are not read, because weights that are not finite are no error here.
+  const Buffer findings(device, sizeof(Findings));
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> sources;
   std::vector<MatrixBlock> blocks;

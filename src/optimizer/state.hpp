@@ -12,9 +12,9 @@
 
 namespace muonrt {
 
-/// Which rank stores state: with the shard of the parameter; if the gradients are partial or have
-/// another layout, with the owner of a matrix (Muon) or slice (AdamW); NorMuon's moments with the
-/// owner of the matrix of the neuron.
+/// Which rank stores a kind of state. Usually it is stored with the shard of the parameter. If the
+/// gradients are partial or have another layout, it is stored by the owner of the matrix (Muon) or
+/// of the slice (AdamW). NorMuon's moments are stored by the owner of the neuron's matrix.
 enum class StateLocation : int32_t {
   kShard = 0,
   kOwnedMatrices = 1,
@@ -25,27 +25,27 @@ enum class StateLocation : int32_t {
 struct StateView {
   void* data;
   int64_t numel;
-  int32_t dtype;  // MUONRT_DTYPE_*; 0: 16-bit remainders
+  int32_t dtype;  // MUONRT_DTYPE_*; 0 means 16-bit remainders
   StateLocation location = StateLocation::kShard;
 };
 
-/// A part of state that is not stored with the shard. The ranges of a StateEntry follow each other;
-/// those of neurons are stored at their `begin`.
+/// A range of state that is not stored with the shard. The ranges of a StateEntry are stored one
+/// after the other, except that ranges of neurons are stored at their `begin`.
 struct StateRange {
-  int64_t index;  // of the matrix, by expert, then by part; kOwnedSlices: -1
-  int64_t begin;  // kOwnedSlices: the first local element; kOwnedNeurons: the first neuron;
-                  // kOwnedMatrices: 0
+  int64_t index;  // index of the matrix, ordered by expert, then by part; -1 for kOwnedSlices
+  /// KOwnedSlices: first local element; kOwnedNeurons: first neuron; kOwnedMatrices: 0.
+  int64_t begin;
   int64_t numel;
 };
 
 /// One kind of state of a parameter. Only State sets numel, data and blocks, which describe what
-/// this rank holds.
+/// this rank stores.
 struct StateEntry {
   int32_t param;
   StateKind kind;
   StateLocation location;
   DType dtype;       // a remainder has any dtype of 2 bytes
-  bool ours = true;  // false: the caller's memory
+  bool ours = true;  // false if it is stored in the caller's memory
   int64_t numel = 0;
   void* data = nullptr;
   std::vector<StateRange> blocks = {};  // if `location` is not kShard
@@ -54,46 +54,47 @@ struct StateEntry {
 const char* name_of(StateKind kind);
 StateView view_of(const StateEntry& entry);
 
-/// Returns the kinds of state of a parameter and where they are stored. The plan counts their bytes
-/// from this list.
+/// Returns the kinds of state of a parameter, and where they are stored. The plan also computes the
+/// bytes of the state from this list.
 std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t param);
 
 /// The state of all parameters on one rank, and its memory.
 class State {
  public:
   State() = default;
-  /// Allocates the memory. Only NorMuon's moments are set to zero here.
+  /// Allocates the memory. Sets only NorMuon's moments to zero.
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
         const std::vector<RankChunk>& chunks, int rank);
-  /// Sets state to zero, and owned master weights to the values of the parameters, after the work
-  /// on the caller's default stream that may still write them. Runs on the device, and blocks.
+  /// Sets state to zero, and owned master weights to the values of the parameters. Runs after the
+  /// work on the caller's default stream, which may still write the parameters. Runs on the device,
+  /// and blocks.
   void initialize(Device& device, const OptimizerSettings& settings);
-  /// Sets the owned master weights of these parameters to their values, and their remainders to
-  /// zero, as `initialize` does.
+  /// Sets the owned master weights of these parameters to the values of the parameters, and their
+  /// remainders to zero, in the same way as initialize().
   void reset_masters(Device& device, const OptimizerSettings& settings,
                      const std::vector<int64_t>& params);
 
   /// Ordered by parameter.
   const std::vector<StateEntry>& entries() const { return entries_; }
-  /// The entries of the parameters [first, end).
+  /// Returns the entries of the parameters [first, end).
   std::span<const StateEntry> entries_of(int64_t first, int64_t end) const {
     const size_t begin = first_[static_cast<size_t>(first)];
     return {entries_.data() + begin, first_[static_cast<size_t>(end)] - begin};
   }
-  /// Null if the parameter has no state of this kind.
+  /// Returns null if the parameter has no state of this kind.
   const StateEntry* find(int64_t param, StateKind kind) const;
-  /// Errors: INVALID_STATE if the parameter, called `name`, has no state of this kind;
+  /// Errors: INVALID_STATE if the parameter, whose name is `name`, has no state of this kind;
   /// INVALID_ARGUMENT if there is no such kind.
   const StateEntry& at(int64_t param, StateKind kind, const std::string& name) const;
   const NormuonMemory& normuon() const { return normuon_; }
 
  private:
-  /// @param clears  also sets all other state to zero.
+  /// @param clears  if true, also sets all other state to zero.
   void set_masters(Device& device, const OptimizerSettings& settings,
                    const std::vector<int64_t>& params, bool clears);
 
   std::vector<StateEntry> entries_;
-  std::vector<size_t> first_;  // by parameter: its first entry; then the number of entries
+  std::vector<size_t> first_;  // for each parameter its first entry, and then the number of entries
   Buffer memory_;
   NormuonMemory normuon_;
 };

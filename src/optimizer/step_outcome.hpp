@@ -7,38 +7,41 @@
 
 namespace muonrt {
 
-/// What a rank knows of a step after its streams have ended or failed.
+/// The information that a rank has about a step after its streams have ended or failed.
 struct StepEndState {
-  Vote vote_sum;     // sum of the votes; rejecting_vote_sum() if it has not arrived
-  Vote confirm_sum;  // eager commit: sum of the confirming votes, likewise
+  Vote vote_sum;  // sum of the votes; rejecting_vote_sum() if it has not arrived
+  /// Eager commit: sum of the confirming votes; rejecting_vote_sum() if it has not arrived.
+  Vote confirm_sum;
   int64_t world = 0, fingerprint = 0;
   CommitMode commit = CommitMode::kAtomic;
-  bool vote_sent = false;      // this rank's vote may have reached its peers
-  bool vote_returned = false;  // the reduction of the votes has returned, accepted or not
-  bool failed = false;         // a stream, or the work after it, has failed
-  bool comm_failed = false;    // the communicator has failed
+  bool vote_sent = false;      // true if this rank's vote may have reached its peers
+  bool vote_returned = false;  // true if the reduction of the votes has returned, accepted or not
+  bool failed = false;         // true if a stream, or the work after it, has failed
+  bool comm_failed = false;    // true if the communicator has failed
 };
 
 enum class StepOutcome : int32_t {
   kCommitted,
-  kSkipped,   // not committed, because a value was not finite; the ranks exchange which rank found
-              // it
+  /// Not committed, because a value was not finite; the ranks exchange which rank found it.
+  kSkipped,
   kRejected,  // not committed for another reason, which the ranks exchange
   // The following outcomes end the optimizer without another exchange.
-  kTorn,       // parts may be committed on this rank
+  kTorn,       // parts of the step may be committed on this rank
   kUndecided,  // nothing is committed on this rank, but a peer may have committed
   kFailed,     // nothing is committed on any rank
 };
 
-/// The sum of the last votes of a step: those of the confirmation if commits are eager.
+/// Returns the sum of the last votes of a step. If commits are eager, these are the confirming
+/// votes.
 inline const Vote& final_vote_sum(const StepEndState& end) {
   return end.commit == CommitMode::kEager ? end.confirm_sum : end.vote_sum;
 }
 
 /// Returns the outcome of the step. If the streams end without an error, it depends only on the
 /// vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or
-/// with none. Ranks with different fingerprints could get different outcomes only if the sum of the
-/// fingerprints were the world size times one of them, which is as likely as a hash collision.
+/// with none. Ranks with different fingerprints could only get different outcomes if the sum of the
+/// fingerprints were equal to the world size times one of them. This is as unlikely as a hash
+/// collision.
 StepOutcome determine_outcome(const StepEndState& end);
 
 }  // namespace muonrt

@@ -25,7 +25,7 @@ void StepPipelines::create_pipelines(PipelineContext context, int rank,
   context.plan = full_.plan.get();
   full_.pipeline = std::make_unique<Pipeline>(context, rank, std::move(chunks), config);
   if (block_.plan) {
-    // Settings with NorMuon and a block period are rejected.
+    // NorMuon cannot be combined with a block period; validate() rejects such settings.
     config.chunks.normuon = nullptr;
     context.plan = block_.plan.get();
     block_.pipeline = std::make_unique<Pipeline>(context, rank, block_.plan->rank_chunks(rank),
@@ -34,7 +34,8 @@ void StepPipelines::create_pipelines(PipelineContext context, int rank,
   health_.matrices.reserve(max_health_matrices());
 }
 
-// The creation ends with a collective, so no rank starts its first step while another one warms up.
+// The creation ends with a collective, so no rank starts its first step while another rank is still
+// warming up.
 void StepPipelines::warm_up(const Device& device) {
   if (!device.needs_warm_up()) return;
   full_.pipeline->warm_up();
@@ -54,7 +55,8 @@ void StepPipelines::collect_health(const ParamView* params, int64_t steps, bool 
   health.finish(params, !skipped);
   health_.step = steps;
   health_.skipped = skipped;
-  health_.matrices.assign(health.matrices().begin(), health.matrices().end());  // reserved
+  // Memory is already reserved.
+  health_.matrices.assign(health.matrices().begin(), health.matrices().end());
   health_.difference = health.difference();
 }
 

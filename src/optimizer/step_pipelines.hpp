@@ -16,45 +16,49 @@
 
 namespace muonrt {
 
-/// The bytes that a rank allocates according to its plans. Both pipelines have their own memory.
+/// The bytes that a rank allocates according to its plans. Each of the two pipelines has its own
+/// memory.
 struct PlannedMemory {
-  MemoryPlan full, block;  // block.state_bytes: 0, because the plans share the state
+  MemoryPlan full, block;  // block.state_bytes is 0, because the plans share the state
   int64_t scratch = 0, block_scratch = 0;
 };
 
-/// The reports on the plans of full and of block steps.
+/// Reports on the plan of full steps and on the plan of block steps.
 struct PlanReports {
   PlanReport full;
   std::optional<PlanReport> block;
 };
 
-/// The plan and the pipeline of full steps, which orthogonalize whole matrices. If there is a block
-/// period, also the plan and the pipeline of block steps. One of them belongs to the current step.
+/// Owns the plan and the pipeline of full steps, which orthogonalize whole matrices. If there is a
+/// block period, also owns the plan and the pipeline of block steps. The current step uses one of
+/// the two pipelines.
 class StepPipelines {
  public:
   StepPipelines() = default;
-  /// @param methods  by group.
+  /// @param methods  indexed by group.
   StepPipelines(const OptimizerSettings& settings, std::vector<NewtonSchulz> methods, int world);
   /// Creates the pipelines and allocates their memory.
   /// @param context  device, communicator and tables must be set.
-  /// @param chunks   the chunks of `rank` in the full plan.
-  /// @param config   without chunks.newton_schulz; chunks.normuon belongs to the full plan.
+  /// @param chunks   the chunks of `rank` in the plan of full steps.
+  /// @param config   chunks.newton_schulz is not read; chunks.normuon must belong to the plan of
+  ///     full steps.
   void create_pipelines(PipelineContext context, int rank, std::vector<RankChunk> chunks,
                         PipelineConfig config);
-  /// Warms up the pipelines if the device needs it. All parameters must be inactive; no memory of
-  /// the caller is read.
+  /// Warms up the pipelines if the device needs it. All parameters must be inactive. Does not read
+  /// the caller's memory.
   void warm_up(const Device& device);
 
   const Plan& full_plan() const { return *full_.plan; }
   const Pipeline& full_pipeline() const { return *full_.pipeline; }
-  /// Null if there are no block steps.
+  /// Returns null if there are no block steps.
   const Plan* block_plan() const { return block_.plan.get(); }
   /// Steps 0, period, 2 period, ... are full steps.
   int block_period() const { return period_; }
-  /// The largest update_every of a chunk. Chunks with more than 1 rest in some steps.
+  /// Returns the largest update_every of a chunk. A chunk with a value above 1 is inactive in some
+  /// steps.
   int update_every() const;
 
-  /// Makes the step after `committed` committed steps the current one.
+  /// Selects the pipeline for the step that follows `committed` committed steps.
   void select_step(int64_t committed);
   bool is_block_step() const { return is_block_step_; }
   const Plan& plan() const { return *current().plan; }
@@ -63,22 +67,22 @@ class StepPipelines {
 
   /// Call it after the current step has ended on this rank.
   void count_orthogonalized() { orthogonalized_ += pipeline().owned_matrices(); }
-  /// The number of matrices that this rank has orthogonalized in all steps.
+  /// Returns how many matrices this rank has orthogonalized in all steps together.
   int64_t orthogonalized() const { return orthogonalized_; }
 
-  /// Finishes the statistics of the current step and stores them. Collective. Errors: those of the
-  /// device and of the communicator.
-  /// @param steps  committed steps, including the current one if it was committed.
+  /// Finishes collecting the statistics of the current step and stores them. Collective. Errors:
+  /// those of the device and of the communicator.
+  /// @param steps  the number of committed steps, including the current step if it was committed.
   void collect_health(const ParamView* params, int64_t steps, bool skipped);
   const HealthReport& health() const { return health_; }
 
-  /// Reports on both plans, with the scratch memory of their products.
-  /// @param checks  consistency_check_bytes().
+  /// Returns reports on both plans, including the scratch memory for their products.
+  /// @param checks  the result of consistency_check_bytes().
   PlanReports report(const MatrixRules& rules, bool health, std::span<const int64_t> checks) const;
   /// Describes both plans as text or JSON.
-  /// @param max_rows  maximum number of rows of each table of the text; 0: all.
+  /// @param max_rows  the maximum number of rows in each table of the text; 0 means all.
   std::string describe(const PlanReports& reports, bool json, int64_t max_rows = 0) const;
-  /// The bytes of `rank` that `describe` prints.
+  /// Returns the bytes of `rank` as describe() prints them.
   PlannedMemory memory(const MatrixRules& rules, bool health, int rank) const;
 
  private:
@@ -87,10 +91,10 @@ class StepPipelines {
     std::unique_ptr<Pipeline> pipeline;
   };
   const PlannedPipeline& current() const { return is_block_step_ ? block_ : full_; }
-  /// Maximum number of matrices of which a step collects statistics.
+  /// Returns the maximum number of matrices of which a step collects statistics.
   size_t max_health_matrices() const;
 
-  std::vector<NewtonSchulz> methods_;  // by group
+  std::vector<NewtonSchulz> methods_;  // indexed by group
   PlannedPipeline full_, block_;
   int period_ = 1;
   bool is_block_step_ = false;

@@ -7,27 +7,28 @@
 
 namespace muonrt {
 
-/// Where a rank found a value that is not finite. A lower kind is nearer to the cause: the gradient
-/// of a parameter on this rank comes before a sum of gradients or an update, which may contain a
-/// peer's gradient. Of equal kinds a source that did not overflow comes first.
+/// Where a rank found a value that is not finite. A source with a lower kind is closer to the
+/// cause. The gradient of a parameter on this rank therefore comes before a sum of gradients or an
+/// update, because these may contain a peer's gradient. If two sources have the same kind, one that
+/// did not overflow comes first.
 struct NonfiniteSource {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t kind = kNothing, param = -1;
-  int64_t overflowed = 0;  // 1: the value is finite in f32, but overflows the transport dtype
+  int64_t overflowed = 0;  // 1 if the value is finite in f32 but overflows the transport dtype
 };
 
-/// A parameter of Muon that the first step has moved far, and the RMS of its update relative to
-/// that of its weights before.
+/// A Muon parameter whose update in the first step was large. `ratio` is the RMS of the update
+/// relative to the RMS of the weights before the step.
 struct LargeUpdate {
   int64_t param = -1;
   double ratio = 0;
 };
 
-/// What a step did on this rank.
+/// The result of a step on this rank.
 struct StepReport {
   bool skipped = false;
-  int64_t step = 0;                                            // committed steps
-  int64_t orthogonalized = 0, planned = 0, zero_matrices = 0;  // summed over ranks
+  int64_t step = 0;                                            // number of committed steps
+  int64_t orthogonalized = 0, planned = 0, zero_matrices = 0;  // sums over all ranks
   int32_t nonfinite_rank = -1;
   int64_t nonfinite_param = -1;
   bool transport_overflow = false;
@@ -36,13 +37,14 @@ struct StepReport {
   double exposed_seconds = 0, enqueue_seconds = 0;
   double grad_norm = 0;
   int64_t clipped_heads = 0;
-  bool has_health = false;  // this step collected statistics
+  bool has_health = false;  // true if this step collected statistics
   LargeUpdate large_update;
 };
 
 /// The statistics of the last step that collected them.
 struct HealthReport {
-  int64_t step = -1;  // committed steps after it; -1: no step has collected statistics yet
+  /// Number of committed steps after it; -1 if no step has collected statistics yet.
+  int64_t step = -1;
   bool skipped = false;
   std::vector<MatrixHealth> matrices;
   ReplicaDifference difference;

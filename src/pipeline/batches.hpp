@@ -11,39 +11,41 @@
 namespace muonrt {
 
 /// Consecutive matrices of an owner in a chunk that are orthogonalized as one batch, because they
-/// have the same shape (short side first), group and form.
+/// have the same shape (with the short side first), group and form.
 struct BatchShape {
-  int32_t first = 0, count = 0;  // in the list of the owner's matrices
+  int32_t first = 0, count = 0;  // range in the list of the owner's matrices
   int32_t group = 0;
   Method method;
-  int64_t m = 0, n = 0, ld = 0;  // m <= n; of the gathered matrices, transport dtype
-  int32_t batch_group = 0;       // batches of one group run in lockstep and share the scratch
+  int64_t m = 0, n = 0, ld = 0;  // of the gathered matrices in the transport dtype; m <= n
+  /// Batches of the same group run in lockstep and share the scratch memory.
+  int32_t batch_group = 0;
 };
 
-/// Divides an owner's matrices of a chunk, in their order, into batches and batch groups.
+/// Divides the matrices of an owner in a chunk, in their order, into batches and batch groups.
 std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> matrices,
                                      const MatrixRules& rules);
 
-/// Bytes of scratch of a batch, in the order of their addresses.
+/// The scratch memory of a batch in bytes, in the order of the addresses.
 struct BatchBytes {
-  int64_t raw = 0;         // gathered matrices
-  int64_t workspace = 0;   // newton_schulz_workspace
+  int64_t raw = 0;         // the gathered matrices
+  int64_t workspace = 0;   // newton_schulz_workspace()
   int64_t statistics = 0;  // Lanczos's method, if steps may collect statistics
   int64_t total() const { return raw + workspace + statistics; }
 };
 BatchBytes batch_bytes(const BatchShape& batch, const NewtonSchulz& settings, DType transport,
                        const MatrixRules& rules, bool health);
 
-/// Bytes of scratch of the batch group that needs the most.
-/// @param methods  by group
+/// Returns the bytes of scratch memory of the batch group that needs the most.
+/// @param methods  indexed by group.
 int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
                                   std::span<const NewtonSchulz> methods, DType transport,
                                   const MatrixRules& rules, bool health);
 
-/// Bytes of scratch that each rank allocates for products: those of the batch group that needs the
-/// most. The workspace of a backend's product library is not included.
-/// @param methods  by group
-/// @param health   whether steps may collect statistics
+/// Returns, for each rank, the bytes of scratch memory that it allocates for products. They are
+/// those of the batch group that needs the most. The workspace of a backend's product library is
+/// not included.
+/// @param methods  indexed by group.
+/// @param health   true if steps may collect statistics.
 std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,
                                    const MatrixRules& rules, bool health);
 

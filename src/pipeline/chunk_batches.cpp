@@ -22,7 +22,8 @@ std::vector<Chunk::BatchGroup> Chunk::make_batch_groups(const PipelineContext& c
                                                         const RankChunk& plan) {
   const DType transport = context.transport();
   std::vector<BatchGroup> batch_groups;
-  std::vector<std::pair<size_t, size_t>> batch_of;  // by matrix: batch group, batch in it
+  // For each matrix, its batch group and its batch in that group.
+  std::vector<std::pair<size_t, size_t>> batch_of;
   std::vector<int32_t> index_in;
   for (const BatchShape& shape : shapes_of(context, plan)) {
     Batch batch;

@@ -8,38 +8,39 @@
 
 namespace muonrt {
 
-/// A weight that QK-clip acts on.
+/// A weight to which QK-clip applies.
 struct ClippedWeight {
   QkClip clip;            // Clipping sets its `logits`
   int64_t logits_at = 0;  // index of the first logit of its layer
 };
 
-/// What Clipping does in every step. It is fixed when the optimizer is created. clip_norm, logits
-/// and clipped are equal on all ranks.
+/// What Clipping does in every step. Fixed when the optimizer is created. clip_norm, logits and
+/// clipped are equal on all ranks.
 struct ClippingConfig {
-  double clip_norm = 0.0;            // 0: gradients are not clipped
+  double clip_norm = 0.0;            // 0 means that gradients are not clipped
   std::vector<int32_t> norm_params;  // parameters whose elements this rank adds to the norm
-  // Parameters whose gradients are packed, but not in every step. The stage `scan` checks them,
-  // too, so that their gradients are checked in the other steps.
+  // Parameters whose gradients are packed, but not in every step. The stage `scan` also reads them,
+  // so that their gradients are checked in steps that do not pack them.
   std::vector<int32_t> clip_only_params;
-  int64_t logits = 0;                  // number of logits of all layers
-  std::vector<ClippedWeight> clipped;  // on every rank all weights, also those of other ranks
-  GradientTables tables;               // the factor on the gradients is written here
+  int64_t logits = 0;  // number of logits of all layers
+  /// On every rank all weights, including those that other ranks hold.
+  std::vector<ClippedWeight> clipped;
+  GradientTables tables;  // where the factor of the gradients is written
 };
 
-/// Runs before the gathers: computes the norm of all gradients, the factor on them, and the row
-/// factors of QK-clip. It needs at most one sum and one maximum over the ranks.
+/// Computes the norm of all gradients, the factor of the gradients, and the row factors of QK-clip.
+/// Runs before the gathers. Needs at most one sum and one maximum over the ranks.
 class Clipping {
  public:
   Clipping(const PipelineContext& context, ClippingConfig config);
 
-  /// Enqueues everything. Later work on the compute stream finds the tables and factors ready.
+  /// Enqueues all work. Later work on the compute stream may use the tables and factors.
   void enqueue(const StepInputs& inputs);
   /// Enqueues the copies of the norm and the logits to host memory.
   void report();
 
   double grad_norm() const { return host_copy_.data() ? *host_copy_.as<double>() : 0.0; }
-  /// The maximum over all ranks of each logit, by layer.
+  /// The maximum of each logit over all ranks, layer by layer.
   const float* logits() const {
     return reinterpret_cast<const float*>(host_copy_.as<double>() + 1);
   }
@@ -50,8 +51,8 @@ class Clipping {
   const PipelineContext* context_;
   ClippingConfig config_;
   Buffer memory_, host_copy_;
-  int64_t* own_squares_ = nullptr;  // sums of squares of this rank
-  int64_t* all_squares_ = nullptr;  // sums over all ranks
+  int64_t* own_squares_ = nullptr;  // sum of squares of this rank
+  int64_t* all_squares_ = nullptr;  // sum of squares of all ranks
   double* norm_ = nullptr;
   float* own_logits_ = nullptr;
   float* logits_ = nullptr;

@@ -16,8 +16,9 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Words of a row in the sum over the ranks: the limbs of the weights' squares, the numbers of
-// non-finite weights and gradients, then the bits of values that only the owner sets.
+// The values of a matrix in the sum over the ranks. First comes the sum of the squares of its
+// weights as kTallyLimbs numbers (see Tally), then the number of weights and of gradient elements
+// that are not finite. The remaining values are set only by the owner, so their bits can be added.
 enum : int64_t {
   kBadWeights = kTallyLimbs,
   kNonfinite,
@@ -53,8 +54,8 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
       blocks_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
-    // A gradient with another layout than its parameter has other blocks: those that are gathered.
-    // Each block is counted for one owner only.
+    // If a gradient has another layout than its parameter, its blocks are the ones that are
+    // gathered. Each block is counted for only one owner.
     for (const ShardBlock& p : chunk.gather_blocks) {
       const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
       if (!params[static_cast<size_t>(p.param)].grad_layout) continue;
@@ -65,7 +66,7 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
   allocate_memory();
 }
 
-// If every replica orthogonalizes its own copy of a matrix, the first copy represents all of them.
+// If every replica orthogonalizes its own copy of a matrix, the first copy represents all copies.
 void Health::number_matrices() {
   const auto& matrices = context_->plan->matrices();
   std::map<std::pair<int32_t, int64_t>, int32_t> known;
@@ -161,7 +162,7 @@ void Health::collect_local(const ParamView* views) {
   for (const LocalBlock& p : blocks_) {
     const ParamView& v = views[p.param];
     const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
-    // Every partial gradient counts, but weights only on the first replica.
+    // Every partial gradient counts, but of several replicas only the first one adds its weights.
     const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
     if (layout.replica_index(rank_) == 0) {
       if (v.form == WeightForm::kMaster) {
@@ -183,7 +184,7 @@ void Health::hash_replicas(const ParamView* views) {
   replicas_.finish(*context_->compute);
 }
 
-/// The address of a field of `memory` in its copy.
+/// Returns the address, in the host's copy, of a field of `memory`.
 template <class T>
 static const T* in_copy(const Buffer& copy, const Buffer& memory, const T* field) {
   return reinterpret_cast<const T*>(copy.as<char>() +
@@ -216,7 +217,7 @@ void Health::fill_words(const ParamView* views, bool updated) {
         std::fabs(update_scale(spec, m.index)) * root_mean_square(updates[owned].limbs, numel));
     put(kSigmaMin, spectrum.smallest);
     put(kSigmaMax, spectrum.largest);
-    // A Q is never zero, so no Q was formed.
+    // The largest element of a Q is never zero, so zero means that no Q was formed.
     put(kLargestQ, largest == 0.0f ? kNan : static_cast<double>(largest));
   }
   int64_t* const sums = words + std::ssize(rows_) * kRowWords;

@@ -9,47 +9,48 @@
 
 namespace muonrt {
 
-/// Statistics of one matrix (an expert, a part or a block), equal on all ranks.
+/// The statistics of one matrix (also of an expert, a part or a block). They are equal on all
+/// ranks.
 struct MatrixHealth {
   int32_t param = 0;
-  int64_t index = 0;  // among the parameter's matrices, by expert, then by part
+  int64_t index = 0;  // index in the parameter, ordered by expert, then by part
   int64_t rows = 0, cols = 0;
-  bool updated = false;  // false: only weights and gradients have statistics
-  // NaN if there is no value.
+  bool updated = false;  // if false, only weights and gradients have statistics
+  // A value is NaN if it was not collected.
   double update_rms = 0, weight_rms = 0;
   double sigma_min = 0, sigma_max = 0, deviation = 0;
   double largest_q = 0;
-  int64_t nonfinite = 0;  // number of non-finite elements of the gradient
+  int64_t nonfinite = 0;  // number of elements of the gradient that are not finite
 };
 
-/// Collects statistics in the steps that ask for them. During the step the owners collect those of
-/// the orthogonalized matrices. After the step every rank collects those of its weights, gradients
-/// and replicas, and one exact sum over the ranks gives all values to every rank. Memory is
-/// allocated at creation.
+/// Collects statistics in the steps for which they are requested. During the step, the owners
+/// collect statistics of the orthogonalized matrices. After the step, every rank collects
+/// statistics of its weights, gradients and replicas. One exact sum over the ranks then gives all
+/// values to every rank. Memory is allocated when the object is created.
 class Health {
  public:
-  /// @param chunks  those in which this rank takes part.
+  /// @param chunks  the chunks in which this rank takes part.
   Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks);
 
-  /// Where the statistics of a batch are stored. The statistics of its matrices are consecutive.
+  /// Where the statistics of a batch are stored. The entries of its matrices are consecutive.
   struct BatchStatistics {
     Lanczos* lanczos;
     Tally* updates;
-    Tally* q;  // of the Gram form
+    Tally* q;  // tally of Q in the Gram form
   };
-  /// @param matrix  the first matrix of the batch, which this rank owns.
+  /// @param matrix  the first matrix of the batch, which this rank must own.
   BatchStatistics batch_statistics_of(int32_t matrix) const;
-  /// The same, but null pointers in a step that does not collect statistics.
+  /// Returns the same, but with null pointers in a step that does not collect statistics.
   BatchStatistics active_statistics_of(int32_t matrix) const {
     return collects_ ? batch_statistics_of(matrix) : BatchStatistics{};
   }
   bool collects() const { return collects_; }
 
-  /// Enqueues the reset of the statistics before a step that collects them.
+  /// Enqueues work that resets the statistics. Call it before a step that collects them.
   void begin(bool collects);
   /// Call it after a step that collects statistics. Collective; blocks.
   /// @param views    the views of the parameters in host memory.
-  /// @param updated  the step was committed.
+  /// @param updated  true if the step was committed.
   /// Errors: those of the streams and of the communicator.
   void finish(const ParamView* views, bool updated);
 
@@ -74,20 +75,24 @@ class Health {
   int rank_;
   bool collects_ = false;
   std::vector<MatrixHealth> rows_;
-  std::vector<int32_t> row_of_, representative_;  // by matrix: its row; by row: its first matrix
-  std::vector<int32_t> owned_index_;  // by matrix: its index in lanczos_, updates_ and q_, or -1
+  /// For each matrix, its row; for each row, its first matrix.
+  std::vector<int32_t> row_of_, representative_;
+  /// For each matrix, its index in lanczos_, updates_ and q_, or -1.
+  std::vector<int32_t> owned_index_;
   int64_t owned_ = 0;
   std::vector<LocalBlock> blocks_;
-  std::vector<LocalBlock> grad_blocks_;  // of gradients with another layout than their parameter
-  Buffer memory_, host_copy_;            // statistics of this rank; their copy for the host
+  /// For gradients whose layout differs from that of the parameter.
+  std::vector<LocalBlock> grad_blocks_;
+  Buffer memory_, host_copy_;  // statistics of this rank, and their copy on the host
   Lanczos* lanczos_ = nullptr;
-  Tally* updates_ = nullptr;  // by owned matrix, as lanczos_ and q_
+  Tally* updates_ = nullptr;  // by owned matrix, like lanczos_ and q_
   Tally* q_ = nullptr;
-  Tally* weights_ = nullptr;  // by row, of this rank's blocks
+  Tally* weights_ = nullptr;  // by row, for this rank's blocks
   Tally* gradients_ = nullptr;
   ReplicaHashes replicas_;
-  int64_t words_ = 0;                    // length of the sum over the ranks
-  Buffer own_sum_, total_, host_words_;  // this rank's terms, the sum, either in host memory
+  int64_t words_ = 0;  // length of the sum over the ranks
+  /// This rank's terms, the sum, and a copy of either in host memory.
+  Buffer own_sum_, total_, host_words_;
   std::unique_ptr<Event> done_;
   ReplicaDifference difference_;
 };

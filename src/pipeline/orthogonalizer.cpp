@@ -11,27 +11,28 @@
 
 namespace muonrt {
 
-/// The lists with which Ops::unpack and Ops::pack copy matrices of a tensor, which is the message.
+/// The lists with which Ops::unpack() and Ops::pack() copy the matrices of a tensor. The tensor is
+/// used as the message.
 struct TensorCopies {
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> matrices;
   std::vector<MatrixBlock> blocks;
 
   TensorCopies() = default;
-  /// @param first   index of the first matrix in the tensor.
+  /// @param first   the index of the first matrix in the tensor.
   /// @param stored  the matrices in the workspace.
-  /// @param square  whether they are stored as rows x cols, also if rows > cols. Otherwise the
-  /// short
-  ///     side comes first.
+  /// @param square  true if the matrices are stored as rows x cols even if rows > cols. Otherwise
+  ///     their short side is stored first.
   TensorCopies(const TensorView& tensor, int64_t first, const MatrixBatch& stored, bool square) {
-    // A column-major tensor is the row-major one of the transposed matrices.
+    // A column-major tensor is a row-major tensor of the transposed matrices.
     const bool transposed = tensor.column_major();
     const size_t d = tensor.shape.size();
     const int64_t rows = tensor.shape[d - (transposed ? 1 : 2)];
     const int64_t cols = tensor.shape[d - (transposed ? 2 : 1)];
     const int64_t ld = tensor.strides[d - (transposed ? 1 : 2)];
-    // Ops store the matrix of an OwnedMatrix with its short side first, but a square one in the
-    // order that inputs_first names. Only a part of such a square is copied.
+    // Ops store the matrix of an OwnedMatrix with its short side first. If the matrix is square,
+    // `inputs_first` determines which side comes first. To store the matrices as rows x cols, they
+    // are declared as part of a larger square, and only that part is copied.
     const int64_t side = std::max(rows, cols);
     const OwnedMatrix whole{0, square ? side : rows, square ? side : cols, transposed};
     for (int64_t i = 0; i < stored.count; ++i) {
@@ -56,7 +57,7 @@ struct TensorCopies {
 
 namespace {
 
-/// Divides a workspace. Without memory it only adds up the sizes.
+/// Divides a workspace into buffers. Without memory, it only adds up the sizes.
 class Carver {
  public:
   explicit Carver(const MatrixRules& rules) : rules_(rules) {}
@@ -92,11 +93,12 @@ void add_to_key(std::vector<int64_t>& key, const TensorView& t) {
 
 }  // namespace
 
-/// A call for certain shapes, strides and dtypes, with addresses only of the workspace.
+/// The prepared work for calls with certain shapes, strides and dtypes. It contains no addresses
+/// outside the workspace.
 struct Orthogonalizer::Work {
   /// Matrices that run together.
   struct Part {
-    MatrixBatch widened;  // f16 input as f32, dense; not used for other dtypes
+    MatrixBatch widened;  // f16 input as dense f32; not used for other dtypes
     TensorCopies in, widen, second, out;
     std::vector<NormuonState> lines;
     std::optional<Orthogonalization> newton_schulz;
@@ -119,7 +121,7 @@ Orthogonalizer::Orthogonalizer(std::unique_ptr<Device> device, NewtonSchulz sett
 Orthogonalizer::~Orthogonalizer() {
   try {
     device_->synchronize(*done_, Deadline::in_ms(kMaxTimeoutMs));
-  } catch (const Error&) {  // a lost context runs no work
+  } catch (const Error&) {  // a lost context does not run work
   }
 }
 
@@ -153,8 +155,8 @@ void Orthogonalizer::finish(bool captured) {
 
 namespace {
 
-/// Returns how many matrices of this size run together. The workspace of a batch is bounded as that
-/// of a chunk of the default size for GPUs.
+/// Returns how many matrices of this size run together. Limits the workspace of a batch to that of
+/// a chunk of the default size for GPUs.
 int64_t part_size(const MatrixRules& rules, int64_t elements, int64_t count) {
   const int64_t most = std::min(rules.launch_limits().max_elements, int64_t{1} << 27);
   return std::clamp<int64_t>(most / std::max<int64_t>(elements, 1), 1, count);

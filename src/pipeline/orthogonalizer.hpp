@@ -14,26 +14,30 @@
 
 namespace muonrt {
 
-/// Orthogonalizes and multiplies matrices outside of a step, with the ops and the bits of a step. A
-/// call with shapes, strides and dtypes that the object has had before allocates nothing. Batches
-/// run in parts that `launch_limits` permits.
-/// Threads: one at a time. On CUDA calls enqueue their work and return; they share one workspace,
-/// so the caller keeps their order.
+/// Orthogonalizes and multiplies matrices outside of a step, with the same ops as a step and
+/// bitwise identical results. A call allocates nothing if the object has already had a call with
+/// the same shapes, strides and dtypes. Large batches are divided into parts that launch_limits()
+/// allows.
+/// Threads: one at a time. On CUDA, calls enqueue their work and return. All calls share one
+/// workspace, so the caller must make sure that their work runs in order.
 class Orthogonalizer {
  public:
-  /// @param device  with its Ops; destroyed last.
+  /// @param device  the device whose Ops are used; destroyed last.
   Orthogonalizer(std::unique_ptr<Device> device, NewtonSchulz settings, FormChoice form);
   ~Orthogonalizer();
 
   /// out <- the orthogonalized matrices of x, rounded once to the dtype of `out`.
-  /// @param nonfinite  null, or memory that the device reaches: receives 1 if x is not finite.
-  /// Returns the index of an element of x that is not finite; `out` is then unchanged. This is
-  /// checked only if the host reaches device memory, otherwise such matrices become NaN.
-  /// Errors: NOT_SUPPORTED for a first call on a stream that is being captured.
+  /// @param nonfinite  null, or memory that the device can access. It receives 1 if x is not
+  ///     finite.
+  /// @return  the index of an element of x that is not finite, or nullopt. If there is one, `out`
+  ///     does not change. This is checked only if the host can access device memory; otherwise such
+  ///     matrices become NaN.
+  /// Errors: NOT_SUPPORTED if the first call is on a stream that is being captured.
   std::optional<std::vector<int64_t>> orthogonalize(const TensorView& out, const TensorView& x,
                                                     int64_t* nonfinite, void* callers_stream);
-  /// c <- alpha a a^T + beta d in the dtype of a, which c and d have, too. Of d only the upper
-  /// triangle is read. @param d  null: without this term.
+  /// c <- alpha a a^T + beta d. The dtype is that of a, and c and d must have the same dtype. Only
+  /// the upper triangle of d is read.
+  /// @param d  null if the term beta d is omitted.
   void symmetric_product(const TensorView& c, float alpha, const TensorView& a, float beta,
                          const TensorView* d, void* callers_stream);
 
@@ -51,9 +55,10 @@ class Orthogonalizer {
   NewtonSchulz settings_;
   FormChoice form_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Event> done_;  // after the last call outside a capture
+  std::unique_ptr<Event> done_;  // recorded after the last call outside a capture
   Buffer findings_;
-  // The last one is the largest. Lists and graphs refer to the others.
+  // Workspaces, of which the last one is the largest. Lists and graphs may still refer to the
+  // others.
   std::vector<Buffer> workspaces_;
   std::map<std::vector<int64_t>, std::unique_ptr<Work>> works_;
 };

@@ -15,14 +15,12 @@ namespace {
 
 enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kConfirmSpan };
 
-// Sources of the copies that reset the results of a step. Their addresses stay valid while the
-// device reads them.
+// The device copies the initial results of a step from these objects.
 constexpr Findings kNoFindings{};
 const Vote kReject = rejecting_vote_sum();
 constexpr int64_t kOne = 1;
-// The number of launches after which no other action is enqueued before the work on the caller's
-// stream has ended. More could fill a GPU's queue of about a thousand launches, and the next launch
-// would then block without a timeout.
+// After this many launches, the pipeline waits for the caller's stream before it enqueues more. A
+// GPU queues about a thousand launches, and then blocks the next one without a timeout.
 constexpr int64_t kLaunchesAhead = 512;
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kMemoryAlignment); }
@@ -66,10 +64,10 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chu
   clipping_ = std::make_unique<Clipping>(context_, std::move(config_.clipping));
 }
 
-// Returns the parameters whose gradients this rank does not pack completely: those of AdamW, and
-// replicas that are not gathered. Before the vote only the scan reads these gradients.
+// Returns the parameters whose gradients this rank does not pack completely. These are AdamW
+// parameters, and replicas that are not gathered. Before the vote only the scan reads them.
 std::vector<int32_t> Pipeline::unpacked() const {
-  std::map<int32_t, int64_t> packed;  // elements by parameter
+  std::map<int32_t, int64_t> packed;  // number of elements by parameter
   for (const RankChunk& chunk : rank_chunks_) {
     for (const ShardBlock& p : chunk.gather_blocks) packed[p.param] += p.rows * p.cols;
   }
@@ -81,7 +79,7 @@ std::vector<int32_t> Pipeline::unpacked() const {
   return out;
 }
 
-// The streams end before the memory that their tasks use is freed.
+// The streams must end before the memory that their tasks use is freed.
 Pipeline::~Pipeline() {
   compute_.reset();
   exchange_.reset();
@@ -149,7 +147,7 @@ void Pipeline::clear_times() {
 }
 
 void Pipeline::prepare(const StepInputs& inputs) {
-  clear_times();  // a chunk that rests in this step keeps no times of an earlier one
+  clear_times();  // a chunk that is inactive must not keep the times of an earlier step
   *readback_ = StepReadback{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
@@ -162,7 +160,7 @@ void Pipeline::prepare(const StepInputs& inputs) {
   ops.copy(s, context_.results.vote_sum, &kReject, sizeof(Vote));
   ops.copy(s, confirm_sum_, &kReject, sizeof(Vote));
   // If a stream fails before it casts the vote of this step, the vote of an earlier step must not
-  // be left in its place.
+  // be used.
   ops.copy(s, own_vote_, &kReject, sizeof(Vote));
   ops.copy(s, confirm_vote_, &kReject, sizeof(Vote));
   if (config_.poison) {
@@ -191,7 +189,7 @@ void Pipeline::vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_c
       context_.plan->problem().options.commit == CommitMode::kAtomic || !decides_commit;
   const int32_t span = decides_commit ? kVoteSpan : kConfirmSpan;
   if (config_.chunks.callbacks) {
-    // The vote includes whether the callbacks have failed.
+    // The vote contains whether a callback has failed.
     device.record(*callbacks_done_, *exchange_);
     device.wait(*compute_, *callbacks_done_);
   }
@@ -259,7 +257,7 @@ void Pipeline::enqueue(const StepInputs& inputs) {
   int64_t limit = context_.device->launches() + kLaunchesAhead;
   for (const Action& action : order_) {
     perform(action, inputs);
-    // Gathers that run ahead overlap with the next product.
+    // Gathers of later chunks still overlap with the next product.
     if (config_.serial && (window == 1 || action.stage != Stage::kGather)) drain();
     if (context_.device->launches() > limit) {
       context_.device->synchronize_caller_stream(caller_deadline_);
@@ -272,7 +270,7 @@ void Pipeline::enqueue(const StepInputs& inputs) {
 }
 
 // If the device captures graphs, the second run captures Newton-Schulz. Only the first run collects
-// statistics, because such a run is not captured.
+// statistics, because runs that collect statistics are not captured.
 void Pipeline::warm_up() {
   context_.warming_up = true;
   context_.ops().fill(*compute_, workspace_.data(), 0, workspace_.bytes());
@@ -298,8 +296,7 @@ void Pipeline::wait() {
   if (const auto error = context_.device->error()) throw *error;
 }
 
-// Waits for the caller's stream before it enqueues anything, because a GPU queues a limited number
-// of launches.
+// Waits before it enqueues anything, because a GPU queues a limited number of launches.
 void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
   context_.device->synchronize_caller_stream(caller_deadline_);
   enqueue_work(*compute_);
@@ -308,7 +305,7 @@ void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
 }
 
 // Work that was enqueued before the error still reads and writes the caller's buffers. If the
-// caller's stream does not end, that work does not end either, so it is not waited for.
+// caller's stream does not end, that work never starts, so the function does not wait for it.
 void Pipeline::drain_after_error() noexcept {
   constexpr int64_t kDrainTimeoutMs = 60'000;
   try {
@@ -318,12 +315,12 @@ void Pipeline::drain_after_error() noexcept {
     device.wait(*compute_, *vote_ready_);
     device.record(*finished_, *compute_);
     device.synchronize(*finished_, Deadline::in_ms(kDrainTimeoutMs));
-  } catch (...) {  // a lost device has nothing left to wait for
+  } catch (...) {  // a lost device runs no more work
   }
 }
 
-// Everything that the commits read was complete before this rank cast its vote: messages, sums,
-// staged moments, factors and tables.
+// Messages, sums, staged moments, factors and tables, which the commits read, were complete before
+// this rank cast its vote.
 void Pipeline::roll_forward(int64_t fingerprint, const Vote& vote_sum) {
   StepInputs inputs;
   inputs.fingerprint = fingerprint;
@@ -331,7 +328,7 @@ void Pipeline::roll_forward(int64_t fingerprint, const Vote& vote_sum) {
   context_.ops().copy(*compute_, context_.results.vote_sum, &readback_->vote_sum, sizeof(Vote));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, inputs);
-  clipping_->report();  // a step that failed while it was enqueued has not done it
+  clipping_->report();  // not yet done if the step failed while it was enqueued
   muonrt::drain(*context_.device, *compute_, *finished_);
 }
 
@@ -368,12 +365,13 @@ void Pipeline::drain() {
 
 int64_t Pipeline::clock_offset() const {
   Device& device = *context_.device;
-  if (device.host_reaches_memory()) return 0;  // the device is the host
+  if (device.host_reaches_memory()) return 0;  // host and device have the same clock
   constexpr int kRounds = 5;
   const auto host_clock = [] {
     return std::chrono::nanoseconds(Deadline::Clock::now().time_since_epoch()).count();
   };
-  // The offset is stored until the next step, so that all calls for one step return the same one.
+  // The offset is stored until the next step, so that all calls for one step return the same
+  // offset.
   const auto slot = static_cast<int32_t>(spans_.size());
   int64_t& device_time = times_.values_of(slot)[0];
   int64_t& offset = times_.values_of(slot)[1];

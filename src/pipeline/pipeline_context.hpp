@@ -11,13 +11,13 @@
 
 namespace muonrt {
 
-/// The results of the stages, in device memory.
+/// The results of the stages in device memory.
 struct DeviceResults {
-  Findings* findings = nullptr;  // of this rank
+  Findings* findings = nullptr;  // findings of this rank
   Vote* vote_sum = nullptr;      // sum of all ranks' votes
 };
 
-/// What every stage of every chunk uses. It is fixed when the optimizer is created.
+/// The objects that every stage of every chunk uses. Fixed when the optimizer is created.
 struct PipelineContext {
   Device* device = nullptr;
   Comm* comm = nullptr;
@@ -26,7 +26,7 @@ struct PipelineContext {
   Stream* exchange = nullptr;
   StepTables tables;
   DeviceResults results;
-  bool warming_up = false;  // true: nothing is sent, and no callback is called
+  bool warming_up = false;  // if true, nothing is sent and no callback is called
 
   Ops& ops() const { return device->ops(); }
   int64_t world() const { return comm->size(); }
@@ -39,16 +39,16 @@ struct PipelineContext {
   DType transport() const { return plan->problem().options.transport_dtype; }
 };
 
-/// What differs from step to step.
+/// The inputs of one step.
 struct StepInputs {
   int64_t fingerprint = 0;           // hash of the arguments, which must be equal on all ranks
-  int64_t committed = 0;             // steps before this one
-  bool local_ok = true;              // false: this rank votes to reject the step
-  GradientFactors factors;           // of this rank
-  const float* qk_logits = nullptr;  // of this rank, of all layers; null: none
-  bool collect_health = false;       // collect statistics; only if the pipeline has a Health
-  /// The host's table of parameters if all ranks have the same inactive ones, whose bytes are then
-  /// not exchanged; null: everything is exchanged.
+  int64_t committed = 0;             // number of committed steps before this one
+  bool local_ok = true;              // if false, this rank votes to reject the step
+  GradientFactors factors;           // this rank's factors
+  const float* qk_logits = nullptr;  // this rank's logits of all layers; null if there are none
+  bool collect_health = false;       // collect statistics; requires that the pipeline has a Health
+  /// If all ranks have the same inactive parameters, the host's table of parameters. Then the bytes
+  /// of inactive parameters are not exchanged. If null, everything is exchanged.
   const ParamView* omits_inactive = nullptr;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // initial values in the findings
 };

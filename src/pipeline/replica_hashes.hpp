@@ -12,50 +12,53 @@
 
 namespace muonrt {
 
-/// What a replica holds of a parameter, in the order in which it is compared.
+/// The data of a parameter that replicas must have in common, in the order in which it is compared.
 enum class Replicated : int32_t { kData, kMaster, kRemainder, kMomentum, kVariance, kGradient };
 constexpr int kReplicated = 6;
 
-/// The first parameter whose replicas differ, and the lowest rank that differs from the first
-/// replica of its shard (`reference`). `param` is -1 if all replicas are equal.
+/// The first parameter whose replicas differ. `rank` is the lowest rank that differs from the first
+/// replica of its shard, whose rank is `reference`. If all replicas are equal, `param` is -1.
 struct ReplicaDifference {
   int64_t param = -1;
   int32_t rank = -1, reference = -1;
   Replicated kind = Replicated::kData;
-  int64_t more = 0;                    // number of further ranks that differ from `reference`
+  int64_t more = 0;                    // number of additional ranks that differ from `reference`
   std::array<int32_t, 7> others = {};  // the first of these ranks
 };
 
-/// Hashes of the shards that other ranks hold, too. Of r replicas the first adds (r - 1) times its
-/// hash to a sum over all ranks, and the others subtract theirs. If the sum is zero, all replicas
-/// are equal, except with a probability of 2^-64.
+/// Hashes of those shards that other ranks hold, too. If a shard has r replicas, the first replica
+/// adds (r - 1) times its hash to a sum over all ranks, and the others subtract their hashes. If
+/// all replicas are equal, the sum is zero. If some differ, it is zero only with a probability of
+/// 2^-64.
 class ReplicaHashes {
  public:
   ReplicaHashes() = default;
-  /// Bytes of one of the two lists of hashes.
+  /// Returns the bytes of one of the two lists of hashes.
   static int64_t bytes(int64_t params) { return checked_mul(params, kReplicated * 8); }
-  /// Allocates the memory. @param params  of the plan's problem; must outlive the hashes.
+  /// Allocates the memory.
+  /// @param params  the parameters of the plan's problem, which must outlive this object.
   ReplicaHashes(Device& device, const std::vector<ParamSpec>& params, int rank, int world);
 
-  /// Enqueues a reset of all hashes to zero.
+  /// Enqueues work that sets all hashes to zero.
   void clear(Stream& stream);
-  /// Enqueues the hash of the weights and their state, or of the gradient.
+  /// Enqueue the hashing of a parameter's weights and their state, or of its gradient.
   void add_weights(Stream& stream, const ParamView& view, int64_t param);
   void add_gradient(Stream& stream, const ParamView& view, int64_t param);
   /// Enqueues the copy of the hashes to host memory.
   void finish(Stream& stream);
 
-  /// This rank's term in the sum over the ranks. Call it after the stream has ended.
+  /// Return this rank's term in the sum over the ranks. Call these functions after the stream has
+  /// ended.
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;
 
-  /// Finds the difference of a parameter whose sum is not zero. Collective; does not allocate.
+  /// Finds the difference in a parameter whose sum is not zero. Collective; does not allocate.
   /// Errors: INTERNAL if all hashes are equal.
   ReplicaDifference find(Comm& comm, int64_t param) const;
 
  private:
-  /// The replicas of a rank's shard: the rank of the first one, or -1 if `rank` holds no element;
-  /// and their number.
+  /// The replicas of a rank's shard: the rank of the first replica, or -1 if `rank` holds no
+  /// element, and the number of replicas.
   struct Holders {
     int first;
     int64_t count;
@@ -67,7 +70,7 @@ class ReplicaHashes {
   Device* device_ = nullptr;
   const std::vector<ParamSpec>* params_ = nullptr;
   int rank_ = 0;
-  Buffer hashes_, host_hashes_;  // kReplicated for each parameter; their copy for the host
+  Buffer hashes_, host_hashes_;  // kReplicated for each parameter, and their copy on the host
   mutable std::vector<int64_t> all_;
 };
 

@@ -28,8 +28,8 @@ const char* stage_name(Stage stage) {
 
 namespace {
 
-// Gathers run ahead of the products by the window. The scan comes after the first gathers, when the
-// compute stream would otherwise wait for an exchange.
+// Up to `window` gathers are enqueued before the products that use them. The scan comes after the
+// first gathers, when the compute stream would otherwise wait for an exchange.
 std::vector<Action> atomic_order(int32_t chunks, int32_t window) {
   std::vector<Action> order;
   for (int32_t i = 0; i < std::min(window, chunks); ++i) order.push_back({Stage::kGather, i});
@@ -45,7 +45,7 @@ std::vector<Action> atomic_order(int32_t chunks, int32_t window) {
 }
 
 // A chunk commits after the orthogonalization of the next chunk, so that its update has time to
-// arrive. With a window of 1 it commits immediately, because the next chunk uses the same buffers.
+// arrive. If the window is 1, it commits immediately, because the next chunk uses the same buffers.
 // AdamW comes after the first gathers, when the compute stream would otherwise wait for an
 // exchange.
 std::vector<Action> eager_order(int32_t chunks, int32_t window) {

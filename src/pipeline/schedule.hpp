@@ -9,13 +9,13 @@
 namespace muonrt {
 
 enum class Stage : int32_t {
-  kScan,           // gradients that no pack reads: AdamW's (atomic), all (eager)
-  kGather,         // momentum, pack, exchange to the owners
-  kOrthogonalize,  // unpack, Newton-Schulz, pack, exchange back
+  kScan,           // gradients that no pack reads: those of AdamW (atomic), or all (eager)
+  kGather,         // momentum, pack, and exchange to the owners
+  kOrthogonalize,  // unpack, Newton-Schulz, pack, and exchange back
   kVote,
-  kCommit,   // unpack, write momentum, decay and update
-  kAdamW,    // AdamW of all its parameters
-  kConfirm,  // eager commit: second vote, whether all updates were finite
+  kCommit,   // unpack, and write momentum, decay and update
+  kAdamW,    // AdamW for all its parameters
+  kConfirm,  // eager commit: the second vote, on whether all updates were finite
 };
 
 struct Action {
@@ -24,15 +24,15 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// Returns the order of a step's stages. It depends only on the arguments, so any two ranks
-/// communicate in the same order. A rank skips the chunks in which it does not take part. At most
+/// Returns the stages of a step in order. The order depends only on the arguments, so any two ranks
+/// communicate in the same order. A rank skips chunks in which it does not take part. At most
 /// `window` chunks are between their gather and the end of their orthogonalization.
 std::vector<Action> schedule(int32_t chunks, int window, CommitMode commit);
 
 const char* stage_name(Stage stage);
 
-/// The actions as text for the printed trace, for example "scan gather(0) gather(1)
-/// orthogonalize(0)".
+/// Returns the actions as text for the printed trace, for example
+/// "scan gather(0) gather(1) orthogonalize(0)".
 std::string to_text(const std::vector<Action>& actions);
 
 }  // namespace muonrt

@@ -12,8 +12,8 @@ struct Span {
   int32_t chunk = -1;
   SpanKind kind = SpanKind::kLocal;
   int64_t begin = 0, end = 0;
-  int64_t bytes_sent = 0, bytes_received = 0;  // of an exchange, to and from other ranks
-  int32_t first_owned = 0, owned = 0;          // of products: their matrices in RankChunk::owned
+  int64_t bytes_sent = 0, bytes_received = 0;  // for an exchange: bytes to and from other ranks
+  int32_t first_owned = 0, owned = 0;          // for products: the matrices in RankChunk::owned
   bool on_comm() const { return kind == SpanKind::kExchange || kind == SpanKind::kVote; }
 };
 

@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// The times at which spans begin and end, in memory that the device writes and the host reads
-/// after the step. The times of a span that has not run are 0.
+/// The times at which spans begin and end. They are in memory that the device writes and that the
+/// host reads after the step. If a span has not run, its times are 0.
 class SpanTimes {
  public:
   SpanTimes() = default;
@@ -19,7 +19,7 @@ class SpanTimes {
         memory_(Buffer::shared(device, static_cast<int64_t>(2 * spans * sizeof(int64_t)))) {
     clear();
   }
-  /// Sets all times to 0. No span may be running.
+  /// Sets all times to 0. Must not be called while a span is running.
   void clear() {
     if (memory_.data()) std::memset(memory_.data(), 0, static_cast<size_t>(memory_.bytes()));
   }
@@ -31,9 +31,9 @@ class SpanTimes {
     device_->timestamp(stream, memory_.as<int64_t>() + 2 * span + 1);
   }
 
-  /// The two values of a span, in memory of host and device.
+  /// Returns the two times of a span, in memory that host and device can access.
   int64_t* values_of(int32_t span) const { return memory_.as<int64_t>() + 2 * span; }
-  /// Calls `visit(span)` for each of `spans` with its times set.
+  /// Sets the times of each span in `spans` and calls `visit(span)` for it.
   template <class Visit>
   void visit(const std::vector<Span>& spans, const Visit& visit) const {
     for (size_t i = 0; i < spans.size(); ++i) {

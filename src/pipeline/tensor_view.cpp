@@ -30,8 +30,9 @@ int64_t last_offset(const TensorView& t) {
   return out;
 }
 
-/// Whether index differences d_i with |d_i| < shape_i and sum d_i strides_i = offset exist. The
-/// dimensions are in the order of their strides, from `at` on, and each is longer than the rest.
+/// Returns true if there are index differences d_i with |d_i| < shape_i whose sum of d_i strides_i
+/// is `offset`. Considers the dimensions from `at` on. They must be in descending order of their
+/// strides, and the stride of each must be larger than the extent of all following ones together.
 bool meets(const std::vector<std::pair<int64_t, int64_t>>& dims, size_t at, int64_t offset) {
   if (at == dims.size()) return offset == 0;
   const auto [stride, size] = dims[at];
@@ -42,7 +43,8 @@ bool meets(const std::vector<std::pair<int64_t, int64_t>>& dims, size_t at, int6
   return false;
 }
 
-/// Whether a tensor shares an element with one of the same shape, strides and dtype.
+/// Returns true if a tensor shares an element with another tensor of the same shape, strides and
+/// dtype, whose address differs by `bytes_apart`.
 bool equal_views_meet(const TensorView& a, int64_t bytes_apart) {
   const int64_t size = size_of(a.dtype);
   if (bytes_apart % size != 0) return true;  // elements overlap partly

@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// Buffers of a chunk on one rank.
+/// The buffers that a rank uses for a chunk.
 enum ChunkBuffer : size_t {
   kGatherSend,
   kGatherReceive,
@@ -37,8 +37,8 @@ inline ChunkBytes bytes_of(const RankChunk& chunk) {
   return out;
 }
 
-/// Bytes that a rank allocates for its chunks. The pipeline allocates them, and the plan reports
-/// them.
+/// Counts the bytes that a rank allocates for its chunks. The pipeline allocates buffers of these
+/// sizes, and the plan reports them.
 class RankBuffers {
  public:
   explicit RankBuffers(const PlanOptions& options)
@@ -58,8 +58,9 @@ class RankBuffers {
     }
   }
 
-  /// By chunk index modulo the window: the largest sizes of these chunks, which use the same
-  /// buffers one after the other. Ends at the last entry that is used.
+  /// The sizes of the buffers that are allocated, by chunk index modulo the window. Chunks with the
+  /// same remainder use the same buffers one after the other, so an entry has the largest sizes of
+  /// these chunks. The list ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;
@@ -67,7 +68,8 @@ class RankBuffers {
       for (const int64_t bytes : buffers) sum += bytes;
     return sum;
   }
-  /// Bytes of buffers that each chunk keeps until the vote (atomic commit): updates and sums.
+  /// The bytes of the buffers that each chunk keeps until the vote if commits are atomic. They
+  /// contain updates and sums.
   int64_t staged_bytes() const { return staged_; }
 
  private:

@@ -6,8 +6,8 @@ namespace muonrt {
 
 namespace {
 
-/// Calls `use` for each part of `block` that is contiguous in its buffer: the whole block, or each
-/// of its rows.
+/// Calls `use` for each part of `block` that is contiguous in its buffer. This is the whole block
+/// if it is contiguous, and otherwise each of its rows.
 template <class Use>
 void for_each_contiguous(const Block& block, const Use& use) {
   if (block.rows == 1 || block.local_ld == block.cols) return use(block);
@@ -26,8 +26,8 @@ int64_t buffer_bytes(const Plan& plan, int64_t numel) {
   return round_up(bytes, kMessageAlignment);
 }
 
-/// Returns the blocks of matrix `id` in a tensor in which its matrix of the stack is number
-/// `index`.
+/// Returns the blocks of matrix `id` in the owner's row-major buffer. `index` is the position there
+/// of the stack's matrix that contains it.
 std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id, int64_t index) {
   const Matrix& m = context.matrix(id);
   const ParamSpec& spec = spec_of(context.plan, m.param);
@@ -40,7 +40,8 @@ std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id, int6
   return blocks_of_part({whole}, part.rows, part.cols);
 }
 
-/// @param first  index of the first element of the shard in its message buffer.
+/// Adds the blocks of the rank's shard of matrix `id`.
+/// @param first  the index of the shard's first element in the message buffer.
 void add_state_shards(const ExchangeContext& context, int rank, int32_t id, int64_t first,
                       std::vector<ShardBlock>& blocks) {
   const Matrix& m = context.matrix(id);
@@ -53,11 +54,13 @@ void add_state_shards(const ExchangeContext& context, int rank, int32_t id, int6
   }
 }
 
-/// Adds the matrices of one owner to its buffer: without gaps, from element `first` on.
+/// Adds the matrices of one owner. They are stored without gaps, from element `first` of the
+/// owner's buffer on.
 void add_whole_matrices(const ExchangeContext& context, const std::vector<int32_t>& ids,
                         const std::map<int32_t, int32_t>& index_of, int64_t first,
                         std::vector<MatrixBlock>& blocks) {
-  int64_t expert = -1, index = -1;  // matrix of the stack, and its place in the buffer
+  // Index in the stack, and position in the buffer, of the current matrix.
+  int64_t expert = -1, index = -1;
   for (const int32_t id : ids) {
     const Matrix& m = context.matrix(id);
     const int64_t of = m.index / parts_of(context.spec(m));
@@ -76,7 +79,7 @@ void add_whole_matrices(const ExchangeContext& context, const std::vector<int32_
 void for_each_callback_owner(
     const Plan& plan, const ChunkSpec& chunk,
     FunctionRef<void(int32_t param, int32_t owner, const std::vector<int32_t>& ids)> use) {
-  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> ids;  // by parameter and owner
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> ids;  // keys are (parameter, owner)
   for (const int32_t id : chunk.matrices) {
     const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
     ids[{m.param, m.owner}].push_back(id);
@@ -91,7 +94,7 @@ void add_callback_chunk(const ExchangeContext& context, int rank, const ChunkSpe
   for (const int32_t id : of.matrices)
     if (context.matrix(id).owner == rank) own.push_back(id);
   const std::map<int32_t, int32_t> index_of = add_owned(context, own, chunk);
-  int64_t local = 0, full = 0;  // bytes
+  int64_t local = 0, full = 0;  // bytes used in the holder's and in the owner's buffer
   for_each_callback_owner(
       context.plan, of, [&](int32_t param, int32_t owner, const std::vector<int32_t>& ids) {
         const bool next = chunk.callbacks.empty() || chunk.callbacks.back().param != param;

@@ -8,21 +8,23 @@
 
 namespace muonrt {
 
-/// Fills a chunk that the caller's gather and redistribute functions transfer. Every rank takes
-/// part. The buffers have the transport dtype: a holder's has its shards, each once; an owner's
-/// has its matrices of a parameter in the order of the stack, which is the whole tensor if it owns
-/// all of them. Both are row-major.
+/// Fills a chunk whose matrices are transferred by the caller's gather and redistribute functions.
+/// Every rank takes part. All buffers have the transport dtype and are row-major. A holder's buffer
+/// contains each of its shards once. An owner's buffer contains the matrices of a parameter that it
+/// owns, in the order of the stack; if it owns all of them, this is the whole tensor.
 void add_callback_chunk(const ExchangeContext& context, int rank, const ChunkSpec& of,
                         RankChunk& chunk);
 
-/// Calls `use` for each parameter of such a chunk and each of its owners, ascending.
-/// @param ids  the matrices of the parameter that the rank owns, ascending.
+/// Calls `use` for each pair of a parameter in such a chunk and one of its owners, in ascending
+/// order.
+/// @param ids  the matrices of the parameter that this owner owns, ascending.
 void for_each_callback_owner(
     const Plan& plan, const ChunkSpec& chunk,
     FunctionRef<void(int32_t param, int32_t owner, const std::vector<int32_t>& ids)> use);
 
-/// Return the bytes of a parameter's shard in the holder's buffer on `rank`, and of matrices of one
-/// parameter in the owner's buffer: multiples of kMessageAlignment.
+/// callback_local_bytes() returns the bytes that the rank's shard of a parameter takes in a
+/// holder's buffer. callback_owner_bytes() returns the bytes that matrices of one parameter take in
+/// the owner's buffer. Both are rounded up to kMessageAlignment.
 int64_t callback_local_bytes(const Plan& plan, int32_t param, int rank);
 int64_t callback_owner_bytes(const Plan& plan, const std::vector<int32_t>& ids);
 

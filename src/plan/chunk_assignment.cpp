@@ -12,22 +12,25 @@ namespace muonrt {
 
 namespace {
 
-/// The smallest slice of an AdamW parameter, in elements, even if chunk_bytes is less. Smaller
-/// messages cost only latency.
+/// The minimum size of a slice of an AdamW parameter, in elements, even if chunk_bytes is smaller.
+/// Smaller messages would only add latency.
 constexpr int64_t kMinSlice = 1024;
 
-/// Matrices and slices of equal class may share a chunk. Slices must also be distributed over the
-/// same mesh dims, so that a rank has the same peers for all of them. So must replicas if the
-/// return takes two levels.
+/// Matrices may share a chunk if their classes are equal, and so may slices. A class of slices also
+/// contains the mesh dims over which the parameter is distributed, so a rank has the same peers for
+/// all slices of a chunk. If the return has two levels, the class contains the replicating mesh
+/// dims for the same reason.
 struct ChunkClass {
   int32_t priority;
-  bool by_callback;  // transferred by the caller's functions
+  bool by_callback;  // true if the caller's functions transfer the data
   ChunkKind kind;
   DType gather, back;
   std::vector<int64_t> over = {};
-  int32_t relay = 0;  // ChunkSpec::relay; if > 0, `relay_over` has the replicating mesh dims
+  // ChunkSpec::relay; if it is > 0, `relay_over` contains the replicating mesh dims.
+  int32_t relay = 0;
   std::vector<int64_t> relay_over = {};
-  int32_t update_every = 1;  // parameters that rest in the same steps
+  // ParamSpec::update_every, so that a chunk is either active or inactive as a whole.
+  int32_t update_every = 1;
   auto operator<=>(const ChunkClass&) const = default;
 };
 
@@ -56,7 +59,7 @@ ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
   return out;
 }
 
-/// Returns the largest number of elements of the tensor on one rank.
+/// Returns the number of local elements of the tensor on the rank that has the most.
 int64_t largest_share(const Layout& layout) {
   int64_t out = 0;
   for (const ShardRun& run : shard_runs(layout)) out = std::max(out, run.numel);
@@ -68,7 +71,7 @@ int64_t largest_share(const Layout& layout) {
 void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
   RelayChooser relays(problem_.params, problem_.options, holders_);
   std::map<ChunkClass, std::vector<int32_t>>
-      classes;  // ids of matrices; for kSlices, of parameters
+      classes;  // ids of matrices; if the kind is kSlices, of parameters
   for (const int32_t id : by_name) {
     const int32_t param = matrices_[static_cast<size_t>(id)].param;
     ChunkClass of = class_of(problem_.params[static_cast<size_t>(param)], problem_.options);
@@ -105,14 +108,15 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
 }
 
 void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>& by_name) {
-  // The budget counts the whole matrices of an owner; sums are f32.
+  // The budget limits the bytes of an owner's whole matrices. Sums of partial gradients are f32.
   const int64_t element_bytes =
       size_of(proto.kind == ChunkKind::kPartialGrads ? DType::kF32 : proto.gather_dtype);
   std::vector<ChunkItem> items;
   items.reserve(by_name.size());
   Numbering<BatchKey> batches;
   int32_t param = -1, batch = 0;
-  int64_t ranks = 1;  // most ranks of a matrix; with one each, nothing is exchanged
+  // Largest number of ranks that hold one matrix; if it is 1, nothing is exchanged.
+  int64_t ranks = 1;
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
@@ -136,8 +140,9 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
   }
 }
 
-// The first chunk has the first parameter of every owner, the second one the second, and so on, so
-// that all owners work at once whatever the window is. Chunks of a serial step have one parameter.
+// The first chunk has the first parameter of every owner, the second chunk has the second one, and
+// so on, so that all owners work at the same time with any window. In a serial step each chunk has
+// one parameter.
 void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids) {
   std::sort(ids.begin(), ids.end());
   std::vector<size_t> next(static_cast<size_t>(problem_.options.world), chunks_.size());
@@ -160,8 +165,8 @@ void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids)
 }
 
 void Plan::add_segment_chunks(const ChunkSpec& proto, const std::vector<int32_t>& params_by_name) {
-  const int64_t budget = std::max(kMinSlice, problem_.options.chunk_bytes / 4);  // elements
-  int64_t taken = budget;  // elements of the largest owner in the current chunk
+  const int64_t budget = std::max(kMinSlice, problem_.options.chunk_bytes / 4);  // in elements
+  int64_t taken = budget;  // elements that the owner with the most has in the current chunk
   for (const int32_t p : params_by_name) {
     const Layout& layout = problem_.params[static_cast<size_t>(p)].layout;
     const int64_t share = largest_share(layout);

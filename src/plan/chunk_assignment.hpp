@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-/// Numbers distinct keys by their order of appearance.
+/// Numbers distinct keys in the order in which they first appear.
 template <class Key>
 class Numbering {
  public:
@@ -21,7 +21,8 @@ class Numbering {
   std::map<Key, int32_t> numbers_;
 };
 
-/// Returns the cost of a matrix as an integer, so that sums do not depend on their order.
+/// Returns the cost of a matrix as an integer, so that sums do not depend on the order of their
+/// terms.
 inline int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
   MUONRT_REQUIRE(m.cost < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,
                  " x ", m.cols, " takes ", m.cost,

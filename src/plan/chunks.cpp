@@ -11,12 +11,13 @@ namespace muonrt {
 
 namespace {
 
-/// The items of one owner in the order of their exchange; those before `at` are assigned.
+/// The items of one owner in the order in which they are exchanged. The items before `at` have been
+/// assigned to chunks.
 struct Queue {
   std::vector<int32_t> items;
-  std::vector<int64_t> cost;  // of the first n items
-  std::vector<int32_t> end;   // a chunk that begins at item i ends before item end[i] at the latest
-  std::vector<int32_t> chunks;  // number of chunks that the items from i on need
+  std::vector<int64_t> cost;    // cost[n] is the cost of the first n items
+  std::vector<int32_t> end;     // a chunk that begins with item i must end at or before item end[i]
+  std::vector<int32_t> chunks;  // chunks[i] is the number of chunks that the items from i on need
   int32_t at = 0;
 
   int32_t size() const { return static_cast<int32_t>(items.size()); }
@@ -33,10 +34,10 @@ void measure(const std::vector<ChunkItem>& all, int64_t budget, Queue& q) {
     return all[static_cast<size_t>(q.items[i])];
   };
   for (size_t i = 0; i < n; ++i) q.cost[i + 1] = q.cost[i] + item(i).cost;
-  int64_t bytes = 0;  // of items [i, end)
+  int64_t bytes = 0;  // bytes of items [i, end)
   size_t end = 0;
   for (size_t i = 0; i < n; ++i) {
-    // `end` only grows. A chunk of one item may exceed the budget.
+    // `end` never decreases. A chunk with only one item may exceed the budget.
     while (end < n && (end == i || item(end).bytes <= budget - bytes)) bytes += item(end++).bytes;
     q.end[i] = static_cast<int32_t>(end);
     bytes -= item(i).bytes;
@@ -64,8 +65,9 @@ std::vector<Queue> queues_of(const std::vector<ChunkItem>& items, int64_t budget
   return out;
 }
 
-/// Returns the end of the owner's part of a chunk: as close to `target` (cost since the first
-/// chunk) as the budget and the `left` chunks that follow allow.
+/// Returns the item before which the owner's part of the next chunk ends. The cost of the items
+/// before it is as close to `target` as the budget allows, and the `left` chunks that follow
+/// suffice for the remaining items.
 int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
   int32_t first = q.at;
   while (q.chunks[static_cast<size_t>(first)] > left) ++first;
@@ -104,7 +106,8 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
   Chunking out;
   out.chunk_of.assign(items.size(), -1);
   if (!items.empty()) out.chunks = wanted;
-  int64_t most = 0, height = 0;  // cost of the busiest owner: in total, and up to this chunk
+  // Cost of the busiest owner: of all its items, and of those assigned so far.
+  int64_t most = 0, height = 0;
   for (const Queue& q : queues) {
     out.chunks = std::max(out.chunks, q.chunks[0]);
     most = std::max(most, q.cost.back());
@@ -116,8 +119,9 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
       break;
     }
     const int32_t left = out.chunks - chunk - 1;
-    // An equal share of the remaining cost. If the next matrix of an owner is larger, the target is
-    // larger for all owners, because the others would only wait.
+    // Each remaining chunk gets an equal share of the remaining cost. If the next matrix of an
+    // owner is larger, all owners get that larger target, because otherwise they would only wait
+    // for this owner.
     const int64_t even = height + ceil_div(most - height, left + 1);
     int64_t target = even;
     for (const Queue& q : queues) {

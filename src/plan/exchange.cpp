@@ -10,11 +10,12 @@ namespace muonrt {
 
 namespace {
 
-/// The content of a message as a list of (matrix, shard index). The shards of a layout are
-/// disjoint, so two messages have the same bytes if and only if their lists are equal.
+/// Identifies the content of a message by a list of pairs (matrix, shard index). The shards of a
+/// layout are disjoint, so two messages contain the same bytes if and only if their lists are
+/// equal.
 using Content = std::vector<std::pair<int32_t, int32_t>>;
 
-/// The owner's side of one chunk.
+/// Fills the owner's side of one chunk.
 class OwnerSide {
  public:
   OwnerSide(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk)
@@ -57,8 +58,9 @@ class OwnerSide {
     chunk_.gather_receive_bytes = cursor_.total();
   }
 
-  /// Divides a whole row-major matrix into blocks whose rows and columns are adjacent in the
-  /// tensor. A matrix is one block, unless it is a part that consists of several runs.
+  /// Divides a whole row-major matrix into blocks whose rows and columns are also adjacent in the
+  /// tensor. A whole matrix is one such block. A part of a matrix may need several blocks if its
+  /// rows or columns consist of several runs.
   std::vector<Block> contiguous_blocks_of(const OwnedMatrix& o) const {
     const Matrix& m = context_.matrix(o.matrix);
     const ParamSpec& spec = context_.spec(m);
@@ -82,7 +84,8 @@ class OwnerSide {
     return out;
   }
 
-  /// Sums are stored matrix by matrix, row-major; directions block by block, in the return dtype.
+  /// Sums are stored matrix by matrix, in row-major order. Directions are stored block by block, in
+  /// the return dtype.
   void add_owner_state() {
     MessageCursor directions(size_of(chunk_.return_dtype));
     int64_t sum = 0;
@@ -104,8 +107,9 @@ class OwnerSide {
     chunk_.direction_bytes = directions.total();
   }
 
-  /// Makes one list for each partial gradient. They are added in the order of mesh coordinates,
-  /// which depends neither on the ranks that hold them nor on the order of arrival.
+  /// Makes one list of blocks for each partial gradient. The partial gradients are added in the
+  /// order of their mesh coordinates, so the sum depends neither on which ranks hold them nor on
+  /// the order of arrival.
   void add_partial_grads(const std::vector<MessageEntry>& entries) {
     MessageCursor cursor(size_of(chunk_.gather_dtype));
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
@@ -130,8 +134,8 @@ class OwnerSide {
     chunk_.gather_receive_bytes = cursor.total();
   }
 
-  /// The send buffer begins with the messages of the gather's receive buffer. A peer whose message
-  /// is already in the buffer shares that region.
+  /// The send buffer of the return begins with the same messages as the receive buffer of the
+  /// gather. A peer whose message is already in the buffer uses that region.
   void add_return(const std::vector<MessageEntry>& entries) {
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));
@@ -144,7 +148,7 @@ class OwnerSide {
   const ExchangeContext& context_;
   RankChunk& chunk_;
   MessageCursor cursor_;
-  std::map<int32_t, int32_t> index_of_;  // matrix id -> index into chunk_.owned
+  std::map<int32_t, int32_t> index_of_;  // maps a matrix id to its index in chunk_.owned
   std::map<Content, Region> messages_;
 };
 

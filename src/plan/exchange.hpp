@@ -20,21 +20,22 @@ class MessageCursor {
  public:
   explicit MessageCursor(int64_t element_bytes) : element_bytes_(element_bytes) {}
   void begin_message() { begin_ = end_ = total(); }
-  /// Appends elements; returns their offset in elements from the start of the buffer.
+  /// Reserves `numel` elements at the end of the buffer. Returns their offset from its start, in
+  /// elements.
   int64_t take(int64_t numel) {
     const int64_t at = end_ / element_bytes_;
     end_ += numel * element_bytes_;
     return at;
   }
   Region region(int32_t peer) const { return {peer, begin_, end_ - begin_}; }
-  /// Bytes of the buffer, a multiple of kMessageAlignment.
+  /// The size of the buffer in bytes, a multiple of kMessageAlignment.
   int64_t total() const { return round_up(end_, kMessageAlignment); }
 
  private:
   int64_t element_bytes_, begin_ = 0, end_ = 0;
 };
 
-/// The inputs from which holders and owners derive their block lists; equal on every rank.
+/// The data from which holders and owners derive their block lists. It is equal on every rank.
 struct ExchangeContext {
   const Plan& plan;
   const HolderTable& holders;
@@ -50,11 +51,12 @@ struct ExchangeContext {
   const std::vector<Block>& grad_blocks_of(int32_t id, const Holder& holder) const {
     return blocks.grad_blocks(matrix(id).param, matrix(id).index, holder);
   }
-  /// Returns `block` of matrix `id` with the factors of its update and its place in the tensor.
+  /// Converts `block` of matrix `id` to a ShardBlock: adds the factors of the update and the
+  /// position in the tensor.
   ShardBlock shard_block(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
-/// Calls `use(first, last)` for the entries of each message.
+/// Calls `use(first, last)` for each message, with the range of its entries.
 template <class Use>
 void for_each_message(const std::vector<MessageEntry>& entries, const Use& use) {
   for (size_t i = 0; i < entries.size();) {
@@ -69,24 +71,27 @@ void for_each_message(const std::vector<MessageEntry>& entries, const Use& use) 
   }
 }
 
-/// Fills the holder's side of a chunk: the blocks that the rank sends to owners, receives back and
-/// forwards.
+/// Fills the holder's side of a chunk. This consists of the blocks that the rank sends to owners,
+/// receives from owners, and forwards.
 void add_holder_side(const ExchangeContext& context, const RankMessages& messages,
                      const ChunkSpec& of, int32_t rank, RankChunk& chunk);
 
-/// Fills RankChunk::owned with the matrices `ids` (ascending); equal batch keys become adjacent.
-/// @return  the index in RankChunk::owned, by matrix.
+/// Fills RankChunk::owned with the matrices `ids`, ordered so that matrices with equal batch keys
+/// are adjacent. `ids` must ascend.
+/// @return  a map from each matrix to its index in RankChunk::owned.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);
 
-/// Adds the sends of a rank that forwards: everything that owners sent to it, which is the
-/// beginning of its receive buffer.
+/// Adds the messages that a rank forwards if the return has two levels. Each contains everything
+/// that owners sent to this rank, which is the beginning of its receive buffer.
 void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, RankChunk& chunk);
-/// Adds a forwarded message to `regions`. All messages that one rank forwards arrive as one region.
+/// Adds a forwarded message to `regions`. All messages that one rank forwards arrive as a single
+/// region.
 void add_relayed(const Region& message, std::vector<Region>& regions);
 
-/// Fills the owner's side of a chunk: RankChunk::owned and the blocks between these matrices and
-/// the messages. If the chunk has partial gradients, fills the owner state, too.
+/// Fills the owner's side of a chunk, which consists of RankChunk::owned and the blocks that are
+/// copied between these matrices and the messages. If the chunk has partial gradients, also fills
+/// RankChunk::owner_state.
 void add_owner_side(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk);
 
 }  // namespace muonrt

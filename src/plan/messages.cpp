@@ -34,7 +34,8 @@ std::vector<int32_t> returned_replicas(const Plan& plan, const ChunkSpec& chunk,
 RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,
                          int32_t rank) {
   RankMessages out;
-  std::vector<int> equal_dims;  // if relayed: the mesh dims over which holders are equal
+  // If the return has two levels: the mesh dims along which ranks hold equal shards.
+  std::vector<int> equal_dims;
   if (chunk.relay > 0) equal_dims = front_layout(plan, chunk).full_replica_dims();
   for (const int32_t id : chunk.matrices) {
     const Matrix& m = plan.matrices()[static_cast<size_t>(id)];

@@ -11,34 +11,34 @@
 
 namespace muonrt {
 
-// The messages of a chunk. The block lists of a rank and the traffic of all ranks are both derived
-// from them. A message has at least one element, and a rank may be its own peer. Chunks that the
-// caller's functions transfer have no messages.
+// The messages of a chunk. Both the block lists of a rank and the traffic report of all ranks are
+// derived from them. A message has at least one element, and a rank may send a message to itself.
+// Chunks that are transferred by the caller's functions have no messages.
 
 enum class Exchange { kGather, kReturn, kRelay };
 
-/// Instead of a rank: the messages of all ranks.
+/// May be passed instead of a rank to iterate over the messages of all ranks.
 constexpr int32_t kEveryRank = -1;
 
-/// The elements of one matrix in a message. The entries of a message ascend by matrix. A relayed
-/// message is forwarded unchanged, so its entries ascend by owner, then by matrix.
+/// The elements of one matrix in a message. In a message the entries ascend by matrix. A forwarded
+/// message keeps its entries unchanged, so they ascend by owner, then by matrix.
 struct MessageEntry {
   Exchange exchange;
   int32_t from, to;
   int32_t owner, matrix;
-  Holder holder;  // `from` in a gather, else `to`
+  Holder holder;  // the holder that sends in a gather, or receives in a return
 };
 
-/// Returns the layout of one parameter of the chunk. If the return takes two levels, a rank has the
-/// same equal holders in the layouts of all parameters.
+/// Returns the layout of one parameter of the chunk. If the return has two levels, any parameter
+/// will do, because equal shards are on the same ranks for all parameters of the chunk.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
-/// Returns the replicas to whose holders the owner of `m` returns its update itself. If the return
-/// takes two levels, the holders in the other replicas receive it from these.
+/// Returns the replicas whose holders get the update of `m` directly from its owner. If the return
+/// has two levels, these holders forward the update to the other replicas.
 std::vector<int32_t> returned_replicas(const Plan& plan, const ChunkSpec& chunk, const Matrix& m);
 
-/// Calls `use(holder, numel)` for each holder in a replica that has elements.
-/// @param runs  of the matrix, by shard.
+/// Calls `use(holder, numel)` for each holder in a replica whose shard is not empty.
+/// @param runs  the number of elements of the matrix on each shard.
 template <class Use>
 void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t replica,
                      const Use& use) {
@@ -52,40 +52,41 @@ void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t re
   }
 }
 
-/// The messages of a rank in a chunk of matrices; each list is in the order of its messages.
+/// The messages of a rank in a chunk of matrices. Each list has the order in which its messages are
+/// stored.
 struct RankMessages {
-  std::vector<int32_t> owned;  // matrices, ascending
+  std::vector<int32_t> owned;  // ids of the matrices that the rank owns, ascending
   std::vector<MessageEntry> gather_sends, gather_receives, return_sends, return_receives,
       relay_receives;
 };
 RankMessages messages_of(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk,
                          int32_t rank);
 
-/// The ranks that hold the same elements as `rank` in a chunk of slices. Each rank owns a slice of
-/// every segment of the chunk. It receives the partial gradients of its slices and sends the new
-/// values to the others.
+/// The ranks that hold the same elements as `rank` in a chunk of slices. Each of them owns one
+/// slice of every segment of the chunk, receives the partial gradients of its slices, and sends the
+/// new values to the others.
 class SliceGroup {
  public:
   struct Member {
     int32_t rank, replica;
-    int64_t number;     // index of its slices
-    int64_t numel = 0;  // elements of its slices, all segments together
+    int64_t number;     // index of its slice in each segment
+    int64_t numel = 0;  // number of elements of its slices in all segments
   };
 
-  /// `chunk` must outlive the object. Has no members if `rank` is not in the mesh.
+  /// `chunk` must outlive the object. If `rank` is not in the mesh, the group has no members.
   SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank);
 
-  const std::vector<Member>& members() const { return members_; }  // by rank
+  const std::vector<Member>& members() const { return members_; }  // ascending by rank
   const Member& member(int32_t rank) const;                        // `rank` must be a member
-  /// Returns the local elements of a member's slice of segment `s`.
+  /// Returns the range of local elements that the member's slice of segment `s` contains.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;
-  /// Returns true if an owner sends its slices to `to` directly. If the return takes two levels,
-  /// the owner also sends to itself, so that everything it forwards is contiguous.
+  /// Returns true if `owner` sends the new values of its slices directly to `to`. If the return has
+  /// two levels, an owner also sends to itself, so that everything that it forwards is contiguous.
   bool returns(const Member& owner, const Member& to) const;
 
-  /// Calls `use(exchange, from, to)` for each message of a gather and a return that `rank` sends or
-  /// receives, by owner, then by the other rank. Gathers of gradients with a separate layout are
-  /// not included; see SplitGather.
+  /// Calls `use(exchange, from, to)` for each message that `rank` sends or receives in the gather
+  /// and the return, ordered by the owner, then by the other rank. If gradients have a separate
+  /// layout, their gather is not included; see SplitGather.
   template <class Use>
   void for_each(int32_t rank, const Use& use) const {
     for (const Member& owner : members_) {
@@ -101,15 +102,16 @@ class SliceGroup {
  private:
   const ChunkSpec& chunk_;
   std::vector<Member> members_;
-  std::vector<int64_t> local_;  // local elements of each segment's parameter, equal on all members
+  /// For each segment, the local elements of its parameter, equal on all members.
+  std::vector<int64_t> local_;
   int32_t replicas_ = 0;
   bool gathers_ = false;
 };
 
-/// The gather of a chunk of slices whose gradients have a separate layout.
+/// The messages of the gather in a chunk of slices whose gradients have a separate layout.
 class SplitGather {
  public:
-  /// The elements of one segment in a message.
+  /// The elements of one segment that a message contains.
   struct Share {
     size_t segment;
     std::vector<SharedBlock> blocks;
@@ -118,8 +120,8 @@ class SplitGather {
   /// `plan` and `chunk` must outlive the object.
   SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
-  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, by owner (the
-  /// receiver), then by holder.
+  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, ordered by the
+  /// owner, which receives it, then by the holder.
   template <class Use>
   void for_each(int32_t rank, const Use& use) {
     for (const int32_t owner : owners_) {

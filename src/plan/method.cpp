@@ -9,34 +9,36 @@ namespace {
 
 constexpr int64_t kGramShortSide = 512;
 
-/// The cost of launching a product, in FLOPs; about 5 microseconds of one host core. Tiny matrices
-/// consist of launch time only. Without this cost one rank could receive thousands of them and be
-/// the slowest.
+/// The cost of launching a product, in FLOPs, which is about 5 microseconds on one host core. For
+/// tiny matrices the launches take nearly all the time. Without this constant one rank could get
+/// thousands of tiny matrices and become the slowest.
 constexpr double kProductConstant = 1 << 20;
 
-/// The cost of an element that a product reads or writes, in FLOPs. A product with a short side has
-/// few FLOPs for each element, so its time is that of memory: on 2 cores, 1024 x 1024 reaches 195
-/// GFLOP/s, and 16 x 65536 only 13.
+/// The cost of reading or writing one element in a product, in FLOPs. A product with a short side
+/// does few FLOPs for each element, so memory bandwidth limits it: on 2 cores, 1024 x 1024 reaches
+/// 195 GFLOP/s, but 16 x 65536 only 13 GFLOP/s.
 constexpr double kElementConstant = 1 << 8;
 
 struct Shape {
-  double m, n;  // short side, long side
+  double m, n;  // short side and long side of the matrix
 };
 
 struct Count {
-  double square;     // m x m by m x m, symmetric result
-  double gram;       // X X^T, symmetric result
-  double rectangle;  // m x m by m x n
+  double square;     // number of products of two m x m matrices with a symmetric result
+  double gram;       // number of products X X^T, whose result is symmetric
+  double rectangle;  // number of products of an m x m and an m x n matrix
 };
 
 Shape shape_of(int64_t rows, int64_t cols) {
   return {static_cast<double>(std::min(rows, cols)), static_cast<double>(std::max(rows, cols))};
 }
 
-/// A step of the standard form has the products R = X X^T, R R and Z X. A step of the Gram form has
-/// R R, Q Z, R Z and Z Y (all m x m). The first step after a rebuild has no Q Z, and the last step
-/// before a rebuild or the end has no R Z and Z Y. Each of the 1 + k segments (k restarts) also has
-/// one X X^T and one Q X. With all T - 1 restarts the Gram form is the standard form.
+/// Counts the products. A step of the standard form computes R = X X^T, R R and Z X. A step of the
+/// Gram form computes R R, Q Z, R Z and Z Y, which are all m x m, with two exceptions. The first
+/// step after a rebuild of X does not need Q Z, and the last step before a rebuild or the end does
+/// not need R Z and Z Y. k restarts make 1 + k segments, and each segment also computes one X X^T
+/// and one Q X. If every step but the first is a restart, the Gram form computes the same products
+/// as the standard form.
 Count count_products(const Method& method) {
   const double steps = method.steps;
   if (method.form == Form::kStandard) return {steps, steps, steps};
@@ -68,7 +70,8 @@ Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
     MUONRT_REQUIRE(i > last, Status::kInvalidArgument, "method: Gram restarts ", gram_restarts,
                    " are not ascending from 1; give each step before which X is rebuilt once");
     last = i;
-    if (i < steps) method.restarts.push_back(i);  // a rebuild after the last step is useless
+    // A rebuild after the last step would have no effect.
+    if (i < steps) method.restarts.push_back(i);
   }
   return method;
 }

@@ -6,42 +6,47 @@
 
 namespace muonrt {
 
-/// How a matrix is orthogonalized. Depends only on its shape and on the options of its group.
+/// The two ways to orthogonalize a matrix. The choice depends only on the shape of the matrix and
+/// on the options of its group.
 enum class Form : int32_t { kStandard = 0, kGram = 1 };
 
-/// The form that the caller chose for a group.
+/// The choice that the caller makes for a group. kAuto leaves it to choose_method().
 enum class FormChoice : int32_t { kAuto = 0, kStandard = 1, kGram = 2 };
 
 struct Method {
   Form form = Form::kStandard;
-  int steps = 5;              // Newton-Schulz steps
-  std::vector<int> restarts;  // Gram form: rebuild X before these steps (1 <= i < steps), ascending
+  int steps = 5;  // number of Newton-Schulz steps
+  /// Gram form: steps i before which X is rebuilt (1 <= i < steps), ascending.
+  std::vector<int> restarts;
 };
 
-/// Chooses the method of a matrix. kAuto chooses the Gram form if long side / short side >= 1.5 and
-/// short side >= 512, otherwise the standard form.
-/// @param gram_restarts  restarts of the Gram form.
+/// Chooses the method of a matrix. kAuto chooses the Gram form if the short side is at least 512
+/// and the long side is at least 1.5 times the short side. Otherwise it chooses the standard form.
+/// @param gram_restarts  the restarts to use if the Gram form is chosen.
 Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
                      const std::vector<int>& gram_restarts);
 
-/// Returns the rule of kAuto as text.
+/// Returns text that explains the rule of kAuto.
 std::string method_rule();
 
-/// Returns the floating-point operations of one orthogonalization; a multiply-add counts as 2.
-/// Symmetric products count half: m^3 for m x m by m x m, m^2 n for m x n by its transpose. Other
-/// products count in full: 2 m^2 n for m x m by m x n.
+/// Returns the number of floating-point operations of one orthogonalization. A multiply-add counts
+/// as 2. Symmetric products count half: m^3 for the product of two m x m matrices, and m^2 n for
+/// the product of an m x n matrix with its transpose. Other products count in full: 2 m^2 n for an
+/// m x m and an m x n matrix.
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 
-/// Returns the cost by which owners are balanced, the sum over the products of a matrix: its FLOPs,
-/// or 256 for each element that it reads or writes if that is more, plus 2^20 for its launch.
-/// @param ranks  number of ranks among which the long side of the matrix is divided. Each of them
-///     computes its part of the products with the long side, and all of the others.
+/// Returns the cost that is used to balance the owners. It is a sum over the products of a matrix.
+/// For each product it adds the larger of its FLOPs and of 256 for each element that is read or
+/// written, and 2^20 for the launch.
+/// @param ranks  the number of ranks among which the long side of the matrix is divided. Each rank
+///     computes its part of the products with the long side, and every rank computes all other
+///     products.
 double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols, int64_t ranks = 1);
 
-/// Returns the rule of orthogonalize_cost as text.
+/// Returns text that explains the cost.
 std::string cost_rule();
 
-/// Returns the floating-point operations if symmetric products were computed in full.
+/// Returns the number of floating-point operations if symmetric products were computed in full.
 double orthogonalize_flops_full(const Method& method, int64_t rows, int64_t cols);
 
 }  // namespace muonrt

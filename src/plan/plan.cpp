@@ -66,8 +66,8 @@ void check_param(const ParamSpec& spec, size_t index) {
       "own shard; leave the owner at -1");
 }
 
-/// Returns the parameters in the order of their names. Errors: INVALID_ARGUMENT if two names are
-/// equal.
+/// Returns the indices of the parameters in the order of their names. Errors: INVALID_ARGUMENT if
+/// two names are equal.
 std::vector<int32_t> order_by_name(const std::vector<ParamSpec>& params) {
   std::vector<int32_t> order(params.size());
   std::iota(order.begin(), order.end(), 0);
@@ -95,7 +95,8 @@ Method method_of(const ParamSpec& spec, int64_t rows, int64_t cols) {
   }
 }
 
-/// Sets of ranks that may own, in addition to those of the holder table; made on demand.
+/// Sets of ranks that may own a matrix, in addition to the sets of the holder table. They are
+/// created on demand.
 class OwnerSets {
  public:
   OwnerSets(const HolderTable& holders, std::vector<std::vector<int32_t>>& sets)
@@ -105,7 +106,7 @@ class OwnerSets {
     return of(ranks_, rank, [&] { return std::vector{rank}; });
   }
 
-  /// Returns the set of the ranks of the matrix's replica.
+  /// Returns the set of the ranks that hold the matrix's replica.
   int32_t of_replica(const Matrix& m, const HolderGroup& group) {
     return of(replicas_, std::pair(&group, m.replica), [&] {
       std::vector<int32_t> out;
@@ -130,13 +131,14 @@ class OwnerSets {
   std::map<std::pair<const HolderGroup*, int32_t>, int32_t> replicas_;
 };
 
-/// Returns the rank with the shard and partial index of `rank` in another replica.
+/// Returns the rank that holds, in `replica`, the same shard and partial gradient as `rank`.
 int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   const Holder& mine = *group.find(rank);
   return group.rank_of(replica, mine.partial_index, mine.shard);
 }
 
-/// Returns the owner's replica, or one chosen by its rank if it holds nothing of the gradient.
+/// Returns the replica of the gradient that is gathered: the owner's own replica, or one that is
+/// chosen by the owner's rank if the owner does not hold the gradient.
 int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
   const Holder* holder = group.find(owner);
   return holder ? holder->replica : owner % group.replicas;
@@ -183,8 +185,8 @@ void Plan::choose_replicas() {
   problem.options.replica_mode = ReplicaMode::kOnce;
   Plan once(problem);
   const double once_seconds = step_seconds(once);
-  // A plan with kEach has a matrix per replica and can be large. It is made only if the products
-  // alone are cheap enough.
+  // A plan with kEach has one matrix for each replica and can be large. It is made only if the
+  // products alone do not already take longer than the whole step with kOnce.
   double each_seconds = once.seconds_in_every_replica();
   if (each_seconds >= once_seconds) {
     *this = std::move(once);
@@ -258,7 +260,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   OwnerSets sets(holders_, task.sets);
   Numbering<std::pair<BatchKey, bool>> shapes;
   int32_t param = -1, shape = 0;
-  int64_t total = 0;  // checked here, because the sums of loads are not checked
+  int64_t total = 0;  // The total is checked for overflow here, because the sums of loads are not.
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];

@@ -13,47 +13,51 @@
 namespace muonrt {
 
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
-/// How often a matrix is orthogonalized: once for all replicas, in each replica, whichever of these
-/// is cheaper by the cost model, or by every rank that holds it, for itself. The results are
-/// bitwise identical.
+/// Which ranks orthogonalize a matrix: one rank for all replicas (kOnce), one rank in each replica
+/// (kEach), whichever of these two is cheaper by the cost model (kAuto), or every rank that holds
+/// the matrix, for itself (kEveryRank). The results are bitwise identical.
 enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2, kEveryRank = 3 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 
-/// A part of each matrix of a parameter that is orthogonalized as a separate matrix: the query rows
-/// of a fused QKV, a head, one half of gate_up.
+/// A part of each matrix of a parameter that is orthogonalized as a separate matrix, such as the
+/// query rows of a fused QKV, one head, or one half of gate_up.
 struct MatrixPart {
   std::string name;
-  Runs rows, cols;  // of the matrix; the part is their product
+  Runs rows, cols;  // of the matrix; the part contains every element that is in both
   double update_scale = 1.0;
   double decay_scale = 1.0;
 };
 
-/// One parameter as the planner sees it. Equal on every rank.
+/// A parameter in the form that the planner needs. It is equal on every rank.
 struct ParamSpec {
   std::string name;
   Role role = Role::kMuon;
-  Layout layout;                      // of the parameter; partial dims are those of the gradient
-  std::optional<Layout> grad_layout;  // of the gradient, if it differs
+  Layout layout;  // layout of the parameter; its partial dims are those of the gradient
+  std::optional<Layout> grad_layout;  // layout of the gradient, if it differs
   DType dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
   int32_t group = 0;
-  bool stack = false;       // 3-D (E, rows, cols): E matrices
-  bool transposed = false;  // rows are inputs; scales and parts already account for it
+  bool stack = false;       // true for a tensor (E, rows, cols) that contains E matrices
+  bool transposed = false;  // true if rows are inputs; scales and parts already account for this
   FormChoice form = FormChoice::kAuto;
   int newton_schulz_steps = 5;
   std::vector<int> gram_restarts = {2};
-  double update_scale = 1.0;      // the scale rule for this shape times the factors on the rate
-  double decay_scale = 1.0;       // multiplies the group's decay
-  std::vector<MatrixPart> parts;  // tiling each matrix; empty: the matrix is one part
-  int owner = -1;                 // the caller's owner, or -1
-  std::vector<int32_t> owners;    // by matrix of a stack, instead of `owner`; empty: none
-  bool by_callback = false;       // the caller's functions transfer it to its owners, any ranks
-  int update_every = 1;           // AdamW: it rests in the other steps
-  bool master = false;            // weights have an f32 value, separate or split off
-  int32_t priority = 0;           // chunks of lower priority values come first
-  int64_t owner_bytes = 0;        // NorMuon state on each rank that owns one of its matrices
-  int64_t momentum_bytes = 4;     // per element
-  int64_t weight_bytes = 0;       // per local element: an owned master, a remainder
+  /// Scale that the rule gives for this shape, times the learning-rate factors.
+  double update_scale = 1.0;
+  double decay_scale = 1.0;  // factor for the group's weight decay
+  /// Parts that tile each matrix; empty if each matrix is a single part.
+  std::vector<MatrixPart> parts;
+  int owner = -1;  // owner that the caller chose, or -1
+  /// Owner for each matrix of a stack, instead of `owner`; may be empty.
+  std::vector<int32_t> owners;
+  /// The caller's functions transfer the matrices, and any ranks may own them.
+  bool by_callback = false;
+  int update_every = 1;        // AdamW: steps from one update to the next
+  bool master = false;         // true if weights have an f32 value, stored separately or split off
+  int32_t priority = 0;        // chunks with lower values come first
+  int64_t owner_bytes = 0;     // bytes of NorMuon state on each rank that owns one of its matrices
+  int64_t momentum_bytes = 4;  // for each element
+  int64_t weight_bytes = 0;    // for each local element: an owned master weight, or a remainder
 };
 
 /// Returns the layout of the gradient.
@@ -61,55 +65,59 @@ inline const Layout& grad_layout(const ParamSpec& spec) {
   return spec.grad_layout ? *spec.grad_layout : spec.layout;
 }
 
-/// Returns true if ranks hold partial gradients, or a gradient with another layout than the
-/// parameter. Then the owner of the matrix (AdamW: of the slice) assembles and sums the gradient
-/// and keeps the state.
+/// Returns true if ranks hold partial gradients, or a gradient whose layout differs from that of
+/// the parameter. Then the owner of the matrix (for AdamW, of the slice) assembles and sums the
+/// gradient and stores the state.
 inline bool owner_assembles_gradient(const ParamSpec& spec) {
   return spec.grad_layout || !spec.layout.partial_dims().empty();
 }
 
-/// Matrices of a Muon parameter are numbered expert by expert, part by part.
+/// The matrices of a Muon parameter are numbered expert by expert, and part by part within an
+/// expert.
 inline int64_t parts_of(const ParamSpec& spec) {
   return spec.parts.empty() ? 1 : static_cast<int64_t>(spec.parts.size());
 }
 
-/// Returns the caller's owner of matrix `index`, or -1.
+/// Returns the owner that the caller chose for matrix `index`, or -1.
 inline int owner_of(const ParamSpec& spec, int64_t index) {
   return spec.owners.empty() ? spec.owner
                              : spec.owners[static_cast<size_t>(index / parts_of(spec))];
 }
 
-/// Rates of a machine for the cost model of ReplicaMode::kAuto; used for nothing else.
+/// The rates of a machine for the cost model of ReplicaMode::kAuto. They are used for nothing else.
 struct MachineRates {
-  double flops = 5e10;             // FLOP per second of a rank in products
-  double bytes = 5e9;              // bytes per second that a rank sends or receives
-  double message_seconds = 20e-6;  // seconds per message, in addition to its bytes
+  double flops = 5e10;             // FLOP/s of one rank in products
+  double bytes = 5e9;              // bytes/s that one rank sends or receives
+  double message_seconds = 20e-6;  // seconds for each message, in addition to the time of its bytes
 };
 
-/// Default rates for a GPU with its share of a node's links.
+/// Default rates for a GPU that uses its share of a node's network links.
 constexpr MachineRates kGpuRates = {3e14, 5e10, 15e-6};
 
-/// PlanOptions::least_part of a GPU.
+/// The default of PlanOptions::least_part on a GPU, in bytes.
 constexpr int32_t kGpuLeastPart = 8 << 20;
 
-/// Default of PlanOptions::max_peers. Queue pairs, channels and launches grow with the number of
-/// peers.
+/// The default of PlanOptions::max_peers. Queue pairs, channels and launches grow with the number
+/// of peers.
 constexpr int kMaxPeers = 64;
 
 struct PlanOptions {
   int world = 1;
   DType transport_dtype = DType::kBF16;
-  int64_t chunk_bytes = 64 << 20;  // whole matrices in the transport dtype, per owner
-  int window = 3;                  // chunks in flight, >= 1
+  /// Bytes of the whole matrices of one owner in a chunk, in the transport dtype.
+  int64_t chunk_bytes = 64 << 20;
+  int window = 3;  // number of chunks in flight, >= 1
   CommitMode commit = CommitMode::kAtomic;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
-  int32_t least_part = 64 << 10;  // bytes of an owner that are worth a chunk (chunks.hpp)
+  int32_t least_part = 64 << 10;  // bytes of one owner that justify another chunk (chunks.hpp)
   MachineRates rates;
-  int max_peers = 0;    // peers of a rank in one exchange of a return, >= 0; 0: kMaxPeers
-  bool serial = false;  // one parameter by callback in each chunk, instead of one of each owner
+  /// Maximum number of peers in one exchange of a return, >= 0; 0 means kMaxPeers.
+  int max_peers = 0;
+  bool serial = false;  // a chunk has one parameter by callback, not one of each owner
 };
 
-/// Returns the limit of peers; a return to more takes two levels.
+/// Returns the maximum number of peers in one exchange of a return. A return to more ranks has two
+/// levels.
 inline int max_peers(const PlanOptions& options) {
   return options.max_peers > 0 ? options.max_peers : kMaxPeers;
 }

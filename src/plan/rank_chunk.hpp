@@ -7,27 +7,29 @@
 
 namespace muonrt {
 
-/// A block between the local buffer of a rank and a message, where it is contiguous, rows x cols.
-/// Offsets and leading dimensions are in elements. The gather copies it to the message; the commit
-/// uses the same list from the message to the local buffer.
+/// A block of rows x cols elements that is copied between the local buffer of a rank and a message.
+/// In the message the block is contiguous. Offsets and leading dimensions are in elements. The
+/// gather copies the block to the message. The commit uses the same list to copy it from the
+/// message.
 struct ShardBlock {
   int32_t param;   // index into the optimizer's parameters
   int32_t matrix;  // index into Plan::matrices()
   int64_t rows, cols;
   int64_t local_offset, local_ld;
-  int64_t packed_offset;           // elements from the start of the chunk's message buffer
-  int64_t global_row, global_col;  // in the whole matrix (or part)
-  float update_scale;              // ParamSpec::update_scale, or that of the part
-  float decay_scale = 1.0f;        // multiplies the group's decay
-  /// Index of the first element in the whole tensor, row-major, and the distance between rows.
+  int64_t packed_offset;           // in elements from the start of the chunk's message buffer
+  int64_t global_row, global_col;  // position in the whole matrix or part
+  float update_scale;              // ParamSpec::update_scale, or the scale of the part
+  float decay_scale = 1.0f;        // factor for the group's weight decay
+  /// The row-major index of the block's first element in the whole tensor, and the distance between
+  /// rows there.
   int64_t tensor_index = 0, tensor_ld = 0;
 };
 
-/// A block between a message and a whole matrix of the owner.
+/// A block that is copied between a message and a whole matrix of the owner.
 struct MatrixBlock {
   int32_t matrix;  // index into RankChunk::owned
   int64_t rows, cols;
-  int64_t row, col;  // in the whole matrix, not transposed
+  int64_t row, col;  // position in the whole matrix, which is not transposed
   int64_t packed_offset;
 };
 
@@ -37,70 +39,78 @@ struct Region {
   int64_t offset, bytes;
 };
 
-/// A matrix that this rank orthogonalizes in a chunk.
+/// A matrix that this rank owns and orthogonalizes in a chunk.
 struct OwnedMatrix {
   int32_t matrix;             // index into Plan::matrices()
-  int64_t rows, cols;         // of the whole matrix
-  bool inputs_first = false;  // the rows are inputs
-  /// True if it is stored transposed: the short side comes first, in a square matrix the outputs.
+  int64_t rows, cols;         // size of the whole matrix
+  bool inputs_first = false;  // true if rows are inputs
+  /// True if the matrix is stored transposed, because the shorter side must come first. If both
+  /// sides are equal, the outputs must come first.
   bool transposed() const { return rows > cols || (rows == cols && inputs_first); }
   int64_t short_side() const { return rows < cols ? rows : cols; }
   int64_t long_side() const { return rows < cols ? cols : rows; }
 };
 
-/// The content of a chunk; a chunk has one kind.
+/// The content of a chunk. Each chunk has one kind.
 enum class ChunkKind : int32_t {
-  kDirections = 0,    // directions of matrices; the holders form them and keep the momentum
-  kPartialGrads = 1,  // gradients of matrices; the owner sums them and keeps the momentum
-  kSlices = 2         // AdamW: partial gradients of slices to the owners, new values back
+  kDirections = 0,    // directions of matrices; the holders compute them and store the momentum
+  kPartialGrads = 1,  // gradients of matrices; the owner sums them and stores the momentum
+  kSlices = 2         // AdamW: partial gradients go to the owners of slices, new values come back
 };
 
-/// A whole matrix, or a slice of an AdamW parameter, whose state this rank keeps for all holders.
-/// The elementwise ops treat it as a parameter; its table entry follows those of all parameters.
+/// A whole matrix, or a slice of an AdamW parameter, whose state this rank stores for all holders.
+/// The elementwise ops treat it as a parameter. Its entry in their table comes after those of all
+/// parameters.
 struct OwnerState {
   int32_t param;       // index into the optimizer's parameters
-  int64_t first;       // matrix: index into Plan::matrices(); slice: first local element
-  int64_t numel;       // elements
-  int64_t sum_offset;  // of its sum in the sums of the chunk, in f32 elements
+  int64_t first;       // index into Plan::matrices(); for a slice, the first local element
+  int64_t numel;       // number of elements
+  int64_t sum_offset;  // offset of its sum in the sums of the chunk, in f32 elements
 };
 
-/// A call of each of the caller's functions: the matrices of a parameter that one rank owns. The
-/// buffers have the transport dtype.
+/// One call of each of the caller's functions, for the matrices of one parameter that one rank
+/// owns. The buffers have the transport dtype.
 struct CallbackTransfer {
   int32_t param, owner;
-  int64_t local_offset, local_bytes;    // of the rank's shard in the holder's buffers
-  int64_t full_offset, full_bytes = 0;  // of the matrices in the owner's; 0 on other ranks
+  int64_t local_offset, local_bytes;  // of this rank's shard in the holder's buffers
+  /// Of the matrices in the owner's buffers; full_bytes is 0 on other ranks.
+  int64_t full_offset, full_bytes = 0;
 };
 
 /// Everything that one rank does for one chunk.
 struct RankChunk {
   int32_t index = 0;  // chunk index
-  // The calls of the caller's functions. A chunk that has any has no messages: its buffers hold
-  // local shards and whole matrices.
+  // The calls of the caller's functions. A chunk with such calls has no messages; its buffers
+  // contain local shards and whole matrices instead.
   std::vector<CallbackTransfer> callbacks;
   int32_t update_every = 1;  // ChunkSpec::update_every
   ChunkKind kind = ChunkKind::kDirections;
-  DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;  // of the messages
-  // gather: local --pack--> send buffer --exchange--> receive buffer --unpack--> matrices
+  DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;  // dtypes of the messages
+  // Gather: local --pack--> send buffer --exchange--> receive buffer --unpack--> matrices
   std::vector<ShardBlock> gather_blocks;
   std::vector<Region> gather_sends, gather_receives;
   std::vector<MatrixBlock> gather_matrix_blocks;
-  std::vector<OwnedMatrix> owned;  // equal shapes and methods adjacent
-  // return: matrices --pack--> send buffer --exchange--> receive buffer --commit--> local
-  std::vector<MatrixBlock> return_matrix_blocks;  // directions: begins with gather_matrix_blocks
-  std::vector<Region> return_sends, return_receives;  // sends to replicas may share a region
+  std::vector<OwnedMatrix> owned;  // matrices of equal shape and method are adjacent
+  // Return: matrices --pack--> send buffer --exchange--> receive buffer --commit--> local
+  // If the kind is kDirections, return_matrix_blocks begins with gather_matrix_blocks. Sends to
+  // several replicas may use the same region.
+  std::vector<MatrixBlock> return_matrix_blocks;
+  std::vector<Region> return_sends, return_receives;
   std::vector<ShardBlock> return_blocks;
-  // Second level of the return, inside the receive buffer: this rank forwards the messages of
-  // owners to the holders of the same shard in other replicas, and receives what these forward.
+  // The second level of the return, which takes place inside the receive buffer. This rank forwards
+  // the messages that owners sent to it to the ranks that hold the same shard in other replicas,
+  // and receives the messages that these ranks forward.
   std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
   // Partial gradients: receive buffer --accumulate--> sums, one list after the other;
   // sums --direction--> a buffer of `direction_bytes`, which gather_matrix_blocks then unpacks.
-  std::vector<std::vector<ShardBlock>> partial_grad_blocks;  // local_offset: in the sums
+  // In partial_grad_blocks, `local_offset` is an offset in the sums.
+  std::vector<std::vector<ShardBlock>> partial_grad_blocks;
   std::vector<OwnerState> owner_state;
-  std::vector<int32_t> owner_state_views;      // entry i: table index of owner_state[i]
-  std::vector<ShardBlock> owner_state_blocks;  // in the order of owner_state; param: table index
+  std::vector<int32_t> owner_state_views;  // entry i is the table index of owner_state[i]
+  // These are in the order of owner_state, and their `param` is a table index.
+  std::vector<ShardBlock> owner_state_blocks;
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {
     return !gather_sends.empty() || !gather_receives.empty() || !return_sends.empty() ||

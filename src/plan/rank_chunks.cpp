@@ -4,7 +4,7 @@ namespace muonrt {
 
 namespace {
 
-/// Returns the row of the matrix that is row `row` of the part `rows`.
+/// Returns the row of the matrix that corresponds to row `row` of a part with the rows `rows`.
 int64_t row_of_matrix(const Runs& rows, int64_t row) {
   for (const Run& run : rows) {
     if (row < run.end - run.begin) return run.begin + row;
@@ -13,7 +13,7 @@ int64_t row_of_matrix(const Runs& rows, int64_t row) {
   return row;
 }
 
-/// Returns the index in the whole tensor of element (row, col) of a matrix or part.
+/// Returns the row-major index in the whole tensor of element (row, col) of a matrix or part.
 int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int64_t col) {
   const auto& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back(), parts = parts_of(spec);
@@ -25,8 +25,8 @@ int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int6
   return (matrix / parts * rows + row) * cols + col;
 }
 
-/// Adds the blocks of a message to `shard_blocks`. The same list serves the gather, which packs it,
-/// and the commit, which unpacks it. The blocks of a gather follow the layout of the gradient.
+/// Adds the blocks of a message to `shard_blocks`. The gather packs from this list, and the commit
+/// unpacks with it. In a gather the blocks follow the layout of the gradient.
 Region add_message(const ExchangeContext& context, const MessageEntry* first,
                    const MessageEntry* last, int32_t peer, MessageCursor& cursor,
                    std::vector<ShardBlock>& shard_blocks) {
@@ -72,7 +72,8 @@ void add_holder_side(const ExchangeContext& context, const RankMessages& message
             add_message(context, first, last, first->from, receives, chunk.return_blocks));
       });
   if (of.relay > 0) add_relay_sends(front_layout(context.plan, of), rank, of.relay, chunk);
-  // Forwarded messages follow the messages of the owners, in the order of the forwarding ranks.
+  // The forwarded messages come after the messages of the owners, in the order of the forwarding
+  // ranks.
   for_each_message(
       messages.relay_receives, [&](const MessageEntry* first, const MessageEntry* last) {
         add_relayed(add_message(context, first, last, first->from, receives, chunk.return_blocks),

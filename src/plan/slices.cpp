@@ -14,8 +14,8 @@ std::pair<int64_t, int64_t> chunk(int64_t numel, int64_t index, int64_t count) {
   return {std::min(numel, index * width), std::min(numel, (index + 1) * width)};
 }
 
-/// One rank's part of a chunk of slices. All segments are distributed over the same mesh dims, so
-/// the rank has the same peers for each.
+/// One rank's part of a chunk of slices. All segments of the chunk are distributed over the same
+/// mesh dims, so the rank has the same peers for each of them.
 class SliceChunk {
  public:
   SliceChunk(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out)
@@ -46,7 +46,7 @@ class SliceChunk {
     return plan_.problem().params[static_cast<size_t>(s.param)];
   }
 
-  /// Adds a message with the slices of `owner`.
+  /// Adds a message that contains the slices of `owner`.
   Region add_message(const Member& owner, int32_t peer, MessageCursor& cursor,
                      std::vector<ShardBlock>& blocks) const {
     cursor.begin_message();
@@ -75,7 +75,7 @@ class SliceChunk {
       sum = round_up(sum + end - begin, kMessageAlignment / 4);
     }
     out_.sum_bytes = sum * 4;
-    // A rank without peers packs its slices, too, because the pack checks its sums.
+    // A rank without peers packs its slices, too, because packing also checks the sums.
     all_ = back.region(rank_);
     out_.return_send_bytes = back.total();
   }
@@ -99,7 +99,8 @@ class SliceChunk {
     out_.gather_receives.push_back(receives_.region(from.rank));
   }
 
-  /// For gradients with a separate layout: each owner receives the part of its slices from here.
+  /// Adds the gather of gradients with a separate layout. Each owner receives from this rank the
+  /// part of its slices that this rank's gradient contains.
   void add_split_gather() {
     SplitGather gather(plan_, chunk_);
     gather.for_each(rank_, [&](int32_t from, int32_t to, const auto& shares) {
@@ -138,7 +139,7 @@ class SliceChunk {
     if (to.rank == rank_) out_.return_receives.push_back(add_back(owner, owner.rank));
   }
 
-  /// Adds the message with the new values of `owner`'s slices. This rank does not unpack its own
+  /// Adds the message with the new values of `owner`'s slices. A rank does not unpack its own
   /// slices.
   Region add_back(const Member& owner, int32_t peer) {
     std::vector<ShardBlock> own;
@@ -162,8 +163,8 @@ class SliceChunk {
   RankChunk& out_;
   SliceGroup group_;
   MessageCursor sends_, receives_, back_;
-  std::vector<size_t> owner_state_of_;  // by segment: index into RankChunk::owner_state
-  Region all_{};                        // all slices of this rank in the return send buffer
+  std::vector<size_t> owner_state_of_;  // by segment, the index into RankChunk::owner_state
+  Region all_{};  // region of the return send buffer that contains all slices of this rank
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// Bytes by kind. In the lists of LocalSums, the difference to the shard before.
+/// Bytes by kind. The lists of LocalSums store the difference to the previous shard instead.
 struct KindBytes {
   int64_t params = 0, grads = 0, masters = 0, own_masters = 0, moments = 0;
   void add(const KindBytes& other, int64_t times) {
@@ -22,9 +22,9 @@ struct KindBytes {
   }
 };
 
-/// The bytes of the parameters that are sharded over the same mesh dims.
+/// The bytes of all parameters that are sharded over the same mesh dims.
 struct LocalSums {
-  const Layout* layout = nullptr;  // of any of these parameters
+  const Layout* layout = nullptr;  // layout of any of these parameters
   std::vector<KindBytes> by_shard;
 };
 
@@ -72,7 +72,7 @@ LocalBytes local_bytes(const Plan& plan) {
       out.moments[r] += bytes.moments;
     }
   }
-  std::set<std::pair<int32_t, int32_t>> owned;  // parameter, owner
+  std::set<std::pair<int32_t, int32_t>> owned;  // pairs (parameter, owner)
   for (const Matrix& m : plan.matrices()) {
     const int64_t bytes = params[static_cast<size_t>(m.param)].owner_bytes;
     if (bytes > 0 && owned.emplace(m.param, m.owner).second)

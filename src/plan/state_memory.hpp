@@ -7,9 +7,10 @@
 
 namespace muonrt {
 
-/// Bytes of the local elements of each rank, by kind. `masters` includes remainders and the masters
-/// of the caller, `own_masters` only those that muonrt stores. `moments` has in addition
-/// ParamSpec::owner_bytes for owned matrices, but not the state of summed gradients.
+/// The bytes of the local elements of each rank, by kind. `masters` includes remainders and the
+/// masters in the caller's memory, `own_masters` only those that muonrt stores. `moments` also
+/// includes ParamSpec::owner_bytes for the matrices that the rank owns, but not the state of summed
+/// gradients.
 struct LocalBytes {
   std::vector<int64_t> params, grads, masters, own_masters, moments;
 };

@@ -14,8 +14,8 @@ int64_t bytes_of(const StateShard& shard) {
   return (shard.write_end - shard.write_begin) * bytes_of(shard.tensor);
 }
 
-/// Copies the part of each shard that this rank writes to `memory`, and makes the shards refer to
-/// it.
+/// Copies those elements of each shard that this rank writes to `memory`, and makes the shards
+/// refer to this copy.
 void stage(std::vector<StateShard>& shards, std::vector<unsigned char>& memory, DeviceCopy& copy) {
   unsigned char* to = memory.data();
   for (StateShard& shard : shards) {
@@ -48,7 +48,7 @@ SavedBytes BackgroundSave::begin(Optimizer& optimizer, const std::string& folder
   SavedBytes out;
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
-    // The error of this save until its file is written.
+    // The save has this error until its file is written; the thread then clears the error.
     error_.emplace(Status::kOutOfMemory,
                    "save: out of memory while the file was written; save to the folder again");
     shards_ = save_->shards(optimizer);

@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-/// Saves while steps continue: `begin` copies the state, and a thread writes it without using the
-/// communicator.
+/// Saves a checkpoint while steps continue. begin() copies the state, and a thread then writes the
+/// copy without using the communicator.
 class BackgroundSave {
  public:
   explicit BackgroundSave(std::unique_ptr<Files> files = std::make_unique<Files>())
@@ -19,16 +19,16 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// Allocates memory for the state that this rank writes, and returns its bytes.
+  /// Allocates memory for the state that this rank writes, and returns its size in bytes.
   /// Errors: OUT_OF_MEMORY.
   int64_t reserve(const Optimizer& optimizer, bool with_params);
   int64_t reserved_bytes() const { return std::ssize(memory_); }
-  /// Begins a save. If the reserved memory is too small for the state that this rank writes, it
-  /// writes the file before it returns. Must not be called while a save is in progress. Collective.
-  /// Errors: as save_state.
+  /// Begins a save. If the reserved memory is too small for the state that this rank writes, the
+  /// function writes the file before it returns. Must not be called while a save is in progress.
+  /// Collective. Errors: the same as save_state().
   SavedBytes begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
   /// Waits for the thread and publishes the save, which must be in progress. Collective.
-  /// Errors: as save_state.
+  /// Errors: the same as save_state().
   void wait();
   bool in_progress() const { return save_.has_value(); }
 
@@ -40,7 +40,7 @@ class BackgroundSave {
   std::optional<Save> save_;
   std::vector<StateShard> shards_;  // the shards that the thread writes
   std::thread thread_;
-  std::optional<Error> error_;  // empty if this rank's file is written
+  std::optional<Error> error_;  // empty once this rank's file is written
 };
 
 }  // namespace muonrt

@@ -12,31 +12,33 @@ namespace muonrt {
 struct SaveSettings {
   bool with_params = true;
   int64_t keep = 1;        // number of checkpoints to keep in the folder, including this one
-  bool overwrite = false;  // replace a checkpoint of another model
+  bool overwrite = false;  // replace a checkpoint of a different model
 };
 
-/// Bytes that this rank writes in a save.
+/// The bytes that this rank writes in a save.
 struct SavedBytes {
   int64_t all = 0;
-  int64_t params = 0;  // of them, of parameters
+  int64_t params = 0;  // the part of `all` that parameters take
 };
 
 struct LoadSettings {
-  std::string manifest = {};  // its name in the folder; "": that of the newest checkpoint
-  bool with_params = true;    // load parameters if the checkpoint has them or their master weights;
-                              // others must have the same values as at the save
-  bool partial = false;       // initialize missing state, and ignore state that is not needed
+  /// File name of the manifest in the folder; "" means that of the newest checkpoint.
+  std::string manifest = {};
+  /// Load those parameters that the checkpoint contains, directly or as master weights; all other
+  /// parameters must already have the values that they had at the save.
+  bool with_params = true;
+  bool partial = false;  // initialize missing state, and ignore state that is not needed
 };
 
-/// Writes the state as the newest checkpoint into `folder`, which it creates if needed. The
-/// previous checkpoint remains the newest one until the save is complete. Collective. Errors: as
-/// muonrt_optimizer_save.
+/// Writes the state into `folder` as the newest checkpoint. Creates the folder if it does not
+/// exist. Until the save is complete, the previous checkpoint remains the newest one. Collective.
+/// Errors: the same as muonrt_optimizer_save().
 SavedBytes save_state(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,
                       Files& files);
 
-/// Loads the state in `folder`. Collective.
-/// @return  notes on differences, one per line, equal on all ranks.
-/// Errors: as muonrt_optimizer_load.
+/// Loads the state from `folder`. Collective.
+/// @return  notes about differences, one per line, which are equal on all ranks.
+/// Errors: the same as muonrt_optimizer_load().
 std::string load_state(Optimizer& optimizer, const std::string& folder,
                        const LoadSettings& settings);
 

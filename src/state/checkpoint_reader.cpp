@@ -14,12 +14,14 @@ namespace muonrt {
 
 namespace {
 
-constexpr size_t kMaxNamedTensors = 16;  // tensors of a damaged block
+// Maximum number of tensors that are listed for a damaged block.
+constexpr size_t kMaxNamedTensors = 16;
 constexpr int64_t kResidentBlocks = 32;
 constexpr auto kMasterKind = static_cast<int32_t>(StateKind::kMaster);
 constexpr auto kNormuonKind = static_cast<int32_t>(StateKind::kNormuon);
 
-/// Returns the dtype of a parameter that is stored as its master weights; null: it is not.
+/// Returns the dtype of a parameter that is stored only as its master weights. Returns null if that
+/// is not the case.
 const std::string* dtype_in_masters(const ManifestParam& p) {
   static const std::string kBf16 = "BF16", kF16 = "F16";
   if (!p.state.contains(kind_name(kMasterKind))) return nullptr;
@@ -32,7 +34,7 @@ std::string tensor_text(const std::string& param, int32_t kind) {
   return cat(kind_name(kind), " of param ", in_quotes(param));
 }
 
-/// Returns whether an error is a problem of the checkpoint's files.
+/// Returns true if the error is a problem of the checkpoint's files.
 bool is_file_problem(const Error& e) {
   return e.status() == Status::kIo || e.status() == Status::kCorrupt;
 }
@@ -115,17 +117,20 @@ StateSources& CheckpointReader::sources() {
   return sources_.emplace(std::move(files), manifest_);
 }
 
-/// Returns the number of elements of the whole tensor, which are all in the open files.
+/// Returns the number of elements of the whole tensor. Checks that the open files contain at least
+/// this many elements.
 int64_t CheckpointReader::numel_of(const Tensor& tensor) {
   StateSources& from = sources();
   const std::string& param = tensor.param->name;
-  // Only the shards have the number of neurons.
+  // The number of neurons is stored only with the shards, so at least one shard must be in an open
+  // file.
   if (!file_errors_.empty() && tensor.kind == kNormuonKind && from.shards(param, kNormuonKind) == 0)
     throw file_errors_.front();
   try {
     return from.numel_in_files(param, tensor.stored, cat(path_, ": ", tensor.text()));
   } catch (const Error& e) {
-    // If elements are missing, the reason is the file that could not be opened.
+    // If elements are missing, the reason is the file that could not be opened, so its error is
+    // thrown instead.
     if (!file_errors_.empty() && e.status() == Status::kCorrupt) throw file_errors_.front();
     throw;
   }
@@ -206,13 +211,15 @@ void CheckpointReader::check_files() {
       if (b % kResidentBlocks == 0) file->release_pages();
     }
   }
-  if (!file_errors_.empty()) return;  // elements of a missing file would be reported as missing
+  // Otherwise the elements in a missing file would also be reported.
+  if (!file_errors_.empty()) return;
   for (const Tensor& tensor : tensors_)
     if (tensor.dtype && !damaged_.contains({tensor.param->name, tensor.stored}))
       attempt([&] { check_values(tensor); });
 }
 
-/// Returns the tensors in a damaged block with the range of elements of each, and notes them.
+/// Returns the tensors in a damaged block, with the range of elements of each, and records that
+/// they are damaged.
 std::string CheckpointReader::tensors_in(const ShardFile& file, int64_t block) {
   const int64_t begin = block * kBlockBytes, end = begin + kBlockBytes;
   std::string out;
@@ -234,7 +241,8 @@ std::string CheckpointReader::tensors_in(const ShardFile& file, int64_t block) {
   return out;
 }
 
-/// Checks that each element exists once, moments, and the hash of a parameter.
+/// Checks that each element is stored exactly once, that moments are valid, and that a parameter
+/// has the hash in the manifest.
 void CheckpointReader::check_values(const Tensor& tensor) {
   StateSources& from = sources();
   const ManifestParam& p = *tensor.param;
@@ -247,7 +255,7 @@ void CheckpointReader::check_values(const Tensor& tensor) {
           hash += hash_elements(p.name, element, values, element_bytes(*tensor.dtype));
         const auto bad = bad_moment(tensor.kind, *tensor.dtype, manifest_.step, values);
         if (!bad || !good) return;
-        good = false;  // only the first of a tensor is reported
+        good = false;  // only the first problem of a tensor is reported
         const int64_t at = element + bad->index;
         add_problem({Status::kCorrupt, cat(from.where(p.name, tensor.kind, at), ": ", tensor.text(),
                                            ": element ", at, " ", bad->problem)});

@@ -15,20 +15,22 @@
 
 namespace muonrt {
 
-/// Returns the file names of the manifests in a folder, the newest first. Errors: IO.
+/// Returns the file names of the manifests in a folder, newest first. Errors: IO.
 std::vector<std::string> list_manifests(const std::string& folder);
 
-/// A checkpoint that is read without an optimizer. Files that cannot be opened are an error only
-/// for tensors with elements in them.
+/// Reads a checkpoint without an optimizer. If a file cannot be opened, only tensors with elements
+/// in it return an error.
 class CheckpointReader {
  public:
   struct Tensor {
     const ManifestParam* param;
     int32_t kind;
-    const std::string* dtype;  // null: no data, for a parameter that is empty or was not saved
-    int32_t stored;  // kind of the stored data; master weights if a parameter is these, rounded
+    /// Null if there is no data, because the parameter is empty or was not saved.
+    const std::string* dtype;
+    /// Kind of the stored data; kMaster if a parameter must be computed from its master weights.
+    int32_t stored;
 
-    std::string text() const;  // "momentum of param 'w'"
+    std::string text() const;  // for example "momentum of param 'w'"
   };
   /// The data of a tensor.
   struct Data {
@@ -36,32 +38,34 @@ class CheckpointReader {
     int64_t bytes = 0, parts = 0;
   };
 
-  /// @param manifest  file name of the manifest; "": the newest. Errors: as read_manifest.
+  /// @param manifest  the file name of the manifest; "" means the newest one. Errors: the same as
+  ///     read_manifest().
   CheckpointReader(std::string folder, const std::string& manifest);
   CheckpointReader(const CheckpointReader&) = delete;
   CheckpointReader& operator=(const CheckpointReader&) = delete;
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& manifest_text() const { return text_; }
-  /// Bytes of all data files, as the manifest gives them.
+  /// The size of all data files in bytes, according to the manifest.
   int64_t bytes() const { return bytes_; }
-  /// The tensors, parameter by parameter: the parameter itself, and its state by kind.
+  /// The tensors, parameter by parameter. Each parameter comes first, and then its state, by kind.
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  /// Errors: INVALID_ARGUMENT if there is no such tensor.
+  /// Errors: INVALID_ARGUMENT if there is no tensor with this index.
   const Tensor& at(int64_t index) const;
   int64_t find(const std::string& param, int32_t kind) const;
-  /// Returns false for a parameter of which only the hash is saved.
+  /// Returns false for a parameter whose hash was saved but not its data.
   bool has_data(const Tensor& tensor) const;
 
-  /// Returns the data of a tensor, which is valid as long as this object. Errors: IO, CORRUPT if a
-  /// file is missing or damaged, so that its bytes are never more than those of the files.
+  /// Returns the data of a tensor, which remains valid as long as this object. Errors: IO; CORRUPT
+  /// if a file is missing or damaged. The size of the data is checked against the files before
+  /// memory is allocated.
   const Data& data_of(int64_t index);
-  /// Reads a whole tensor. Errors: INVALID_ARGUMENT if it has another size or no data; as data_of;
-  /// as StateSources::read.
+  /// Reads a whole tensor. Errors: INVALID_ARGUMENT if `to` has the wrong size or the tensor has no
+  /// data; those of data_of() and StateSources::read().
   void read(int64_t index, std::span<unsigned char> to);
   /// Opens all files again and checks every byte. Errors: the first problem.
   void verify();
-  /// Returns all problems of the last `verify`, one per line.
+  /// Returns all problems that the last verify() found, one per line.
   const std::string& problems() const { return problems_; }
 
  private:
@@ -69,7 +73,7 @@ class CheckpointReader {
   int64_t numel_of(const Tensor& tensor);
   void check_files();
   void check_values(const Tensor& tensor);
-  /// Calls take(first element, values) for the parts of a tensor.
+  /// Calls take(first element, values) for consecutive parts of a tensor.
   template <class Take>
   void read_values(const Tensor& tensor, int64_t numel, const Take& take);
   std::string tensors_in(const ShardFile& file, int64_t block);
@@ -81,15 +85,16 @@ class CheckpointReader {
   Manifest manifest_;
   int64_t bytes_ = 0;
   std::vector<Tensor> tensors_;
-  std::unordered_map<std::string_view, size_t> first_;  // index of a parameter's first tensor
-  std::optional<StateSources> sources_;                 // empty until data is needed
-  std::vector<Error> file_errors_;                      // of files that cannot be opened
-  std::vector<std::optional<Data>> data_;               // by tensor
-  // Of the last `verify`:
+  /// Maps a parameter to the index of its first tensor.
+  std::unordered_map<std::string_view, size_t> first_;
+  std::optional<StateSources> sources_;    // empty until data is needed
+  std::vector<Error> file_errors_;         // one error for each file that cannot be opened
+  std::vector<std::optional<Data>> data_;  // indexed by tensor
+  // Results of the last verify():
   std::string problems_;
   std::optional<Error> first_problem_;
   int64_t n_problems_ = 0;
-  std::set<std::pair<std::string, int32_t>> damaged_;  // parameter and kind
+  std::set<std::pair<std::string, int32_t>> damaged_;  // pairs (parameter, kind)
 };
 
 }  // namespace muonrt

@@ -11,9 +11,9 @@ namespace muonrt {
 
 namespace {
 
-constexpr size_t kDigits = 8;  // of a checksum
+constexpr size_t kDigits = 8;  // digits of one checksum
 
-/// Returns the checksums in the metadata of a file.
+/// Returns the checksums from the metadata of a file.
 const std::string& sums_of(const TensorFile& file, size_t count) {
   const auto found = file.table().metadata.find("crc32c");
   MUONRT_REQUIRE(found != file.table().metadata.end() && found->second.size() == count * kDigits,

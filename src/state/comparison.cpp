@@ -9,7 +9,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr size_t kMaxShown = 20;  // differences in an error
+constexpr size_t kMaxShown = 20;  // maximum number of differences in an error message
 
 }  // namespace
 

@@ -12,25 +12,25 @@
 
 namespace muonrt {
 
-/// Quotes the name, because it may come from a file.
+/// Returns the name of a parameter in quotes, because it may come from a file.
 inline std::string name_of(const ManifestParam& param) {
   return cat("param ", in_quotes(param.name));
 }
 
-/// Compares a saved manifest with the optimizer's.
+/// Compares a saved manifest with the manifest of the optimizer.
 class Comparison {
  public:
   Comparison(const Manifest& saved, const Manifest& mine, const LoadSettings& settings);
 
-  /// Errors: INVALID_ARGUMENT with a list of the differences, if there are any.
+  /// Errors: INVALID_ARGUMENT, with a list of the differences, if there are any.
   void require_equal(const std::string& what) const;
-  /// Returns the notes of the load, one per line.
+  /// Returns the notes for the result of the load, one per line.
   std::string notes() const {
     std::string out;
     for (const std::string& note : notes_) out += note + "\n";
     return out;
   }
-  /// Returns the saved parameter of this name, or null.
+  /// Returns the saved parameter with this name, or null.
   const ManifestParam* saved(const std::string& name) const {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : found->second;

@@ -9,22 +9,24 @@
 
 namespace muonrt {
 
-/// Returns the value of an element. @param dtype  "F32" or "BF16".
+/// Returns the value of an element.
+/// @param dtype  "F32" or "BF16".
 float value_at(const std::string& dtype, const unsigned char* at);
 
-/// Multiplies elements by a factor in double, with one rounding.
+/// Multiplies elements by a factor in double precision and rounds each product once.
 std::vector<unsigned char> scaled(std::span<const unsigned char> values, const std::string& dtype,
                                   double factor);
 
-/// Returns the kind of state from which this kind can be computed: master weights for a parameter,
-/// and, together with a bf16 parameter, remainders for master weights and vice versa. -2: none.
+/// Returns the kind of state from which this kind can be computed, or -2 if there is none. A
+/// parameter can be computed from its master weights. Together with a bf16 parameter, remainders
+/// can be computed from master weights, and master weights from remainders.
 int32_t other_form(int32_t kind);
 
-/// Returns f32 master weights as parameters of this dtype, with the rounding of a step.
+/// Returns f32 master weights rounded to this dtype in the same way as in a step.
 std::vector<unsigned char> rounded(std::span<const unsigned char> masters,
                                    const std::string& dtype);
 
-/// f32 weights as the bits of bf16 parameters and remainders.
+/// f32 weights, split into the bits of bf16 parameters and the bits of remainders.
 struct SplitWeights {
   std::vector<unsigned char> params, remainders;
 };

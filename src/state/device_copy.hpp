@@ -7,13 +7,14 @@
 
 namespace muonrt {
 
-/// Copies between device and host memory, one after the other, while no step runs.
+/// Copies data between device and host memory. Each call waits until its copy is complete. Use it
+/// only while no step runs.
 class DeviceCopy {
  public:
-  /// Copies within host memory.
+  /// Makes an object that copies within host memory.
   DeviceCopy() = default;
-  /// @param timeout_ms  limit of the wait for the caller's work on the default stream.
-  /// Errors: those of LocalStream::join_callers.
+  /// @param timeout_ms  the maximum time to wait for the caller's work on the default stream.
+  /// Errors: those of LocalStream::join_callers().
   DeviceCopy(Device& device, int64_t timeout_ms);
 
   /// Errors: those of the device.
@@ -24,7 +25,7 @@ class DeviceCopy {
   void run(void* to, const void* from, int64_t bytes);
 
   Device* device_ = nullptr;
-  // Used if the host cannot access the device's memory:
+  // Used only if the host cannot access the device's memory.
   Buffer staging_;
   std::optional<LocalStream> stream_;
 };

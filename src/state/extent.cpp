@@ -10,8 +10,8 @@ bool is_whole(const Runs& runs, int64_t size) {
   return size == 0 || (runs.size() == 1 && runs[0] == Run{0, size});
 }
 
-/// Adds the part of [element, element + count) that is in the extent. Its first element is number
-/// `local` of the product.
+/// Adds a stretch for those of the elements [element, element + count) that are in the extent.
+/// `local` is the index of the first of them in the product.
 void add(std::vector<Stretch>& out, const Extent& extent, int64_t element, int64_t local,
          int64_t count) {
   const int64_t low = std::max(local, extent.begin), high = std::min(local + count, extent.end);
@@ -67,8 +67,8 @@ Extent Extent::between(int64_t low, int64_t high) const {
 std::vector<Stretch> Extent::stretches() const {
   std::vector<Stretch> out;
   if (begin >= end) return out;
-  // Trailing dimensions that are whole form blocks. The runs of the dimension before them form the
-  // stretches.
+  // The trailing dimensions that are complete form contiguous blocks. Each run of the dimension
+  // before them then forms a stretch.
   size_t last = shape.size();
   int64_t block = 1;
   while (last > 0 && is_whole(runs[last - 1], shape[last - 1])) block *= shape[--last];
@@ -77,9 +77,11 @@ std::vector<Stretch> Extent::stretches() const {
     return out;
   }
   const size_t dim = last - 1;
-  const int64_t rows = length(runs[dim]) * block;  // elements for each outer index
+  // Number of elements for each combination of outer indices.
+  const int64_t rows = length(runs[dim]) * block;
   const int64_t width = shape[dim] * block;
-  // Counts through the outer dimensions, from `begin` on: for each the current run and index.
+  // Iterates over the outer dimensions, beginning at `begin`. `run` and `index` are the current run
+  // and index of each dimension.
   std::vector<size_t> run(dim, 0);
   std::vector<int64_t> index(dim);
   int64_t local = begin / rows * rows, number = begin / rows;
@@ -133,8 +135,8 @@ std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
     for (size_t d = 0; d < a.shape.size(); ++d)
       if (intersect(a.runs[d], b.runs[d]).empty()) return out;
   }
-  // Compare only the range in which both have elements, so that small extents are fast to compare
-  // with a large one.
+  // Compares only the range in which both extents have elements, so that comparing a small extent
+  // with a large one is fast.
   const int64_t first = std::max(a.element_at(0), b.element_at(0));
   const int64_t last = std::min(a.element_at(a.numel() - 1), b.element_at(b.numel() - 1));
   if (first > last) return out;

@@ -34,22 +34,22 @@ Descriptor open_file(const std::string& path, int flags) {
   return Descriptor([&] { return open(path.c_str(), flags | O_CLOEXEC, kFileMode); });
 }
 
-/// Returns false if the file does not exist.
+/// Reads the properties of a file. Returns false if the file does not exist.
 bool examine(const std::string& path, struct stat& out) {
   if (stat(path.c_str(), &out) == 0) return true;
   if (errno != ENOENT) fail(path, "examined", errno);
   return false;
 }
 
-/// Removes the permission to read for users who may not write, because a user who can open the file
-/// can lock it.
+/// Removes the read permission of users who may not write, because any user who can open the file
+/// can also lock it.
 void hide_from_readers(int file) {
   struct stat info;
   if (fstat(file, &info) != 0) return;
   mode_t mode = info.st_mode & 07777;
   for (const mode_t who : {mode_t{S_IRWXG}, mode_t{S_IRWXO}})
     if ((mode & who & (S_IWGRP | S_IWOTH)) == 0) mode &= ~who;
-  if (mode != (info.st_mode & 07777)) fchmod(file, mode);  // only the file's owner can
+  if (mode != (info.st_mode & 07777)) fchmod(file, mode);  // only the owner of the file may do this
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ FileLock Files::lock(const std::string& path) {
   MUONRT_REQUIRE(errno != EWOULDBLOCK, Status::kIo, path,
                  ": the file is locked, because another save into this folder is in progress; wait "
                  "until it ends, or save into another folder");
-  return FileLock();  // the file system has none
+  return FileLock();  // the file system does not support locks
 }
 
 bool Files::exists(const std::string& path) {
@@ -89,7 +89,7 @@ bool Files::exists(const std::string& path) {
 
 std::vector<std::string> Files::list(const std::string& folder) {
   before("list", folder);
-  // Not std::filesystem, because its iterator ends the process if an allocation fails.
+  // Does not use std::filesystem, because its iterator ends the process if an allocation fails.
   const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(folder.c_str()), closedir);
   if (!open) fail(folder, "read", errno);
   std::vector<std::string> out;
@@ -117,7 +117,7 @@ void Files::rename(const std::string& from, const std::string& to) {
 void Files::sync_folder(const std::string& path) {
   before("sync_folder", path);
   Descriptor file = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (!file && errno == EACCES) return;  // a folder that may be written but not read
+  if (!file && errno == EACCES) return;  // the folder may be written but not read
   if (!file) fail(path, "opened", errno);
   if (const int reason = sync_and_close(std::move(file))) fail(path, "written", reason);
 }
@@ -130,8 +130,8 @@ void Files::remove(const std::string& path) noexcept {
   }
 }
 
-// Closing the file is not enough: a child that was created without the handlers of fork (vfork,
-// clone) can still have a copy.
+// Closing the file would not be enough, because a child that was created without fork handlers
+// (vfork, clone) can still have a copy of the descriptor.
 FileLock::~FileLock() {
   if (file_) flock(file_.fd(), LOCK_UN);
 }

@@ -10,8 +10,8 @@
 
 namespace muonrt {
 
-/// Holds the lock of a file, or nothing. The lock ends with this object or with the process, even
-/// if the process has forked children.
+/// Holds the lock of a file, or no lock. The lock ends when this object is destroyed or the process
+/// ends, even if the process has forked children.
 class FileLock {
  public:
   FileLock() = default;
@@ -24,20 +24,21 @@ class FileLock {
   Descriptor file_;
 };
 
-/// File system operations of a save. Errors of all functions: IO, with the file and the reason.
+/// The file system operations of a save. Errors of all functions: IO, with the file and the reason.
 class Files {
  public:
   virtual ~Files() = default;
 
-  /// Creates a folder and its parents if they do not exist, and syncs the parent of each new one.
+  /// Creates a folder and its parents if they do not exist, and syncs the parent of each new
+  /// folder.
   void make_folder(const std::string& path);
-  /// Locks the file until the returned object is destroyed, and creates it if needed. Throws IO if
-  /// another process holds the lock; on a file system without locks it always succeeds. Users who
-  /// may not write the file cannot open it either, so they cannot lock it.
+  /// Locks the file until the returned object is destroyed. Creates the file if it does not exist.
+  /// Throws IO if another process holds the lock. On a file system without locks it always
+  /// succeeds. Users who may not write the file cannot open it either, so they cannot lock it.
   FileLock lock(const std::string& path);
-  /// Returns whether a file exists. Throws if the file cannot be examined.
+  /// Returns true if the file exists. Throws IO if the file cannot be examined.
   bool exists(const std::string& path);
-  /// Returns the names in a folder.
+  /// Returns the names of the files in a folder.
   std::vector<std::string> list(const std::string& folder);
   /// Returns the size of a file in bytes, or -1 if it does not exist.
   int64_t size(const std::string& path);
@@ -48,14 +49,15 @@ class Files {
 
  protected:
   /// Called before each of these operations, and before each write and sync of a file. Tests
-  /// override it; if it throws, the operation fails with that error.
+  /// override this function. If it throws, the operation fails with that error.
   virtual void before(const char* /*operation*/, const std::string& /*path*/) {}
 
  private:
   friend class OutFile;
 };
 
-/// A new file. The destructor removes it unless it was published. A forked child never removes it.
+/// A new file. The destructor removes the file unless it was published. A forked child never
+/// removes it.
 class OutFile {
  public:
   OutFile(Files& files, std::string path);
@@ -64,9 +66,9 @@ class OutFile {
   OutFile& operator=(const OutFile&) = delete;
 
   void write(const void* data, int64_t bytes, int64_t at);
-  /// Syncs the file to disk and closes it.
+  /// Writes all data to disk (fsync) and closes the file.
   void finish();
-  /// Renames the file; call it after `finish`. The destructor does not remove it any more.
+  /// Renames the file, which the destructor then no longer removes. Call it after finish().
   void publish(const std::string& path);
 
  private:

@@ -31,22 +31,25 @@ std::shared_ptr<const SharedManifest> read_same(Comm& comm, const std::string& p
   return out;
 }
 
-/// Returns the factor that converts saved momentum to the optimizer's kind of momentum. Heavy ball
-/// adds the whole gradient, and EMA adds 1 - constant times the gradient.
+/// Returns the factor that converts saved momentum to the optimizer's kind of momentum. The two
+/// kinds differ in how much of the gradient a step adds: heavy ball adds the whole gradient, and
+/// EMA adds 1 - constant times the gradient.
 double conversion(const ManifestParam& saved, const ManifestParam& mine) {
   if (saved.momentum == mine.momentum) return 1.0;
   return saved.momentum == "ema" ? 1.0 / (1.0 - saved.momentum_constant)
                                  : 1.0 - saved.momentum_constant;
 }
 
-/// Returns the saved kind of state from which a kind is read, or kNone if the checkpoint has none.
+/// Returns the saved kind of state from which `kind` is read, or kNone if the checkpoint has
+/// neither it nor another form of it.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
   for (const int32_t from : {kind, other_form(kind)})
     if (saved && saved->state.contains(kind_name(from))) return from;
   return kNone;
 }
-/// Where the values of a parameter are: "param", its master weights, or kNone.
+/// Returns where the values of a parameter are stored: kParam, the kind of its master weights, or
+/// kNone.
 int32_t param_source(const ManifestParam* saved) {
   const int32_t from = kind_in(saved, StateTensor::kParam);
   return from == StateTensor::kParam || (from != kNone && saved->state.at(kind_name(from)) == "F32")
@@ -54,7 +57,7 @@ int32_t param_source(const ManifestParam* saved) {
              : kNone;
 }
 
-/// One rank's part of a load.
+/// Performs one rank's part of a load.
 class Loader {
  public:
   Loader(Optimizer& optimizer, const std::string& folder, const Manifest& saved,
@@ -67,7 +70,9 @@ class Loader {
         sources_(folder, saved, optimizer.rank(), optimizer.comm().size()),
         shards_(local_state_shards(optimizer, with_params)) {}
 
-  /// @return  by parameter, this rank's share of the hash of the saved master weights, rounded.
+  /// Checks the saved values that this rank needs.
+  /// @return  for each parameter, this rank's share of the hash of its saved master weights,
+  ///     rounded to its dtype.
   std::vector<uint64_t> verify() {
     std::vector<uint64_t> hashes(mine_.params.size());
     for (const StateShard& shard : shards_) {
@@ -77,7 +82,7 @@ class Loader {
       read(shard, kind, [&](int64_t first, int64_t element, std::span<const unsigned char> bytes) {
         const StateTensor& t = shard.tensor;
         if (rounds) {
-          // Of the elements whose hash this rank adds.
+          // The range of elements that this rank adds to the hash.
           const int64_t skipped = std::clamp<int64_t>(shard.write_begin - first, 0,
                                                       std::ssize(bytes) / 4),
                         end = std::clamp<int64_t>(shard.write_end - first, skipped,
@@ -90,7 +95,7 @@ class Loader {
                             bytes_of(t));
           return;
         }
-        // An invalid moment would change weights without an error.
+        // If an invalid moment were loaded, it would change weights without causing an error.
         const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
         MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
                        bad->problem, "; load another checkpoint");
@@ -105,14 +110,15 @@ class Loader {
     return hashes;
   }
 
-  /// The bytes of the shards of this rank.
+  /// Returns the bytes of the shards of this rank.
   int64_t bytes() const {
     int64_t out = 0;
     for (const StateShard& shard : shards_) out += shard.extent.numel() * bytes_of(shard.tensor);
     return out;
   }
 
-  /// @param sources  of the parameters, by index; kNone: they do not change.
+  /// @param sources  for each parameter, where its values are stored. Parameters with kNone do not
+  ///     change.
   void write(const std::vector<int32_t>& sources) {
     sources_.forget_checks();
     for (const StateShard& shard : shards_) {
@@ -148,7 +154,7 @@ class Loader {
   std::string what_of(const StateShard& shard) const {
     return cat("load: ", name_of(mine_of(shard)), ": ", kind_name(shard.tensor.kind));
   }
-  /// Returns the factor of the shard's elements.
+  /// Returns the factor by which the saved elements of the shard are multiplied.
   double factor_of(const StateShard& shard) const {
     const bool momentum = shard.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
     return momentum ? conversion(saved_of(shard), mine_of(shard)) : 1.0;
@@ -174,7 +180,7 @@ class Loader {
          });
   }
 
-  /// Sets the parameter to its saved master weights, rounded.
+  /// Sets the parameter to its rounded saved master weights.
   void write_rounded(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     read(shard, kind, [&](int64_t first, int64_t, std::span<const unsigned char> bytes) {
@@ -182,8 +188,9 @@ class Loader {
       copy_.write(to + first * bytes_of(shard.tensor), values.data(), std::ssize(values));
     });
   }
-  /// Converts master weights to remainders or vice versa; the f32 weights do not change. Remainders
-  /// also set the parameter, because with a remainder ties are rounded differently.
+  /// Converts master weights to remainders, or remainders to master weights; the f32 weights do not
+  /// change. If the result is remainders, also sets the parameter, because ties are rounded
+  /// differently with a remainder.
   void write_other_form(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     char* const param = param_of(shard);
@@ -200,7 +207,7 @@ class Loader {
       }
     });
   }
-  /// Sets the shard to zero, or master weights to the values of the parameter.
+  /// Sets the shard to zero. Master weights are set to the values of the parameter instead.
   void initialize(const StateShard& shard) {
     constexpr int64_t kAtOnce = 1 << 18;
     const int64_t size = bytes_of(shard.tensor);
@@ -219,7 +226,7 @@ class Loader {
 
   void resume() {
     RandomKeys keys = {saved_.seed, {}};
-    uint32_t unused = 0;  // no saved parameter has this key or a larger one
+    uint32_t unused = 0;  // larger than the keys of all saved parameters
     for (const ManifestParam& p : saved_.params) unused = std::max(unused, p.key + 1);
     std::vector<int64_t> updates;
     for (const ManifestParam& p : mine_.params) {
@@ -242,9 +249,10 @@ int64_t elements_of(const ManifestParam& p) {
   return std::accumulate(p.shape.begin(), p.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// Finds where the values of each parameter are in the checkpoint.
-/// @param hashes  of the saved master weights, rounded. If they have another hash than the
-///     parameter, the caller had rounded them differently, and the parameter must be unchanged.
+/// Finds where the values of each parameter are stored in the checkpoint.
+/// @param hashes  the hashes of the saved master weights after rounding. If such a hash differs
+///     from that of the saved parameter, the caller had rounded the weights in another way. The
+///     parameter cannot be restored then, so it must be unchanged.
 std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& comparison,
                                    const std::vector<uint64_t>& hashes, bool with_params) {
   std::vector<int32_t> out;
@@ -258,7 +266,7 @@ std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& compa
   return out;
 }
 
-/// Checks that the parameters that are not read have the values of the save.
+/// Checks that parameters that are not read have the same values as when the checkpoint was saved.
 void check_params(const std::vector<uint64_t>& hashes, const std::vector<int32_t>& sources,
                   const Manifest& mine, const Comparison& comparison, const std::string& path) {
   for (size_t i = 0; i < hashes.size(); ++i) {
@@ -270,7 +278,7 @@ void check_params(const std::vector<uint64_t>& hashes, const std::vector<int32_t
   }
 }
 
-/// Returns the note of the parameters that were found.
+/// Returns a note that states how many parameters were loaded.
 std::string note_of(const std::vector<int32_t>& sources, const Manifest& mine) {
   int64_t loaded = 0, bytes = 0;
   for (size_t i = 0; i < sources.size(); ++i) {

@@ -14,18 +14,18 @@ namespace muonrt {
 
 namespace {
 
-/// Limits that allow every manifest that can be saved: a parameter has up to 50 values, a group of
-/// settings 80.
+/// Limits that allow every manifest that can be saved. A parameter has at most 50 values, and a
+/// group of settings has at most 80.
 constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
-constexpr size_t kMaxMembers = 50;  // of the manifest
+constexpr size_t kMaxMembers = 50;  // maximum number of members of the manifest
 constexpr size_t kFewGroups = 100, kGroupBytes = 100;
 
-/// Returns the first line, with the checksum of the following text.
+/// Returns the first line of a manifest, which contains the checksum of the remaining text.
 std::string first_line(std::string_view rest) {
   return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
 }
 
-/// Returns the settings of a group that belong to its role, by name.
+/// Returns the settings of a group that apply to its role, by name.
 std::map<std::string, std::string> listed_settings(const GroupSettings& group) {
   std::map<std::string, std::string> out;
   const unsigned other = group.role == Role::kMuon ? kAdamWOnly : kMuonOnly;
@@ -39,7 +39,7 @@ std::map<std::string, std::string> listed_settings(const GroupSettings& group) {
   return out;
 }
 
-/// Reads the members of one object.
+/// Reads the members of a JSON object.
 class Reader {
  public:
   Reader(const JsonValue& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -263,7 +263,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
     if (key == "format") require_format(json);
   };
   parts.items["groups"] = [&](const JsonValue& item) {
-    // A group with its settings has more bytes; an import writes two groups without settings.
+    // A group with its settings has at least kGroupBytes. An import writes two groups without
+    // settings.
     const size_t most = kFewGroups + text.size() / kGroupBytes;
     MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
                    " groups; load another checkpoint");

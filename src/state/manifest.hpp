@@ -11,27 +11,27 @@
 
 namespace muonrt {
 
-/// One parameter in a manifest.
+/// A parameter in a manifest.
 struct ManifestParam {
   std::string name;
   std::vector<int64_t> shape;
-  std::string dtype;             // "f32"
-  std::string role;              // "muon", "adamw"
-  std::string momentum;          // kind of momentum: "ema", "heavy_ball"
+  std::string dtype;             // for example "f32"
+  std::string role;              // "muon" or "adamw"
+  std::string momentum;          // kind of momentum: "ema" or "heavy_ball"
   double momentum_constant = 0;  // constant of the momentum
   int64_t updates = 0;
   uint32_t key = 0;     // selects the random bits of stochastic rounding
-  std::string neurons;  // NorMuon: a digest of the neurons that have moments; else ""
+  std::string neurons;  // NorMuon: a digest of the neurons that have moments; otherwise ""
   int64_t group = 0;
-  uint64_t hash = 0;                         // of its elements, see param_hashes
-  std::map<std::string, std::string> state;  // dtype of each kind of state, by kind_name
+  uint64_t hash = 0;                         // hash of its elements, see param_hashes()
+  std::map<std::string, std::string> state;  // maps the name of a kind of state to its dtype
 };
 
-/// A checkpoint without the data.
+/// The description of a checkpoint, without its data.
 struct Manifest {
-  int64_t save = 0;  // number of the save into this folder; independent of `step`
+  int64_t save = 0;  // counts the saves into this folder; independent of `step`
   int64_t step = 0;
-  uint64_t seed = 0;  // of stochastic rounding
+  uint64_t seed = 0;  // seed of stochastic rounding
   bool with_params = false;
   std::vector<std::map<std::string, std::string>> groups;  // settings by name
   std::vector<ManifestParam> params;
@@ -43,26 +43,26 @@ constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 constexpr int32_t kCheckpointVersion = 1;
 
-/// @param name  of a kept manifest; "": the newest.
+/// @param name  the name of a manifest that was kept; "" means the newest one.
 std::string manifest_path(const std::string& folder, const std::string& name);
 
 /// Returns the manifest of the optimizer, without parameters, hashes and files.
 Manifest manifest_of(const Optimizer& optimizer);
 
 std::string to_text(const Manifest& manifest);
-/// @param what  the name of the manifest for errors. Errors: CORRUPT.
+/// @param what  the name of the manifest for error messages. Errors: CORRUPT.
 Manifest parse_manifest(std::string_view text, const std::string& what);
-/// Errors: as parse_manifest; IO.
+/// Errors: IO; those of parse_manifest().
 Manifest read_manifest(const std::string& path);
 
-/// A manifest and its text, which ranks in one process share.
+/// A manifest and its text. The ranks in one process share it.
 struct SharedManifest {
   explicit SharedManifest(const std::string& path) : file(path) {}
   MappedFile file;
   Manifest manifest;
 };
-/// Reads a manifest, or returns the one that another rank of this process still holds if its text
-/// is the same. Errors: as read_manifest.
+/// Reads a manifest. If another rank of this process still holds a manifest with the same text,
+/// returns that object. Errors: the same as read_manifest().
 std::shared_ptr<const SharedManifest> share_manifest(const std::string& path);
 
 }  // namespace muonrt

@@ -10,11 +10,12 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kElements = 1 << 18;  // copied at a time
-constexpr int64_t kParams = 4096;       // exchanged at a time
+constexpr int64_t kElements = 1 << 18;  // number of elements that are copied at a time
+constexpr int64_t kParams = 4096;       // number of parameters that are exchanged at a time
 
-/// @param data     the whole shard, or its master weights if they are `of_masters`.
-/// @param values  room for kElements of four bytes.
+/// Returns the term that this rank adds to the hash of a parameter.
+/// @param data        the whole shard, or its master weights if `of_masters` is true.
+/// @param values      scratch memory for kElements of four bytes each.
 uint64_t share_of_hash(const StateShard& shard, const void* data, bool of_masters, DeviceCopy& copy,
                        std::vector<unsigned char>& values) {
   const int64_t size = of_masters ? 4 : bytes_of(shard.tensor);

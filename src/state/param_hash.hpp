@@ -8,13 +8,13 @@
 
 namespace muonrt {
 
-/// Returns the hash of all elements of each parameter, which does not depend on the mesh; see
-/// hash_elements. Collective.
-/// @param of_masters  hashes of the master weights instead, rounded to the parameter's dtype; 0 for
-///     a parameter without master weights.
+/// Returns, for each parameter, a hash of all its elements that does not depend on the mesh; see
+/// hash_elements(). Collective.
+/// @param of_masters  if true, hashes the master weights, rounded to the parameter's dtype, instead
+///     of the parameter. The hash of a parameter without master weights is then 0.
 std::vector<uint64_t> param_hashes(Optimizer& optimizer, bool of_masters = false);
 
-/// Returns the sums over the ranks. Collective.
+/// Returns the element-wise sum over the ranks. Collective.
 std::vector<uint64_t> sum_over_ranks(Comm& comm, const std::vector<uint64_t>& mine);
 
 }  // namespace muonrt

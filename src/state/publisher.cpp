@@ -13,7 +13,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr const char* kOlder = "manifest-";  // begin of the names of older manifests
+constexpr const char* kOlder = "manifest-";  // prefix of the names of older manifests
 constexpr const char* kJson = ".json";
 constexpr size_t kSaveDigits = 10, kStepDigits = 16;
 
@@ -21,7 +21,8 @@ bool is_number(std::string_view text, std::string_view digits) {
   return text.find_first_not_of(digits) == text.npos;
 }
 
-/// Returns manifest-SAVE-STEP.json. Names sort in the order of saves.
+/// Returns a name of the form manifest-SAVE-STEP.json. Sorting these names gives the order of the
+/// saves.
 std::string older_name(const Manifest& manifest) {
   return cat(kOlder, digits_of(static_cast<uint64_t>(manifest.save), kSaveDigits, 10), "-",
              digits_of(static_cast<uint64_t>(manifest.step), kStepDigits, 10), kJson);
@@ -30,7 +31,7 @@ std::string older_name(const Manifest& manifest) {
 constexpr std::string_view kPrefix = "muonrt-";
 constexpr size_t kIdDigits = 16, kRankDigits = 5;
 
-/// Returns whether `name` is a file that a save has created. No other files are removed.
+/// Returns true if `name` is a file that a save has created. No other files are ever removed.
 bool is_of_a_save(std::string_view name) {
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + kIdDigits) return false;
   if (!is_number(name.substr(kPrefix.size(), kIdDigits), "0123456789abcdef")) return false;
@@ -68,7 +69,7 @@ void Publisher::publish(Manifest& manifest, int64_t keep, bool& published) {
                    "; use a folder on a file system that all ranks mount");
   }
   manifest.save = std::min(keep_newest(keep) + 1, kMaxSaves);
-  // The files must be on disk before the manifest that names them.
+  // The files must be on disk before the manifest that names them is written.
   files_.sync_folder(folder_);
   write(to_text(manifest), kManifestName);
   published = true;
@@ -83,8 +84,9 @@ void Publisher::write(std::string_view text, const std::string& name) {
   file.publish(folder_ + "/" + name);
 }
 
-/// Returns the folder's newest manifest; null if there is none, or if it is damaged, because no
-/// rank can load it. A manifest of another format is an error, because it must stay.
+/// Returns the newest manifest in the folder. Returns null if there is none, or if it is damaged,
+/// because then no rank could load it. Throws if it has another format, because such a manifest
+/// must not be replaced.
 std::unique_ptr<SharedManifest> Publisher::newest() {
   const std::string path = folder_ + "/" + kManifestName;
   if (!files_.exists(path)) return nullptr;
@@ -99,7 +101,8 @@ std::unique_ptr<SharedManifest> Publisher::newest() {
 void Publisher::require_same_model(const Manifest& manifest) {
   const auto there = newest();
   if (!there) return;
-  std::map<std::string_view, const std::vector<int64_t>*> left;  // shapes that are not yet found
+  // Shapes that have not been found yet.
+  std::map<std::string_view, const std::vector<int64_t>*> left;
   for (const ManifestParam& p : there->manifest.params) left[p.name] = &p.shape;
   const auto refuse = [&](const std::string& name, const char* problem) {
     throw Error(kInvalidArg,
@@ -115,8 +118,8 @@ void Publisher::require_same_model(const Manifest& manifest) {
   if (!left.empty()) refuse(std::string(left.begin()->first), " is only there");
 }
 
-/// Writes the newest manifest so far under its permanent name if `keep` > 1. Returns the number of
-/// the last save.
+/// If `keep` > 1, also writes the manifest that has been the newest until now under its permanent
+/// name. Returns the number of the last save.
 int64_t Publisher::keep_newest(int64_t keep) {
   int64_t last = 0;
   for (const std::string& name : files_.list(folder_))
@@ -128,8 +131,8 @@ int64_t Publisher::keep_newest(int64_t keep) {
   return std::max(last, old->manifest.save);
 }
 
-/// Removes the files of saves that none of the last `keep` checkpoints names, including those of
-/// failed saves. Errors are ignored, because the checkpoint is already complete.
+/// Removes the files of saves that none of the last `keep` checkpoints names, including the files
+/// of failed saves. Ignores errors, because the new checkpoint is already complete.
 void Publisher::clean(const Manifest& newest, int64_t keep) {
   static_cast<void>(capture_error([&] {
     std::set<std::string> named, older;

@@ -9,30 +9,32 @@
 
 namespace muonrt {
 
-/// Name of the file in the folder that a save locks.
+/// The name of the file in the folder that a save locks.
 constexpr const char* kLockName = ".muonrt-lock";
 
-/// Returns whether `name` is manifest-SAVE-STEP.json, the manifest of an older checkpoint.
+/// Returns true if `name` has the form manifest-SAVE-STEP.json, which is the manifest of an older
+/// checkpoint.
 bool is_older_manifest(std::string_view name);
 
-// Names of files of the checkpoint `id`.
+// Return the names of the files of the checkpoint with this ID.
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);
 
-/// Rank 0's part of a save, while it holds the lock: writes the manifest, which makes the ranks'
-/// files a checkpoint, and removes files of older checkpoints.
+/// Rank 0's part of a save, which it performs while it holds the lock. It writes the manifest,
+/// which makes the files of the ranks a checkpoint, and removes files of older checkpoints.
 class Publisher {
  public:
-  /// @param id  the ID in the names of this checkpoint's files.
+  /// @param id  the ID that the names of this checkpoint's files contain.
   Publisher(Files& files, std::string folder, std::string id)
       : files_(files), folder_(std::move(folder)), id_(std::move(id)) {}
 
-  /// Throws INVALID_ARGUMENT if the folder's newest checkpoint has parameters with other names or
-  /// shapes. A damaged manifest has none.
+  /// Throws INVALID_ARGUMENT if the newest checkpoint in the folder has parameters with other names
+  /// or shapes. If its manifest is damaged, does nothing.
   void require_same_model(const Manifest& manifest);
-  /// Sets the number of the save in the manifest and writes it. Errors: IO; NOT_SUPPORTED if the
-  /// folder's newest manifest has another format.
-  /// @param published  becomes true as soon as the manifest is written, also if a later step fails.
+  /// Sets the number of the save in the manifest and writes the manifest. Errors: IO; NOT_SUPPORTED
+  /// if the newest manifest in the folder has another format.
+  /// @param published  becomes true as soon as the manifest is written, even if a later operation
+  ///     fails.
   void publish(Manifest& manifest, int64_t keep, bool& published);
 
  private:

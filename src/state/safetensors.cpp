@@ -28,8 +28,8 @@ constexpr const char* kMetadata = "__metadata__";
   throw Error(Status::kCorrupt, cat(where, ": ", problem));
 }
 
-/// @param where  returns the place for an error message. It is a function, so that the text is only
-///     made for an error.
+/// @param where  returns the position for an error message. It is a function, so that the text is
+///     only created if there is an error.
 template <class Where>
 std::vector<int64_t> whole_numbers(const JsonValue& value, const Where& where, const char* what) {
   const auto* list = value.as<JsonValue::List>();
@@ -130,7 +130,7 @@ void check_cover(const TensorTable& table, int64_t data_bytes, const std::string
   if (at != data_bytes) reject(file, cat("no tensor covers the last ", data_bytes - at, " bytes"));
 }
 
-/// Returns the entry as JSON.
+/// Returns the text as a JSON string.
 std::string json_text(std::string_view text) {
   JsonWriter json;
   json.value(text);
@@ -209,7 +209,7 @@ int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std:
 
 TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                                const std::string& file) {
-  // Parse tensor by tensor, because a JsonValue needs many times the memory of its text.
+  // Parses one tensor at a time, because a JsonValue needs many times the memory of its text.
   constexpr JsonLimits kLimits{3, 20000000, 1 << 22};
   TensorTable table;
   parse_json_parts(header, file + ": header", kLimits,

@@ -6,37 +6,39 @@
 #include <string_view>
 #include <vector>
 
-// Headers of safetensors files: eight bytes of length, JSON, then data without gaps.
+// Headers of safetensors files. Such a file consists of the length of the header in eight bytes,
+// the header in JSON, and the data without gaps.
 
 namespace muonrt {
 
-/// One tensor of a safetensors file. `begin` and `end` count bytes from the end of the header.
+/// A tensor in a safetensors file. `begin` and `end` are offsets in bytes from the end of the
+/// header.
 struct TensorEntry {
   std::string name;
-  std::string dtype;  // "F32"
+  std::string dtype;  // for example "F32"
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;
-  int32_t file = 0;  // index of the file, if a model has several
+  int32_t file = 0;  // index of the file, if the model has several
 
   int64_t bytes() const { return end - begin; }
   int64_t elements() const;
 };
 
-/// Returns the bits of an element of a safetensors dtype (4 and 6 are possible), or 0 if the dtype
-/// is unknown.
+/// Returns the size of an element in bits for a safetensors dtype, which can also be 4 or 6.
+/// Returns 0 for an unknown dtype.
 int64_t element_bits(std::string_view dtype);
-/// Returns the bytes of an element, or 0 if it does not have whole bytes.
+/// Returns the size of an element in bytes, or 0 if the size is not a whole number of bytes.
 int64_t element_bytes(std::string_view dtype);
 
-/// "[4, 2]".
+/// Returns the shape as text, for example "[4, 2]".
 std::string shape_text(const std::vector<int64_t>& shape);
 
-/// The contents of the header of a safetensors file.
+/// The content of the header of a safetensors file.
 struct TensorTable {
-  std::vector<TensorEntry> entries;  // by offset, then by name
+  std::vector<TensorEntry> entries;  // ordered by offset, then by name
   std::map<std::string, std::string> metadata;
 
-  /// Returns null if there is no such tensor.
+  /// Returns null if there is no tensor with this name.
   const TensorEntry* find(const std::string& name) const;
   void index();
 
@@ -44,25 +46,29 @@ struct TensorTable {
   std::map<std::string, size_t> places_;
 };
 
-/// Largest header that is read, as in the reference implementation.
+/// The largest header that is accepted. The reference implementation has the same limit.
 constexpr int64_t kMaxHeaderBytes = 100000000;
 
-/// Returns the bytes of the header, which the first eight bytes of a file give.
-/// Errors: CORRUPT, with the name of the file, if it has no such header.
+/// Returns the size of the header in bytes, which is stored in the first eight bytes of a file.
+/// Errors: CORRUPT, with the name of the file, if this size is invalid.
 int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std::string& file);
 
-/// Reads a header (the JSON after the eight bytes of its length). Tensors must cover the data from
-/// its first byte to its last with no gap and no overlap, each as long as dtype and shape say.
-/// @param data_bytes  bytes after the header in the file.
-/// @param file        name for error messages.
-/// Errors: CORRUPT, with file and tensor.
+/// Parses a header, which is the JSON text after the eight bytes of its length. The tensors must
+/// cover all data without gaps and overlaps, and each tensor must have the size that follows from
+/// its dtype and shape.
+/// @param data_bytes  the number of bytes after the header in the file.
+/// @param file        the name of the file for error messages.
+/// Errors: CORRUPT, with the file and the tensor.
 TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                                const std::string& file);
 
-/// Returns the bytes before the data: the length, and the header, which is padded so that the data
-/// begins at a multiple of eight bytes. parse_tensor_table reads it back unchanged.
-/// @param entries  in the order of their data, end - begin bytes each. begin and end are set here.
-/// Errors: INVALID_ARGUMENT, with file and tensor, if parse_tensor_table would reject the header.
+/// Returns the bytes that come before the data: the length of the header, and the header. The
+/// header is padded so that the data begins at a multiple of eight bytes. parse_tensor_table()
+/// returns the same entries for it.
+/// @param entries  in the order of their data. The size of an entry is end - begin; the function
+///     sets begin and end to the final offsets.
+/// Errors: INVALID_ARGUMENT, with the file and the tensor, if parse_tensor_table() would reject the
+/// header.
 std::string tensor_header(std::vector<TensorEntry>& entries,
                           const std::map<std::string, std::string>& metadata,
                           const std::string& file);

@@ -32,8 +32,8 @@ void require_loadable(int64_t step, const StateTensor& tensor, int64_t first,
                            : "; correct the state");
 }
 
-/// Returns `folder` as an absolute path, which stays valid if the process changes its working
-/// directory. An empty string stays empty.
+/// Returns `folder` as an absolute path, which remains valid if the process changes its working
+/// directory. An empty string remains empty.
 std::string absolute(const std::string& folder) {
   if (folder.empty() || folder.front() == '/') return folder;
   char here[PATH_MAX];
@@ -104,12 +104,13 @@ Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& 
   });
 }
 
-// The only place that deletes this rank's file; the class comment states the rule.
+// This is the only function that deletes this rank's file. The class comment describes when it
+// does.
 Save::~Save() {
   if (process_ == getpid() && own_file_.bytes > 0 && !may_be_named_) files_.remove(path_);
 }
 
-/// Draws the ID in the names of all files of this checkpoint. Rank 0 chooses it.
+/// Sets the ID that the names of all files of this checkpoint contain. Rank 0 chooses it.
 void Save::draw_id() {
   int64_t drawn = 0;
   run_collectively(comm_, [&] {
@@ -126,7 +127,7 @@ void Save::draw_id() {
   });
 }
 
-/// Creates and locks the folder, and checks that all ranks see it.
+/// Creates and locks the folder, and checks that all ranks see the same folder.
 void Save::make_shared_folder() {
   std::string path;
   std::optional<OutFile> probe;

@@ -12,9 +12,9 @@ namespace muonrt {
 namespace {
 
 constexpr const char* kShardFileFormat = "muonrt state 1";
-constexpr size_t kSumDigits = 8;  // of a checksum
+constexpr size_t kSumDigits = 8;  // digits of one checksum
 
-/// One tensor of the file: the part of a shard that this rank writes.
+/// A tensor in the file. It contains those elements of a shard that this rank writes.
 struct Share {
   const StateShard* shard;
   Extent extent;
@@ -26,15 +26,16 @@ std::vector<Share> shares_of(const std::vector<StateShard>& shards) {
   for (const StateShard& shard : shards)
     if (shard.write_begin < shard.write_end)
       out.push_back({&shard, shard.extent.part(shard.write_begin, shard.write_end)});
-  // Larger elements first, so that each tensor begins at a multiple of its element's size.
+  // Tensors with larger elements come first, so that each tensor begins at a multiple of the size
+  // of its elements.
   std::stable_sort(out.begin(), out.end(), [](const Share& a, const Share& b) {
     return bytes_of(a.shard->tensor) > bytes_of(b.shard->tensor);
   });
   return out;
 }
 
-/// Returns the shape of the tensor in the file: the sides if the extent is a box, else one
-/// dimension.
+/// Returns the shape of the tensor in the file. These are the sides of the extent if it is a box.
+/// Otherwise the tensor has one dimension.
 std::vector<int64_t> shape_of(const Extent& extent) {
   if (extent.numel() != extent.product()) return {extent.numel()};
   std::vector<int64_t> out;
@@ -60,7 +61,7 @@ void write_extent(JsonWriter& json, const Extent& extent) {
   });
 }
 
-/// @param where  returns the place for an error message.
+/// @param where  returns the position for an error message.
 template <class Where>
 std::vector<int64_t> numbers(const JsonValue* value, const Where& where) {
   const auto* list = value ? value->as<JsonValue::List>() : nullptr;
@@ -195,7 +196,8 @@ ShardFile::ShardFile(const std::string& folder, const ManifestFile& record)
   require(text("format") == kShardFileFormat, "its format is ", in_quotes(text("format")), ", not ",
           kShardFileFormat);
   blocks_.emplace(file_);
-  // Parse shard by shard, because a number in a JsonValue needs 28 times the memory of its text.
+  // Parses one shard at a time, because a number in a JsonValue needs 28 times the memory of its
+  // text.
   constexpr JsonLimits kLimits{5, 20000000, 1 << 22};
   std::map<std::string, Extent> extents;
   parse_json_parts(text("pieces"), path + ": pieces", kLimits,

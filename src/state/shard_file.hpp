@@ -14,50 +14,51 @@
 
 namespace muonrt {
 
-/// A file of a checkpoint, as its manifest names it.
+/// A file of a checkpoint, as recorded in the manifest.
 struct ManifestFile {
   std::string name;
-  int64_t bytes = 0;           // 0: the rank had nothing to write, and there is no file
-  uint32_t header_crc32c = 0;  // of all bytes before the data
+  int64_t bytes = 0;           // 0 if the rank had nothing to write, so that there is no file
+  uint32_t header_crc32c = 0;  // checksum of all bytes before the data
 };
 
-/// Writes the parts of the shards that this rank writes. Calls `see` with the bytes of each part
-/// and the index of their first element in the shard. The file appears in `folder` under `name`
-/// when it is complete and on disk.
+/// Writes those elements of the shards that this rank has to write. For each block of elements,
+/// calls `see` with the bytes and with the index of the first element in the shard. The file
+/// appears in `folder` under `name` only when it is complete and on disk.
 ManifestFile write_shard_file(Files& files, const std::string& folder, const std::string& name,
                               const std::vector<StateShard>& shards, DeviceCopy& copy,
                               const std::function<void(const StateShard&, int64_t first,
                                                        std::span<const unsigned char>)>& see);
 
-/// A state shard in a file.
+/// A state shard that is stored in a file.
 struct StoredShard {
-  std::string param;  // name
+  std::string param;  // name of the parameter
   int32_t kind;
   Extent extent;
   const TensorEntry* entry;
 };
 
-/// A file of state shards. Every byte is checked before it is returned.
+/// Reads a file of state shards. Every byte is checked before it is returned.
 class ShardFile {
  public:
-  /// Errors: IO, CORRUPT, with the name of the file.
+  /// Errors: IO or CORRUPT, with the name of the file.
   ShardFile(const std::string& folder, const ManifestFile& record);
 
   const std::string& path() const { return file_.path(); }
   const std::vector<StoredShard>& shards() const { return shards_; }
-  /// Returns elements [first, first + count) of a shard. Errors: CORRUPT, with file, tensor and
-  /// bytes.
+  /// Returns elements [first, first + count) of a shard. Errors: CORRUPT, with the file, the tensor
+  /// and the bytes.
   std::span<const unsigned char> elements(const StoredShard& shard, int64_t first, int64_t count);
-  /// Returns the number of blocks of kBlockBytes; the last block may be shorter.
+  /// Returns the number of blocks of kBlockBytes. The last block may be shorter.
   int64_t blocks() const { return blocks_->count(); }
-  /// Returns the problem of a block, with its bytes and checksums, or an empty string.
+  /// Returns a description of the problem of a block, with its bytes and checksums. Returns an
+  /// empty string if the block is valid.
   std::string problem_of(int64_t block) { return blocks_->problem_of(block); }
   /// Returns the offset in the file of the first byte of an element of the shard.
   int64_t byte_of(const StoredShard& shard, int64_t element) const {
     return std::ssize(file_.header()) + shard.entry->begin +
            element * element_bytes(shard.entry->dtype);
   }
-  /// Allows the system to drop the file's pages from memory; later reads load them again.
+  /// Allows the system to remove the file's pages from memory. Later reads load them again.
   void release_pages() const { file_.release_pages(); }
   /// Makes later reads check all blocks again.
   void forget_checks() { blocks_->forget(); }

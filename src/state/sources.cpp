@@ -6,8 +6,8 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kGivenOut = 1 << 18;  // elements of one call of `take`
-constexpr int64_t kResident = 1 << 25;  // bytes of files that may stay in memory
+constexpr int64_t kGivenOut = 1 << 18;  // maximum number of elements in one call of `take`
+constexpr int64_t kResident = 1 << 25;  // bytes of the files that may remain in memory
 constexpr auto kNeurons = static_cast<int32_t>(StateKind::kNormuon);
 
 int64_t product(const std::vector<int64_t>& shape, std::string_view param) {
@@ -29,8 +29,8 @@ StateSources::StateSources(const Manifest& manifest) {
 StateSources::StateSources(std::string folder, const Manifest& manifest, int rank, int world)
     : StateSources(manifest) {
   folder_ = std::move(folder);
-  // If the mesh is that of the save, one file has all that a rank needs. Otherwise files with
-  // nearby numbers have most of it.
+  // If the mesh is the same as at the save, one file contains everything that a rank needs.
+  // Otherwise most of it is in files with nearby numbers.
   const int64_t own = std::ssize(manifest.files) * rank / world;
   const auto distance = [&](const ManifestFile& record) {
     const int64_t from = &record - manifest.files.data() - own;
@@ -59,7 +59,7 @@ void StateSources::add(std::unique_ptr<ShardFile> opened) {
                    ": the manifest does not have this state with this dtype; load another "
                    "checkpoint");
     Tensor& tensor = at(shard.param, shard.kind);
-    // The first shard gives the number of neurons.
+    // The first shard determines the number of neurons.
     if (shard.kind == kNeurons && tensor.numel == 0)
       tensor.numel = product(shard.extent.shape, shard.param);
     const char* const problem = problem_of(shard.extent, tensor.numel);
@@ -102,7 +102,8 @@ int64_t StateSources::numel_in_files(const std::string& param, int32_t kind,
     const std::vector<Source>& sources = at(param, kind).sources;
     MUONRT_REQUIRE(i < sources.size(), Status::kCorrupt, what, ": the files have only ", found,
                    " of ", needed, " elements; load another checkpoint");
-    found += sources[i].shard->extent.numel();  // at most 2^63 bytes of files
+    // Does not overflow, because the files have at most 2^63 bytes.
+    found += sources[i].shard->extent.numel();
   }
   return needed;
 }

@@ -13,36 +13,38 @@
 
 namespace muonrt {
 
-/// The shards of a checkpoint. Files are opened when the open files do not have the needed
-/// elements, because the tables of all files would need much memory on every rank of a large job.
+/// The shards of a checkpoint. A file is opened only if the files that are already open do not
+/// contain the needed elements, because in a large job the tables of all files would need much
+/// memory on every rank.
 class StateSources {
  public:
   /// @param manifest  must outlive this object.
-  /// @param rank      number of this rank among the `world` ranks that read. The rank first opens
-  ///     the files of the corresponding rank of the save.
+  /// @param rank      the number of this rank among the `world` ranks that read. The rank first
+  ///     opens the files of the corresponding rank of the save.
   explicit StateSources(std::string folder, const Manifest& manifest, int rank = 0, int world = 1);
-  /// Uses these open files only. Errors: CORRUPT, with file and tensor.
+  /// Uses only these open files. Errors: CORRUPT, with the file and the tensor.
   StateSources(std::vector<std::unique_ptr<ShardFile>> files, const Manifest& manifest);
 
   /// Returns the open files.
   const std::vector<std::unique_ptr<ShardFile>>& files() const { return files_; }
-  /// Returns the number of elements of the whole tensor, which the manifest must name (NorMuon:
-  /// number of neurons).
+  /// Returns the number of elements of the whole tensor (for NorMuon, the number of neurons). The
+  /// tensor must be in the manifest.
   int64_t numel(const std::string& param, int32_t kind);
-  /// As numel, but checks that the files have at least this many elements, so that a buffer for all
-  /// of them is not larger than the files. Errors: CORRUPT. @param what  the tensor, for errors.
+  /// Like numel(), but checks that the files contain at least this many elements, so that a buffer
+  /// for all of them is not larger than the files. Errors: CORRUPT if they do not.
+  /// @param what  the name of the tensor for error messages.
   int64_t numel_in_files(const std::string& param, int32_t kind, const std::string& what);
   /// Returns the number of shards of the tensor in the open files.
   int64_t shards(const std::string& param, int32_t kind) const;
-  /// Returns where an element is stored: "FILE: byte 17", several joined with " and ", or "no file"
-  /// if no open file has it.
+  /// Returns where an element is stored, such as "FILE: byte 17". Several places are joined with "
+  /// and ". Returns "no file" if no open file contains the element.
   std::string where(const std::string& param, int32_t kind, int64_t element) const;
 
-  /// Calls `take(first, element, bytes)` once for each stretch of the extent. `first` is the index
-  /// of the first element in the extent and `element` its index in the whole tensor.
-  /// @param what  the tensor, for errors. Errors: CORRUPT if elements are missing or stored twice;
-  /// IO;
-  ///     as ShardFile::elements.
+  /// Reads an extent of a tensor. Calls `take(first, element, bytes)` once for each stretch of the
+  /// extent. `first` is the index of the first element in the extent, and `element` is its index in
+  /// the whole tensor.
+  /// @param what  the name of the tensor for error messages.
+  /// Errors: CORRUPT if elements are missing or stored twice; IO; those of ShardFile::elements().
   using Take =
       std::function<void(int64_t first, int64_t element, std::span<const unsigned char> bytes)>;
   void read(const std::string& param, int32_t kind, const Extent& extent, const std::string& what,
@@ -56,27 +58,27 @@ class StateSources {
     const StoredShard* shard;
   };
   struct Tensor {
-    int64_t numel = 0;  // NorMuon: 0 until a shard has been read
+    int64_t numel = 0;  // for NorMuon, 0 until a shard has been read
     std::vector<Source> sources = {};
   };
-  /// The elements of an extent that were taken so far.
+  /// The elements of an extent that were passed to `take` so far.
   struct Taken {
-    std::vector<std::pair<int64_t, int64_t>> stretches;  // first, end
+    std::vector<std::pair<int64_t, int64_t>> stretches;  // pairs (first, end)
     int64_t count = 0;
   };
   explicit StateSources(const Manifest& manifest);
   void add(std::unique_ptr<ShardFile> file);
   void open_next();
   Tensor& at(const std::string& param, int32_t kind);
-  /// Returns null if no call has asked for the tensor and no open file has it.
+  /// Returns null if no call has asked for the tensor and no open file contains it.
   const Tensor* find(const std::string& param, int32_t kind) const;
   void take_from(const Source& source, const Extent& extent, const Take& take, Taken& taken);
 
   std::string folder_;
-  std::unordered_map<std::string_view, const ManifestParam*> params_;  // by name
-  std::vector<const ManifestFile*> unopened_;                          // the next file is last
+  std::unordered_map<std::string_view, const ManifestParam*> params_;  // keyed by name
+  std::vector<const ManifestFile*> unopened_;  // the file that is opened next is the last entry
   std::vector<std::unique_ptr<ShardFile>> files_;
-  std::map<std::pair<std::string, int32_t>, Tensor> tensors_;  // by parameter and kind
+  std::map<std::pair<std::string, int32_t>, Tensor> tensors_;  // keys are (parameter, kind)
   int64_t resident_ = 0;  // bytes that were read since pages were last released
 };
 

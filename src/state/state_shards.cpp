@@ -7,7 +7,8 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kShare = 1 << 18;  // minimum elements that a rank writes of a shared shard
+// Minimum number of elements that a rank writes of a shared shard.
+constexpr int64_t kShare = 1 << 18;
 
 constexpr struct {
   int32_t kind;
@@ -34,8 +35,9 @@ StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry
           entry.location};
 }
 
-/// Sets the part of a shard that rank number `index` of the `count` ranks that hold it writes. A
-/// short shard is written by one rank. Different tensors begin with different ranks.
+/// Chooses which elements of a shard this rank writes. The shard is held by `count` ranks, and this
+/// rank is number `index` among them. A short shard is written by a single rank. For different
+/// tensors the order begins with different ranks.
 void share(StateShard& shard, int64_t index, int64_t count) {
   const int64_t numel = shard.extent.numel();
   const int64_t each = round_up(ceil_div(numel, count), kShare);
@@ -44,7 +46,7 @@ void share(StateShard& shard, int64_t index, int64_t count) {
   shard.write_end = std::min(numel, shard.write_begin + each);
 }
 
-/// The owners of each matrix: one rank, or one in every replica.
+/// The owners of each matrix. There is one owner, or one in every replica.
 class MatrixOwners {
  public:
   explicit MatrixOwners(const Plan& plan) {

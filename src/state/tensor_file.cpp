@@ -22,7 +22,7 @@ namespace {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) {
-  // O_NONBLOCK, because opening a pipe would wait for a writer.
+  // With O_NONBLOCK, opening a pipe does not wait for a writer.
   const Descriptor file([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
   if (!file) fail_to_map(path, "cannot be opened", errno);
   struct stat info;

@@ -15,8 +15,8 @@ namespace muonrt {
 /// the memory ends the process with SIGBUS.
 class MappedFile {
  public:
-  /// Errors: IO, with the name of the file, if it does not exist, is not a regular file, or cannot
-  /// be read.
+  /// Errors: IO, with the name of the file, if the file does not exist, is not a regular file, or
+  /// cannot be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -26,7 +26,7 @@ class MappedFile {
     return {static_cast<const unsigned char*>(data_), size_};
   }
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
-  /// Allows the system to drop the file's pages from memory; later reads load them again.
+  /// Allows the system to remove the file's pages from memory. Later reads load them again.
   void release_pages() const;
 
  private:
@@ -34,10 +34,10 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// A safetensors file. Threads: any.
+/// A safetensors file. Threads: may be used from any thread.
 class TensorFile {
  public:
-  /// Errors: as MappedFile, header_bytes, parse_tensor_table.
+  /// Errors: those of MappedFile, header_bytes() and parse_tensor_table().
   explicit TensorFile(std::string path);
 
   const std::string& path() const { return path_; }
@@ -57,19 +57,19 @@ class TensorFile {
 /// The tensors of one file, or of several files.
 class TensorModel {
  public:
-  /// @param path  a safetensors file; an index (*.json whose "weight_map" has the file of each
-  ///     tensor); or a folder, which is read through its model.safetensors.index.json, or without
-  ///     one as all *.safetensors in it.
-  /// Errors: as TensorFile; CORRUPT if the index is invalid or does not match its files;
-  /// INVALID_ARGUMENT if two files have a tensor with the same name, or a folder has no tensor
-  /// file.
+  /// @param path  one of the following: a safetensors file; an index, which is a *.json file whose
+  ///     "weight_map" contains the file of each tensor; or a folder. In a folder, reads
+  ///     model.safetensors.index.json, or, if it does not exist, all *.safetensors files.
+  /// Errors: those of TensorFile; CORRUPT if the index is invalid or does not match its files;
+  /// INVALID_ARGUMENT if two files contain a tensor with the same name, or a folder contains no
+  /// safetensors file.
   explicit TensorModel(std::string path);
 
   const std::string& path() const { return path_; }
-  /// Returns all tensors, file by file, in the order of the data, and the metadata that is equal in
-  /// all files.
+  /// Returns all tensors, file by file and in the order of their data, and the metadata that is
+  /// equal in all files.
   const TensorTable& table() const { return table_; }
-  /// Errors: INVALID_ARGUMENT if there is no such tensor.
+  /// Errors: INVALID_ARGUMENT if there is no tensor with this name.
   const TensorEntry& at(const std::string& name) const;
   std::span<const unsigned char> bytes(const TensorEntry& entry) const;
   const std::vector<std::unique_ptr<TensorFile>>& files() const { return files_; }

@@ -7,7 +7,7 @@
 
 #include "support/world.hpp"
 
-/// Worlds whose ranks follow a script, step by step, also through steps that fail.
+/// Ranks that run the same script, step by step, and continue after a step has failed.
 namespace world {
 
 /// How a step ended on a rank.
@@ -20,7 +20,7 @@ struct Ended {
   bool says(const std::string& part) const { return message.find(part) != std::string::npos; }
 };
 
-/// Runs a step with the present gradients. Errors become results.
+/// Runs a step with the current gradients. Returns its error instead of throwing it.
 inline Ended attempt_only(Rank& rank, int64_t step) {
   Ended out;
   const Tensors before = rank.tensors();
@@ -33,13 +33,13 @@ inline Ended attempt_only(Rank& rank, int64_t step) {
   out.unchanged = before == rank.tensors();
   return out;
 }
-/// The same with the gradients of `step`.
+/// Fills the gradients of `step`, and does the same.
 inline Ended attempt(Rank& rank, int64_t step) {
   rank.fill_gradients(step);
   return attempt_only(rank, step);
 }
 
-/// Runs `script(rank, comm)` on every rank of the case. Returns its results by rank.
+/// Runs `script(rank, comm)` on every rank of the case. Returns the results, indexed by rank.
 template <class Script>
 auto on_each(const Case& c, Script script, const MakeDevice& make_device = host_device,
              muonrt::ThreadFaults faults = {}) {

@@ -13,7 +13,7 @@ namespace backends {
 /// Ops of one backend and a stream to enqueue them on.
 struct Backend {
   std::string name;
-  bool slow = false;  // portable loops: keep the matrices small
+  bool slow = false;  // portable loops, which are slow: keep the matrices small
   muonrt::Ops* ops = nullptr;
   muonrt::Stream* stream = nullptr;
   /// Waits until all enqueued work has run; throws its first error.
@@ -23,8 +23,8 @@ struct Backend {
   std::function<std::shared_ptr<void>(int64_t bytes)> memory;
 };
 
-/// All backends: the host with one thread, with two threads and with portable products, and CUDA if
-/// there is a GPU.
+/// Returns all backends: the host with one thread, the host with two threads, the host with
+/// portable products, and CUDA if there is a GPU.
 std::vector<Backend> all();
 Backend host(int threads, bool portable_gemm = false);
 Backend cuda(bool naive_products = false,

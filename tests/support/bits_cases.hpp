@@ -14,7 +14,7 @@ using muonrt::Placement;
 using muonrt::PlacementKind;
 using muonrt::Role;
 
-/// 2-D of many shapes (1 x N, N x 1, primes, wide, tall, smaller than the mesh) and 1-D.
+/// Matrices of many shapes (1 x N, N x 1, primes, wide, tall, smaller than the mesh), and vectors.
 inline std::vector<world::Param> params(bool half) {
   std::vector<world::Param> out;
   const auto add = [&](const char* name, std::vector<int64_t> shape, Role role) {
@@ -22,7 +22,8 @@ inline std::vector<world::Param> params(bool half) {
     p.name = name;
     p.shape = std::move(shape);
     p.role = role;
-    // A third of the parameters has each pair of dtypes, so that one case exchanges all of them.
+    // Distributes the three pairs of dtypes evenly over the parameters, so that one case exchanges
+    // all of them.
     if (half && out.size() % 3 != 0) p.grad_dtype = muonrt::DType::kBF16;
     if (half && out.size() % 3 == 2) p.dtype = muonrt::DType::kBF16;
     out.push_back(std::move(p));
@@ -68,7 +69,8 @@ inline std::vector<MeshCase> meshes() {
 
 constexpr int kSchemes = 6;
 
-/// How parameter `index` is placed over `dims` mesh dimensions under a scheme.
+/// Returns the placements of parameter `index` on a mesh of `dims` dimensions, for a placement
+/// scheme.
 inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
                                          const std::vector<int64_t>& shape,
                                          const std::vector<int64_t>& mesh) {
@@ -111,7 +113,7 @@ struct Factors {
 
 constexpr int kVariants = 7, kScaledLines = 6;
 
-/// Other ways to orthogonalize than the default.
+/// Selects a way to orthogonalize other than the default.
 inline void set_variant(muonrt::GroupSettings& g, int variant) {
   using Family = muonrt::CoefficientFamily;
   const auto take = [&](Family family, muonrt::FormChoice form, muonrt::DType dtype) {
@@ -160,7 +162,7 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.rank_array = m.ranks;
   c.params = params(half);
   for (size_t i = 0; i < c.params.size(); ++i) {
-    // Its rows, which are scaled to the same norm, are stored as columns.
+    // The matrix stores its rows as columns; NorMuon scales the rows to the same norm.
     if (f.variant == kScaledLines && c.params[i].name == "tall") c.params[i].transposed = true;
     c.params[i].placements = placements(f.scheme, i, m.mesh.size(), c.params[i].shape, m.mesh);
   }

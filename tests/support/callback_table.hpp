@@ -11,7 +11,8 @@ namespace callback_table {
 
 using namespace muonrt;
 
-/// A transport of the caller: its functions forward to `inner`, a transport of muonrt.
+/// The state of a caller-supplied transport, whose functions forward to `inner`, one of muonrt's
+/// transports.
 struct State {
   std::unique_ptr<Transport> inner;
   std::atomic<int>* destroyed;

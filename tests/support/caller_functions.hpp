@@ -12,8 +12,8 @@
 
 namespace world {
 
-/// The functions assign, gather and redistribute of a caller whose ranks are threads. The ranks
-/// publish the addresses of their buffers and copy element by element.
+/// Caller-supplied functions assign, gather and redistribute for ranks that are threads. The ranks
+/// publish the addresses of their buffers, and each copies element by element.
 class Board {
  public:
   explicit Board(const Case& of) : case_(of), meet_(of.world) {
@@ -25,13 +25,14 @@ class Board {
       owners_.push_back({static_cast<int32_t>((static_cast<int>(p) * 5 + 2) % of.world)});
   }
 
-  /// Replaces the owners of a parameter: one for all matrices, or one for each.
+  /// Replaces the owners of a parameter: pass one rank for all of its matrices, or one for each
+  /// matrix.
   void own(int64_t param, std::vector<int32_t> owners) {
     owners_[static_cast<size_t>(param)] = std::move(owners);
   }
 
-  /// Sets the functions in the settings of a rank. Without `own` the owners are all ranks in turn,
-  /// including ranks that hold no element.
+  /// Sets these functions in the settings of a rank. If own() was not called, the owners are all
+  /// ranks in turn, including ranks that hold no element.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     settings.assign_owner = [this](int64_t param, const auto&, const auto&, int32_t* owner) {
@@ -56,7 +57,7 @@ class Board {
     int32_t owner;
     bool operator==(const Call&) const = default;
   };
-  /// The calls of a rank, in their order.
+  /// Returns the calls of a rank in the order in which they were made.
   const std::vector<Call>& calls_of(int rank) const { return mine_[static_cast<size_t>(rank)].log; }
 
  private:
@@ -70,7 +71,8 @@ class Board {
 
   size_t width() const { return static_cast<size_t>(size_of(case_.settings.transport_dtype)); }
 
-  /// Copies this rank's elements between its shard and the owner's matrices, which have no gaps.
+  /// Copies this rank's elements between its shard and the owner's matrices, which are stored
+  /// without gaps.
   template <class Copy>
   void each(int64_t param, int32_t owner, int rank, Copy copy) const {
     const muonrt::Layout& layout = layouts_[static_cast<size_t>(param)];
@@ -130,7 +132,8 @@ class Board {
 
   const Case& case_;
   std::vector<muonrt::Layout> layouts_;
-  std::vector<std::vector<int32_t>> owners_;  // by parameter: one, or one for each matrix
+  // for each parameter: one owner, or one for each matrix
+  std::vector<std::vector<int32_t>> owners_;
   std::vector<Mine> mine_;
   std::vector<const void*> locals_;
   const void* full_ = nullptr;

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-/// One list of matrix shapes for every test that walks over shapes.
+/// The list of matrix shapes for all tests that iterate over shapes.
 namespace catalogue {
 
 struct Shape {

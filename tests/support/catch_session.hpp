@@ -1,9 +1,9 @@
 #pragma once
 #include <catch2/catch.hpp>
 
-/// Runs the tests that the arguments of the program select. If they select none, the program fails,
-/// as Catch2 version 3 does by itself.
-/// @return 0, or the status to exit with.
+/// Runs the tests that the program's arguments select. If the arguments select no test, the program
+/// fails, as it would with Catch2 version 3.
+/// @return 0, or the exit status for the program.
 inline int take_arguments(Catch::Session& session, int argc, char** argv) {
   const int refused = session.applyCommandLine(argc, argv);
 #if CATCH_VERSION_MAJOR == 2

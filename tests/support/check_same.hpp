@@ -6,8 +6,8 @@
 
 namespace world {
 
-/// The case's parameters and state have the bits of `expected`, and every planned matrix was
-/// orthogonalized in every step.
+/// Checks that the parameters and state of the case are bitwise identical to `expected`, and that
+/// every step orthogonalized every planned matrix.
 inline void check_same(const Case& c, const Outcome& outcome, const Tensors& expected) {
   for (size_t i = 0; i < c.params.size(); ++i) {
     INFO(c.params[i].name);

@@ -15,7 +15,7 @@
 /// Small checkpoints, and the files in their folders.
 namespace resumed {
 
-/// Small: two ranks, one of each kind of parameter.
+/// Returns a small case: two ranks, and one parameter of each kind.
 inline world::Case small(int64_t rows = 6) {
   world::Case c = world::on_mesh({2});
   c.settings.groups = world::default_groups();
@@ -47,7 +47,7 @@ inline void put(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-/// The files in the folder, sorted, without the lock file.
+/// Returns the names of the files in the folder, sorted, without the lock file.
 inline std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> out;
   for (const auto& entry : std::filesystem::directory_iterator(folder))

@@ -7,11 +7,12 @@
 #include <tuple>
 #include <vector>
 
-/// Pairwise covering arrays: few rows in which every two levels of every two factors occur
-/// together.
+/// Pairwise covering arrays: a small number of rows in which every pair of levels of any two
+/// factors occurs.
 namespace covering {
 
-/// @param levels  number of levels of each factor. Greedy, from `seed`; the same rows everywhere.
+/// Builds the rows greedily from `seed`; the result is the same on every machine.
+/// @param levels  number of levels of each factor.
 inline std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::set<std::tuple<size_t, size_t, int, int>> open;
@@ -38,7 +39,7 @@ inline std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, ui
       for (size_t i = 0; i < row.size(); ++i) {
         row[i] = static_cast<int>(random() % static_cast<uint64_t>(levels[i]));
       }
-      if (attempt % 2 == 0) {  // half of the candidates begin at a pair that is still missing
+      if (attempt % 2 == 0) {  // Half of the candidates begin with a pair that is still missing.
         const auto& [i, j, a, b] = *open.begin();
         row[i] = a;
         row[j] = b;

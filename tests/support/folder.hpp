@@ -7,7 +7,7 @@
 
 namespace test_support {
 
-/// A new empty folder, which the destructor removes with its contents.
+/// A new, empty folder. The destructor removes it with its contents.
 class Folder {
  public:
   Folder() {

@@ -21,7 +21,7 @@ inline sockaddr_in address(int port) {
   return out;
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free when the function checked it.
 inline int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in at = address(0);
@@ -34,7 +34,7 @@ inline int free_port() {
 
 inline std::string at_port(int port) { return "127.0.0.1:" + std::to_string(port); }
 
-/// Connects, with retries for ten seconds; returns -1 if no process listens.
+/// Connects to `port`, retrying for ten seconds. Returns -1 if no process listens.
 inline int connect_to(int port) {
   for (int i = 0; i < 1000; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);

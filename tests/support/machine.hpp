@@ -19,17 +19,18 @@ using test_support::value_at;
 
 /// The host backend.
 std::unique_ptr<muonrt::Device> make_host(int threads = 1, bool portable_gemm = false);
-/// The host with the elementwise ops of numerics/reference_ops.hpp.
+/// Creates a host device with the elementwise ops of numerics/reference_ops.hpp.
 std::unique_ptr<muonrt::Device> make_reference();
-/// The CUDA device of this program. @param naive  without cuBLASLt.
+/// Creates a CUDA device for this program.
+/// @param naive  do not use cuBLASLt.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
-/// Whether the environment has MUONRT_TEST_NAIVE. Under compute-sanitizer cuBLASLt takes longer to
-/// load than a small case to run.
+/// Returns whether the environment variable MUONRT_TEST_NAIVE is set. Under compute-sanitizer,
+/// loading cuBLASLt takes longer than running a small case.
 bool without_vendor();
-/// Whether MUONRT_TEST_LEAVE_OUT names this kernel.
+/// Returns whether MUONRT_TEST_LEAVE_OUT names this kernel.
 bool is_left_out(const char* kernel);
 
-/// A device with one stream, and memory that lives as long as it does.
+/// A device with one stream, and memory that is released with it.
 class Machine {
  public:
   explicit Machine(std::unique_ptr<muonrt::Device> made)
@@ -45,7 +46,7 @@ class Machine {
     if (const auto error = device->error()) throw muonrt::Error(*error);
   }
 
-  /// Memory of the device that holds a copy, `offset` bytes after a multiple of 256.
+  /// Allocates device memory, `offset` bytes after a multiple of 256, and copies the values to it.
   template <class T>
   T* put(const std::vector<T>& values, int64_t offset = 0) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
@@ -88,18 +89,18 @@ class Machine {
 
 using Bytes = std::vector<unsigned char>;
 
-/// Index of the first byte in which two arrays differ, or -1.
+/// Returns the index of the first byte in which two arrays differ, or -1 if they are equal.
 inline int64_t difference(const Bytes& a, const Bytes& b) {
   const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return at == a.end() && other == b.end() ? -1 : at - a.begin();
 }
-/// The first array that differs, or -1.
+/// Returns the index of the first array that differs, or -1 if all are equal.
 inline int64_t difference(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return at == a.end() && other == b.end() ? -1 : at - a.begin();
 }
 
-/// Element i of an array of a dtype; `values` makes one.
+/// Sets element i of an array of `dtype`. `values` computes the value.
 inline void set_value(Bytes& bytes, muonrt::DType dtype, int64_t i, float x) {
   reference_ops::store(bytes.data(), dtype, i, x);
 }

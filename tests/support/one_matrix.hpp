@@ -2,7 +2,7 @@
 
 #include "muonrt/optimizer.h"
 
-/// An optimizer of one 2 x 3 matrix, replicated, through the C ABI.
+/// An optimizer for one replicated 2 x 3 matrix, created through the C ABI.
 class OneMatrix {
  public:
   OneMatrix() = default;

@@ -3,8 +3,8 @@
 #include <stdexcept>
 #include <string>
 
-/// Checks for ranks that are threads, because Catch2's assertions work only in one thread. Each
-/// throws a test_support::FailedCheck, which `world::on_ranks` throws again in the test.
+/// Checks for ranks that are threads; Catch2's assertions work in one thread only. A failed check
+/// throws test_support::FailedCheck, and `world::on_ranks` rethrows it in the test's thread.
 namespace test_support {
 
 struct FailedCheck : std::runtime_error {
@@ -19,7 +19,7 @@ struct FailedCheck : std::runtime_error {
   do {                                                            \
     if (!(__VA_ARGS__)) RANK_FAIL(#__VA_ARGS__ " does not hold"); \
   } while (false)
-/// @param statement  must throw a `type`.
+/// @param statement  must throw an exception of class `type`.
 #define RANK_CHECK_THROWS_AS(statement, type)                    \
   do {                                                           \
     const bool thrown = [&] {                                    \

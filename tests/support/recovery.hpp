@@ -6,14 +6,14 @@
 #include "comm/host_comm.hpp"
 #include "support/attempts.hpp"
 
-/// Worlds whose last step ends during its vote: only some ranks receive the result.
+/// Runs whose last step is interrupted during its vote, so that only some ranks receive the result.
 namespace recovery {
 
 struct Ended {
-  world::Ended step;                   // the failed one, before recover
+  world::Ended step;                   // of the step that failed, before recover
   std::optional<muonrt::Error> error;  // of recover
   muonrt::Recovery settled;
-  std::vector<std::pair<int32_t, int32_t>> clipped;  // heads of the last committed step, after it
+  std::vector<std::pair<int32_t, int32_t>> clipped;  // hashes after the last committed step
 };
 
 struct Result {
@@ -21,10 +21,10 @@ struct Result {
   world::Tensors tensors;  // of all ranks, after recover
 };
 
-/// Runs `c`. In its last step the ranks of `cut_off` do not receive the vote of `speaker`, which
-/// receives all votes, commits, and aborts the communicator. Then all ranks connect again, in
-/// another order.
-/// @param reductions  sums over the ranks in a step; the vote is the last one.
+/// Runs `c`. In its last step, the rank `speaker` receives all votes, commits, and aborts the
+/// communicator, so that the ranks in `cut_off` never receive its vote. Then all ranks connect
+/// again, in another order.
+/// @param reductions  number of reductions in a step; the vote is the last one.
 inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut_off,
                   int64_t reductions = 1,
                   const world::MakeDevice& make_device = world::host_device) {

@@ -6,7 +6,7 @@
 #include "support/attempts.hpp"
 #include "support/folder.hpp"
 
-/// Worlds that are saved and resumed as other worlds.
+/// Runs that are saved, and resumed with another number of ranks or another mesh.
 namespace resumed {
 
 using namespace muonrt;
@@ -16,7 +16,7 @@ inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   for (int64_t step = first; step < end; ++step) rank.step(step, report);
 }
 
-/// Runs the steps [0, steps) of `c` and saves. Returns the parameters at that time.
+/// Runs steps 0 to steps - 1 of `c` and saves a checkpoint. Returns the parameters at that time.
 inline world::Tensors save(const world::Case& c, int64_t steps, const std::string& folder,
                            const SaveSettings& how = {.with_params = true}) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm&) {
@@ -26,7 +26,7 @@ inline world::Tensors save(const world::Case& c, int64_t steps, const std::strin
   });
 }
 
-/// Writes these parameters to the shards of a rank.
+/// Copies these parameters to the shards of a rank.
 inline void give(world::Rank& rank, const world::Case& c, int number, const world::Tensors& from) {
   for (size_t p = 0; p < c.params.size(); ++p) {
     const auto size = static_cast<size_t>(size_of(c.params[p].dtype));
@@ -38,7 +38,7 @@ inline void give(world::Rank& rank, const world::Case& c, int number, const worl
   }
 }
 
-/// Loads in another world and runs its steps [first, end).
+/// Loads the checkpoint in another world and runs steps `first` to end - 1.
 /// @param given  the parameters before the load.
 inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
                            const std::string& folder, const LoadSettings& how = {},
@@ -52,7 +52,8 @@ inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
   return out;
 }
 
-/// The result of `c` after `c.steps` steps; all except the first `k` run in the world `elsewhere`.
+/// Returns the result of `c` after `c.steps` steps, of which all but the first `k` run in the world
+/// `elsewhere`.
 inline world::Outcome moved(const world::Case& c, const world::Case& elsewhere, int64_t k) {
   const test_support::Folder folder;
   save(c, k, folder.path() + "/state");

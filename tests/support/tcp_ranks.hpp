@@ -23,12 +23,12 @@ inline std::pair<muonrt::Socket, muonrt::Socket> tcp_pair() {
   std::string why;
   Socket one = begin_connect(address_of(listener), {}, why);
   wait_for(listener.fd(), POLLIN, Deadline::in_ms(30'000));
-  fcntl(one.fd(), F_SETFL, 0);  // for blocking reads of tests
+  fcntl(one.fd(), F_SETFL, 0);  // so that tests can read with blocking calls
   Socket two([&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC); });
   return {std::move(one), std::move(two)};
 }
 
-/// Returns what each of `size` ranks has after a rendezvous.
+/// Connects `size` ranks by a rendezvous, and returns the connections of each.
 inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
   using namespace muonrt;
   std::vector<TcpConnections> out(static_cast<size_t>(size));

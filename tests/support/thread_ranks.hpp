@@ -12,9 +12,9 @@
 // Ranks that are threads of the test.
 namespace transport_test {
 
-/// Runs `body(rank)` on one thread for each of `size` ranks. Returns the errors by rank; exceptions
-/// of other types become INTERNAL. `body` must not use Catch2 assertions, which work only in one
-/// thread.
+/// Runs `body(rank)` on one thread for each of `size` ranks. Returns the error of each rank; an
+/// exception of another class becomes INTERNAL. `body` must not use Catch2 assertions, which work
+/// in one thread only.
 inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
                                                           const std::function<void(int)>& body) {
   std::vector<std::optional<muonrt::Error>> errors(static_cast<size_t>(size));
@@ -35,7 +35,8 @@ inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
   return errors;
 }
 
-/// The same with the transport of each rank in a thread group; its timeout is `timeout_ms`.
+/// Does the same with a thread group: `body` gets the transport of its rank, whose timeout is
+/// `timeout_ms`.
 inline std::vector<std::optional<muonrt::Error>> on_group(
     muonrt::ThreadGroup& group, int64_t timeout_ms,
     const std::function<void(muonrt::Transport&)>& body) {
@@ -46,7 +47,7 @@ inline std::vector<std::optional<muonrt::Error>> on_group(
   });
 }
 
-/// All errors and problems in one text; "" if there are none.
+/// Joins all errors and problems to one text, which is empty if there are none.
 inline std::string text_of(const std::vector<std::optional<muonrt::Error>>& errors) {
   std::string out;
   for (size_t rank = 0; rank < errors.size(); ++rank) {
@@ -57,7 +58,7 @@ inline std::string text_of(const std::vector<std::optional<muonrt::Error>>& erro
   return out;
 }
 
-/// Throws `problems` as an Error unless it is empty.
+/// Throws `problems` as an Error unless the text is empty.
 inline void require_none(const std::string& problems) {
   if (!problems.empty()) throw muonrt::Error(muonrt::Status::kInternal, problems);
 }

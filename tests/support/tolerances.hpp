@@ -5,12 +5,13 @@
 
 #include "base/dtype.hpp"
 
-/// Every tolerance of the tests, with its reason. Promises about bits use memcmp instead.
+/// All tolerances of the tests, each with its reason. Tests of bitwise identity use memcmp instead.
 namespace tolerance {
 
 using muonrt::DType;
 
-/// Half a unit in the last place at the bottom of a binade, relative: one rounding to `dtype`.
+/// Returns the relative error of rounding to `dtype` once: half a unit in the last place, relative
+/// to the smallest number with the same exponent.
 constexpr double roundoff(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -23,42 +24,47 @@ constexpr double roundoff(DType dtype) {
   return 0;
 }
 
-/// One element of a product of `terms` terms: f32 sums in any order (each addition rounds once, and
-/// the factors alpha and beta once more), then one rounding to storage.
-/// @param magnitude  |alpha| |A| |B| + |beta| |D| + |gamma| at that element.
+/// Returns the tolerance for one element of a product that sums `terms` terms. The terms are summed
+/// in f32 in any order, with one rounding for each addition and one each for alpha and beta; the
+/// result is rounded once to its dtype.
+/// @param magnitude  |alpha| |A| |B| + |beta| |D| + |gamma| for that element.
 constexpr double product(int64_t terms, double magnitude, double result, DType storage) {
   return (static_cast<double>(terms) + 4) * 2 * roundoff(DType::kF32) * magnitude +
          roundoff(storage) * (result < 0 ? -result : result);
 }
 
-/// The same by tensor cores, which cut off and align inside a group of terms: four times f32's own
-/// unit.
+/// Returns the tolerance for the same product on tensor cores. They align the terms of a group and
+/// truncate them, so their unit is four times that of f32.
 constexpr double tensor_product(int64_t terms, double magnitude, double result, DType storage) {
   return (static_cast<double>(terms) + 4) * 4 * roundoff(DType::kF32) * magnitude +
          roundoff(storage) * (result < 0 ? -result : result);
 }
 
-/// A generated coefficient against 60 digits, relative. While l/u < 0.9 the exchange is well
-/// conditioned; nearer to 1 its four points merge and digits are lost, which the composite does not
-/// notice. Source: the limit of the minimax problem, Polar Express, arXiv 2505.16932.
+/// Returns the relative tolerance of a generated coefficient against a computation with 60 digits.
+/// While l/u < 0.9, the Remez exchange is well conditioned. Closer to 1 its four points merge and
+/// digits are lost, but the composition of all steps is not affected. Source: the limit of the
+/// minimax problem, Polar Express, arXiv 2505.16932.
 constexpr double generated(double l_over_u) { return l_over_u < 0.9 ? 1e-12 : 1e-5; }
 
-/// A number printed with `decimals` decimals: half of the last, and the noise of the table's own
-/// arithmetic.
+/// Returns the tolerance of a number that a table prints with `decimals` decimals: half of the last
+/// decimal, and the rounding errors of the table's own computation.
 inline double printed(int decimals) { return 0.51 * std::pow(10.0, -decimals); }
 
-/// A result of Newton-Schulz in f32 against float64, any entry or u_i^T X v_j. The normalized input
-/// and every iterate carry a rounding of at most 2^-24 of the largest singular value, and a
-/// rounding grows by at most `gain` (reference::gain, for most lists the slope at zero).
+/// Returns the tolerance of a Newton-Schulz result in f32 against float64, for any entry and any
+/// u_i^T X v_j. The normalized input and every iterate have a rounding error of at most 2^-24 of
+/// the largest singular value, and each error grows by at most `gain` (reference::gain; for most
+/// lists the slope at zero).
 inline double newton_schulz_f32(double gain) { return 2 * roundoff(DType::kF32) * gain; }
 
-/// The same with the Gram form under searched restarts: roundings of R grow with the condition
-/// number of Q, which the search holds near the gain or below.
+/// Returns the tolerance of the same result in the Gram form with searched restarts. Rounding
+/// errors of R grow with the condition number of Q, which the search keeps at about the gain or
+/// below.
 inline double gram_f32(double gain) { return 4 * newton_schulz_f32(gain); }
 
-/// An entry of a bf16 result, m x n with m <= n, of a matrix of full rank. Singular values that are
-/// not small move by up to 0.2 (roundings of 2^-8, slopes of some ten); an entry averages over m of
-/// them. Worst seen over the catalogue: 0.2 / sqrt(m).
+/// Returns the tolerance for an entry of a bf16 result of a full-rank m x n matrix with m <= n.
+/// Singular values that are not small move by up to 0.2 (rounding errors of 2^-8, slopes of a few
+/// tens), and an entry averages over m of them. The largest error over the catalogue is 0.2 /
+/// sqrt(m).
 inline double newton_schulz_bf16(int64_t m) { return 0.3 / std::sqrt(static_cast<double>(m)); }
 
 /// Two results in half precision of the same list that round every iterate at the same places, and
@@ -71,18 +77,19 @@ inline double order_of_sums(DType dtype, bool gram, int64_t m) {
   return gram ? to_float64 : to_float64 / 4;
 }
 
-/// u_i^T X v_j of a bf16 result with m = 128, null directions included, over the eight spectra of
-/// newton_schulz_cases.hpp. Emulations: 2.3e-2 for the standard form, 4.5e-2 for the Gram
-/// form; half as much again for Polar Express, whose slope at zero is twice Keller Jordan's, and
-/// for entries off the diagonal.
+/// The tolerance of u_i^T X v_j for a bf16 result with m = 128, also in null directions, over the
+/// eight spectra of newton_schulz_cases.hpp. Emulations reach 2.3e-2 in the standard form and
+/// 4.5e-2 in the Gram form. Polar Express, whose slope at zero is twice that of Keller Jordan's
+/// list, and entries off the diagonal need half as much again.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
 
-/// The same for f16 storage: three more bits in the standard form; emulations of the Gram form:
-/// 2.8e-2, twice that.
+/// The same for f16 storage, which has three more bits in the standard form. In the Gram form
+/// emulations reach 2.8e-2, and the tolerance is twice that.
 constexpr double kSpectralF16 = kSpectralBf16 / 8, kSpectralGramF16 = 5.6e-2;
 
-/// u_i^T X v_j of a result in `dtype` for a list of any length, m = 128. The figures above are for
-/// five steps, whose gain is 1000 at most; roundings in null directions grow with it.
+/// Returns the tolerance of u_i^T X v_j for a result in `dtype` and a list of any length, with m =
+/// 128. The constants above are for five steps, whose gain is at most 1000; rounding errors in null
+/// directions grow with the gain.
 inline double spectral(DType dtype, bool gram, double gain) {
   if (dtype == DType::kF32) return gram ? gram_f32(gain) : newton_schulz_f32(gain);
   const double longer = std::fmax(1.0, gain / 1000);
@@ -90,12 +97,13 @@ inline double spectral(DType dtype, bool gram, double gain) {
   return longer * (gram ? kSpectralGramBf16 : kSpectralBf16);
 }
 
-/// The same on the diagonal, |u_i^T X v_i - p(s_i)|: what half precision is accepted
-/// by, for m = 128 and for m >= 512: about twice what emulations of the published forms leave; in
-/// f16, whose threshold is that of Keller Jordan's list, half as much again for lists of twice the
-/// slope. They are meant for four times as many columns; of null directions fewer columns keep
-/// more: at twice as many Polar Express exceeded 4e-2 in bf16 for 2 seeds in 15 (4.6e-2), at four
-/// times it stayed below 2.9e-2.
+/// Returns the tolerance on the diagonal, |u_i^T X v_i - p(s_i)|, by which results in half
+/// precision are accepted for m = 128 and for m >= 512. It is about twice the error of emulations
+/// of the published forms. In f16, where it is derived from Keller Jordan's list, lists with twice
+/// the slope get half as much again. It applies to matrices with at least four times as many
+/// columns as rows. With fewer columns the errors in null directions are larger: with twice as
+/// many, Polar Express exceeded 4e-2 in bf16 for 2 of 15 seeds (4.6e-2); with four times as many,
+/// it stayed below 2.9e-2.
 inline double acceptance(DType dtype, bool gram, double gain, int64_t m = 128) {
   if (dtype == DType::kF32) return spectral(dtype, gram, gain);
   const double longer = std::fmax(1.0, gain / 1000);

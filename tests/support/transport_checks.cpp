@@ -23,7 +23,7 @@ unsigned char byte_at(uint64_t seed, int from, int to, int64_t exchange, int64_t
   return static_cast<unsigned char>(scramble(key, static_cast<uint64_t>(i) / 8) >> (8 * (i % 8)));
 }
 
-/// Memory with red zones on both sides, which show writes outside the message.
+/// Memory with red zones before and after it, to detect writes outside of the message.
 class RedZoned {
  public:
   explicit RedZoned(int64_t bytes)
@@ -157,8 +157,8 @@ std::string check_reductions(Transport& transport, int64_t n, uint64_t seed) {
   const auto bits = [&](int r, int64_t i) {
     return scramble(seed + 17 * static_cast<uint64_t>(r), static_cast<uint64_t>(i));
   };
-  // i % 6 selects the case: numbers, a NaN on one rank, zeros, infinities, all NaN,
-  // denormals. The expected value is stated, not computed with the code under test.
+  // i % 6 selects the case: numbers, a NaN on one rank, zeros, infinities, NaN everywhere,
+  // subnormal numbers. The expected value is written out, not computed by the code under test.
   const auto value = [&](int r, int64_t i) -> float {
     const bool chosen = r == static_cast<int>(i % size);
     switch (i % 6) {

@@ -49,8 +49,8 @@ std::string collectives(Transport& t) {
   return problems;
 }
 
-/// A duplicate is a separate channel, used at the same time as its parent if the transport permits
-/// threads.
+/// Checks that a duplicate is a separate channel. It is used at the same time as its parent if the
+/// transport permits threads.
 std::string duplicates(Transport& parent) {
   const auto first = parent.duplicate();
   const auto second = first->duplicate();
@@ -86,7 +86,7 @@ std::optional<Error> error_from(const Work& work) {
   return std::nullopt;
 }
 
-/// Waits for a byte from a peer that sends none.
+/// Waits for a byte from a peer that sends none, and returns the error.
 std::optional<Error> error_of_waiting_for(Transport& t, int peer) {
   char byte = 0;
   const ReceiveFrom receive{peer, &byte, 1};
@@ -99,7 +99,8 @@ std::optional<Error> error_of_a_sum(Transport& t) {
   return error_from([&] { t.reduce_sum(&one, &sum, 1); });
 }
 
-/// "" if `error` has this status and contains all words.
+/// Returns "" if `error` has this status and its message contains all of the words, and otherwise a
+/// description.
 std::string unlike(const std::optional<Error>& error, Status status,
                    const std::vector<std::string>& words) {
   if (!error) return "no error; ";
@@ -113,13 +114,13 @@ std::string abort_by_a_rank(Transport& t) {
   const auto error = error_of_waiting_for(t, (t.rank() + 1) % t.size());
   std::string problems = unlike(error, Status::kDevice, {"the device fell off"});
   if (t.rank() != 0) problems += unlike(error, Status::kDevice, {"rank 0 reported: "});
-  // The first error counts, and all later operations return it.
+  // The first error counts: all later operations return it.
   t.abort(Status::kIo, "another one");
   return problems +
          unlike(error_of_waiting_for(t, 0), Status::kDevice, {error ? error->message() : ""});
 }
 
-/// The last rank does not join the collective in which the others wait.
+/// The last rank does not enter the collective in which the others wait; another thread aborts.
 std::string abort_by_another_thread(Transport& t) {
   if (t.rank() == t.size() - 1) return "";
   std::thread foreign;
@@ -131,8 +132,8 @@ std::string abort_by_another_thread(Transport& t) {
   return unlike(error, Status::kAborted, {"from another thread"});
 }
 
-/// The last rank aborts after it has received a byte from rank 0, which may receive the error in
-/// the same exchange.
+/// The last rank aborts after it has received a byte from rank 0. Rank 0 may see the error in the
+/// same exchange.
 std::string published_between_operations(Transport& t) {
   std::string problems;
   const int last = t.size() - 1;
@@ -162,7 +163,8 @@ std::string parent_that_ends(Transport& parent) {
   return problems + check_allgather(*duplicate, 4, 1);
 }
 
-/// Rank 0 waits for a message that is not sent, with a short timeout; the others have a longer one.
+/// Rank 0 waits with a short timeout for a message that is never sent. The others have a longer
+/// timeout.
 std::string timeout_of_an_exchange(Transport& t) {
   const int last = t.size() - 1;
   t.set_timeout_ms(t.rank() == 0 ? kShort : kLong);
@@ -171,19 +173,20 @@ std::string timeout_of_an_exchange(Transport& t) {
   return unlike(error, Status::kTimeout, {"exchange #0 on rank 0", "no message from rank"});
 }
 
-/// Rank 0 does not take part.
+/// Rank 0 does not take part in the collective.
 std::string timeout_of_a_collective(Transport& t) {
   t.set_timeout_ms(kShort);
   return t.rank() == 0 ? "" : unlike(error_of_a_sum(t), Status::kTimeout, {});
 }
 
-/// The error names the size that is expected; over MPI, of the last part.
+/// Checks that the error names the expected size. Over MPI, this is the size of the last part.
 std::string other_size(Transport& t, int64_t sent, int64_t expected) {
   const std::vector<char> out(static_cast<size_t>(sent), 'x');
   std::vector<char> in(static_cast<size_t>(std::max(sent, expected)) + 64, 'g');
   std::optional<Error> error;
   if (t.rank() == 0) {
-    // The receiver reports the error, because the sender waits for a message that is not sent.
+    // The receiver reports the error, because the sender also waits for a message that is never
+    // sent.
     const SendTo send{1, out.data(), sent};
     const ReceiveFrom never{1, in.data(), 1};
     error = error_from([&] { t.exchange({&send, 1}, {&never, 1}); });

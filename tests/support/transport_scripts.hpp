@@ -8,18 +8,18 @@
 // Checks for all transports: exchanges, reductions, aborts, timeouts and mismatches.
 namespace transport_test {
 
-/// A script that all ranks of a world run at the same time, each on its own transport. Afterwards
-/// the transport may be unusable. Do not destroy it before all ranks have returned.
+/// A script that all ranks of a world run at the same time, each with its own transport. It may
+/// leave the transport unusable. Destroy the transport only after all ranks have returned.
 struct Script {
   const char* name;
   int fewest_ranks;
-  /// Runs the script and returns the problems on this rank, "" if there are none.
+  /// Runs the script. Returns the problems on this rank, or "" if there are none.
   std::string (*run)(muonrt::Transport& transport);
 };
 
 const std::vector<Script>& scripts();
 
-/// Runs a script. An unexpected exception is a problem, too.
+/// Runs a script, and reports an unexpected exception as a problem.
 std::string problem_of(const Script& script, muonrt::Transport& transport);
 
 }  // namespace transport_test

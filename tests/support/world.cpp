@@ -52,7 +52,7 @@ float value(int64_t param, int64_t element, int64_t step) {
 
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          DType dtype) {
-  // Of different sizes and with all bits in use, so that the order of the sum affects the result.
+  // Terms of different magnitudes that use all bits: the order of the sum affects the result.
   const float x = 0.3f * static_cast<float>(partial_grad % 3 + 1) *
                   value(param + 7919 * (partial_grad + 1), element, step);
   return dtype == DType::kF32 ? x : to_f32(to_bf16(x));
@@ -181,7 +181,7 @@ float Rank::gradient(int64_t param, int64_t element, int64_t step) const {
   return sum;
 }
 
-// Copies the state that this rank holds as an owner (of matrices, parts or slices) to full tensors.
+// Copies the state that this rank holds as the owner of matrices, parts or slices.
 void Rank::add_owner_state(int64_t param, Tensors& full) {
   const Plan& plan = optimizer_->plan();
   const Param& p = case_->params[static_cast<size_t>(param)];
@@ -350,7 +350,7 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& work, ThreadFaults fa
     });
   }
   for (std::thread& t : threads) t.join();
-  // A failed check ends its rank, so the other ranks end with an Error.
+  // A failed check ends its rank. The other ranks then end with an Error, which must not hide it.
   std::exception_ptr first;
   for (const auto& e : errors) {
     if (!e) continue;

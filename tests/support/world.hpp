@@ -9,23 +9,25 @@
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
 
-/// Complete optimizers over worlds of ranks. Every rank can compute every value, so the results of
+/// Runs complete optimizers on several ranks. Every rank can compute every value, so the results of
 /// all ranks can be assembled, compared bit for bit, and compared with the reference
 /// implementation.
 namespace world {
 
-/// A parameter of a case. Its layout is that of `placements` on the mesh of the case.
+/// A parameter of a case. By default its layout follows from `placements` on the mesh of the case.
 struct Param {
   std::string name;
   std::vector<int64_t> shape;
   muonrt::Role role = muonrt::Role::kMuon;
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
-  std::vector<muonrt::Placement> placements;  // one per mesh dimension; missing ones replicate
+  // one for each mesh dimension; replicated in those that are missing
+  std::vector<muonrt::Placement> placements;
   muonrt::Reading reading = muonrt::Reading::kLiteral;
-  /// Another form of layout, if set; it replaces `placements`.
+  /// If set, creates the layout, and `placements` is not used.
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_layout;
-  /// The layout of the gradient if it differs: placements or another form.
+  /// The layout of the gradient if it differs from that of the parameter: placements, or a function
+  /// that creates it.
   std::vector<muonrt::Placement> grad_placements;
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
@@ -37,16 +39,16 @@ struct Param {
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
   double lr_factor = 1.0;
   int32_t priority = 0;
-  /// If > 0: the gradient is the sum of this number of partial gradients in `partial_grad_dtype`.
-  /// If its layout has partial dimensions (with this number of ranks), each rank holds its partial
-  /// gradient, otherwise the sum, which is formed in their order in f32.
+  /// If > 0, the gradient is the sum of this number of partial gradients in `partial_grad_dtype`.
+  /// If its layout has partial dimensions over this number of ranks, each rank holds its partial
+  /// gradient; otherwise it holds the sum, computed in f32 in the order of the partial gradients.
   int partial_grads = 0;
   muonrt::DType partial_grad_dtype = muonrt::DType::kF32;
   muonrt::NormuonAxis normuon_axis = muonrt::NormuonAxis::kOff;
   muonrt::QkClipSettings qk_clip;
 };
 
-/// A matrix for Muon with these placements and the defaults.
+/// Returns a matrix for Muon with these placements and default settings.
 inline Param matrix(std::string name, std::vector<int64_t> shape,
                     std::vector<muonrt::Placement> placements) {
   Param p;
@@ -59,77 +61,79 @@ inline Param matrix(std::string name, std::vector<int64_t> shape,
 struct Case {
   std::vector<int64_t> mesh = {1};
   std::vector<int32_t> rank_array;  // empty: 0, 1, 2, ...
-  int world = 1;                    // ranks; may exceed the mesh
+  int world = 1;                    // number of ranks; may be larger than the mesh
   std::vector<Param> params;
-  muonrt::OptimizerSettings settings;  // groups 0 (Muon) and 1 (AdamW) are made if there are none
+  muonrt::OptimizerSettings settings;  // without groups, group 0 (Muon) and 1 (AdamW) are added
   int steps = 5;
   double lr = 0.02;
   std::vector<std::vector<int64_t>> inactive_params;  // by step
-  /// Sets further arguments of a step on a rank.
+  /// Changes the arguments of a step on a rank; may be empty.
   std::function<void(muonrt::StepArgs&, int64_t step, int rank)> arguments;
   /// Changes the settings of a rank; may be empty.
   std::function<void(muonrt::OptimizerSettings&, int rank)> adjust;
-  bool async = false;  // steps are Optimizer::step_async and wait
+  bool async = false;  // whether steps use Optimizer::step_async and wait
 
   std::string describe() const;
 };
 
-/// A case without parameters whose ranks are those of a mesh.
-/// @param rank_array  the mesh's ranks; empty: 0, 1, 2, ...
+/// Returns a case without parameters on a mesh.
+/// @param rank_array  the ranks of the mesh; empty: 0, 1, 2, ...
 Case on_mesh(std::vector<int64_t> mesh, std::vector<int32_t> rank_array = {});
 
-/// `layout` with the dimensions of the matrices of the parameter.
+/// Returns `layout` viewed as the matrices that the parameter consists of.
 muonrt::Layout viewed(const Param& param, const muonrt::Layout& layout);
 
-/// The layout of the parameter, before viewed().
+/// Returns the layout of the parameter before viewed().
 muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
-/// The layout of its gradient, before viewed().
+/// Returns the layout of its gradient before viewed().
 muonrt::Layout grad_layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
-/// Calls `visit(element of the whole tensor, local element)` for each element that `rank` holds.
+/// Calls `visit(index in the whole tensor, index in the shard)` for each element that `rank` holds.
 void for_each_element(const muonrt::Layout& layout, int rank,
                       const std::function<void(int64_t, int64_t)>& visit);
 
-/// Full tensors, as bytes, by parameter. `variance` is empty for Muon parameters, `remainder` for
-/// those without one.
+/// Whole tensors as bytes, indexed by parameter. `variance` is empty for Muon parameters, and
+/// `remainder` for parameters without a remainder.
 struct Tensors {
   std::vector<std::vector<unsigned char>> params, momentum, variance, remainder;
   bool operator==(const Tensors&) const = default;
 };
 
-/// Value of an element of a parameter (`step` < 0), or of its gradient in a step. In [-1, 1),
-/// exact in f32 and not in bf16.
+/// Returns the value of an element of a parameter (`step` < 0) or of its gradient in a step. It is
+/// in [-1, 1), exact in f32 and inexact in bf16.
 float value(int64_t param, int64_t element, int64_t step);
 
-/// An element of partial gradient `partial_grad`, rounded to `dtype`.
+/// Returns the element of a partial gradient, rounded to `dtype`.
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          muonrt::DType dtype);
 
-/// Creates the device of a rank; by default the host.
+/// A function that creates the device of a rank. Default: a host device.
 using MakeDevice = muonrt::Optimizer::MakeDevice;
 std::unique_ptr<muonrt::Device> host_device(const muonrt::OptimizerSettings& settings);
 
-/// Memory of a device that the host cannot access, for the parameters and gradients of a rank.
+/// Device memory that the host cannot access, for the parameters and gradients of a rank.
 class Mirror {
  public:
   virtual ~Mirror() = default;
-  virtual void* make(int64_t bytes) = 0;  // null for 0; lives as long as the mirror
+  // returns null if `bytes` is 0; the memory lives as long as the mirror
+  virtual void* make(int64_t bytes) = 0;
   virtual void put(void* to, const void* from, int64_t bytes) = 0;
   virtual void get(void* to, const void* from, int64_t bytes) = 0;
 };
 
-/// One rank: its shards, its optimizer, and access to its state between steps.
+/// A rank: its shards and its optimizer, and access to its state between steps.
 class Rank {
  public:
-  /// @param mirror  the memory of the buffers of the optimizer; null: the shards are the buffers.
+  /// @param mirror  the memory of the optimizer's buffers; null: the optimizer uses the shards
+  ///     themselves.
   Rank(const Case& of, muonrt::Comm& comm, const MakeDevice& make_device = host_device,
        Mirror* mirror = nullptr);
 
   /// Fills the gradients of `step` and runs the step.
   muonrt::Status step(int64_t step, muonrt::StepReport& report);
   void fill_gradients(int64_t step);
-  /// Runs the step with the present gradients.
+  /// Runs the step with the current gradients.
   muonrt::Status step_only(int64_t step, muonrt::StepReport& report);
 
   muonrt::Optimizer& optimizer() { return *optimizer_; }
@@ -137,8 +141,8 @@ class Rank {
   std::vector<unsigned char>& data(int64_t param) { return data_[static_cast<size_t>(param)]; }
   std::vector<unsigned char>& grad(int64_t param) { return grads_[static_cast<size_t>(param)]; }
   std::vector<unsigned char> state(int64_t param, muonrt::StateKind kind);
-  /// Copies the shards of this rank into full tensors. Returns false if an element that another
-  /// replica has copied before differs. `seen` is empty at the first call.
+  /// Copies the shards of this rank into whole tensors. Returns false if another replica has copied
+  /// an element with another value before. `seen` must be empty in the first call.
   bool add_to(Tensors& full, std::vector<std::vector<bool>>& seen);
   /// `full` with the shards of this rank copied into it.
   Tensors tensors(Tensors full = {}) {

@@ -152,7 +152,7 @@ class Ops : public muonrt::Ops {
 
 class Device : public muonrt::Device {
  public:
-  /// `make` wraps the inner device's ops.
+  /// A device whose ops `make` wraps.
   template <class Make>
   Device(std::unique_ptr<muonrt::Device> inner, Make make)
       : inner_(std::move(inner)), ops_(make(inner_->ops())) {}
@@ -192,7 +192,7 @@ class Device : public muonrt::Device {
   std::unique_ptr<muonrt::Ops> ops_;
 };
 
-/// The device with its ops wrapped as `Wrapping(ops, arguments...)`.
+/// Returns a device that wraps the ops as `Wrapping(ops, arguments...)`.
 template <class Wrapping, class... Arguments>
 std::unique_ptr<muonrt::Device> with(std::unique_ptr<muonrt::Device> inner,
                                      Arguments&&... arguments) {

@@ -16,8 +16,8 @@ namespace muonrt::mpi {
 namespace {
 
 constexpr int64_t kCloseMs = 200;
-constexpr int64_t kMaxCollectiveBytes = int64_t{16}
-                                        << 20;  // of one part of a collective, over all ranks
+// The maximum number of bytes of one part of a collective, over all ranks.
+constexpr int64_t kMaxCollectiveBytes = int64_t{16} << 20;
 
 }  // namespace
 
@@ -30,20 +30,20 @@ Communicator::Communicator(MPI_Comm comm, int64_t fragment_bytes)
   MUONRT_MPI(MPI_Query_thread(&level));
   caller_thread_only_ = level < MPI_THREAD_MULTIPLE;
   error_channel_ = std::make_unique<ErrorChannel>(comm_, rank_, size_, !caller_thread_only_);
-  const auto few = static_cast<size_t>(2 * size_);  // messages of one fragment each
+  const auto few = static_cast<size_t>(2 * size_);  // enough if each message is one fragment
   fragments_.reserve(few);
   requests_.reserve(few);
   statuses_.resize(few);
   completed_.resize(few);
-  // So that a vote, and the exchange of its explanation, do not allocate.
+  // Allocated here so that a vote, and the exchange that explains it, do not allocate.
   in_.resize(kExplanationBytes);
   out_.resize(static_cast<size_t>(std::min(kMaxCollectiveBytes, kExplanationBytes * size_)));
 }
 
 std::unique_ptr<Communicator> Communicator::over(MPI_Comm parent, int64_t fragment_bytes,
                                                  Deadline deadline) {
-  // On the heap, because MPI writes the handle when all peers take part, perhaps after the
-  // deadline.
+  // On the heap, because MPI writes the handle when all peers have called the function, which may
+  // be after the deadline.
   auto handle = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   MUONRT_MPI(MPI_Comm_idup(parent, handle.get(), &request));
@@ -63,8 +63,8 @@ std::unique_ptr<Communicator> Communicator::over(MPI_Comm parent, int64_t fragme
 std::unique_ptr<Communicator> Communicator::duplicate(Deadline deadline) {
   std::unique_ptr<Communicator> out;
   run("duplicate", size_, [&] {
-    // MPI_Comm_idup cannot be cancelled. So the ranks first wait for each other in a reduction,
-    // which ends with a published error, too.
+    // MPI_Comm_idup cannot be cancelled. The ranks therefore first wait for each other in a
+    // reduction, which ends if an error is published.
     const int64_t mine = 0;
     int64_t sum = 0;
     in_.resize(std::max(in_.size(), sizeof mine));
@@ -89,14 +89,14 @@ void Communicator::destroy(std::unique_ptr<Communicator> communicator) noexcept 
     MPI_Comm comm = communicator->comm_;
     MPI_Comm_free(&comm);
   }
-  // After an error the communicator is not freed, because freeing it is collective and a peer may
-  // not take part.
+  // After an error the communicator is not freed, because MPI_Comm_free is collective, and a peer
+  // may not call it.
 }
 
 void Communicator::finish(MPI_Request& request, Deadline deadline) {
   Backoff pauses = backoff();
   int done = 0;
-  abandoned_ = true;  // if the loop throws, because a collective cannot be cancelled
+  abandoned_ = true;  // stays true if the loop throws, because a collective cannot be cancelled
   while (true) {
     MUONRT_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     if (done) break;

@@ -22,18 +22,19 @@ inline Backoff backoff() {
   return Backoff(microseconds(20), microseconds(20), microseconds(50));
 }
 
-/// A duplicate of an MPI communicator and the operations over it. It never blocks inside MPI: it
-/// starts non-blocking operations and polls them together with its deadline and the error channel.
-/// Before it throws an error, it publishes the error to the peers. Threads: one operation at a
-/// time, below MPI_THREAD_MULTIPLE on the threads that MPI allows; `publish` from any thread.
+/// A duplicate of an MPI communicator, and the operations on it. It never blocks inside MPI.
+/// Instead it starts non-blocking operations and polls them together with its deadline and the
+/// error channel. Before it throws an error, it publishes the error to the peers. Threads: one
+/// operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must run on a
+/// thread from which MPI may be called. publish() may be called from any thread.
 class Communicator {
  public:
   /// Duplicates `parent` without changing its error handler. Collective over `parent`.
-  /// @param fragment_bytes  maximum size of one MPI message, > 0.
+  /// @param fragment_bytes  the maximum size of one MPI message; must be > 0.
   static std::unique_ptr<Communicator> over(MPI_Comm parent, int64_t fragment_bytes,
                                             Deadline deadline);
-  /// Frees the communicator. If MPI may still access its memory after an error, it stays until the
-  /// process ends.
+  /// Frees the communicator. If MPI may still access its memory after an error, the communicator
+  /// remains until the process ends.
   static void destroy(std::unique_ptr<Communicator> communicator) noexcept;
 
   int rank() const { return rank_; }
@@ -48,14 +49,14 @@ class Communicator {
   std::unique_ptr<Communicator> duplicate(Deadline deadline);
 
   void publish(const Error& error) noexcept { error_channel_->publish(error); }
-  /// Returns the error that a rank has published, if any. Any thread.
+  /// Returns the error that a rank has published, or nullopt. May be called from any thread.
   std::optional<Error> published_error() { return error_channel_->poll(); }
 
  private:
   Communicator(MPI_Comm comm, int64_t fragment_bytes);
 
-  /// Runs `body`. If it throws, publishes the error with the name of the operation.
-  /// @param messages  about how many messages may have arrived at this rank before.
+  /// Calls `body`. If it throws, publishes the error with the name of the operation.
+  /// @param messages  an estimate of how many messages may have arrived at this rank before.
   template <class Body>
   void run(const char* operation, int64_t messages, Body body) {
     try {
@@ -72,7 +73,7 @@ class Communicator {
   struct Fragment {
     int32_t peer;
     bool send;
-    bool ended;  // a send whose receiver has reported that its receives have ended
+    bool ended;  // for a send: the receiver has reported that its receives have ended
     int64_t bytes;
   };
   void start_send(const muonrt_send_t& message);
@@ -93,13 +94,13 @@ class Communicator {
   bool caller_thread_only_ = false;
   std::unique_ptr<ErrorChannel> error_channel_;
 
-  // The messages of the running exchange, one entry for each fragment. The last two lists may be
-  // longer.
+  // The messages of the running exchange, with one entry for each fragment. The last two lists may
+  // be longer than the first two.
   std::vector<Fragment> fragments_;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<int> completed_;
-  int64_t open_ = 0;  // requests that are not complete
+  int64_t open_ = 0;  // number of requests that are not complete
 
   std::vector<std::byte> in_, out_;  // buffers of the running collective
   bool abandoned_ = false;           // true if a collective, a send or a receive is unfinished

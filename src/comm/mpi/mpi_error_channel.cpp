@@ -43,11 +43,12 @@ void ErrorChannel::publish(const Error& error) noexcept {
 
 bool ErrorChannel::may_call_mpi() const {
   int finalized = 0;
-  MPI_Finalized(&finalized);  // after MPI_Finalize every other call ends the job
+  MPI_Finalized(&finalized);  // after MPI_Finalize, any other MPI call would end the job
   return !finalized && (any_thread_ || operating_thread_.load() == std::this_thread::get_id());
 }
 
-/// The caller holds the mutex. If a send fails, that peer ends at its timeout.
+/// The caller must hold the mutex. A peer to which the message cannot be sent returns an error when
+/// its timeout has passed.
 void ErrorChannel::send() noexcept {
   unsent_ = false;
   for (int step = 1; step < size_; ++step) {
@@ -60,7 +61,7 @@ void ErrorChannel::send() noexcept {
   }
 }
 
-/// Receives one message if one has arrived. Two threads that poll at the same time receive
+/// Receives one message, if one has arrived. Two threads that poll at the same time receive
 /// different messages.
 void ErrorChannel::receive() {
   int arrived = 0;
@@ -95,8 +96,9 @@ void ErrorChannel::throw_if_failed() {
 }
 
 void ErrorChannel::throw_if_failed_before(int64_t messages) {
-  // A probe of Open MPI first searches the messages that it has already read and then reads more,
-  // so it finds new messages only at the next probe. Each probe of 4.1.4 reads about 32 messages.
+  // MPI_Iprobe of Open MPI first searches the messages that it has already read, and then reads
+  // more, so it reports new messages only at the next probe. In Open MPI 4.1.4 each probe reads
+  // about 32 messages.
   for (int64_t i = 0; i < 4 + messages / 16; ++i) throw_if_failed();
 }
 

@@ -15,42 +15,44 @@
 
 namespace muonrt::mpi {
 
-/// Sends the first error of any rank to all others, as a small message with a separate tag, which
-/// every waiting rank polls. If the publishing thread must not call MPI, the thread that may sends
-/// the error when it next polls or publishes.
+/// Sends the first error of any rank to all other ranks. It is a small message with a separate tag,
+/// which every waiting rank polls. If the thread that publishes the error must not call MPI, the
+/// thread that may call MPI sends the error when it next polls or publishes.
 class ErrorChannel {
  public:
-  /// @param comm  its error handler is MPI_ERRORS_RETURN; only the error channel uses kTag on it.
+  /// @param comm  its error handler must be MPI_ERRORS_RETURN, and only the error channel may use
+  ///     kTag on it.
   ErrorChannel(MPI_Comm comm, int rank, int size, bool any_thread_calls_mpi);
 
-  /// Publishes `error` unless there is one already: then `throw_if_failed` throws it, on this rank
-  /// and on the peers. Any thread.
+  /// Publishes `error`, unless there already is one. Then throw_if_failed() throws it, on this rank
+  /// and on the peers. May be called from any thread.
   void publish(const Error& error) noexcept;
 
-  /// Polls, and throws the error if there is one. Only the thread that runs operations.
+  /// Polls, and throws the error if there is one. Only the thread that runs operations may call
+  /// this function.
   void throw_if_failed();
 
-  /// The same before an operation. A late rank then receives a published error before it receives
-  /// the messages that arrived with it.
-  /// @param messages  about how many messages may have arrived.
+  /// Does the same before an operation. With it, a late rank receives a published error before it
+  /// receives the messages that arrived together with the error.
+  /// @param messages  an estimate of how many messages may have arrived.
   void throw_if_failed_before(int64_t messages);
 
-  /// Polls, and returns the error if there is one. Any thread. If only some threads may call MPI,
-  /// it polls only on the thread that created the error channel or ran the last operation; after
-  /// MPI_Finalize it does not poll.
+  /// Polls, and returns the error if there is one. May be called from any thread. If only some
+  /// threads may call MPI, it polls only on the thread that created the error channel or ran the
+  /// last operation. After MPI_Finalize it does not poll.
   std::optional<Error> poll();
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Waits until the sent errors are delivered. Returns false if that fails before the deadline;
-  /// then the error channel must not be destroyed.
+  /// Waits until the errors that were sent have been delivered. Returns false if they have not at
+  /// the deadline; then the error channel must not be destroyed.
   bool close(Deadline deadline);
 
   static constexpr int kTag = 1;
 
  private:
   struct ErrorMessage {
-    int32_t status, rank;  // rank -1: the sender
+    int32_t status, rank;  // a rank of -1 means the sender
     char text[1016];
   };
   void keep(Error error);

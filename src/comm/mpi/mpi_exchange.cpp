@@ -10,9 +10,9 @@ namespace muonrt::mpi {
 namespace {
 
 constexpr int kDataTag = 0, kReceivesEndedTag = 2;
-// After an error an exchange waits this long for receives that have started and cannot be
-// cancelled, and for the peers' notices that their receives have ended. On a busy machine a message
-// may be in transit for seconds.
+// Time limits after an error. An exchange waits for receives that have started, because they cannot
+// be cancelled, and for the peers' notices that their receives have ended. On a busy machine a
+// message may be in transit for seconds.
 constexpr int64_t kReceiveGraceMs = 5000, kGoodbyeMs = 6000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {
@@ -24,7 +24,7 @@ std::string ranks_text(std::vector<int32_t> ranks) {
 }  // namespace
 
 // A message is sent in fragments of at most `fragment_bytes_`. MPI keeps the order of the fragments
-// of a pair.
+// between two ranks.
 void Communicator::start_send(const muonrt_send_t& message) {
   for (int64_t begin = 0; begin < message.bytes; begin += fragment_bytes_) {
     const int64_t bytes = std::min(fragment_bytes_, message.bytes - begin);
@@ -158,7 +158,7 @@ bool Communicator::receives_from(int32_t peer) const {
 }
 
 /// Notifies each peer to which this rank sends that this rank's receives from that peer have ended.
-/// The notice has no bytes, so the request can be freed at once.
+/// The notice has no data, so its request can be freed at once.
 void Communicator::notify_senders() const noexcept {
   for (const Fragment& fragment : fragments_) {
     if (fragment.send || receives_from(fragment.peer)) continue;
@@ -169,7 +169,8 @@ void Communicator::notify_senders() const noexcept {
   }
 }
 
-/// Marks the sends to peers that have sent their notice as ended: no peer reads them any more.
+/// Marks sends as ended if their receiver has sent its notice, because then it no longer reads
+/// them.
 void Communicator::poll_receivers() noexcept {
   while (true) {
     int arrived = 0;
@@ -185,11 +186,11 @@ void Communicator::poll_receivers() noexcept {
   }
 }
 
-/// Ends pending fragments, so that MPI does not access the caller's buffers any more. Cancels the
-/// receives; a receive that has started may finish within kReceiveGraceMs. A send cannot be
-/// cancelled, and its receiver may be reading it, so waits up to kGoodbyeMs for the receiver's
-/// notice. A receiver that sends no notice has not started to receive and gets the published error
-/// first, or is no longer reachable.
+/// Ends the pending fragments, so that MPI no longer accesses the caller's buffers. Receives are
+/// cancelled; a receive that has already started may complete within kReceiveGraceMs. A send cannot
+/// be cancelled, and the receiver may be reading it, so the function waits up to kGoodbyeMs for the
+/// receiver's notice. If no notice arrives, the receiver either has not started to receive, and
+/// will receive the published error first, or it is no longer reachable.
 void Communicator::give_up() noexcept {
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && !fragments_[i].send) MPI_Cancel(&requests_[i]);

@@ -10,14 +10,14 @@
 
 namespace muonrt {
 
-/// The memory [begin, end) of a buffer of a parameter.
+/// The memory [begin, end) of a buffer that belongs to a parameter.
 struct Interval {
   uintptr_t begin, end;
   const char* what;
-  const std::string* name;  // of the parameter
+  const std::string* name;  // name of the parameter
 };
 
-/// Errors: INVALID_ARGUMENT if `data` is misaligned for the dtype.
+/// Returns the memory of a buffer. Errors: INVALID_ARGUMENT if `data` is not aligned for the dtype.
 inline Interval interval_of(const void* data, int64_t numel, DType dtype, const char* what,
                             const std::string& name) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
@@ -28,7 +28,7 @@ inline Interval interval_of(const void* data, int64_t numel, DType dtype, const 
   return {begin, begin + static_cast<uintptr_t>(numel * size_of(dtype)), what, &name};
 }
 
-/// Errors: INVALID_ARGUMENT, naming both, if they overlap.
+/// Errors: INVALID_ARGUMENT, with both names, if the intervals overlap.
 inline void require_apart(const Interval& given, const Interval& other) {
   const uintptr_t begin = std::max(given.begin, other.begin);
   const uintptr_t end = std::min(given.end, other.end);
@@ -37,8 +37,7 @@ inline void require_apart(const Interval& given, const Interval& other) {
                  " bytes; give every buffer its own memory");
 }
 
-/// Errors: INVALID_ARGUMENT, naming the parameter and `what`, if the device does not reach
-/// `memory`.
+/// Errors: INVALID_ARGUMENT, with the parameter and `what`, if the device cannot access `memory`.
 inline void require_reach(const Device& device, const std::string& name, const char* what,
                           const void* memory) {
   MUONRT_REQUIRE(device.reaches(memory), Status::kInvalidArgument, "param '", name, "': ", what,

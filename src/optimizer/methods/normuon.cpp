@@ -14,13 +14,13 @@ namespace muonrt {
 
 namespace {
 
-/// The matrix with outputs as rows, as the settings count them.
+/// Returns the matrix with outputs as rows, because the settings count outputs as rows.
 Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
   if (settings.params[static_cast<size_t>(m.param)].transposed) std::swap(m.rows, m.cols);
   return m;
 }
 
-/// Whether the rows or the columns of a matrix are normalized, or neither.
+/// Returns whether the rows or the columns of a matrix are normalized, or neither.
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
   const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
@@ -35,17 +35,19 @@ NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   return m.rows >= m.cols ? NormuonAxis::kRows : NormuonAxis::kColumns;
 }
 
-/// The number of neurons of a matrix. It is 0 for a single row or column on either axis: one neuron
-/// has no other to be compared with, and neurons of one element would all become 1 or -1.
+/// Returns the number of neurons of a matrix. It is 0 if the matrix has only one row or one column,
+/// for either axis: a single neuron could not be compared with others, and neurons of one element
+/// would all become 1 or -1.
 int64_t neurons_of(NormuonAxis axis, const Matrix& m) {
   if (axis == NormuonAxis::kOff || std::min(m.rows, m.cols) == 1) return 0;
   return axis == NormuonAxis::kRows ? m.rows : m.cols;
 }
 
-/// Elements of one of the three lists of a parameter: moments, staged moments, factors.
+/// Returns the number of elements, with padding, in each of the three lists of a parameter:
+/// moments, staged moments, and factors.
 int64_t padded(int64_t neurons) { return round_up(neurons, 64); }
 
-/// The parts of one matrix of a parameter, or the matrix itself if it has no parts.
+/// Returns the parts of one matrix of a parameter, or the matrix itself if it has no parts.
 std::vector<Matrix> parts_of_one(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   const auto [rows, cols] = outputs_and_inputs(p);
@@ -110,13 +112,14 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     const NormuonAxis axis = axis_of(settings, m);
     NormuonState& state = states_[i];
     state.neurons = neurons_of(axis, m);
-    // A gathered matrix has its short side as rows, and its outputs if it is square; see
-    // OwnedMatrix::transposed. The rows of a tall matrix are therefore stored as columns.
+    // A gathered matrix is stored with its short side as rows; if it is square, its outputs are the
+    // rows (see OwnedMatrix::transposed()). The rows of a tall matrix are therefore stored as
+    // columns.
     state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
     state.param = m.param;
     state.group = settings.params[static_cast<size_t>(m.param)].group;
-    // With one owner per replica, the plan lists the copies of a matrix one after the other. They
-    // share their range.
+    // If each replica has its own owner, the plan lists the copies of a matrix one after the other.
+    // The copies use the same range.
     const Matrix* before = i > 0 ? &plan.matrices()[i - 1] : nullptr;
     if (before && before->param == m.param && before->index == m.index) {
       first[i] = first[i - 1];

@@ -12,17 +12,19 @@ namespace muonrt {
 
 struct StateRange;
 
-/// The number of neurons of all matrices of a parameter; 0 if NorMuon is off for it.
+/// Returns the number of neurons of all matrices of a parameter, or 0 if NorMuon is off for it.
 int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param);
 
-/// A hash of which rows or columns of a parameter have moments, and in which order.
+/// Returns a hash that identifies which rows or columns of a parameter have moments, and in which
+/// order.
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param);
 
-/// Bytes that a rank allocates for a parameter with this many neurons if it owns any of its
-/// matrices: three numbers (moment, staged moment, factor) for every neuron of the parameter.
+/// Returns the bytes that a rank allocates for a parameter with this many neurons if it owns any of
+/// its matrices. The rank stores three numbers (moment, staged moment, factor) for every neuron of
+/// the parameter.
 int64_t normuon_bytes(int64_t neurons);
 
-/// The second moments of NorMuon on one rank: those of the matrices that it owns.
+/// The second moments of NorMuon for the matrices that one rank owns.
 class NormuonMemory {
  public:
   NormuonMemory() = default;
@@ -30,14 +32,15 @@ class NormuonMemory {
   /// that is normalized.
   NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan, int rank);
 
-  /// By matrix; `neurons` is 0 if this rank does not normalize the matrix.
+  /// The states, indexed by matrix. If this rank does not normalize a matrix, `neurons` is 0.
   const std::vector<NormuonState>& states() const { return states_; }
 
-  /// The f32 moments of all matrices of a parameter, by expert, then by part. Moments of matrices
-  /// that other ranks own stay zero. Null if this rank owns no matrix of the parameter.
+  /// Returns the f32 moments of all matrices of a parameter, ordered by expert, then by part. The
+  /// moments of matrices that other ranks own remain zero. Returns null if this rank owns no matrix
+  /// of the parameter.
   float* moments(int32_t param) const { return moments_[static_cast<size_t>(param)]; }
   int64_t neurons(int32_t param) const { return neurons_[static_cast<size_t>(param)]; }
-  /// The neurons of the matrices that this rank owns, one range for each matrix.
+  /// Returns the neurons of the matrices that this rank owns, as one range for each matrix.
   std::vector<StateRange> ranges(const Plan& plan, int32_t param) const;
 
  private:

@@ -11,7 +11,7 @@ namespace muonrt {
 
 namespace {
 
-/// The number of rows of a weight of this kind; -1 if QK-clip is off.
+/// Returns the number of rows of a weight of this kind, or -1 if QK-clip is off.
 int64_t rows_of(const QkClipSettings& c) {
   const int64_t heads = c.heads, kv = c.kv_heads;
   switch (c.kind) {
@@ -36,8 +36,9 @@ int64_t rows_of(const QkClipSettings& c) {
 bool has_queries(QkKind kind) { return kind != QkKind::kKey && kind != QkKind::kMlaKeyValue; }
 bool has_keys(QkKind kind) { return kind != QkKind::kQuery && kind != QkKind::kMlaQuery; }
 
-/// Rejects two weights whose names give both the queries, or both the keys, of one layer, such as
-/// those of an encoder and a decoder: they would share their logits.
+/// Rejects two parameters if, according to their names, both contain the queries, or both the keys,
+/// of the same layer. An encoder and a decoder can have such names. The two parameters would share
+/// their logits.
 void check_names(const OptimizerSettings& settings) {
   std::map<std::pair<int32_t, bool>, const ParamSettings*> found;
   for (const ParamSettings& p : settings.params) {

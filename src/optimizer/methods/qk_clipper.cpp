@@ -14,7 +14,7 @@ bool may_clip(const QkClipSettings& c, int32_t head) {
   return !c.selects || std::find(c.select.begin(), c.select.end(), head) != c.select.end();
 }
 
-/// By layer: the index of its first logit.
+/// Returns, for each layer, the index of its first logit.
 std::map<int32_t, int64_t> logits_of(const std::vector<QkLogits>& layers) {
   std::map<int32_t, int64_t> out;
   for (const QkLogits& layer : layers) out[layer.layer] = layer.logits_at;

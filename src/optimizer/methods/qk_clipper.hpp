@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// Owns the row factors of the weights that QK-clip acts on, and lists the heads that it has
+/// Owns the row factors of the weights to which QK-clip applies, and lists the heads that were
 /// clipped.
 class QkClipper {
  public:
@@ -21,13 +21,13 @@ class QkClipper {
   /// Allocates the factors and sets ParamView::row_factors to them.
   QkClipper(Device& device, const OptimizerSettings& settings, ParamView* params);
 
-  /// The number of logits of all layers that parameters name.
+  /// Returns the number of logits of all layers to which parameters refer.
   int64_t logits() const { return logits_; }
   const std::vector<ClippedWeight>& weights() const { return weights_; }
 
   /// Call it after a step was committed. Lists the heads whose logit exceeds the threshold of an
-  /// active parameter that may clip them. Does not allocate.
-  /// @param logits  of all layers; not read if there are none.
+  /// active parameter, if that parameter may clip them. Does not allocate.
+  /// @param logits  the logits of all layers; not read if there are none.
   void on_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
   const Heads& clipped() const { return clipped_; }
 
@@ -40,7 +40,7 @@ class QkClipper {
     int64_t logits_at;
   };
   std::vector<Weight> clipping_params_;
-  Heads clipped_;  // memory for all heads is reserved
+  Heads clipped_;  // has reserved memory for all heads
 };
 
 }  // namespace muonrt

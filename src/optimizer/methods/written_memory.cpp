@@ -24,7 +24,7 @@ void WrittenMemory::move(const Interval& from, const Interval& to) {
     return other.begin == from.begin && other.end == from.end;
   };
   const auto at = std::find_if(list_.begin(), list_.end(), same);
-  if (at == list_.end()) return;  // this rank holds no element
+  if (at == list_.end()) return;  // This rank holds no element.
   for (const Interval& other : list_)
     if (&other != &*at) require_apart(to, other);
   list_.erase(at);
@@ -34,8 +34,8 @@ void WrittenMemory::move(const Interval& from, const Interval& to) {
   list_.insert(next, to);
 }
 
-// The list has no overlaps, so only the first interval that ends after `given` begins must be
-// compared.
+// The intervals in the list do not overlap, so only the first one that ends after the beginning of
+// `given` must be compared.
 void WrittenMemory::require_apart_from(const Interval& given) const {
   const auto next =
       std::upper_bound(list_.begin(), list_.end(), given.begin,

@@ -9,20 +9,20 @@
 
 namespace muonrt {
 
-/// The memory that steps write: parameters and their state. Gradients must not overlap it, because
-/// steps read them.
+/// The memory that steps write, which consists of parameters and their state. Gradients must not
+/// overlap it, because steps read them.
 class WrittenMemory {
  public:
   WrittenMemory() = default;
-  /// @param params  views of the settings' parameters.
+  /// @param params  the views of the parameters in the settings.
   WrittenMemory(const OptimizerSettings& settings, const ParamView* params, const State& state);
-  /// Errors: INVALID_ARGUMENT, naming both buffers, if `given` overlaps the memory.
+  /// Errors: INVALID_ARGUMENT, with both buffers, if `given` overlaps the memory.
   void require_apart_from(const Interval& given) const;
-  /// Replaces `from` by `to`. Errors: INVALID_ARGUMENT if `to` overlaps another buffer.
+  /// Replaces `from` with `to`. Errors: INVALID_ARGUMENT if `to` overlaps another buffer.
   void move(const Interval& from, const Interval& to);
 
  private:
-  std::vector<Interval> list_;  // ascending, without overlaps
+  std::vector<Interval> list_;  // ascending and without overlaps
 };
 
 }  // namespace muonrt

@@ -9,8 +9,9 @@ namespace muonrt {
 
 namespace {
 
-/// The sizes above 1 of a mesh and its ranks, which are also what a layout's hash contains. Of a
-/// large mesh only the first ranks are listed; they differ if ranks pass different submeshes.
+/// Describes a mesh by its sizes above 1 and its ranks, which are also the values that the hash of
+/// a layout contains. For a large mesh only the first ranks are listed. If ranks pass different
+/// submeshes, the first ranks differ.
 std::string text(const Mesh& mesh) {
   constexpr size_t kShown = 32;
   std::string out;
@@ -23,7 +24,7 @@ std::string text(const Mesh& mesh) {
   return ranks.size() > kShown ? out + ", ..." : out;
 }
 
-/// Returns a visitor that adds the entries of the rows that `accepts` accepts.
+/// Returns a visitor that adds an entry for each row for which `accepts` returns true.
 template <class Settings, class Accepts>
 auto adds_entries(AgreementTable& table, const std::string& who, const Settings& s,
                   Accepts accepts) {
@@ -84,7 +85,7 @@ std::string text_of(const ComparedEntry& entry, const GroupSettings& g) {
   const std::string_view name = entry.name;
   if (name == "name") return cat("'", g.name, "'");
   if (name == "gram_restarts") return g.gram_restarts ? cat(*g.gram_restarts) : "searched";
-  std::string out;  // custom
+  std::string out;  // kCustom
   for (const Coefficients& c : g.custom) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
   return out;
 }
@@ -103,7 +104,7 @@ void describe_scalars(AgreementTable& table, const std::string& who, const Group
   visit_group_fields(adds_entries(table, who, g, is_changeable));
 }
 
-// Numbers are hashed by their bits, because different numbers may have the same text.
+// Numbers are hashed by their bits, because two different numbers may have the same text.
 void hash_scalars(Hash& hash, const GroupSettings& g) {
   visit_group_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {

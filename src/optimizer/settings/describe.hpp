@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// The value of a row as text, for messages, the agreement table and checkpoints. A choice has its
-/// name.
+/// Returns the value of a row as text for messages, the agreement table and checkpoints. The text
+/// of a Choice is its name.
 template <class Row, class T>
 std::string text_of(const Row& row, const T& value) {
   if constexpr (requires { row.rule.words; }) {
@@ -32,11 +32,11 @@ std::string text_of(const Row& row, const T& value) {
 std::string text_of(const ComparedEntry& entry, const GroupSettings& group);
 std::string text_of(const ComparedEntry& entry, const OptimizerSettings& settings);
 
-/// Returns everything that must be equal on all ranks at creation.
-/// @param device  the text of Device::describe.
+/// Returns everything that must be equal on all ranks when an optimizer is created.
+/// @param device  the text that Device::describe() returns.
 AgreementTable make_agreement_table(const OptimizerSettings& settings, const std::string& device);
 
-/// Adds the settings of a group that may change between steps to a table, or to a hash.
+/// Adds those settings of a group that may change between steps to a table, or to a hash.
 void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& group);
 void hash_scalars(Hash& hash, const GroupSettings& group);
 

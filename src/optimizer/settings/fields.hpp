@@ -8,27 +8,29 @@
 
 namespace muonrt {
 
-// The settings of a group and of an optimizer that are numbers, enums or bools: one row each. These
-// rows generate reading and defaults (src/api), validation, the comparison between ranks, changes
-// between steps, `muonrt info defaults`, the keys of opt.json with their manual, and Python's
-// keyword arguments. tools/opt_json and tools/python compile this header without linking the
-// library's internals, so everything in it must be inline.
+// The settings of a group and of an optimizer that are numbers, enums or bools, with one row for
+// each setting. From these rows other code generates the reading of settings and their defaults
+// (src/api), validation, the comparison between ranks, changes between steps, `muonrt info
+// defaults`, the keys of opt.json with their manual, and Python's keyword arguments. tools/opt_json
+// and tools/python compile this header without linking the library's internals, so everything in it
+// must be inline.
 
-/// The name of an enum's value, and that value in the C headers.
+/// The name of a value of an enum, and that value in the C headers.
 struct Word {
   const char* text;
   int32_t value;
 };
 
-/// A number in [low, high], or in [low, high).
+/// The setting is a number in [low, high], or in [low, high) if `open` is true.
 struct Number {
   double low, high;
   bool open = false;
-  bool or_zero = false;  // 0 is allowed, too, and means a default
+  bool or_zero = false;  // if true, 0 is also valid and selects a default
 };
-/// A number in [0, 1), also after it is rounded to f32.
+/// The setting is a number in [0, 1) that is still below 1 after it is rounded to f32.
 struct Decay {};
-/// 0, which means `none`, or a number in [kLeast, 1e30]. `why` says why it cannot be smaller.
+/// The setting is 0, which means `none`, or a number in [kLeast, 1e30]. `why` explains for messages
+/// why the number cannot be smaller.
 struct NumberOrNone {
   static constexpr double kLeast = 1e-30;
   const char *why, *none;
@@ -40,7 +42,7 @@ struct Choice {
   std::span<const Word> words;
 };
 struct Flag {};
-/// f32 or bf16.
+/// The setting is f32 or bf16.
 struct StorageDType {};
 struct AnyDType {};
 /// Every value of the type is valid, or other code checks it.
@@ -50,17 +52,18 @@ enum FieldUse : unsigned {
   kChangeable = 0,    // of a group: may change between steps
   kFixed = 1,         // of a group: fixed at creation
   kUnlisted = 2,      // has no entry in the agreement table
-  kZeroIsAbsent = 4,  // 0 in the C struct leaves the default
-  kGpuOnly = 8,       // keeps its default on the host
+  kZeroIsAbsent = 4,  // 0 in the C struct selects the default
+  kGpuOnly = 8,       // on the host, it always has its default
   kMuonOnly = 16,
   kAdamWOnly = 32,
-  kNoKey = 64  // of a group: opt.json has it inside another key, or reads it with other code
+  kNoKey = 64  // of a group: part of another key of opt.json, or read by other code
 };
 
-/// @param name      name in messages, in the C struct, in Python and in opt.json.
-/// @param member    member(settings) is the member of GroupSettings or OptimizerSettings.
-/// @param c_member  c_member(c_struct) is the field of the C struct. The call is valid only for the
-///                  struct that has the field; c_field() finds it among several structs.
+/// @param name      the name in messages, in the C struct, in Python and in opt.json.
+/// @param member    a function: member(settings) returns the member of GroupSettings or
+///     OptimizerSettings.
+/// @param c_member  a function: c_member(c_struct) returns the field of the C struct. The call
+///     compiles only for the struct that has the field; c_field() finds it among several structs.
 template <class Member, class CMember, class Rule>
 struct Field {
   constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)
@@ -74,8 +77,9 @@ struct Field {
   unsigned use;
 };
 
-/// The field of `row` in the C struct that has it: muonrt_optimizer_options_t, or one of the
-/// structs that it points to (tuning, debug). Does not compile if no struct has it.
+/// Returns the field of `row` in the C struct that has it. This is muonrt_optimizer_options_t, or
+/// one of the structs to which it points (tuning, debug). Does not compile if no struct has the
+/// field.
 template <class Row, class C, class... More>
 constexpr auto& c_field(const Row& row, C& c_struct, More&... more) {
   if constexpr (requires { row.c_member(c_struct); }) {
@@ -85,12 +89,13 @@ constexpr auto& c_field(const Row& row, C& c_struct, More&... more) {
   }
 }
 
-/// An entry of the agreement table that is not a field; text_of() (describe.hpp) has its text.
+/// An entry of the agreement table that is not a Field. text_of() (describe.hpp) returns its text.
 struct ComparedEntry {
   const char* name;
 };
 
-/// The first three arguments of a Field: `kPlace` in the settings, `kName` in the C struct.
+/// The first three arguments of a Field. The setting is called `kPlace` in the settings and `kName`
+/// in the C struct.
 #define MUONRT_FIELD_AT(kName, kPlace)              \
 #kName, [](auto& s) -> auto& { return s.kPlace; } \
   , [](auto& s) -> decltype((s.kName)) { return s.kName; }
@@ -119,11 +124,11 @@ inline constexpr Word kSymmetric[] = {{"default", 0}, {"vendor", 1}, {"sm90", 2}
 inline constexpr Word kReplicaChecks[] = {{"first", 0}, {"every", 1}, {"off", 2}};
 
 constexpr Number kFactor = {0, 1e30};
-constexpr int64_t kMaxBytes = int64_t{1} << 60;  // of a buffer
-constexpr int kMaxBlocks = 1024;                 // along one dimension
+constexpr int64_t kMaxBytes = int64_t{1} << 60;  // maximum size of a buffer
+constexpr int kMaxBlocks = 1024;                 // maximum number along one dimension
 
-/// Calls `visit` with each row, in the order in which ranks compare them: first most of those that
-/// may change between steps.
+/// Calls `visit` with each row, in the order in which ranks compare the settings. Most settings
+/// that may change between steps come first.
 template <class Visit>
 void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(role), Choice{kRoles}, kFixed | kNoKey});
@@ -167,7 +172,7 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_axis), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
-/// The same for the options of an optimizer, which do not change. In C they are fields of
+/// Does the same for the options of an optimizer, which cannot change. In C they are fields of
 /// muonrt_optimizer_options_t and of its `tuning` and `debug`. `device` is read separately.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
@@ -193,8 +198,8 @@ void visit_option_fields(Visit&& visit) {
               NumberOrNone{"gradients clipped to it vanish in f32", "none"}});
   visit(Field{MUONRT_FIELD(health_every), Integers{0, int64_t{1} << 53}});
   visit(Field{MUONRT_FIELD(replica_check), Choice{kReplicaChecks}});
-  // Ranks may differ in these. An exception are the symmetric products of muonrt, which the entry
-  // of the device names.
+  // Ranks may differ in these options. The exception is the choice of muonrt's symmetric products,
+  // because the description of the device, which ranks compare, contains it.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
   visit(Field{MUONRT_FIELD(threads), Integers{0, 256}, kUnlisted});
   visit(Field{MUONRT_FIELD(timeout_ms), Integers{1, kMaxTimeoutMs}, kUnlisted});

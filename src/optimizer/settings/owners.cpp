@@ -16,7 +16,8 @@ std::vector<int32_t> holders_of_param(const Layout& layout, int world) {
   return out;
 }
 
-/// The first matrix of a stack whose owner is not a rank, if there are several owners.
+/// Checks that each owner is a rank. If there are several owners, the error names the first matrix
+/// whose owner is not.
 void require_ranks(const std::string& who, const std::vector<int32_t>& owners, int world) {
   for (size_t i = 0; i < owners.size(); ++i) {
     MUONRT_REQUIRE(

@@ -22,7 +22,7 @@ namespace muonrt {
 enum class MomentumKind : int32_t {
   kEma = 0,
   kHeavyBall = 1,
-  kEmaCorrected = 2  // as kEma, with a bias correction of the direction
+  kEmaCorrected = 2  // like kEma, with a bias correction of the direction
 };
 enum class MasterKind : int32_t {
   kAuto = 0,
@@ -38,20 +38,21 @@ enum class WeightDecayKind : int32_t {
   kLrSquared = 2,
   kCautious = 3
 };
-/// Whether rows or columns are the neurons of NorMuon. kOff in a part or parameter means the
-/// setting of its parameter or group.
+/// Selects whether rows or columns are the neurons of NorMuon. In a parameter, kOff means that the
+/// setting of its group applies. In a part, it means that the setting of its parameter applies.
 enum class NormuonAxis : int32_t { kOff = 0, kRows = 1, kColumns = 2, kLonger = 3 };
 enum class AdamForm : int32_t { kTorch = 0, kFolded = 1, kNesterov = 2 };
-/// When replicas are compared: in the first step until it is committed (also after a resume), in
+/// When replicas are compared: in the first step until one is committed (also after a resume), in
 /// every step, or never.
 enum class ReplicaCheck : int32_t { kFirst = 0, kEvery = 1, kOff = 2 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
-/// Block-periodic orthogonalization: steps 0, period, 2 period, ... orthogonalize whole matrices,
-/// the other steps the blocks of a grid over the global matrix. Source: MuonBP, arXiv 2510.16981.
+/// Block-periodic orthogonalization. Steps 0, period, 2 period, ... orthogonalize whole matrices.
+/// All other steps orthogonalize the blocks of a grid over the global matrix. Source: MuonBP, arXiv
+/// 2510.16981.
 struct BlockGrid {
   int period = 1;
-  int rows = 1, cols = 1;  // number of blocks along rows and columns
-  double lr_factor = 1.0;  // on block steps
+  int rows = 1, cols = 1;  // number of blocks along the rows and along the columns
+  double lr_factor = 1.0;  // learning-rate factor in block steps
 };
 
 enum class StateKind : int32_t {
@@ -62,7 +63,7 @@ enum class StateKind : int32_t {
   kNormuon = 4
 };
 
-/// Settings that parameters share: the C struct muonrt_group_t in internal types.
+/// Settings that several parameters share. Corresponds to the C struct muonrt_group_t.
 struct GroupSettings {
   Role role = Role::kMuon;
   std::string name;
@@ -74,15 +75,16 @@ struct GroupSettings {
   CoefficientFamily coefficients = CoefficientFamily::kPolarExpress;
   int steps = 5;
   double lower_bound = 1e-3, cushion = 0.02;
-  double safety = 0;  // 0: the default of the family
+  double safety = 0;  // 0 means the default of the family
   SafetyMode safety_mode = SafetyMode::kAuto;
   std::vector<Coefficients> custom;
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 1e-7;
   RowScaling row_scaling = RowScaling::kNone;
   bool renormalize = false;
-  std::optional<std::vector<int>> gram_restarts;  // of the Gram form; absent: searched
-  std::optional<DType> iteration_dtype;           // of both forms; absent: the optimizer's
+  /// Restarts of the Gram form; if absent, they are searched.
+  std::optional<std::vector<int>> gram_restarts;
+  std::optional<DType> iteration_dtype;  // for both forms; default: that of the optimizer
   BlockGrid blocks;
   ScaleRule scale_rule = ScaleRule::kMatchRms;
   FormChoice form = FormChoice::kAuto;
@@ -109,50 +111,52 @@ struct PartSettings {
   NormuonAxis normuon_axis = NormuonAxis::kOff;
 };
 
-/// Settings of QK-clip for a parameter; the sizes have the same meaning as in QkClip.
+/// The settings of QK-clip for a parameter. Sizes have the same meaning as in QkClip.
 struct QkClipSettings {
   QkKind kind = QkKind::kNone;
   int32_t layer = 0, heads = 0, kv_heads = 0, head_dim = 0, nope = 0, rope = 0, v_dim = 0;
-  bool selects = false;    // true: only the heads in `select`
-  bool from_name = false;  // whether the layer was read from the parameter's name
+  bool selects = false;    // if true, only the heads in `select` are clipped
+  bool from_name = false;  // true if the layer was read from the parameter's name
   std::vector<int32_t> select;
   double threshold = 100.0, exponent = 0.5;
 };
 
-/// One parameter on this rank. The buffers belong to the caller.
+/// One parameter on this rank. Its buffers belong to the caller.
 struct ParamSettings {
   std::string name;
   int32_t group = 0;
   DType dtype = DType::kF32, grad_dtype = DType::kF32;
-  Layout layout;                      // contains the global shape
-  std::optional<Layout> grad_layout;  // of the gradient, if its shards differ from `layout`
-  std::vector<int64_t> local_shape;   // as the caller states it; compared if local_shape_given
+  Layout layout;                      // includes the global shape
+  std::optional<Layout> grad_layout;  // layout of the gradient, if its shards differ from `layout`
+  std::vector<int64_t> local_shape;   // stated by the caller; compared if local_shape_given is true
   bool local_shape_given = false;
   void* data = nullptr;
   const void* grad = nullptr;
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
-  std::vector<int32_t> owners;  // by matrix of a stack, instead of `owner`; empty: none
-  int32_t priority = 0;         // parameters with lower numbers are exchanged first
-  View view = View::kNone;      // applied already: `layout` is 2-D, or 3-D for kStack
-  bool transposed = false;      // true: stored as inputs x outputs
+  /// Owner for each matrix of a stack, instead of `owner`; may be empty.
+  std::vector<int32_t> owners;
+  int32_t priority = 0;     // parameters with lower numbers are exchanged first
+  View view = View::kNone;  // already applied: `layout` is 2-D, or 3-D for kStack
+  bool transposed = false;  // true if the matrix is stored as inputs x outputs
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
   NormuonAxis normuon_axis = NormuonAxis::kOff;
   QkClipSettings qk_clip;
 };
 
-/// Chooses the owners of a Muon parameter. It is called once for each at creation, in their order.
+/// Chooses the owners of a Muon parameter. Called once for each parameter, in order, when an
+/// optimizer is created.
 /// @param holders  the ranks that hold elements of the parameter, ascending.
-/// @param owner    one entry for each matrix, -1 at first. If only the first one is set, it is the
-///     owner of all.
-/// @return  0, or an error code. The creation then fails.
+/// @param owner    one entry for each matrix, initially -1. If the function sets only the first
+///     entry, that owner gets all matrices.
+/// @return  0, or an error code, with which the creation fails.
 using AssignOwner = std::function<int(int64_t param, const ParamSettings& info,
                                       const std::vector<int32_t>& holders, int32_t* owner)>;
 
 struct OptimizerSettings {
-  /// Defaults for a kind of device.
+  /// Returns the defaults for a kind of device.
   static OptimizerSettings defaults(DeviceKind kind);
 
   DeviceKind device = DeviceKind::kHost;
@@ -160,12 +164,12 @@ struct OptimizerSettings {
   int threads = 0;  // 0: chosen at creation, see threads_of()
   DType transport_dtype = DType::kBF16;
   DType iteration_dtype = DType::kF32;
-  std::optional<DType> gram_iteration_dtype;  // absent: iteration_dtype
+  std::optional<DType> gram_iteration_dtype;  // default: iteration_dtype
   CommitMode commit = CommitMode::kAtomic;
   int window = 3;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
   int max_peers = 0;                                                 // see PlanOptions
-  double machine_flops = 0, machine_bytes = 0, machine_message = 0;  // 0: the device's default
+  double machine_flops = 0, machine_bytes = 0, machine_message = 0;  // 0 means the device's default
   int64_t chunk_bytes = 64 << 20;
   int64_t timeout_ms = 600000;
   bool trace = false;
@@ -173,41 +177,41 @@ struct OptimizerSettings {
   // For CUDA only; see CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  // Before a step, compare which parameters are inactive, and do not exchange them. For all
-  // devices.
+  // If true, ranks compare before a step which parameters are inactive, and do not exchange those.
+  // For all devices.
   bool omit_inactive = false;
-  int reserved_sms = 0;                  // Optimizer::create sets it from the communicator
-  Allocator allocator = {};              // no functions: the allocator of the device
-  AssignOwner assign_owner;              // empty: the plan chooses owners
-  ExchangeCallbacks exchange_callbacks;  // empty: the built-in exchanges
-  bool serial = false;       // one parameter and one stage at a time, for debugging; results are
-                             // bitwise identical
-  bool poison = false;       // fill messages and scratch with NaN before every step
-  int64_t seed = 0;          // of stochastic rounding
-  double clip_norm = 0.0;    // of all gradients; 0: not clipped
-  int64_t health_every = 0;  // every n-th step collects statistics; 0: no step does
+  int reserved_sms = 0;                  // set by Optimizer::create() from the communicator
+  Allocator allocator = {};              // without functions: the allocator of the device
+  AssignOwner assign_owner;              // if empty, the plan chooses owners
+  ExchangeCallbacks exchange_callbacks;  // if empty, the built-in exchanges are used
+  /// For debugging: one parameter and one stage at a time; results are bitwise identical.
+  bool serial = false;
+  bool poison = false;       // for debugging: fills messages and scratch with NaN before every step
+  int64_t seed = 0;          // for stochastic rounding
+  double clip_norm = 0.0;    // for all gradients together; 0 means no clipping
+  int64_t health_every = 0;  // every n-th step collects statistics; 0 means that no step does
   ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
 };
 
-/// Arguments of one step.
+/// The arguments of one step.
 struct StepArgs {
   double lr = 0.0;
-  std::vector<double> group_lrs;  // by group, instead of `lr`; empty: `lr` for all
+  std::vector<double> group_lrs;  // by group, instead of `lr`; if empty, `lr` applies to all groups
   double grad_scale_inv = 1.0;
   std::vector<int64_t> inactive_params;
-  // In memory that the device reads; null: absent.
+  // Pointers to values in memory that the device reads. Null if there is no such value.
   const float* device_grad_scale_inv = nullptr;
   const float* grad_multiplier = nullptr;
   const float* found_inf = nullptr;
-  const float* qk_logits = nullptr;  // the largest logit of each query head, by layer
+  const float* qk_logits = nullptr;  // the largest logit of each query head, layer by layer
   int64_t n_qk_logits = 0;
-  void* stream = nullptr;  // the caller's stream that writes the gradients; see
-                           // Device::wait_caller_stream
+  /// Caller's stream that writes the gradients; see Device::wait_caller_stream().
+  void* stream = nullptr;
 
-  /// Copies the values behind the pointers, which are in memory of the host, so that the caller may
-  /// free them.
+  /// Copies the values to which the pointers refer, so that the caller may free them. They must be
+  /// in host memory.
   void copy_host_values() {
     copies.reserve(3 + static_cast<size_t>(qk_logits ? n_qk_logits : 0));
     const auto copy = [&](const float*& from, int64_t count) {
@@ -226,58 +230,61 @@ struct StepArgs {
   }
 };
 
-/// Returns the number of matrices of a Muon parameter before parts: 1, or the size of the stack.
+/// Returns the number of matrices of a Muon parameter, not counting parts. This is 1, or the size
+/// of the stack.
 inline int64_t stack_size(const ParamSettings& p) {
   return p.view == View::kStack ? p.layout.shape()[0] : 1;
 }
 
-/// Returns the ranks that hold elements of each matrix, ascending.
+/// Returns, for each matrix, the ranks that hold elements of it, ascending.
 std::vector<std::vector<int32_t>> holders_of_matrices(const ParamSettings& p, int world);
 
-/// Sets the owner of every Muon parameter with `assign_owner`, if it is set. Errors: CALLBACK if
-/// the function returns an error; INVALID_ARGUMENT if it returns no rank, or if the parameter
-/// already has an owner.
+/// If `assign_owner` is set, uses it to set the owner of every Muon parameter. Errors: CALLBACK if
+/// the function returns an error; INVALID_ARGUMENT if it sets an owner that is not a rank, or if
+/// the parameter already has an owner.
 void assign_owners(OptimizerSettings& settings, int world);
 
-/// Checks everything that one rank can check without the others.
-/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming the parameter or group, the field and the
+/// Checks everything that a rank can check without the other ranks.
+/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, with the parameter or group, the field and the
 /// values.
 void validate(const OptimizerSettings& settings, int rank, int world);
 void validate(const GroupSettings& group, const std::string& who);
 
-/// Copies the settings that may change between steps from `given` to `current`.
-/// Errors: INVALID_ARGUMENT if a fixed setting differs; `current` is then unchanged.
+/// Copies those settings that may change between steps from `given` to `current`.
+/// Errors: INVALID_ARGUMENT if a fixed setting differs; then `current` does not change.
 void change(GroupSettings& current, const GroupSettings& given, const std::string& who);
 
-/// Errors: INVALID_ARGUMENT, with the prefix `where`, if there is no such parameter.
+/// Errors: INVALID_ARGUMENT, with `where` before the message, if there is no such parameter.
 void require_param(const OptimizerSettings& settings, int64_t param, const char* where = "");
 
 inline const GroupSettings& group_of(const OptimizerSettings& settings, int64_t param) {
   return settings.groups[static_cast<size_t>(settings.params[static_cast<size_t>(param)].group)];
 }
 
-/// The number of outputs and inputs of a Muon parameter's matrices, whether they are stored
-/// transposed or not. Parts and all settings count outputs as rows and inputs as columns.
+/// Returns the number of outputs and the number of inputs of a Muon parameter's matrices, whether
+/// they are stored transposed or not. In parts and all settings, outputs are rows and inputs are
+/// columns.
 inline std::pair<int64_t, int64_t> outputs_and_inputs(const ParamSettings& p) {
   const auto& shape = p.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
   return p.transposed ? std::pair(cols, rows) : std::pair(rows, cols);
 }
 
-/// The layout of the gradient.
+/// Returns the layout of the gradient.
 inline const Layout& grad_layout(const ParamSettings& p) {
   return p.grad_layout ? *p.grad_layout : p.layout;
 }
 
-/// Sets the layout of the gradient. If it differs from `p.layout` only in partial dimensions, these
-/// become part of `p.layout`. Otherwise it becomes `p.grad_layout`.
+/// Sets the layout of the gradient. If it differs from `p.layout` only in its partial dimensions,
+/// they become partial dimensions of `p.layout`. Otherwise it becomes `p.grad_layout`.
 /// Errors: INVALID_ARGUMENT if `p.layout` already has partial dimensions.
 void take_grad_layout(ParamSettings& p, Layout layout);
 
-/// Whether muonrt owns f32 master weights for `param`.
+/// Returns true if muonrt stores f32 master weights for `param`.
 bool owns_master(const ParamSettings& param);
 
-/// The factor on a group's decay for a parameter whose rate has the factor `lr_factor`.
+/// Returns the factor for the group's decay if the learning rate of a parameter has the factor
+/// `lr_factor`.
 double decay_scale(WeightDecayKind kind, double lr_factor);
 
 const char* name_of(MasterKind kind);

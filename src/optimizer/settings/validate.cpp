@@ -58,7 +58,7 @@ void check_field(const std::string& who, const char* field, DType value, const S
   check_dtype(who, field, value, "use one of them");
 }
 
-// These values were checked when they were read.
+// These values were already checked when they were read.
 void check_field(const std::string&, const char*, int64_t, const Unchecked&) {}
 template <class T>
 void check_field(const std::string&, const char*, const T&, const Choice&) {}
@@ -105,7 +105,8 @@ void check_layouts(const ParamSettings& p, const std::string& who, int rank, int
                  "; register the shard of that shape, or change the layout");
 }
 
-/// Checks what partial gradients, and gradients with another layout than the parameter, exclude.
+/// Rejects settings that cannot be combined with partial gradients, or with gradients whose layout
+/// differs from that of the parameter.
 void check_gradients(const OptimizerSettings& s, const ParamSettings& p, const std::string& who) {
   const bool partial = !grad_layout(p).partial_dims().empty();
   const bool slices = s.groups[p.group].role == Role::kAdamW && (partial || p.grad_layout);
@@ -201,8 +202,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   check_master(p, who, numel);
 }
 
-/// There is one plan for full steps and one for block steps, so all groups with blocks must have
-/// the same period.
+/// There is only one plan for full steps and one for block steps, so all groups with blocks must
+/// have the same period.
 void check_periods(const OptimizerSettings& s) {
   const GroupSettings* first = nullptr;
   for (const GroupSettings& g : s.groups) {

@@ -4,9 +4,11 @@
 
 namespace muonrt {
 
-/// Returns the seconds of a step by a simple model without overlap: the FLOPs of the busiest rank,
-/// plus the bytes of the rank that sends or receives most, plus its messages, each at its rate
-/// (PlanOptions::rates). It can compare two plans of one problem, but does not predict times.
+/// Returns the time of a step in seconds by a simple model without overlap. The time is the sum of
+/// three parts: the cost of the busiest rank in FLOPs, the largest number of bytes that a rank
+/// sends or receives, and the largest number of messages that a rank sends, each at its rate in
+/// PlanOptions::rates. Use it only to compare plans for the same problem; it does not predict
+/// times.
 double step_seconds(const Plan& plan);
 
 }  // namespace muonrt

@@ -46,7 +46,7 @@ void check_grad_layout(const ParamSpec& spec) {
                  "; use the same shape");
 }
 
-/// Returns the holders of a whole tensor of any number of dims.
+/// Returns the holders of a whole tensor, which may have any number of dims.
 MatrixHolders whole_holders(const Layout& layout) {
   MatrixHolders out;
   for (int64_t replica = 0; replica < layout.replicas(); ++replica) {
@@ -59,7 +59,8 @@ MatrixHolders whole_holders(const Layout& layout) {
 
 int64_t area(const Runs& rows, const Runs& cols) { return checked_mul(length(rows), length(cols)); }
 
-/// Checks that every element is in exactly one part, so that it is updated exactly once.
+/// Checks that every element of a matrix is in exactly one part, because otherwise it would be
+/// updated never or more than once.
 void check_parts(const ParamSpec& spec) {
   const std::vector<int64_t>& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
@@ -86,7 +87,7 @@ void check_parts(const ParamSpec& spec) {
                  "whole matrix");
 }
 
-/// Returns a hash that is equal for parameters of equal layout and parts.
+/// Returns a hash that is equal for parameters with equal layouts and parts.
 uint64_t digest(const ParamSpec& spec) {
   Hash hash;
   hash.value(static_cast<int64_t>(spec.layout.hash()));
@@ -170,7 +171,7 @@ int32_t HolderTable::group_for(const Layout& layout, int64_t index, Known& known
     key.insert(key.end(), dims->begin(), dims->end());
   }
   key.insert(key.end(), {-1, whole ? 0 : holder_class(layout, index)});
-  // The rank that has the whole tensor is a part of the layout.
+  // If the layout puts the whole tensor on one rank, that rank is part of the key.
   if (layout.kind() == Layout::Kind::kOwner)
     key.insert(key.end(), {-2, static_cast<int64_t>(layout.hash())});
   const auto [at, is_new] = known.groups.try_emplace(std::move(key), 0);
@@ -185,8 +186,8 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
   group.shards = static_cast<int32_t>(replicas.front().size());
   group.partial_count = static_cast<int32_t>(layout.partial_count());
   group.replicas = static_cast<int32_t>(layout.replicas() / layout.partial_count());
-  // If the layout itself puts the whole tensor on one rank, only that rank may own it. Otherwise a
-  // rank whose shard happens to be empty may own, too.
+  // If the layout itself puts the whole tensor on one rank, only this rank may own the matrix.
+  // Otherwise a rank whose shard happens to be empty may own it, too.
   const bool whole = layout.kind() == Layout::Kind::kOwner;
   std::vector<int32_t> candidates;
   for (const std::vector<int>& ranks : replicas) {

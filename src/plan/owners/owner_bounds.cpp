@@ -8,8 +8,9 @@ namespace muonrt {
 
 namespace {
 
-/// Limit for the comparison of all pairs of sets, in 64-bit words. Above it a set counts only its
-/// own items, which is still a valid bound.
+/// The maximum work for comparing all pairs of sets of ranks, in 64-bit words. If it would be more,
+/// a set counts only its own items and not those of its subsets. The bound is then weaker but still
+/// valid.
 constexpr int64_t kCompareWords = 200'000'000;
 
 using Bits = std::vector<uint64_t>;
@@ -27,7 +28,8 @@ bool inside(const Bits& a, const Bits& b) {
   return true;
 }
 
-/// Adds a class to a list that ascends by class and therefore descends by cost.
+/// Adds items of a class to a list. Classes must be added in ascending order, so the costs in the
+/// list descend.
 void add(const OwnerClass& cls, int64_t count, std::vector<CostCount>& items) {
   if (items.empty() || items.back().cost != cls.cost) items.push_back({cls.cost, 0});
   items.back().count += count;

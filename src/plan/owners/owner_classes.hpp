@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// Items that are interchangeable, because cost, set and shape are equal. Thousands of experts form
-/// a few dozen classes, so planning is cheap.
+/// Items with equal cost, set and shape, which are interchangeable. Thousands of experts form a few
+/// dozen classes, so planning takes little time.
 struct OwnerClass {
   int64_t cost;
   int32_t set, shape;
@@ -17,36 +17,38 @@ struct OwnerClass {
 };
 
 struct OwnerClasses {
-  std::vector<OwnerClass> classes;  // largest cost first, then smallest set, then first item
-  std::vector<int32_t> order;       // items of a class, ascending
+  std::vector<OwnerClass> classes;  // ordered by descending cost, then by set, then by first item
+  std::vector<int32_t> order;       // items, class by class; ascending inside a class
 };
 
 OwnerClasses classify(const OwnerProblem& problem);
 
-/// The number of items of a class that a rank has.
+/// The number of items of one class that a rank owns.
 struct Share {
   int32_t cls, count;
 };
 
-/// The shares and the loads of all ranks.
+/// The shares and loads of all ranks.
 struct Shares {
-  std::vector<std::vector<Share>> of_rank;  // ascending by class, counts > 0
+  std::vector<std::vector<Share>> of_rank;  // for each rank, ascending by class; all counts are > 0
   std::vector<int64_t> load;
 };
 
-/// Moves and swaps items between ranks until no change helps, the makespan is `lower_bound`, or the
-/// limit of trials is reached.
+/// Moves and swaps items between ranks. Stops when no such change helps, the makespan equals
+/// `lower_bound`, or the limit of trials is reached.
 void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t lower_bound,
                Shares& shares);
 
-/// Returns a lower bound from the mean, the largest item and packing. It considers all usable ranks
-/// together, and every distinct set with the items that only its ranks may own.
-/// @param reached  a makespan that is known to be possible.
+/// Returns a lower bound on the makespan. It considers the mean, the largest item and bin packing,
+/// for all usable ranks together and for each distinct set of ranks with the items that only these
+/// ranks may own.
+/// @param reached  the makespan of an existing assignment.
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 
-/// Returns `known`, or a better bound from the ranks that are reachable from `rank`, the busiest
-/// one: their items can only move between these ranks.
+/// Returns a lower bound that is at least `known`. Considers the ranks to which items can move from
+/// `rank`, the busiest one, directly or through other ranks. The items of these ranks cannot move
+/// to any other rank.
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                         const Shares& shares, int64_t known, int32_t rank);
 

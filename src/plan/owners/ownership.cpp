@@ -37,10 +37,11 @@ OwnerClasses classify(const OwnerProblem& problem) {
 
 namespace {
 
-using Loaded = std::pair<int64_t, int32_t>;  // (load, rank), ordered by load, then by rank
+using Loaded = std::pair<int64_t, int32_t>;  // pair (load, rank), ordered by load, then by rank
 
-/// Assigns the items, largest first, to the least loaded rank of their sets. Each set has a heap of
-/// its ranks. Loads only grow, so an entry whose load is out of date is found when it is the first.
+/// Assigns each item, largest first, to the least loaded rank of its set. Each set has a heap of
+/// its ranks. Loads only grow, so if the first entry of a heap has an outdated load, it is updated
+/// before it is used.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
@@ -74,7 +75,8 @@ Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
   return out;
 }
 
-/// Distributes the items of each class in order, one to each rank in turn, up to the rank's share.
+/// Distributes the items of each class in order, one to each rank in turn, until each rank has its
+/// share.
 std::vector<int32_t> deal(const OwnerProblem& problem, const OwnerClasses& classes,
                           const Shares& shares) {
   struct Room {

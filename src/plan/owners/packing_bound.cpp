@@ -10,15 +10,16 @@ namespace {
 
 __extension__ using Int128 = __int128;
 
-constexpr int64_t kRoundings = 64;  // rounding functions u^(k) that are tried
-constexpr size_t kThresholds = 64;  // sizes at which L2 is tried
+constexpr int64_t kRoundings = 64;  // number of rounding functions u^(k) that are tried
+constexpr size_t kThresholds = 64;  // number of sizes at which the bound L2 is tried
 
-/// u^(k): x -> x if (k + 1) x / limit is whole, else limit * floor((k + 1) x / limit) / k; sums of
-/// items that fit stay within limit. True if the rounded items overfill the bins.
+/// Returns true if the items do not fit into the bins after their sizes x have been rounded with
+/// u^(k). u^(k) leaves x unchanged if (k + 1) x / limit is an integer, and otherwise returns limit
+/// * floor((k + 1) x / limit) / k. Items that fit into a bin still fit after this rounding.
 /// Source: Fekete and Schepers 2001, New classes of fast lower bounds for bin packing problems.
 bool overfull_rounded(const std::vector<CostCount>& items, int64_t ranks, int64_t limit,
                       int64_t k) {
-  Int128 sum = 0;  // k times the rounded sizes
+  Int128 sum = 0;  // k times the sum of the rounded sizes
   for (const CostCount& item : items) {
     const Int128 scaled = static_cast<Int128>(k + 1) * item.cost;
     sum += item.count *
@@ -27,9 +28,10 @@ bool overfull_rounded(const std::vector<CostCount>& items, int64_t ranks, int64_
   return sum > static_cast<Int128>(k) * limit * ranks;
 }
 
-/// An item above limit - smallest fills a bin, and each item above limit / 2 needs a separate bin.
-/// The other items down to `items[last]`, the smallest one that counts, share the remaining space.
-/// Source: Martello and Toth 1990, Lower bounds and reduction procedures for bin packing (L2).
+/// Returns true if the bound L2 proves that the items do not fit. It ignores items smaller than
+/// items[last]. An item larger than limit minus that size fills a bin, each item larger than limit
+/// / 2 needs a separate bin, and the remaining items share the free space.
+/// Source: Martello and Toth 1990, Lower bounds and reduction procedures for bin packing.
 bool overfull_from(const std::vector<CostCount>& items, int64_t ranks, int64_t limit, size_t last) {
   const int64_t smallest = items[last].cost;
   Int128 bins = 0, room = 0, shared = 0;
@@ -47,7 +49,8 @@ bool overfull_from(const std::vector<CostCount>& items, int64_t ranks, int64_t l
   return bins > ranks;
 }
 
-/// Returns true if it is proved that `items` do not fit into `ranks` bins of capacity `limit` > 0.
+/// Returns true if it is proved that `items` do not fit into `ranks` bins of capacity `limit`,
+/// which must be > 0.
 bool overfull(const std::vector<CostCount>& items, int64_t ranks, int64_t limit) {
   if (items.front().cost > limit) return true;
   for (int64_t k = 1; k <= kRoundings; ++k) {
@@ -62,7 +65,7 @@ bool overfull(const std::vector<CostCount>& items, int64_t ranks, int64_t limit)
   return false;
 }
 
-/// The cost of the n largest items, for ascending n.
+/// Computes the cost of the n largest items. From call to call n must not decrease.
 class Prefix {
  public:
   explicit Prefix(const std::vector<CostCount>& items) : items_(items) {}
@@ -91,14 +94,15 @@ int64_t packing_bound(const std::vector<CostCount>& items, int64_t ranks, int64_
     count += item.count;
   }
   int64_t best = std::max(known, ceil_div(total, ranks));
-  if (ranks == 1) return best;  // one rank does all of the work
+  if (ranks == 1) return best;  // One rank does all the work.
   Prefix top(items), rest(items);
   for (int64_t k = 0; k * ranks + 1 <= count; ++k) {
     const int64_t n = k * ranks + 1;
     best = std::max(best, top.of(n) - rest.of(n - (k + 1)));
   }
   if (best == 0 || best >= reached) return best;
-  // `overfull` is not monotone in the limit, but every limit for which it is true is a bound.
+  // overfull() is not monotone in the limit, but every limit for which it returns true gives a
+  // valid bound.
   if (overfull(items, ranks, reached - 1)) return reached;
   if (!overfull(items, ranks, best)) return best;
   int64_t low = best, high = reached - 1;

@@ -9,14 +9,14 @@ namespace muonrt {
 
 namespace {
 
-/// Limit of the changes that the search tries, well under a second. It is a count and not a time,
-/// so that every rank ends with the same result.
+/// The maximum number of changes that the search tries, which takes well under a second. It is a
+/// count and not a time, so that all ranks end with the same result.
 constexpr int64_t kTrials = 60'000'000;
 
-/// An improving change between two ranks: up to two items move `to` a rank, and up to two move
-/// back. -1: no item.
+/// An improving change between two ranks. Up to two items move to rank `to` (`give`), and up to two
+/// move back (`take`). -1 means no item.
 struct Change {
-  int64_t larger_load;  // larger load of the two ranks after the change
+  int64_t larger_load;  // the larger load of the two ranks after the change
   int32_t to = -1;
   std::array<int32_t, 2> give = {-1, -1}, take = {-1, -1};
 };
@@ -45,7 +45,7 @@ class Search {
       for (auto at = busiest_first_.begin(); at != busiest_first_.end() && trials_ < kTrials;
            ++at) {
         improved = improve(at->second, at->first == busiest_first_.begin()->first);
-        if (improved) break;  // `at` is no longer valid
+        if (improved) break;  // `at` is no longer valid.
       }
     }
   }
@@ -58,8 +58,8 @@ class Search {
     return member_[static_cast<size_t>(cls(c).set)][static_cast<size_t>(rank)];
   }
 
-  /// Applies the best change that makes `from` lighter and leaves its partner lighter than `from`
-  /// was: a move or a swap. If there is none and `from` is one of the busiest ranks, tries two
+  /// Applies the best move or swap after which both `from` and its partner have less load than
+  /// `from` has now. If there is none and `from` is one of the busiest ranks, tries to exchange two
   /// items for one, or one for two. Skips partners that have not changed since the last failed
   /// search.
   bool improve(int32_t from, bool busiest) {
@@ -120,8 +120,8 @@ class Search {
   }
 
   /// Calls `use` with the class of each item that `giver` could move to `taker` together with an
-  /// item of `first`. Omits the classes before `first`, because they were already tried as the
-  /// first.
+  /// item of class `first`. Omits classes before `first`, because such a pair is tried with its
+  /// lower class as `first`.
   template <class Use>
   void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
     trials_ += std::ssize(of(giver));
@@ -160,11 +160,11 @@ class Search {
   const OwnerProblem& problem_;
   const std::vector<OwnerClass>& classes_;
   Shares& shares_;
-  std::set<std::pair<int64_t, int32_t>> busiest_first_;  // (negative load, rank)
-  std::vector<std::vector<bool>> member_;                // [set][rank]
-  std::vector<int64_t> changed_;                         // time of the last change of a rank
-  std::vector<std::array<int64_t, 2>>
-      settled_;  // time of the last failed search: moves and swaps, pairs
+  std::set<std::pair<int64_t, int32_t>> busiest_first_;  // pairs (negative load, rank)
+  std::vector<std::vector<bool>> member_;                // indexed by [set][rank]
+  std::vector<int64_t> changed_;                         // for each rank, when it last changed
+  // For each rank, when its last failed search took place: of moves and swaps, and of pairs.
+  std::vector<std::array<int64_t, 2>> settled_;
   int64_t now_ = 1, trials_ = 0;
 };
 

@@ -12,11 +12,11 @@ namespace muonrt {
 namespace {
 
 constexpr size_t kListWidth = 20;
-constexpr double kNotable = 1.01;  // ratio of costs
+constexpr double kNotable = 1.01;  // ratio of costs from which a difference is reported
 
 using Align = TextTable::Align;
 
-/// Returns "0-3,7"; "48 ranks" if the list would be long; "-" if it is empty.
+/// Returns text such as "0-3,7", "48 ranks" if the list would be long, or "-" if it is empty.
 std::string ranges(std::vector<int32_t> values, const char* noun) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());
@@ -45,7 +45,7 @@ std::string spread_text(const Spread& spread) {
              human_bytes(static_cast<int64_t>(spread.mean)), " in the mean");
 }
 
-/// Returns how replicas share the work, and the reason.
+/// Describes how replicas share the work, and why.
 std::string replicas_text(const Plan& plan) {
   if (plan.every_rank()) return "each matrix by every rank that holds it";
   std::string out =
@@ -59,7 +59,7 @@ std::string replicas_text(const Plan& plan) {
   return out;
 }
 
-/// Returns the form and, for the Gram form, its restarts.
+/// Returns the name of the form and, for the Gram form, its restarts.
 std::string method_text(const Plan& plan, size_t param, const ParamReport& row) {
   std::string out = form_name(plan, param, row);
   if (row.matrices == 0) return out;
@@ -77,12 +77,12 @@ std::string method_line(const Plan& plan) {
   return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
 }
 
-/// Equal matrices, by descending cost.
+/// The number of matrices of each cost and one of these matrices, by descending cost.
 using CostClasses = std::map<int64_t, std::pair<int64_t, const Matrix*>, std::greater<>>;
 
-/// Returns a lower bound of the largest load if the matrices of the first `divided` classes were
-/// divided by depth among `ranks` ranks each: a rank would have some of the columns of the long
-/// side, and repeat the products of square matrices.
+/// Returns a lower bound on the largest load for the case that the matrices of the first `divided`
+/// cost classes were divided by depth among `ranks` ranks each. Each of these ranks would have some
+/// columns of the long side, and would repeat the products of square matrices.
 int64_t divided_bound(const Plan& plan, const CostClasses& classes, size_t divided, int64_t ranks) {
   std::map<int64_t, int64_t, std::greater<>> counts;
   for (const auto& [cost, members] : classes) {
@@ -97,8 +97,9 @@ int64_t divided_bound(const Plan& plan, const CostClasses& classes, size_t divid
   return packing_bound(items, std::ssize(plan.load()), 0, std::llround(plan.makespan()));
 }
 
-/// Returns what it would gain to divide the largest matrices by depth. Empty if the busiest rank
-/// has the mean load, if dividing would not help, or if there are many shapes.
+/// Describes what could be gained by dividing the largest matrices by depth. Returns an empty text
+/// if the busiest rank has the mean load, if dividing would not help, or if there are many
+/// different costs.
 std::string divided_line(const Plan& plan) {
   constexpr size_t kMaxClasses = 32, kMaxDivided = 4;
   const double mean = std::accumulate(plan.load().begin(), plan.load().end(), 0.0) /
@@ -131,7 +132,7 @@ std::string divided_line(const Plan& plan) {
              fixed(100 * (1 - best / plan.makespan()), 1), "% less time\n");
 }
 
-/// Returns the number of peers of a return, and the number of chunks with two levels.
+/// Describes the number of peers of a return, and how many chunks have a return in two levels.
 std::string return_line(const Plan& plan, const PlanReport& report) {
   const int bound = max_peers(plan.problem().options);
   std::string out =
@@ -143,7 +144,7 @@ std::string return_line(const Plan& plan, const PlanReport& report) {
   return out + "\n";
 }
 
-/// Returns the share of the traffic that products can hide.
+/// Describes how much of the traffic can be hidden behind products.
 std::string overlap_line(const PlanReport& report) {
   const auto moved = static_cast<double>(report.traffic.moved_total);
   if (report.traffic.moved_total == 0) return "";
@@ -151,7 +152,7 @@ std::string overlap_line(const PlanReport& report) {
              "% of the traffic can be sent while matrices are orthogonalized\n");
 }
 
-/// Returns the memory of the rank that needs the most, by kind.
+/// Describes the memory of the rank that needs the most, by kind.
 std::string memory_line(const PlanReport& report) {
   const size_t r = report.largest_rank;
   const RankTraffic& rank = report.traffic.ranks[r];
@@ -193,7 +194,8 @@ std::string header(const Plan& plan, const PlanReport& report) {
              memory_line(report));
 }
 
-/// The number of rows of a table that are printed, and the line that counts the others.
+/// Limits the number of rows that are printed of a table, and returns the line that counts the
+/// omitted rows.
 class Limit {
  public:
   Limit(size_t rows, int64_t max_rows)

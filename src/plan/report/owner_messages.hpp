@@ -9,25 +9,28 @@
 
 namespace muonrt {
 
-/// Equal messages between an owner and the ranks [first, first + count).
+/// Messages of equal size between an owner and each of the ranks [first, first + count).
 struct RankRange {
   int32_t first, count;
-  int64_t numel;     // of each message
-  uint64_t content;  // of the first: equal if the message has the same shards of the same matrices
+  int64_t numel;  // number of elements of each message
+  /// Hash of the first message, equal if it has the same shards of the same matrices.
+  uint64_t content;
 };
 
-/// The messages between the owners of a chunk and all their peers.
+/// Computes the messages between the owners of a chunk and their peers.
 class OwnerMessages {
  public:
   /// All arguments must outlive the object.
   OwnerMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
       : plan_(plan), blocks_(blocks), chunk_(chunk) {}
 
-  /// Returns the messages of the owner of `ids`, which are all its matrices of the chunk, without
-  /// those that other ranks forward. If all matrices have the same holders, the time grows with the
-  /// runs of shards and not with the shards.
+  /// Returns the messages of the owner of `ids`, which must be all matrices that it owns in the
+  /// chunk. Messages that other ranks forward are not included. If all matrices have the same
+  /// holders, the time grows with the number of runs of equal shards and not with the number of
+  /// shards.
   std::vector<RankRange> of(std::span<const int32_t> ids, Exchange exchange);
-  /// Return the holders of a matrix in an exchange, and the elements of their shards.
+  /// group_of() returns the ranks that send or receive a matrix in an exchange, and runs_of() the
+  /// number of elements of each shard.
   const HolderGroup& group_of(const Matrix& m, Exchange exchange) const;
   const ShardRuns& runs_of(const Matrix& m, Exchange exchange);
 

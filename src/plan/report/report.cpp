@@ -7,8 +7,8 @@ namespace muonrt {
 
 namespace {
 
-/// A matrix with fewer elements, or with a single row or column, is reported as tiny. It has almost
-/// no spectrum to flatten, and its time is only launches and latency.
+/// A matrix is reported as tiny if it has fewer elements than this, or only one row or column. It
+/// has almost no spectrum to flatten, and nearly all its time is launches and latency.
 constexpr int64_t kTinyElements = 256;
 
 constexpr double kGoodBalance = 1.02;
@@ -65,8 +65,8 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Returns the load of the busiest rank if the ranks that may own a matrix took turns, the
-/// costliest matrices first.
+/// Returns the load of the busiest rank for the case that the ranks that may own a matrix take
+/// turns, with the costliest matrices first.
 double round_robin_makespan(const Plan& plan) {
   std::vector<const Matrix*> order;
   for (const Matrix& m : plan.matrices()) order.push_back(&m);
@@ -82,9 +82,9 @@ double round_robin_makespan(const Plan& plan) {
   return *std::max_element(load.begin(), load.end());
 }
 
-/// Returns true if products of another chunk may run during an exchange of chunk `s`: during its
-/// gather those of the chunks before it, during its return those of the chunks after it, as far as
-/// they are in flight together.
+/// Returns true if products of another chunk may run during an exchange of chunk `s`. During its
+/// gather these are products of earlier chunks, and during its return products of later chunks, but
+/// only of chunks in the same window.
 bool overlaps(const Plan& plan, int64_t s, bool gather) {
   const int64_t others = plan.problem().options.window - 1;
   const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;
@@ -101,7 +101,7 @@ void add_overlap(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Returns why no exchange overlaps with products, and what to do.
+/// Returns a text that explains why no exchange overlaps with products, and what to do about it.
 std::string no_overlap_reason(const Plan& plan) {
   if (plan.problem().options.window == 1) return "the window is 1; use 2 or more";
   const std::vector<double>& load = plan.load();
@@ -113,7 +113,7 @@ std::string no_overlap_reason(const Plan& plan) {
          "wait";
 }
 
-/// The parameters with the same warning: their number, and the first one.
+/// A warning, with the number of parameters that have it and the first of them.
 struct Concern {
   int64_t count = 0;
   const ParamSpec* first = nullptr;

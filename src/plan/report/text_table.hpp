@@ -9,7 +9,7 @@ namespace muonrt {
 /// combining one.
 size_t columns_of(const std::string& text);
 
-/// Aligned columns of text.
+/// A table of text with aligned columns.
 class TextTable {
  public:
   enum class Align { kLeft, kRight };
@@ -21,7 +21,7 @@ class TextTable {
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
   /// @param row  one cell for each column.
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  /// Returns the head and the rows, one line each, without blanks at the ends.
+  /// Returns the header and the rows, one line each, without trailing blanks.
   std::string text() const;
 
  private:

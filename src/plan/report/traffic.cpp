@@ -15,8 +15,9 @@ namespace muonrt {
 
 namespace {
 
-/// What a rank has in a chunk as the peer of owners. In Measurement::peers_ the entry of a rank has
-/// the difference to the rank before, so that a range of ranks takes two additions.
+/// The messages that a rank exchanges with owners in a chunk. The entry of a rank in
+/// Measurement::peers_ is the difference to the entry of the previous rank, so a range of ranks is
+/// changed with two additions.
 struct PeerSums {
   int64_t gather_send = 0, return_receive = 0, sent = 0, received = 0, messages = 0;
   void add(const PeerSums& other, int64_t sign = 1) {
@@ -66,13 +67,13 @@ class Measurement {
     if (chunk.relay > 0) add_relay();
     for (size_t r = 0; r < ranks(); ++r) {
       ChunkBytes& now = buffers_[r];
-      if (now == ChunkBytes()) continue;  // does not take part
+      if (now == ChunkBytes()) continue;  // The rank does not take part in the chunk.
       end_chunk(r, now);
       now = {};
     }
   }
 
-  /// Adds the sums of the peers to their ranks.
+  /// Computes the sums of the peers from their differences, and adds them to the ranks.
   void end_peers() {
     PeerSums now;
     for (size_t r = 0; r < ranks(); ++r) {
@@ -93,7 +94,8 @@ class Measurement {
     ++out_.ranks[rank].chunks;
   }
 
-  /// A chunk that the caller's functions transfer: no messages, but buffers on every rank.
+  /// Adds a chunk that the caller's functions transfer. It has no messages, but every rank has
+  /// buffers.
   void add_callback(const ChunkSpec& chunk) {
     std::vector<ChunkBytes> bytes(ranks());
     int32_t previous = -1;
@@ -126,14 +128,14 @@ class Measurement {
     }
   }
 
-  /// Adds the messages between `owner` and its peers to the buffers of both.
+  /// Adds the messages between `owner` and its peers to the buffers of all these ranks.
   void add_owner(size_t owner, std::span<const int32_t> ids, OwnerMessages& messages) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
     out_.ranks[owner].owned += static_cast<int32_t>(ids.size());
     for (const int32_t id : ids) add_matrix(matrix(id), owner, messages);
-    // Partial gradients have separate receive buffers. Directions arrive in the buffer that the
-    // return sends from.
+    // Partial gradients have their own receive buffers. Directions are received in the buffer from
+    // which the return is sent.
     const bool shared = chunk_->kind == ChunkKind::kDirections;
     std::unordered_set<uint64_t> known;
     for (const RankRange& m : messages.of(ids, Exchange::kGather)) {
@@ -148,7 +150,7 @@ class Measurement {
     }
   }
 
-  /// Adds the sum of a matrix, and the bytes that it moves.
+  /// Adds the memory for the sum of a matrix, and the bytes that are moved for it.
   void add_matrix(const Matrix& m, size_t owner, OwnerMessages& messages) {
     const int64_t numel = m.rows * m.cols;
     if (chunk_->kind == ChunkKind::kPartialGrads) {
@@ -187,8 +189,8 @@ class Measurement {
     out_.chunks.back().gather += others * bytes;
   }
 
-  /// Adds a message of a return to each of these ranks. If the chunk is relayed, they forward it
-  /// together with the messages of all other owners.
+  /// Adds a message of a return to each of these ranks. If the return has two levels, the ranks
+  /// forward this message together with those of all other owners.
   void give_back(size_t owner, int32_t first, int32_t count, int64_t bytes) {
     const auto self = static_cast<int32_t>(owner);
     const bool own = first <= self && self < first + count;
@@ -206,8 +208,9 @@ class Measurement {
     out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
   }
 
-  /// Adds the second level: each rank forwards what owners returned to it to the equal holders in
-  /// its block. Its messages are contiguous, and the last one ends where it is not aligned.
+  /// Adds the second level of a return. Each rank forwards what it received from owners to the
+  /// ranks in its block that hold the same shard. The forwarded messages are contiguous; only the
+  /// end of the last one is not aligned.
   void add_relay() {
     const Layout& layout = front_layout(plan_, *chunk_);
     const std::vector<int> full = layout.full_replica_dims();
@@ -249,7 +252,8 @@ class Measurement {
     if (plan_.problem().params[front].grad_layout) add_split_gather();
   }
 
-  /// Adds the gather of gradients with a separate layout to the owners of slices.
+  /// Adds the gather of gradients that have a separate layout. They are sent to the owners of
+  /// slices.
   void add_split_gather() {
     const int64_t element = size_of(chunk_->gather_dtype);
     SplitGather split(plan_, *chunk_);
@@ -265,8 +269,9 @@ class Measurement {
     });
   }
 
-  /// Each rank sends to the owners in its replica. Each owner returns to all others, or to the
-  /// ranks that forward.
+  /// Adds the messages of a group of ranks that hold the same elements. Each rank sends to the
+  /// owners in its replica. Each owner returns to all other ranks or, if the return has two levels,
+  /// to the ranks that forward.
   void add_group(const SliceGroup& group, int64_t partial_grads) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
@@ -288,7 +293,7 @@ class Measurement {
     });
   }
 
-  /// Adds a sum in f32 and its state.
+  /// Adds the memory for an f32 sum and for its state.
   void add_sum(size_t rank, int64_t numel, int32_t param) {
     add(rank, kSums, numel * 4);
     out_.ranks[rank].memory.state_bytes +=
@@ -315,11 +320,13 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<ChunkBytes> buffers_;  // by rank, this chunk
+  std::vector<ChunkBytes> buffers_;  // buffers of the current chunk, by rank
   std::vector<RankBuffers> taken_;   // by rank
-  std::vector<PeerSums> peers_;      // this chunk: the differences between neighboring ranks
-  std::vector<int64_t> returns_;     // other ranks that each owner returns to in this chunk
-  std::vector<int64_t> unaligned_;   // relayed: bytes after the last message of the return
+  std::vector<PeerSums> peers_;      // current chunk: differences between neighboring ranks
+  // Current chunk: number of other ranks to which each owner returns.
+  std::vector<int64_t> returns_;
+  // Two levels: bytes between the end of a rank's last message and the next aligned position.
+  std::vector<int64_t> unaligned_;
   const ChunkSpec* chunk_ = nullptr;
   int32_t chunk_index_ = 0;
   PlanTraffic out_;

@@ -9,15 +9,16 @@
 
 namespace muonrt {
 
-using Blocks = std::vector<std::vector<unsigned char>>;  // by rank
+using Blocks = std::vector<std::vector<unsigned char>>;  // indexed by rank
 
 /// Exchanges blocks of host memory over the communicator of an optimizer.
 class BlockExchange {
  public:
   explicit BlockExchange(Optimizer& optimizer);
 
-  /// Sends `blocks[r]` to rank r and returns the blocks of all ranks, whose sizes are
-  /// `receive_bytes`. Collective. Errors: those of the communicator, which ends.
+  /// Sends `blocks[r]` to rank r, and returns the blocks that all ranks have sent to this one,
+  /// whose sizes must be `receive_bytes`. Collective. Errors: those of the communicator, which the
+  /// error ends.
   Blocks run(const Blocks& blocks, const std::vector<int64_t>& receive_bytes);
 
  private:
@@ -29,7 +30,7 @@ class BlockExchange {
   DeviceCopy copy_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> done_;
-  Buffer out_, in_;  // if the host cannot access the device's memory
+  Buffer out_, in_;  // only used if the host cannot access the device's memory
 };
 
 }  // namespace muonrt

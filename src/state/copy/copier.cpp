@@ -10,11 +10,12 @@ namespace muonrt {
 
 namespace {
 
-/// Elements that all ranks together may request of one rank in a round, unless there are very many
-/// ranks.
+/// The number of elements that all ranks together may request from one rank in a round. With very
+/// many ranks it may be more; see kLeastElements.
 constexpr int64_t kRoundElements = int64_t{1} << 24;
-constexpr int64_t kLeastElements = int64_t{1} << 16;  // that a rank requests in a round
-constexpr int64_t kPartElements = 16;  // a part needs as much memory as these elements
+// A rank may request at least this many in a round.
+constexpr int64_t kLeastElements = int64_t{1} << 16;
+constexpr int64_t kPartElements = 16;  // the memory of a Part, in elements
 
 template <class T>
 std::vector<unsigned char> as_bytes(const std::vector<T>& values) {
@@ -30,7 +31,8 @@ std::vector<T> from_bytes(const std::vector<unsigned char>& bytes) {
   return out;
 }
 
-// The list of the shards of a rank, as it is exchanged: for each shard its parameter, kind, extent.
+// The list of the shards of a rank, in the form in which it is exchanged. It contains the
+// parameter, the kind and the extent of each shard.
 
 void encode(const StateShard& shard, std::vector<int64_t>& out) {
   const Extent& e = shard.extent;
@@ -42,7 +44,7 @@ void encode(const StateShard& shard, std::vector<int64_t>& out) {
   out.insert(out.end(), {e.begin, e.end});
 }
 
-/// Calls `take(param, kind, extent)` for each shard of the list.
+/// Calls `take(param, kind, extent)` for each shard in the list.
 template <class Take>
 void decode(const std::vector<int64_t>& list, const Take& take) {
   size_t at = 0;
@@ -62,14 +64,16 @@ void decode(const std::vector<int64_t>& list, const Take& take) {
   }
 }
 
-/// Requires that no shard of `to` overlaps a shard of `from`, because it would be overwritten
-/// before other ranks have read it. They may be the same elements at the same address.
+/// Requires that no shard of `to` overlaps a shard of `from`, because the elements of `from` would
+/// be overwritten before other ranks have read them. The two shards may be the same elements at the
+/// same address.
 void require_apart(const std::vector<StateShard>& from, const std::vector<StateShard>& to) {
   const auto begin = [](const StateShard& s) { return reinterpret_cast<uintptr_t>(s.data); };
   const auto end = [&](const StateShard& s) {
     return begin(s) + static_cast<uintptr_t>(s.extent.numel() * bytes_of(s.tensor));
   };
-  std::map<uintptr_t, const StateShard*> by_end;  // of `from`
+  // The shards of `from`, by the end of their memory.
+  std::map<uintptr_t, const StateShard*> by_end;
   for (const StateShard& s : from) by_end[end(s)] = &s;
   for (const StateShard& s : to) {
     for (auto at = by_end.upper_bound(begin(s)); at != by_end.end(); ++at) {
@@ -95,7 +99,7 @@ void Copier::prepare(std::vector<int64_t> index) {
   targets_ = local_state_shards(to_, true);
   write_.emplace(to_.device(), to_.settings().timeout_ms);
   if (!from_) return;
-  from_->device().clear_error();  // of the step that failed
+  from_->device().clear_error();  // clears the error of the step that failed
   read_.emplace(from_->device(), from_->settings().timeout_ms);
   shards_ = local_state_shards(*from_, true);
   require_apart(shards_, targets_);
@@ -193,7 +197,7 @@ void Copier::read(const StateShard& shard, int64_t first, int64_t count,
   read_->read(out.data(), static_cast<const char*>(shard.data) + first * size, count * size);
 }
 
-// Returns the elements that a rank has requested of this one.
+// Returns the elements that another rank has requested from this rank.
 std::vector<unsigned char> Copier::elements_of(const std::vector<Request>& requests) {
   std::vector<unsigned char> out, values;
   for (const Request& request : requests) {
@@ -215,8 +219,9 @@ void Copier::place(const std::vector<Part>& parts, const Blocks& blocks) {
   }
 }
 
-/// Chooses a rank for each of the elements [first, first + count) of a shard of `to`: this rank
-/// if it has them, otherwise the next one, so that requests are spread over replicas.
+/// Chooses a source for each of the elements [first, first + count) of shard number `to`. The
+/// source is this rank if it holds the element. Otherwise it is the next rank that holds it, so
+/// that requests are spread over the replicas.
 void Copier::assign(size_t to, int64_t first, int64_t count, std::vector<Part>& parts) const {
   const StateShard& target = targets_[to];
   const Extent extent = target.extent.part(first, first + count);

@@ -14,16 +14,16 @@ namespace muonrt {
 /// A shard of `from` on some rank.
 struct Source {
   int32_t rank;
-  int64_t shard;  // its index on that rank
+  int64_t shard;  // index of the shard on that rank
   Extent extent;
 };
 
-/// Consecutive elements of a shard of `from`, as they are requested.
+/// A request for consecutive elements of a shard of `from`.
 struct Request {
   int64_t shard, first, count;
 };
 
-/// A request, and the positions of its elements on this rank.
+/// A request, and the positions of the requested elements on this rank.
 struct Part {
   int32_t rank;
   Request request;
@@ -31,25 +31,26 @@ struct Part {
   int64_t to_first;
 };
 
-/// One rank's part of the copy. Every rank pulls the elements of its shards: it knows the extents
-/// of all shards of `from` on all ranks, chooses a rank for each of its elements, and requests a
-/// bounded number of elements in each round, until no rank has requests any more.
+/// Performs one rank's part of the copy. Every rank requests the elements of its shards from other
+/// ranks. It has a list of the extents of all shards of `from` on all ranks, and chooses a source
+/// for each of its elements. In each round it requests a limited number of elements. The copy is
+/// complete when no rank has requests left.
 class Copier {
  public:
-  /// @param from  null: this rank has none.
+  /// @param from  null if this rank does not have the optimizer.
   Copier(Optimizer& to, Optimizer* from, BlockExchange& exchange);
 
   /// Finds the shards of this rank. Errors: INVALID_STATE if a load would reject their values;
   /// INVALID_ARGUMENT if shards of `to` and `from` overlap.
-  /// @param index  of the parameters of `to` in `from`.
+  /// @param index  maps the parameters of `to` to indices in `from`.
   void prepare(std::vector<int64_t> index);
   /// Sends the list of this rank's shards to all ranks. Collective.
   void share_extents();
-  /// Errors: INVALID_ARGUMENT if no rank has an element of this rank's shards.
+  /// Errors: INVALID_ARGUMENT if this rank needs an element that no rank has.
   void require_elements() const;
   /// Copies all elements. Collective.
   void copy();
-  /// The bytes of the shards of `to` on this rank.
+  /// Returns the bytes of the shards of `to` on this rank.
   int64_t bytes() const;
 
  private:
@@ -63,9 +64,10 @@ class Copier {
   BlockExchange& exchange_;
   const size_t world_;
   std::vector<int64_t> index_;
-  std::vector<StateShard> shards_, targets_;  // of `from`; of `to`
+  std::vector<StateShard> shards_, targets_;  // shards of `from` and of `to`
   std::optional<DeviceCopy> read_, write_;
-  // By index of the parameter in `from` and kind: the shards of all ranks, by rank.
+  // The shards of all ranks, ordered by rank. The key consists of the parameter's index in `from`
+  // and the kind.
   std::map<std::pair<int64_t, int32_t>, std::vector<Source>> sources_;
 };
 

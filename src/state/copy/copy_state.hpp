@@ -4,9 +4,10 @@
 
 namespace muonrt {
 
-/// Copies parameters, state, counts and keys from the optimizer whose ranks pass `from` to `to`.
-/// Collective over the ranks of `to`. Errors: as muonrt_optimizer_copy_state().
-/// @param from  null: this rank has none.
+/// Copies parameters, state, update counts and random keys from `from` to `to`. Not all ranks need
+/// to have `from`. Collective over the ranks of `to`. Errors: the same as
+/// muonrt_optimizer_copy_state().
+/// @param from  null if this rank does not have the optimizer.
 void copy_state(Optimizer& to, Optimizer* from);
 
 }  // namespace muonrt

@@ -6,13 +6,14 @@
 
 #include "support/thread_ranks.hpp"
 
-/// Allocations that fail: operator new (failing_new.hpp) asks whether the next one does.
+/// Makes allocations fail: operator new (failing_new.hpp) asks here whether the next allocation
+/// fails.
 namespace support {
 
-/// Selects the allocation that fails, among those of the threads of one rank and of all streams.
+/// Selects the allocation that fails, counting those of one rank's threads and of all streams.
 class AllocationFailure {
  public:
-  /// @param nth  number of the allocation, from 0.
+  /// @param nth  number of the allocation that fails, from 0.
   void arm(int64_t nth) {
     fired_ = false;
     left_ = nth;
@@ -21,11 +22,11 @@ class AllocationFailure {
     left_ = kNever;
     drought_ = false;
   }
-  /// Until `disarm` all allocations of streams and of connection threads fail.
+  /// Makes all allocations of streams and connection threads fail until `disarm`.
   void begin_drought() { drought_ = true; }
   bool fired() const { return fired_; }
-  /// Marks this thread as one of a rank, whose allocations count or do not. Other threads are
-  /// streams.
+  /// Marks this thread as one of a rank, and states whether its allocations count. Unmarked threads
+  /// are streams.
   static void mark(bool counted) { of_thread_ = counted ? Thread::kCounted : Thread::kOther; }
   bool refuses() {
     if (drought_ && of_thread_ == Thread::kStream) return true;
@@ -46,9 +47,9 @@ class AllocationFailure {
 
 inline constinit AllocationFailure refusal;
 
-/// Runs `work(rank)` on one thread for each of `ranks`; the nth allocation of rank `faulty` fails.
-/// Rank -1 or a negative `nth`: none fails.
-/// @return  whether that allocation was reached.
+/// Runs `work(rank)` on one thread for each of `ranks`, and makes the nth allocation of rank
+/// `faulty` fail. With rank -1 or a negative `nth`, none fails.
+/// @return  whether that allocation took place.
 template <class Work>
 bool refused(int ranks, int faulty, int64_t nth, const Work& work) {
   refusal.disarm();

@@ -11,12 +11,12 @@
 #include "base/text.hpp"
 #include "muonrt/allocator.h"
 
-/// An allocator of the caller that records allocations and errors.
+/// A caller-supplied allocator that records allocations and errors.
 struct AllocatorLedger {
   /// Allocates the memory; may return null.
   std::function<void*(int64_t bytes)> take;
   std::function<void(void* memory)> give;
-  int64_t refuse_at = -1;  // the call of `allocate`, from 0, that returns null
+  int64_t refuse_at = -1;  // number of the `allocate` call, from 0, that returns null
 
   int64_t calls = 0, taken = 0;
   std::map<void*, int64_t> out;  // bytes by address
@@ -56,10 +56,11 @@ struct AllocatorLedger {
   }
 };
 
-/// Creates an optimizer with an allocator whose first call returns null, then the second, and so on
-/// until no call does. Each time all memory must be released.
+/// Creates an optimizer with an allocator whose first call returns null, then with one whose second
+/// call does, and so on, until no call returns null. Each time, all memory must be released.
 /// @param make    returns a ledger.
-/// @param create  creates and destroys an optimizer with a table; returns status and message.
+/// @param create  creates and destroys an optimizer with an allocator table; returns status and
+///     message.
 template <class Make, class Create>
 void check_refusals(Make make, Create create) {
   for (int64_t at = 0;; ++at) {

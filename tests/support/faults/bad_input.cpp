@@ -112,7 +112,7 @@ std::vector<BadCase> create_cases() {
       {{"param 'wq'", "master"}, [](A& a) { a.params[0].master = a.grad[0].data(); }},
       {{"param 'wq'", "master is NULL"},
        [](A& a) { a.params[0].master_kind = MUONRT_MASTER_CALLER; }},
-      // Values that are valid, but differ between ranks.
+      // These values are valid, but must be equal on all ranks.
       {{"name of param 0", "'wq'", "'wk'"},
        [](A& a) { std::swap(a.params[0], a.params[1]); },
        kMismatch},

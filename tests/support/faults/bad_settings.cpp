@@ -4,7 +4,7 @@ namespace bad_input {
 
 namespace {
 
-/// A weight of 6 rows: three heads of two.
+/// Returns a clip for a weight of 6 rows, which has three heads of two rows.
 muonrt_qk_clip_t clip_of(int32_t kind) {
   muonrt_qk_clip_t clip;
   muonrt_qk_clip_init(&clip);
@@ -16,7 +16,7 @@ muonrt_qk_clip_t clip_of(int32_t kind) {
 
 }  // namespace
 
-// Settings that another setting would leave without effect; values out of range; meshes.
+// Settings that another setting would make ineffective, values out of range, and meshes.
 std::vector<BadCase> setting_cases() {
   using A = Arguments;
   return {
@@ -41,7 +41,8 @@ std::vector<BadCase> setting_cases() {
          a.groups[0].gram_restarts = restarts;
          a.groups[0].n_gram_restarts = 2;
        }},
-      // Documented bounds as literals: bad_fields.cpp takes its own from the table under test.
+      // The documented bounds as literals, because bad_fields.cpp takes its bounds from the table
+      // under test.
       {{"group 0", "block_period is 0"}, [](A& a) { a.groups[0].block_period = 0; }},
       {{"group 0", "block_cols is 0"}, [](A& a) { a.groups[0].block_cols = 0; }},
       {{"group 0", "lr_factor is -1"}, [](A& a) { a.groups[0].lr_factor = -1; }},

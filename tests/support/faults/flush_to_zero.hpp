@@ -5,11 +5,12 @@
 #include <xmmintrin.h>
 #endif
 
-/// The floating-point control register of this thread, which has more settings than <cfenv>. On
-/// other processors than those below, nothing is flushed.
+/// The floating-point control register of this thread, which has more settings than <cfenv> covers.
+/// On processors other than those below, flush_to_zero() has no effect.
 namespace fp_control {
 
-/// Rounding, flushing and traps; not the flags that arithmetic leaves.
+/// Returns the settings for rounding, flushing and traps, without the status flags of past
+/// operations.
 inline uint64_t get() {
 #if defined(__x86_64__)
   return _mm_getcsr() & ~0x3fu;
@@ -22,8 +23,7 @@ inline uint64_t get() {
 #endif
 }
 
-/// Makes denormals zero, as operands and as results, until std::fesetenv() restores the
-/// environment.
+/// Treats subnormal operands and results as zero until std::fesetenv() restores the environment.
 inline void flush_to_zero() {
 #if defined(__x86_64__)
   _mm_setcsr(_mm_getcsr() | 0x8040u);

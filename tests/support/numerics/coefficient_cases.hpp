@@ -6,7 +6,7 @@
 /// Lists and settings of coefficients for tests.
 namespace cases {
 
-/// Converts a list of the reference implementation to that of the library.
+/// Converts a coefficient list of the reference implementation to one of the library.
 inline muonrt::CoefficientList as_is(const reference::List& list, double safety = 1.0) {
   muonrt::CoefficientList out;
   for (const auto& t : list) out.steps.push_back({t.a, t.b, t.c});

@@ -3,13 +3,13 @@
 #include "layout/parse.hpp"
 #include "support/world.hpp"
 
-/// Every form that a layout has: experts, parts, flat ranges, row bounds, owners, units, several
-/// mesh dimensions as one, both readings. Worlds of 2 to 16 ranks.
+/// Cases for every form of layout: experts, parts, flat ranges, row bounds, owners, units, several
+/// mesh dimensions treated as one, and both readings, on 2 to 16 ranks.
 namespace forms {
 
 using namespace muonrt;
 
-/// A parameter with a form of layout, and the mesh that it needs.
+/// A parameter, its form of layout, and the mesh that this needs.
 struct Form {
   std::string name;
   std::vector<int64_t> mesh;
@@ -20,7 +20,8 @@ inline Layout whole_on_all(std::shared_ptr<const Mesh> mesh, std::vector<int64_t
   return Layout::from_cuts(std::move(mesh), std::move(shape), {});
 }
 
-/// Equal ranges of a flat tensor with boundaries inside rows; the last one is shorter.
+/// Splits a flat tensor into equal ranges, whose boundaries lie inside rows. The last range is
+/// shorter.
 inline Layout flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
   int64_t numel = 1;
   for (const int64_t n : shape) numel *= n;
@@ -79,7 +80,7 @@ inline std::vector<Form> all() {
       {"strided", {2, 2}, by_cuts("d0:0:3,d1:0:1")},
       {"two ranks", {2}, by_cuts("d0:0:1")},
       {"replicas of two", {2}, whole_on_all},
-      // 13 rows over 3 x 2: rank 4 and 5 hold other rows in either reading.
+      // 13 rows over 3 x 2: ranks 4 and 5 hold different rows in the two readings.
       {"FSDP2 x TP on one dim, literal", {3, 2}, by_reading(Reading::kLiteral)},
       {"FSDP2 x TP on one dim, ordered", {3, 2}, by_reading(Reading::kOrdered)},
       {"EP x EFSDP x TP",
@@ -107,8 +108,8 @@ inline std::vector<Form> all() {
 
 inline Runs rows(std::initializer_list<Run> list) { return Runs(list); }
 
-/// Interleaved QKV of two groups (two query heads of 3 rows, a key and a value head each), columns
-/// whole: query rows of both groups, key rows, value rows.
+/// Interleaved QKV with two groups, each of two query heads with 3 rows, a key head and a value
+/// head. The parts are the query rows of both groups, the key rows, and the value rows.
 inline std::vector<PartSettings> interleaved_qkv() {
   return {{"q", rows({{0, 6}, {12, 18}}), whole(10), 1.0},
           {"k", rows({{6, 9}, {18, 21}}), whole(10), 0.5},
@@ -141,13 +142,13 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
   add("columns", {6, 20}, View::kNone,
       {{"left", whole(6), rows({{0, 5}, {15, 20}}), 1.0},
        {"right", whole(6), rows({{5, 15}}), 1.0}});
-  // llm.c's (L, 3C, C): a stack of fused matrices, often flat.
+  // The (L, 3C, C) tensors of llm.c: a stack of fused matrices, often stored flat.
   add("stacked qkv", {3, 12, 4}, View::kStack,
       {{"q", rows({{0, 4}}), whole(4), 1.0},
        {"k", rows({{4, 8}}), whole(4), 1.0},
        {"v", rows({{8, 12}}), whole(4), 1.0}});
   add("conv", {6, 3, 2}, View::kFlatten, {});
-  // Stored inputs x outputs; parts count outputs as rows.
+  // Stored as inputs x outputs; the parts count outputs as rows.
   add("in x out", {9, 9}, View::kNone, {});
   c.params.back().transposed = true;
   add("layers x experts", {2, 3, 5, 8}, View::kStack,
@@ -162,16 +163,16 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
 }
 
 inline constexpr int64_t kMuon = 10;
-// Matrices: 1, 5, 3, 2, 2, 9, 1, 1, 12, 1.
+// The number of matrices of each form: 1, 5, 3, 2, 2, 9, 1, 1, 12, 1.
 inline constexpr int64_t kMatrices = 37;
 
-/// One rank that holds everything.
+/// Runs the case on one rank that holds everything.
 inline world::Outcome reference_ops() {
   return world::run(make({"alone", {1}, whole_on_all}, 3, CommitMode::kAtomic, 1 << 20));
 }
 
-/// Sets the owners of matrices that are not a stack, the last ranks first. Forms that store a
-/// tensor on one rank have that rank as owner.
+/// Sets the owners of matrices that are not in a stack, beginning with the last rank. If a form
+/// stores a tensor on one rank, that rank is its owner.
 inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {

@@ -2,12 +2,12 @@
 
 #include "support/world.hpp"
 
-/// Parameters of every kind whose gradients have their own layout or are partial.
+/// Parameters of every kind whose gradients are partial or have a layout of their own.
 namespace gradients {
 
 using namespace muonrt;
 
-/// The placements of the parameters and of their gradients; if `grads` is empty, both are equal.
+/// Placements of the parameters and of their gradients. If `grads` is empty, both are equal.
 struct Lay {
   std::string name;
   std::vector<int64_t> mesh;
@@ -15,8 +15,8 @@ struct Lay {
   std::vector<int32_t> ranks;
 };
 
-/// Number of matrices of all parameters of `make`: tall, wide, three experts, gate and up, twin,
-/// one, plain.
+/// Number of matrices of all parameters that `make` creates: tall, wide, three experts, gate and
+/// up, twin, one, plain.
 inline constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1 + 1;
 
 /// @param half           bf16 gradients, also partial ones; every second parameter is bf16 with
@@ -66,7 +66,7 @@ inline world::Case make(const Lay& lay, bool half, int partial_grads, bool summe
   return c;
 }
 
-/// The same case on one rank.
+/// Returns the same case for one rank.
 inline world::Case alone(bool half, int partial_grads) {
   return make({"alone", {1}, {}, {}, {}}, half, partial_grads, true);
 }

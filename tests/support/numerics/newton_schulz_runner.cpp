@@ -42,7 +42,7 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::logic_error(what);
 }
 
-/// A job's input and workspace on a backend.
+/// The input and workspace of a job on a backend.
 class Bench {
  public:
   Bench(backends::Backend& backend, const Job& job)

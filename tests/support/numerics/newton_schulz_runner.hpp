@@ -9,11 +9,11 @@
 namespace runner {
 
 struct Result {
-  std::vector<reference::Matrix> matrices;  // short side first, as they went in
+  std::vector<reference::Matrix> matrices;  // short side first, in the orientation of the input
   muonrt::Findings findings;
 };
 
-/// A batch of equal matrices (rows <= cols), given in the precision of `transport`.
+/// A batch of matrices of equal shape (rows <= cols), given in the precision of `transport`.
 struct Job {
   muonrt::NewtonSchulz settings;
   muonrt::Method method;
@@ -21,26 +21,26 @@ struct Job {
   std::vector<reference::Matrix> batch;
 };
 
-/// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN before, and
-/// red zones around them are checked. All results have the findings of all.
+/// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN beforehand, and
+/// red zones around them are checked. Each result contains the findings of all batches.
 std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<Job>& jobs);
 /// One batch.
 Result orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                      const muonrt::Method& method, muonrt::DType transport,
                      const std::vector<reference::Matrix>& batch);
 
-/// The same for one matrix.
+/// Does the same for one matrix.
 reference::Matrix orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                                 const muonrt::Method& method, muonrt::DType transport,
                                 const reference::Matrix& matrix);
 
-/// Settings with this list unchanged, for both forms.
+/// Returns settings that use this list unchanged, for both forms.
 muonrt::NewtonSchulz settings_of(const reference::List& list, double safety,
                                  muonrt::DType iteration, const std::vector<int>& restarts = {});
 muonrt::Method standard(const reference::List& list);
 muonrt::Method gram(const reference::List& list, const std::vector<int>& restarts);
 
-/// True if both hold the same bytes.
+/// Returns whether both matrices are bitwise identical.
 bool same_bits(const reference::Matrix& a, const reference::Matrix& b);
 
 }  // namespace runner

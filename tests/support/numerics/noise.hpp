@@ -4,7 +4,7 @@
 
 namespace test_support {
 
-/// Numbers of both signs and many magnitudes, the same in every call.
+/// Returns numbers of both signs and many magnitudes. They depend on i alone.
 inline float noise(int64_t i) {
   uint32_t x = static_cast<uint32_t>(i + 1) * 0x9e3779b1u;
   x ^= x >> 15;
@@ -13,7 +13,7 @@ inline float noise(int64_t i) {
   return static_cast<float>(x >> 8) / 8388608.0f - 1.0f;
 }
 
-/// Pseudorandom bits that depend on (seed, index).
+/// Returns pseudorandom bits that depend on (seed, index).
 inline uint64_t bits_at(uint64_t seed, int64_t index) {
   uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -21,7 +21,7 @@ inline uint64_t bits_at(uint64_t seed, int64_t index) {
   return x ^ (x >> 31);
 }
 
-/// In [-1, 1), a multiple of 2^-23.
+/// Returns a value in [-1, 1) that is a multiple of 2^-23.
 inline float value_at(uint64_t seed, int64_t index) {
   return static_cast<float>(static_cast<int64_t>(bits_at(seed, index) >> 40) - (1 << 23)) *
          0x1p-23f;

@@ -28,8 +28,8 @@ void store(void* data, DType dtype, int64_t i, float x) {
 
 namespace {
 
-/// Records a value that is not finite; `param` is -1 if it belongs to no parameter.
-/// @param in_f32  it was not finite before it was converted to a smaller type.
+/// Records a value that is not finite. `param` is -1 if it belongs to no parameter.
+/// @param in_f32  whether the value was not finite before its conversion to a smaller type.
 void note(Findings* findings, int32_t param, bool in_f32 = true) {
   findings->nonfinite = 1;
   if (param < 0) return;
@@ -71,8 +71,8 @@ void set_weight(const ParamView& p, int64_t i, int64_t element, float w,
   note_written(p.param, p.param_dtype, i, vote_sum);
 }
 
-/// Enqueues body(piece, i, at, element) for every element: its places in the parameter's arrays, in
-/// the message and in the whole tensor.
+/// Enqueues body(piece, i, at, element) for every element. The arguments are its piece and its
+/// indices in the parameter's arrays, in the message and in the whole tensor.
 template <class Body>
 void for_elements(Stream& stream, std::span<const ShardBlock> blocks, Body body) {
   host::host_stream(stream).enqueue(host::Task([=] {
@@ -86,7 +86,8 @@ void for_elements(Stream& stream, std::span<const ShardBlock> blocks, Body body)
 
 float momentum(const ParamView& p, int64_t i) { return load(p.momentum, p.momentum_dtype, i); }
 
-/// Index of element (i, j) of matrix b, which is entry (row, col) of what it holds.
+/// Returns the index in batch b of entry (row, col) of the matrix that b stores, possibly
+/// transposed.
 int64_t place(const MatrixBatch& b, bool transposed, int64_t row, int64_t col) {
   return transposed ? col * b.ld + row : row * b.ld + col;
 }

@@ -7,8 +7,9 @@
 namespace reference_ops {
 
 /// A second implementation of the elementwise ops, on the host, with one loop over the elements. It
-/// shares update_rules.hpp with every backend, whose results must be bitwise identical. Products,
-/// norms and other sums are forwarded to the inner ops; tests compare them with tools/reference.
+/// shares update_rules.hpp with all backends, and its results must be bitwise identical to theirs.
+/// It forwards products, norms and other sums to the inner ops; tests compare these with
+/// tools/reference.
 class ReferenceOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -46,14 +47,14 @@ class ReferenceOps : public wrapped::Ops {
                     const muonrt::CommitCondition& vote_sum) override;
 };
 
-/// Records the calls of products in their order and forwards them.
+/// Forwards all calls, and records those of products in their order.
 class CountingOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
   struct Asked {
     int64_t m, n, k;
     bool symmetric;
-    bool product;  // false: alpha is 0, a combination of D and I only
+    bool product;  // false if alpha is 0, so that the result combines D and I only
   };
   void multiply(muonrt::Stream& s, std::span<const muonrt::Product> products) override {
     for (const muonrt::Product& p : products)
@@ -67,7 +68,7 @@ class CountingOps : public wrapped::Ops {
   std::vector<Asked> asked, reserved;
 };
 
-/// Element i of an array of `dtype`, as f32.
+/// Returns element i of an array of `dtype` as f32.
 float load(const void* data, muonrt::DType dtype, int64_t i);
 void store(void* data, muonrt::DType dtype, int64_t i, float x);
 

@@ -35,13 +35,13 @@ class InvalidStateError(Error):
 
 
 class NotSupportedError(Error):
-    """This build, this machine or this combination of options cannot do it."""
+    """The build, the machine or the combination of options does not support the call."""
 
     status = 12
 
 
 class CallbackError(Error):
-    """A function that the caller has passed returned an error."""
+    """A function that the caller has passed to muonrt returned an error."""
 
     status = 13
 
@@ -90,7 +90,7 @@ class UndecidedError(Error):
 
 
 class TornError(Error):
-    """An eager step failed after its vote, so the parameters are partly updated."""
+    """A step failed after its vote had passed, so the parameters may be partly updated."""
 
     status = 61
 

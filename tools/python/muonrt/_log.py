@@ -1,4 +1,4 @@
-"""The messages of the library, passed on to the logger "muonrt"."""
+"""Forwards the library's messages to the logger "muonrt"."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _pass_on() -> None:
 
 
 def set_log_level(level: int | str | None) -> None:
-    """Passes messages of the library to the logger "muonrt" of Python's ``logging``.
+    """Forwards the library's messages to the logger "muonrt" of Python's ``logging``.
 
-    Until the first call the library logs nothing. A thread of Python passes the messages on, so a
-    message may be recorded shortly after its event.
+    Until the first call the library logs nothing. A Python thread forwards the messages, so a message
+    may be recorded shortly after its event.
 
-    :param level: the lowest level that is passed on, such as ``logging.INFO`` or "info". None:
-        nothing any more; the call waits until earlier messages are passed on.
+    :param level: the lowest level to forward, such as ``logging.INFO`` or "info". None stops forwarding,
+        after earlier messages have been forwarded.
     """
     global _thread
     if isinstance(level, str):

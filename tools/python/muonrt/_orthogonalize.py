@@ -98,18 +98,17 @@ def _stream(x: Any, stream: int | None) -> int:
 def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **settings: Any) -> Any:
     """Orthogonalizes a matrix, or each matrix of a batch, with Newton-Schulz.
 
-    The result is bitwise identical to the update of a step with the same settings and with
-    ``transport_dtype`` = dtype of ``x``, before the step scales it. See muonrt_orthogonalize() in
-    ``muonrt/orthogonalize.h``. Autograd does not record the call: a tensor that requires grad is
-    rejected unless gradients are disabled.
+    The result is bitwise identical to the unscaled update of a step with the same settings whose
+    ``transport_dtype`` is the dtype of ``x``. See muonrt_orthogonalize() in ``muonrt/orthogonalize.h``. Autograd
+    does not record the call, so a tensor that requires grad is rejected unless gradients are disabled.
 
-    The calling thread keeps the threads and the workspace of its last settings for later calls.
+    Each calling thread caches the worker threads and the workspace of its recent settings.
 
     :param x: float32, bfloat16 or float16, of two or more dimensions; the last two are rows and
         columns. On the host it must be finite, otherwise NonFiniteError is raised and nothing is
         written. On CUDA a matrix that is not finite becomes NaN.
-    :param out: an array with the shape of ``x``, of any of these dtypes, for example ``x`` itself.
-        By default a new one with the dtype of ``x``.
+    :param out: an array with the shape of ``x`` and any of these dtypes, for example ``x`` itself.
+        Default: a new array with the dtype of ``x``.
     :param stream: the cudaStream_t as an integer. By default torch's current stream, or else the
         default stream. The host does not wait for the work.
     :param settings: ``coefficients="polar_express"``, or a list of triples, ``steps=5``, ``lower_bound``, ``cushion``,
@@ -131,12 +130,12 @@ def symmetric_product(a: Any, d: Any = None, *, alpha: float = 1.0, beta: float 
 
     Both products of a Newton-Schulz step, ``r = symmetric_product(x)`` and
     ``z = symmetric_product(r, r, alpha=c, beta=b)``, are bitwise identical to those inside a step.
-    Half of a full product is computed. See muonrt_symmetric_product() in
-    ``muonrt/orthogonalize.h``; tensors are accepted as by orthogonalize().
+    Only half of the product is computed, because it is symmetric. See muonrt_symmetric_product() in
+    ``muonrt/orthogonalize.h``. Accepts the same arrays and tensors as orthogonalize().
 
     :param a: m x k.
     :param d: m x m, symmetric, with the dtype of ``a``; None means 0.
-    :param out: an array of m x m with the dtype of ``a``, for example ``d``. By default a new one.
+    :param out: an m x m array with the dtype of ``a``, for example ``d``. Default: a new array.
     :return: ``out``.
     """
     given = _readable("a", a)

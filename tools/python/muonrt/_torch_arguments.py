@@ -18,10 +18,10 @@ from muonrt._torch_models import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Parts of names that wrappers of a module add: torch.compile, FSDP1, activation checkpointing.
+# Prefixes that wrappers add to names: torch.compile, FSDP1 and activation checkpointing.
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
-# Names of other optimizers' arguments, and what muonrt.torch.Muon has instead.
+# Arguments of other optimizers, and what to pass to muonrt.torch.Muon instead.
 OTHER_NAMES = {
     "ns_steps": "pass muon={'steps': ...}",
     "backend_steps": "pass muon={'steps': ...}",
@@ -96,13 +96,13 @@ class Options(TypedDict, total=False):
     prefetch_count: int
 
 
-# The largest values of the settings of a group that are numbers; betas are two numbers.
+# The largest allowed value of each numeric setting of a group. "betas" has two numbers.
 LARGEST = {"lr": 1e30, "weight_decay": 1e30, "eps": 1e30, "momentum": 1.0, "betas": 1.0}
 
 
 def check_number(what: str, value: Any, below: float) -> None:
-    """Rejects what is no number from 0 that is smaller than `below`, also if it is rounded to float32.
-    Bools and texts, which float() takes, are no numbers."""
+    """Rejects a value that is not a number >= 0, or that is not smaller than `below` after rounding to float32.
+    Booleans and strings are rejected although float() accepts them."""
     is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
         out = math.nan if is_bool or isinstance(value, (str, bytes)) else float(value)
@@ -138,8 +138,8 @@ def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
                    keeps_others: bool = False) -> None:
     """Rejects names of other optimizers, and names that resemble a known one.
 
-    keeps_others: any other name is an entry of the trainer, such as "initial_lr". torchtitan sets
-        "fused" and "foreach" in each group, which never change a result.
+    keeps_others: accept all other names as entries of the trainer, such as "initial_lr". They include "fused"
+        and "foreach", which torchtitan sets in each group and which never change a result.
     """
     for name in given:
         if name in known or keeps_others and name in ("foreach", "fused"):
@@ -161,13 +161,13 @@ def clean(name: str) -> str:
 
 
 def named(params: Any) -> tuple[list, "torch.nn.Module | None"]:
-    """Returns the parameters as pairs of name and parameter, or as groups of pairs, and the module
-    that they belong to, if it is known."""
+    """Returns the parameters as (name, parameter) pairs or as groups of such pairs, and their module if it is
+    known."""
     module = unwrapped(params) if isinstance(params, torch.nn.Module) else None
     if module is not None:
         params = module.named_parameters()
     elif inspect.isgenerator(params) and params.gi_frame is not None:
-        # A generator of named_parameters() or parameters() that has not started knows its module.
+        # A generator returned by named_parameters() or parameters() that has not started still holds its module.
         found = params.gi_frame.f_locals
         if isinstance(found.get("self"), torch.nn.Module) and not found.get("prefix"):
             module = found["self"]
@@ -236,8 +236,7 @@ def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[di
 
 
 def require_process_group(process_group, comm) -> None:
-    """Rejects a process group that this rank cannot use, and a world of one rank that was meant to
-    be larger."""
+    """Rejects a process group that this rank cannot use, and a single rank whose launcher started several."""
     if comm is not None:
         if not isinstance(comm, muonrt.Comm):
             raise muonrt.InvalidArgumentError(f"comm is {type(comm).__name__}; pass a muonrt.Comm")
@@ -269,7 +268,7 @@ def require_process_group(process_group, comm) -> None:
 
 
 def require_alone() -> None:
-    """Rejects a step of an optimizer whose only rank is now one of several."""
+    """Rejects a step if the optimizer was created for one rank and torch.distributed now has several."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise muonrt.InvalidStateError(
             f"the optimizer was created before init_process_group(), so it has one rank, but the world "

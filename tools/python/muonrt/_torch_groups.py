@@ -1,5 +1,5 @@
 """The groups of muonrt.torch.Muon: their learning rates, and a new core optimizer for add_param_group and
-for parameters that were sharded or moved to another device after the creation."""
+for parameters that were sharded or moved to another device after creation."""
 
 from collections.abc import Iterable
 
@@ -20,12 +20,12 @@ OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", 
 
 
 def _matches_adamw(muon: dict) -> bool:
-    """Whether the scale of Muon's updates takes AdamW's rates."""
+    """Returns whether Muon's updates are scaled so that AdamW's learning rates apply."""
     return muon.get("scale_rule", "match_rms") == "match_rms"
 
 
 def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
-    """Sets the rate of each role for groups without a rate. That of AdamW is None if it is not known.
+    """Sets the learning rates of groups that have none. AdamW's is None if it is not known.
 
     :param lr, adamw_lr: arguments of the call, which may be None.
     :param muon: settings of muonrt.Group for Muon.
@@ -41,7 +41,7 @@ def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
 
 
 def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
-    """As _torch_roles.split. The settings of each new group contain its rate."""
+    """Splits groups as _torch_roles.split does, and adds the learning rate to the settings of each new group."""
     entries = list(params)
     if not entries or not isinstance(entries[0], dict):
         entries = [{"params": entries}]
@@ -58,7 +58,7 @@ def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
 
 
 def _adamw_rate(number: int, entry: dict, name: str, given: dict, muon: dict):
-    """The rate of the AdamW parameters of a group, of which `name` is the first."""
+    """Returns the learning rate of a group's AdamW parameters. `name` is the first of them."""
     if entry.get("adamw_lr") is not None:
         return entry["adamw_lr"]
     if "lr" in entry and (_matches_adamw(muon) or entry.get("role") == "adamw"):
@@ -121,8 +121,8 @@ def add(optimizer, param_group: dict, enter) -> None:
 
 
 def register_again(optimizer, params: list) -> None:
-    """Registers `params` in place of the parameters, which they equal except for placements or device.
-    Possible before the first step, because it discards the state. Collective."""
+    """Registers `params`, which differ from the registered parameters only in placements or device, in their place.
+    Must be called before the first step, because it discards the state. Collective."""
     first = next(i for i, (p, old) in enumerate(zip(params, optimizer._params))
                  if p is not old or ranks.local_of(p).device.type != optimizer._device.type)
     if optimizer._core.steps > 0:

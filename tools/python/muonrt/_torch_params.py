@@ -1,5 +1,5 @@
-"""The parameters that muonrt.torch.Muon has registered: before each step they are those of param_groups
-and of the model, where these are now in memory."""
+"""The parameters that muonrt.torch.Muon has registered. Before each step it makes them those of param_groups and
+of the model, at their current addresses."""
 
 import torch
 
@@ -18,7 +18,7 @@ def memory_of(tensor: torch.Tensor) -> tuple:
 
 
 def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether both are whole tensors, or DTensors with the same mesh and placements."""
+    """Returns whether both are plain tensors, or DTensors with the same mesh and placements."""
     if not (ranks.is_dtensor(a) and ranks.is_dtensor(b)):
         return ranks.is_dtensor(a) == ranks.is_dtensor(b)
     return a.placements == b.placements and a.device_mesh == b.device_mesh
@@ -28,8 +28,8 @@ class Registered(torch.optim.Optimizer):
     """The part of muonrt.torch.Muon that binds parameters."""
 
     def _follow(self) -> None:
-        """Binds parameters that were replaced or have moved, and takes over what was written into
-        `state`. Raises if a parameter cannot be bound."""
+        """Binds parameters that were replaced or have moved, and takes over changes of `state`. Raises an error if
+        a parameter cannot be bound."""
         self._follow_state()
         self._follow_memory()
 
@@ -85,7 +85,7 @@ class Registered(torch.optim.Optimizer):
             f"with {text(old)}; {remedy}")
 
     def _follow_groups(self) -> None:
-        """Registers the parameters that param_groups have now, as accelerate replaces them."""
+        """Registers the current parameters of param_groups, because accelerate replaces them."""
         held = [p for group in self.param_groups for p in group["params"]]
         if len(held) == len(self._params) and all(map(lambda p, q: p is q, held, self._params)):
             return

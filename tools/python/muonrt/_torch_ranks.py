@@ -17,17 +17,17 @@ import muonrt
 from muonrt import _addresses, _torch_flat
 from muonrt._errors import of_status
 
-# Timeout in seconds for the reason, which is received over TCP after gloo has lost a peer.
+# After gloo has lost a peer, a rank waits this long, in seconds, for the reason to arrive over TCP.
 REASON_S = 5.0
 # Timeout in seconds within which a rank finds an address of rank 0 that answers.
 CONNECT_S = 60.0
-# A tag that no message has. Gloo chooses a connection by the tag, and the tags 840 and 0 share one.
+# A tag that no message uses. Gloo selects a connection by the tag, and tags 840 and 0 share a connection.
 NO_TAG = 840
 
 
 def is_dtensor(tensor) -> bool:
-    """Whether a tensor is a DTensor. Without the module of DTensor, whose import takes half a second,
-    there is none."""
+    """Returns whether a tensor is a DTensor. Does not import the module of DTensor, which takes half a second:
+    as long as it is not loaded, there are no DTensors."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -69,11 +69,11 @@ def comm_of(device: torch.device, process_group=None,
             interface: str | None = None) -> tuple[muonrt.Comm, list[int]]:
     """Creates a communicator for parameters on `device` over the ranks of a process group.
 
-    It uses NCCL if each rank has its own GPU. Otherwise data go through host memory: over TCP on one
-    machine, over gloo on several. Rank 0 sends its TCP addresses and a secret to the others in one
-    broadcast, and on several machines each rank takes the first address that answers. `interface`:
-    the only interface at which rank 0 listens, by name or address. Also returns the global ranks in the order of the communicator. Collective over the
-    group.
+    The communicator uses NCCL if each rank has its own GPU. Otherwise data pass through host memory: over TCP
+    on one machine, and over gloo on several. Rank 0 broadcasts its TCP addresses and a secret. On several
+    machines, each rank connects to the first address that answers. If `interface`, a name or an address, is
+    given, rank 0 listens at this interface only. Also returns the global ranks in the order of the
+    communicator. Collective over the group.
     """
     group, ranks = None, [0]
     if dist.is_available() and dist.is_initialized():
@@ -233,7 +233,8 @@ def run_collectively(comm: muonrt.Comm, function) -> list:
     try:
         mine = {"value": function()}
     except Exception as error:
-        # No other name for the error: with its traceback it would keep the optimizer until the next gc.
+        # Do not bind the error to another name: its traceback would keep the optimizer alive until the next
+        # garbage collection.
         status = error.status if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError.status
         mine = {"status": status, "error": f"rank {comm.rank}: {error}"}
     everywhere = gather_objects(comm, mine)
@@ -276,7 +277,7 @@ def placement_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Ten
 
 def lift(name: str, everywhere: list[TensorPlacement | None],
          reading: str) -> "muonrt.Layout | None":
-    """Returns the layout over all ranks, each of which may have another submesh.
+    """Returns the layout over all ranks. Ranks may have different submeshes.
 
     `everywhere`: the placements of all ranks, in rank order.
     """
@@ -306,7 +307,7 @@ def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement 
     if literal is None:
         return None
     world, placements = len(everywhere), everywhere[0].placements
-    # FSDP2 shards the local tensors that TP has left, and records this as a strided shard.
+    # After TP, FSDP2 shards the local tensors, and records this as a strided shard.
     layout = lift(name, everywhere, "ordered") if "StridedShard" in placements else literal
     shape = tuple(tensor.shape)
     local = tuple(local_of(tensor).shape)

@@ -30,13 +30,13 @@ Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | N
 
 
 class Settings(dict):
-    """Settings of muonrt.Param for a parameter, and why the parameter has its role."""
+    """Holds the settings of muonrt.Param for a parameter, and the reason for its role."""
 
     reason = ""
 
 
 class RoleOfModel:
-    """The caller's function, together with the roles that the modules of a model show."""
+    """Combines the caller's function with the roles that follow from the model's modules."""
 
     def __init__(self, model: torch.nn.Module, role: Role | None):
         self.model, self.role = ModelRoles(model), role
@@ -46,7 +46,7 @@ class RoleOfModel:
 
 
 def of_module(module: "torch.nn.Module | None", role: Role | None) -> Role | None:
-    """Returns a role that knows the modules of the model, if there is one."""
+    """Returns a role function that takes the model's modules into account, if there is a model."""
     return role if module is None else RoleOfModel(unwrapped(module), role)
 
 
@@ -60,7 +60,7 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
         of = role.model.of if isinstance(role, RoleOfModel) else of_name
         try:
             if p.ndim > 2 and (dims.get("batch_dims") or dims.get("row_dims")):
-                # The group says how the dimensions form matrices, so the name determines the role.
+                # The group states how the dimensions form matrices, so only the name decides about the role.
                 kind, _, reason = muonrt._core._route_and_reason(name, 2)
                 chosen = (kind, {})
             else:
@@ -155,8 +155,8 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
 
 
 def warn_of_conv1d(groups: list[dict], param_settings: list[dict], muon: dict) -> None:
-    """Warns if a parameter has a name of GPT-2 and the shape of Conv1D, and if a setting distinguishes
-    rows and columns."""
+    """Warns if a parameter has a name from GPT-2 and the shape of a Conv1D weight, and a setting distinguishes
+    rows from columns."""
     if muon.get("scale_rule") not in ("original", "ratio") \
             and muon.get("normuon_axis", "off") == "off" and not muon.get("block_period"):
         return

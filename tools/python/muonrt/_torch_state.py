@@ -1,4 +1,4 @@
-"""The `state` of muonrt.torch.Muon: tensors over muonrt's memory, with the keys of torch's optimizers."""
+"""The `state` of muonrt.torch.Muon: tensors that view muonrt's memory, under the keys of torch's optimizers."""
 
 import math
 
@@ -8,8 +8,7 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 
-# Keys of torch.optim.Muon and AdamW, and muonrt's kinds of state. The momentum of torch is a running
-# mean, too.
+# For each key of torch.optim.Muon and AdamW, muonrt's kind of state. The momentum of both is a running mean.
 KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
@@ -35,8 +34,8 @@ def tensor_over(array) -> torch.Tensor:
 
 
 class NeuronMoments:
-    """NorMuon's second moments, which the owners of matrices hold. `tensors` are whole tensors, by
-    index of the parameter, which `gather` fills on every rank."""
+    """NorMuon's second moments, which the owners of the matrices hold. `tensors` maps the index of a parameter
+    to a tensor for all moments of this parameter; `gather` fills it on every rank."""
 
     def __init__(self, core, comm, shards: list):
         self._comm = comm
@@ -70,8 +69,8 @@ class NeuronMoments:
 
 
 class State:
-    """Fills `optimizer.state` with tensors over muonrt's memory, which are DTensors if the parameter is
-    one."""
+    """Fills `optimizer.state` with tensors that view muonrt's memory. They are DTensors if the parameter is a
+    DTensor."""
 
     def __init__(self, optimizer):
         self._optimizer = optimizer
@@ -112,8 +111,8 @@ class State:
                 for key, view in self._views[i].items()]
 
     def absorb(self) -> None:
-        """Copies what the trainer has written into `state` to muonrt's memory: entries that it has
-        replaced, as offloading does, and step numbers. Entries that it has removed are reset."""
+        """Copies the trainer's changes of `state` to muonrt's memory: entries that it has replaced, for example
+        to offload them, and step numbers. Resets the state of entries that it has removed."""
         optimizer, state = self._optimizer, self._optimizer.state
         copies, resets, steps = [], [], self._steps.clone()
         for i, (p, watched) in enumerate(zip(optimizer._params, self._watched)):
@@ -155,7 +154,7 @@ class State:
         self._set_steps(steps)
 
     def _set_steps(self, steps: torch.Tensor) -> None:
-        """Sets the update counts that `state` has, and the number of all steps if they change it."""
+        """Sets the core's update counts to those of `state`, and adapts its number of steps to them."""
         core = self._optimizer._core
         is_muon = [g["role"] == "muon" for g in self._optimizer.param_groups for _ in g["params"]]
         changed = (steps != self._known_steps).tolist()
@@ -230,7 +229,7 @@ class State:
         self.read_steps()
 
     def load(self, state_dict: dict) -> None:
-        """Checks a state, and then copies it. If it raises, nothing has changed."""
+        """Checks a state, and then copies it. If the check fails, raises an error and changes nothing."""
         optimizer = self._optimizer
         groups, saved = optimizer.param_groups, state_dict["param_groups"]
         sizes, saved_sizes = ([len(g["params"]) for g in gs] for gs in (groups, saved))
@@ -311,7 +310,7 @@ class State:
 
 
 def _is_ours(group: dict, key: str) -> bool:
-    """Whether load() takes a setting of a saved group: those of this role, and the trainer's."""
+    """Returns whether load() copies this setting of a saved group: one of this role, or one of the trainer."""
     return key in group or key not in SETTINGS_OF_TORCH
 
 
@@ -332,7 +331,7 @@ def _number(what: str, value) -> int:
 
 
 def _checked(what: str, ours: torch.Tensor, theirs) -> torch.Tensor:
-    """Returns the local elements of `theirs`, which must have the form of `ours`."""
+    """Returns the local elements of `theirs`, which must have the shape and placements of `ours`."""
     if not isinstance(theirs, torch.Tensor):
         raise muonrt.InvalidArgumentError(
             f"{what} is of type {type(theirs).__name__}; pass a tensor of shape {tuple(ours.shape)}")

@@ -18,8 +18,9 @@ class Steps(Registered):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Asks torch's GradScaler to set grad_scale and found_inf before a step, so that all ranks skip
-        together. For others it is False, because Lightning then clips gradients."""
+        """Is True if torch's GradScaler reads it, which then sets grad_scale and found_inf before a step, so
+        that all ranks skip the step together. It is False for other callers, because Lightning clips gradients
+        only then."""
         return sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
 
     def step(self, closure: Callable[[], Any] | None = None, *,
@@ -28,13 +29,13 @@ class Steps(Registered):
 
         With ``sync=False`` the step may still run when the call returns; see `wait`.
 
-        `last_report` is the report of the last step that is complete. A parameter that has no gradient on any rank does not
-        take part in the step. If only some ranks have a gradient, a missing one counts as zero.
+        `last_report` is the report of the last completed step. A parameter that has no gradient on any rank does not
+        take part in the step. If only some ranks have its gradient, the missing ones count as zero.
 
         :param closure: a function that computes the gradients and returns the loss.
-        :param qk_logits: float32, for "qk_clip" of a role: the largest logit of each query head on
-            this rank, as for muonrt.Optimizer.step, or a dict with one tensor for each layer. Layers of
-            the dict without "qk_clip" cause a warning.
+        :param qk_logits: for parameters with "qk_clip": the largest attention logit of each query head on
+            this rank, in float32. Either one tensor, as for muonrt.Optimizer.step, or a dict with one tensor
+            for each layer. A layer in the dict that has no "qk_clip" causes a warning.
         :return: the loss of the closure, or None.
         """
         self.wait()
@@ -54,9 +55,9 @@ class Steps(Registered):
         """Prepares a step: reads parameters, settings and gradients, redistributes gradients whose placements
         differ, and binds them. `compute` then runs the step, and `wait` completes it.
 
-        Until `compute` neither gradients nor parameters may be written, and only `zero_grad`, which discards
-        the prepared step, and `close` are allowed. If `prepare` raises, `wait` on this rank lets the other
-        ranks learn the reason in theirs. Hooks of `step` do not run.
+        Until you call `compute`, do not write gradients or parameters, and call no other method than
+        `zero_grad`, which discards the prepared step, or `close`. If `prepare` raises an error on one rank, call
+        `wait` on all ranks: it raises the reason on the others. Hooks registered for `step` do not run.
 
         :param qk_logits: as for `step`.
         """
@@ -65,8 +66,8 @@ class Steps(Registered):
 
     def compute(self) -> None:
         """Begins the step that `prepare` has prepared, and returns before the step has ended, as `step` with
-        ``sync=False`` does: exchanges gradients, orthogonalizes, votes, and updates every parameter or none.
-        Collective. `wait` completes the step.
+        ``sync=False`` does. The step exchanges gradients, orthogonalizes, lets the ranks vote, and updates every
+        parameter or none. `wait` completes it. Collective.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is None:
@@ -102,12 +103,12 @@ class Steps(Registered):
                 self._mark_written(grads)  # in the order of the current stream
 
     def wait(self) -> None:
-        """Completes the step that `compute`, or `step` with ``sync=False``, has begun, raises its errors, and
-        sets `last_report`. Collective. No effect if no step is in flight.
+        """Completes the step that `compute`, or `step` with ``sync=False``, has begun: raises its errors, and
+        sets `last_report`. Does nothing if no step is in flight. Collective.
 
-        On CUDA the current stream waits for the step by itself, and `step` and all functions that
-        access the state call `wait`. In host memory, call it, or `zero_grad`, before you use the
-        parameters or write gradients.
+        `step` and all functions that access the state call `wait` themselves. With parameters in host memory,
+        call `wait` or `zero_grad` before you use the parameters or write gradients. On CUDA this is not
+        necessary, because the current stream waits for the step.
         """
         if self._prepared is not None:
             raise muonrt.InvalidStateError(
@@ -125,8 +126,8 @@ class Steps(Registered):
             self._finish(report, grads, not_marked=self._device.type == "cpu")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Resets the gradients, and discards a prepared step. In host memory it first completes a step in
-        flight."""
+        """Resets the gradients, and discards a prepared step. With parameters in host memory, it first completes
+        a step that is in flight."""
         self._prepared = None
         if self._device.type == "cpu":
             self.wait()
@@ -183,7 +184,8 @@ class Steps(Registered):
         return (grad.detach() if grad.requires_grad else grad).contiguous()
 
     def _set_grads(self, grads: list) -> None:
-        """Binds the gradients by address, because DLPack takes longer than the step of a small parameter."""
+        """Passes the addresses of the gradients to the core, because DLPack would take longer than updating a
+    small parameter."""
         addresses = []
         for grad, (_, dtype, shape, _, device) in zip(grads, self._memory):
             if grad is None:
@@ -227,7 +229,7 @@ class Steps(Registered):
         return self._core.step(rates, sorted(inactive), **given)
 
     def _refuse_empty_step(self) -> None:
-        """Raises on every rank after a step in which no rank had a gradient, and does not count it."""
+        """Raises an error on every rank if no rank had a gradient in the last step, and does not count this step."""
         counts = self._core.update_counts
         self._core.steps -= 1
         self._core.update_counts = counts
@@ -237,7 +239,7 @@ class Steps(Registered):
             "model were replaced")
 
     def _vote_to_reject(self, sync: bool) -> None:
-        """Takes part in the peers' step without gradients, so that the step returns an error there."""
+        """Takes part in the step of the other ranks without gradients, so that they get an error instead of waiting."""
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             rates, stream = [1.0] * len(self.param_groups), ranks.stream_of(self._device)

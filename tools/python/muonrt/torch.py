@@ -37,23 +37,23 @@ _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
 
 class Muon(Folders, Steps):
-    """Updates matrices with Muon and all other parameters with AdamW, sharded as the parameters are.
+    """Updates matrices with Muon and all other parameters with AdamW. Parameters may be sharded.
 
     Creation, step, save and load are collective: call them on all ranks.
 
     :param params: the model, ``model.named_parameters()``, or groups: dicts with "params" (pairs of
         name and parameter, or parameters with "param_names") and any of the settings below;
-        "adamw_lr" and "adamw_weight_decay" are for the group's parameters of AdamW. Other keys are
-        the trainer's. Without names, muonrt looks for the module that has all of these parameters.
-        A group may also have "role" ("muon" or "adamw" for all of its parameters) and say how the
-        tensors of its matrices are read: "transposed" (True: stored as inputs x outputs),
-        "batch_dims" and "row_dims" (see
-        muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one CUDA
-        device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
+        "adamw_lr" and "adamw_weight_decay" apply to the parameters of the group that get AdamW. muonrt
+        ignores other keys. If no names are given, muonrt looks for the module that contains all of these
+        parameters. A group may also set "role" ("muon" or "adamw" for all of its parameters) and state how
+        its tensors form matrices: "transposed" (True: stored as inputs x outputs), "batch_dims" and
+        "row_dims" (see muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one
+        CUDA device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
         are ignored.
-    :param lr: learning rate. With the default scale of Muon's updates, "match_rms", it holds for both
-        halves and is one of AdamW's. Default: 3e-4; with another "scale_rule" 0.02.
-    :param adamw_lr: learning rate of AdamW, if it differs. Another "scale_rule" needs it.
+    :param lr: learning rate. With the default "scale_rule", "match_rms", which scales Muon's updates to the
+        size of AdamW's, it applies to Muon and AdamW, and a learning rate tuned for AdamW fits. Default:
+        3e-4, or 0.02 with another "scale_rule".
+    :param adamw_lr: learning rate of AdamW. Default: lr. Required with a "scale_rule" other than "match_rms".
     :param weight_decay: weight decay of Muon. Default: 0.1.
     :param adamw_weight_decay: weight decay of AdamW. Default: 0.01.
     :param momentum: momentum of Muon. Default: 0.95.
@@ -63,39 +63,41 @@ class Muon(Folders, Steps):
     :param preset: name of a published optimizer, such as "moonlight"; see muonrt.torch.presets().
         Settings that are passed here replace those of the preset.
     :param role: a function of name and parameter that returns the role and, if needed, how the tensor
-        is read: "muon"; "adamw"; ("muon", "stack") for experts x rows x columns; ("muon", "flatten")
+        forms matrices: "muon"; "adamw"; ("muon", "stack") for experts x rows x columns; ("muon", "flatten")
         for convolution kernels; or ("muon", {...}) with settings of muonrt.Param, such as
-        "transposed", "parts" or "qk_clip", which replace those of the group. "layout" and "shape" are
-        for plain tensors that are shards. None: embeddings, output heads, norms and vectors get AdamW,
-        by the modules of the model if it is passed, otherwise by name; see describe().
-    :param qk_clip: a muonrt.QkClip without kind and layer, which clips the query and key projections
-        that are named as in most models, such as "layers.3.self_attn.q_proj.weight"; see
-        muonrt_qk_layer_parse(). "qk_clip" of a role replaces it, and None there omits it.
+        "transposed", "parts" or "qk_clip", which replace those of the group. If a plain tensor is a shard,
+        pass its "layout" and the "shape" of the whole tensor here. Default (None): embeddings, output heads,
+        norms and vectors get AdamW. muonrt recognizes them by their modules if you pass the model, and by
+        their names otherwise; see describe().
+    :param qk_clip: a muonrt.QkClip without kind and layer. It clips all query and key projections whose
+        names muonrt recognizes, such as "layers.3.self_attn.q_proj.weight"; see muonrt_qk_layer_parse().
+        The function `role` can return another "qk_clip" for a parameter, or None for no clipping.
     :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
-        "keller_jordan"}. They are fixed.
-    :param adamw: further settings of muonrt.Group for AdamW. They are fixed.
+        "keller_jordan"}. They cannot change later.
+    :param adamw: further settings of muonrt.Group for AdamW. They cannot change later.
     :param process_group: the ranks that hold the parameters. None: all ranks. With pipeline
         parallelism, create one optimizer per stage.
     :param interface: on several machines, the name or address of the interface at which the group's
         first rank listens. Default: GLOO_SOCKET_IFNAME, or any of its addresses that answers.
-    :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors it
-        is one of Comm.nccl or Comm.staged.
-    :param sync: False: `step` returns before the step has ended, and `wait` or the next `step` raises its
-        errors. If only some ranks have a gradient of a parameter, these steps raise MismatchError.
-        Default: True.
-    :param options: settings of muonrt.Optimizer, such as clip_norm. threads is
-        torch.get_num_threads() by default. assign(info), gather(name, owner, local, full) and
-        redistribute(name, owner, full, local) get tensors in the transport dtype; ranks are those of
-        the process group, and on CUDA the current stream is muonrt's.
+    :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors, create
+        it with Comm.nccl or Comm.staged.
+    :param sync: if False, `step` returns before the step has ended, and `wait` or the next `step` raises the
+        errors of the step. If, in such a step, only some ranks have a gradient of a parameter, MismatchError
+        is raised. Default: True.
+    :param options: settings of muonrt.Optimizer, such as clip_norm. The default of `threads` is
+        torch.get_num_threads(). The functions assign(info), gather(name, owner, local, full) and
+        redistribute(name, owner, full, local) receive tensors in the transport dtype and ranks of the
+        process group. On CUDA, muonrt's stream is the current stream when it calls them.
 
-    Before a step the optimizer binds the parameters that ``param_groups`` and the model then have, and
-    copies what a trainer has written into ``state``. It cannot be copied or pickled.
+    Before each step the optimizer binds the current parameters of ``param_groups`` and of the model, and
+    takes over what a trainer has written into ``state``. It cannot be copied or pickled.
 
-    On CUDA a step waits for the current stream. When `step` returns, its work has ended, or, with
-    ``sync=False``, the current stream waits for it: later work on this stream finds the new parameters.
+    On CUDA a step waits for the current stream. When `step` returns, the step has ended. With
+    ``sync=False``, it may still run; the current stream then waits for it, so that work that you enqueue on
+    this stream later reads the new parameters.
 
-    By default the Newton-Schulz iteration uses float32 (on CUDA bfloat16), and ranks exchange
-    bfloat16. For the values of torch.optim.Muon set iteration_dtype="bfloat16",
+    By default the Newton-Schulz iteration uses float32 (on CUDA bfloat16, and float16 in the Gram form), and
+    ranks exchange bfloat16. To get the values of torch.optim.Muon, set iteration_dtype="bfloat16",
     transport_dtype="float32" and muon={"coefficients": "keller_jordan", "normalize": "max_eps",
     "scale_rule": "original"}.
     """
@@ -154,7 +156,7 @@ class Muon(Folders, Steps):
         if not groups:
             raise muonrt.InvalidArgumentError(
                 "params has no parameter that needs a gradient; pass model.named_parameters()")
-        # OneCycleLR and CyclicLR change this entry of all groups, if the defaults have it.
+        # OneCycleLR and CyclicLR change "momentum" in all groups if the defaults contain it.
         cycled = {"momentum": given["muon"]["momentum"]} if any(g["role"] == "muon" for g in groups) \
             else {"betas": given["adamw"]["betas"]}
         super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")} | cycled)
@@ -180,7 +182,7 @@ class Muon(Folders, Steps):
         self._made_with = given, role, {r: i for i, r in enumerate(world)}, options
 
     def _split(self, params: Iterable, role: Role | None, given: dict) -> list[dict]:
-        """Returns torch's param_groups, and adds the names and settings of the parameters."""
+        """Returns the param_groups of torch.optim.Optimizer, with the names and settings of the parameters."""
         out = []
         for kind, named, settings in _torch_groups.split(params, role, given, self._fixed["muon"]):
             self._names += [name for name, _, _ in named]
@@ -193,8 +195,8 @@ class Muon(Folders, Steps):
         return out
 
     def _group_settings(self, group: dict) -> dict:
-        """Returns a param_group as settings of muonrt.Group, without the rate, which each step passes.
-        Raises if one of them, or the rate, is invalid."""
+        """Converts a param_group to settings of muonrt.Group, without the learning rate, which is an argument
+        of each step. Raises an error if a setting or the learning rate is invalid."""
         _torch_arguments.check_numbers({key: group[key] for key in CHANGING[group["role"]]},
                                        f"{{}} of the group of '{group['param_names'][0]}' ({group['role']})")
         out = {"weight_decay": float(group["weight_decay"])}
@@ -204,7 +206,7 @@ class Muon(Folders, Steps):
                       "adamw_eps": float(group["eps"])}
 
     def _check_settings(self, groups: list[dict]) -> None:
-        """Raises if a setting of these param_groups is invalid; the core keeps its settings."""
+        """Raises an error if a setting of these param_groups is invalid. Does not change the core optimizer."""
         tried = []
         try:
             for i, group in enumerate(groups):
@@ -247,7 +249,7 @@ class Muon(Folders, Steps):
         self._find_places()
 
     def _shape_of(self, p: torch.Tensor) -> tuple[int, ...]:
-        """Returns the shape of the whole tensor, of which FSDP1 shows only a range of elements."""
+        """Returns the shape of the whole tensor. FSDP1 exposes only a range of its elements."""
         return self._flat[id(p)].shape if id(p) in self._flat else tuple(p.shape)
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
@@ -268,9 +270,9 @@ class Muon(Folders, Steps):
     def add_param_group(self, param_group: dict) -> None:
         """Adds a group of parameters, for example of layers that are unfrozen. Collective.
 
-        The group is a dict as at creation. A new plan is made. State, update counts and rates of the
-        other parameters do not change; those of the new parameters start at their initial values.
-        During the call both states are in memory. No save may be in progress.
+        The group is a dict as at creation. muonrt computes a new plan. State, update counts and learning
+        rates of the other parameters do not change, and the state of the new parameters starts at its initial
+        values. During the call, memory holds the old and the new state. No save may be in progress.
         """
         add = super().add_param_group
 
@@ -290,7 +292,7 @@ class Muon(Folders, Steps):
                         "communicator; create a new one and load state_dict() into it")
 
     def plan(self) -> muonrt.Plan:
-        """Returns the plan: owners, chunks, bytes, memory, balance. str() makes it text."""
+        """Returns the plan: owners, chunks, bytes, memory and balance. str() formats it as text."""
         return self._core.plan()
 
     def health(self) -> dict[str, float]:
@@ -311,8 +313,8 @@ class Muon(Folders, Steps):
         self._state_tensors.reset_masters()
 
     def state_dict(self) -> dict:
-        """Returns the state in torch's form. Its tensors are over muonrt's memory, and they are DTensors
-        if the parameters are.
+        """Returns the state in the form of torch.optim.Optimizer. Its tensors are views of muonrt's memory,
+        and they are DTensors if the parameters are.
 
         With NorMuon the call is collective, because the owners of matrices hold its second moments.
         """
@@ -323,8 +325,8 @@ class Muon(Folders, Steps):
     def load_state_dict(self, state_dict: dict) -> None:
         """Copies a state of muonrt.torch.Muon, or of torch.optim.Muon and AdamW, into this optimizer.
 
-        If it raises, nothing has changed. States of separate torch optimizers are joined by
-        ``python -m muonrt.convert``.
+        If the call raises an error, nothing has changed. To join the states of separate torch optimizers,
+        use ``python -m muonrt.convert``.
         """
         self._follow_state()
         state_dict = state_dict.copy()
@@ -336,7 +338,7 @@ class Muon(Folders, Steps):
             hook(self)
 
     def close(self) -> None:
-        """Releases memory and connections. `state` is empty afterwards."""
+        """Releases memory and connections, and empties `state`."""
         self._in_flight = self._prepared = None  # the core completes the step in flight
         self.state.clear()
         self._state_tensors = None
