@@ -281,7 +281,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *     belongs to another model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted
  *     momentum is not finite.
- *   - MUONRT_ERROR_NOT_SUPPORTED: the checkpoint has another format than "muonrt checkpoint 1", the
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", the
  *     only one so far.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options, or read different manifests.
  *   - MUONRT_ERROR_INVALID_STATE: a save is in progress, or an earlier error has made the optimizer

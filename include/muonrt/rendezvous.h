@@ -244,8 +244,8 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
 /**
  * Creates a communicator over TCP whose ranks find each other in a shared folder.
  *
- * Rank 0 listens at all addresses of its machine, at ports of the range if one is set, and writes
- * addresses, ports and a random number to the file `path`/`run_id`. The other ranks wait for the
+ * Rank 0 listens on all addresses of its machine, on ports from the range if one is set, and writes
+ * the addresses, the ports and a random number to `path`/`run_id`. The other ranks wait for the
  * file and connect to rank 0. Ranks with the same host name as rank 0 also try the loopback
  * address. Afterwards the ranks no longer use the folder, and the communicator follows the rules of
  * muonrt_comm_create_tcp(). In particular, the ranks need a network that connects them to rank 0.

@@ -14,7 +14,8 @@ using namespace muonrt::train;
 
 namespace {
 
-/// What 100 steps of 0.1 s each, from `first` on, write to a terminal or log file.
+/// Returns the text that `count` steps of 0.1 s each, after step `first`, write to a terminal or a
+/// log file.
 std::string written(bool terminal, int64_t first, int64_t later_steps, int64_t count = 100) {
   std::FILE* const file = std::tmpfile();
   REQUIRE(file != nullptr);
@@ -36,12 +37,14 @@ std::string written(bool terminal, int64_t first, int64_t later_steps, int64_t c
 
 TEST_CASE("train progress: a log file gets whole lines, seldom, and the last step",
           "[unit][train]") {
-  // At 0.1 s, then each 5 s: steps 1 and 51; then the end. 2048 tokens in 0.1 s.
+  // Lines are written after 0.1 s and then every 5 s, which is after steps 1 and 51, and at the
+  // end. A step processes 2048 tokens.
   CHECK(written(false, 0, 0) ==
         "muon  step 1/100  loss 30.500  val 31.250  0:00:10 left  20480 tokens/s\n"
         "muon  step 51/100  loss 3.250  val 31.250  0:00:05 left  20480 tokens/s\n"
         "muon  step 100/100  loss 3.250  val 31.250  0:00:00 left  20480 tokens/s\n");
-  // The speed is that of the run's own steps; the time left is that of all runs.
+  // The speed is that of the steps of this run, and the time left is that of this run and all later
+  // ones.
   CHECK(written(false, 90, 200, 10) ==
         "muon  step 91/100  loss 30.500  val 31.250  0:00:21 left  20480 tokens/s\n"
         "muon  step 100/100  loss 3.250  val 31.250  0:00:20 left  20480 tokens/s\n");
@@ -62,7 +65,7 @@ TEST_CASE("table: wide and combining characters have the columns that a terminal
   CHECK(columns_of("plain") == 5);
   CHECK(columns_of("\xe5\xb1\x82.0") == 4);  // a CJK ideograph has two columns
   CHECK(columns_of("e\xcc\x81tat") == 4);    // an accent over the letter before it has none
-  CHECK(columns_of("\xff.0") == 3);          // not UTF-8
+  CHECK(columns_of("\xff.0") == 3);          // this is not UTF-8
 }
 
 TEST_CASE("table: on a narrow terminal long names continue on the next line", "[unit][train]") {
@@ -81,7 +84,7 @@ TEST_CASE("table: on a narrow terminal long names continue on the next line", "[
         "model.layers.0.          64\n"
         "self_attn.q_proj\n"
         "norm                      8\n");
-  // Never narrower than 12 columns.
+  // The table is never narrower than 12 columns.
   CHECK(table.text(5) == table.text(22));
 }
 

@@ -1,4 +1,4 @@
-// Memory and waits of steps of one rank over NCCL.
+// Tests the memory and the waits of steps of one rank over NCCL.
 
 #include <catch2/catch.hpp>
 
@@ -36,7 +36,7 @@ world::Case stack_of(int64_t matrices) {
 
 TEST_CASE("nccl steps: none allocates memory, not even for its norm and statistics", "[nccl]") {
   world::Case c =
-      stack_of(400);  // its statistics are larger than the communicator's first scratch memory
+      stack_of(400);  // the statistics are larger than the communicator's first scratch memory
   c.settings.health_every = 1;
   c.settings.clip_norm = 1.0;
   Alone alone(c);
@@ -56,7 +56,7 @@ TEST_CASE("nccl steps: after a caller's stream that does not end few launches ar
     c.settings.groups = world::default_groups();
     c.settings.device = DeviceKind::kCuda;
     c.settings.timeout_ms = 300;
-    c.settings.chunk_bytes = 128;  // one matrix
+    c.settings.chunk_bytes = 128;  // each chunk has one matrix
     BusyStream theirs;
     Alone alone(c);
     theirs.work();
@@ -93,7 +93,8 @@ TEST_CASE("nccl steps: after a caller's stream that does not end they end at the
     const auto error = alone.step(theirs.handle);
     const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
-    // The abort waits for the operations that NCCL has accepted, and to free its memory.
+    // The abort waits for the operations that NCCL has accepted, and for the GPU, to free its
+    // memory.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));
     theirs.end();
