@@ -90,7 +90,7 @@ void print_text(const PlanArguments& a, const Report& r) {
   if (r.machine) {
     out += fmt::format("{}\n({})\n", r.machine->headline, r.machine->note);
     if (!r.machine->remedy.empty()) out += fmt::format("{}\n", r.machine->remedy);
-    out += fmt::format("\n");
+    out += "\n";
   }
   if (r.memory)
     out +=
