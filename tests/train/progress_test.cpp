@@ -1,8 +1,13 @@
 #include "train/progress.hpp"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
+#include "command/progress.hpp"
+#include "show/fit.hpp"
+#include "show/status_line.hpp"
 #include "show/table.hpp"
 
 using namespace muonrt::train;
@@ -81,4 +86,101 @@ TEST_CASE("table: on a narrow terminal long names continue on the next line", "[
         "norm                      8\n");
   // The table is never narrower than 12 columns.
   CHECK(table.text(5) == table.text(22));
+}
+
+TEST_CASE("table: columns that do not fit follow below, after the first one again",
+          "[unit][train]") {
+  using namespace muonrt::tool;
+  Table table({{"rank", "rank"}, {"a", "sent bytes"}, {"b", "received"}, {"c", "state"}});
+  table.add({cell::count(0), cell::count(123456), cell::count(7), cell::count(1234567)});
+  CHECK(table.text(37) ==
+        "rank  sent bytes  received    state\n"
+        "   0      123456         7  1234567\n");
+  // The head of a number continues on the next line first.
+  CHECK(table.text(31) ==
+        "rank    sent  received    state\n"
+        "       bytes\n"
+        "   0  123456         7  1234567\n");
+  CHECK(table.text(22) ==
+        "rank    sent  received\n"
+        "       bytes\n"
+        "   0  123456         7\n"
+        "\n"
+        "rank    state\n"
+        "   0  1234567\n");
+}
+
+TEST_CASE("fitted: sentences and tables of a text have the columns of the terminal",
+          "[unit][train]") {
+  using muonrt::tool::fitted;
+  const std::string text =
+      "mesh        fsdp=4\n"
+      "method      by shape: gram if it is long, otherwise standard\n"
+      "\n"
+      "parameter       n\n"
+      "\xe5\xb1\x82.weight   128\n"
+      "... 3 more\n"
+      "\n"
+      "warning: two words fit no longer here\n";
+  CHECK(fitted(text, 0) == text);
+  CHECK(fitted(text, 80) == text);
+  CHECK(fitted(text, 32) ==
+        "mesh    fsdp=4\n"
+        "method  by shape: gram if it is\n"
+        "        long, otherwise standard\n"
+        "\n"
+        "parameter       n\n"
+        "\xe5\xb1\x82.weight   128\n"
+        "... 3 more\n"
+        "\n"
+        "warning: two words fit no longer\n"
+        "here\n");
+}
+
+TEST_CASE("fitted: the description of an option continues below its beginning", "[unit][train]") {
+  using muonrt::tool::fitted_help;
+  const std::string text =
+      "Options:\n"
+      "  --rows INT=20               rows of each table, of all that there are\n";
+  CHECK(fitted_help(text, 80) == text);
+  CHECK(fitted_help(text, 40) ==
+        "Options:\n"
+        "  --rows INT=20\n"
+        "      rows of each table, of all that\n"
+        "      there are\n");
+}
+
+TEST_CASE("status line: a terminal gets no more columns than it has", "[unit][train]") {
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  muonrt::tool::StatusLine line(file, {true, 6});
+  line.show("\xe5\xb1\x82\xe5\xb1\x82\xe5\xb1\x82");  // three times two columns
+  line.show("a");
+  line.clear();
+  std::string out;
+  std::rewind(file);
+  for (int c; (c = std::fgetc(file)) != EOF;) out += static_cast<char>(c);
+  std::fclose(file);
+  CHECK(out == "\r\xe5\xb1\x82\xe5\xb1\x82\ra   \r \r");
+}
+
+TEST_CASE("long work: a terminal shows the part of the work, and nothing at its end",
+          "[unit][train]") {
+  using muonrt::tool::LongWork;
+  for (const bool terminal : {true, false}) {
+    std::FILE* const file = std::tmpfile();
+    REQUIRE(file != nullptr);
+    {
+      LongWork work(true, file, {terminal, 60}, std::chrono::milliseconds(0));
+      work.show("plan");
+      for (int i = 0; i < (terminal ? 600 : 6) && std::ftell(file) == 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    std::string out;
+    std::rewind(file);
+    for (int c; (c = std::fgetc(file)) != EOF;) out += static_cast<char>(c);
+    std::fclose(file);
+    CHECK(out.substr(0, 7) == (terminal ? "\rplan (" : ""));
+    CHECK((out.empty() || out.back() == '\r'));
+  }
 }

@@ -49,8 +49,9 @@ class Table {
   /// The line of heads, or of row `index`, with the current widths.
   std::string head() const;
   std::string row(size_t index) const;
-  /// Heads and all rows. On a terminal that is narrower, long cells of left-aligned columns
-  /// continue on the next lines.
+  /// Whether rows with the current widths fit the terminal.
+  bool fits() const;
+  /// Heads and all rows, fitted to the terminal as grid_text() does.
   std::string text() const;
   /// The same for a terminal of `width` columns; 0: of any width.
   std::string text(size_t width) const;
@@ -66,6 +67,9 @@ class Table {
 
 /// Columns of a terminal that UTF-8 text fills: 2 for wide characters, 0 for combining ones.
 size_t columns_of(const std::string& text);
+
+/// Returns the beginning of UTF-8 text that fills at most this many columns.
+std::string first_columns(const std::string& text, size_t most);
 
 /// 1536 -> "1.50 KiB".
 std::string human_bytes(int64_t bytes);

@@ -14,7 +14,9 @@
 #include "command/plan/memory_limit.hpp"
 #include "command/plan/plan_arguments.hpp"
 #include "command/plan/planned_model.hpp"
+#include "command/progress.hpp"
 #include "opt_json/output_file.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 #include "show/timeline.hpp"
 
@@ -84,36 +86,40 @@ void print_json(const PlanArguments& a, const Report& r) {
 }
 
 void print_text(const PlanArguments& a, const Report& r) {
+  std::string out;
   if (r.machine) {
-    fmt::print("{}\n({})\n", r.machine->headline, r.machine->note);
-    if (!r.machine->remedy.empty()) fmt::print("{}\n", r.machine->remedy);
-    fmt::print("\n");
+    out += fmt::format("{}\n({})\n", r.machine->headline, r.machine->note);
+    if (!r.machine->remedy.empty()) out += fmt::format("{}\n", r.machine->remedy);
+    out += "\n";
   }
   if (r.memory)
-    fmt::print("memory      at most {}: {} ({} plans compared)\n            opt.json: {}\n\n",
-               cell::bytes(r.memory->total_bytes).text, r.memory->flags(), r.memory->plans,
-               r.memory->opt_json());
-  if (!r.explanation.empty()) fmt::print("{}\n", r.explanation);
+    out +=
+        fmt::format("memory      at most {}: {} ({} plans compared)\n            opt.json: {}\n\n",
+                    cell::bytes(r.memory->total_bytes).text, r.memory->flags(), r.memory->plans,
+                    r.memory->opt_json());
+  if (!r.explanation.empty()) out += fmt::format("{}\n", r.explanation);
   if (!r.strategies.empty())
-    fmt::print("{}\n{}\n", comparison_table("strategy", r.strategies).text(),
-               assumptions_of(r.strategies));
+    out += fmt::format("{}\n{}\n", comparison_table("strategy", r.strategies).text(),
+                       assumptions_of(r.strategies));
   const ModelTotals total = r.planned.totals();
-  fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
-             a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
-             cell::grouped(total.muon_elements).text);
-  for (const std::string& note : r.notes) fmt::print("            {}\n", note);
-  fmt::print("mesh        {}\n", r.planned.mesh);
+  out += fmt::format(
+      "model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
+      a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
+      cell::grouped(total.muon_elements).text);
+  for (const std::string& note : r.notes) out += fmt::format("            {}\n", note);
+  out += fmt::format("mesh        {}\n", r.planned.mesh);
   const auto count = static_cast<int64_t>(r.planned.stages.size());
   if (count > 1) {
-    fmt::print("stages      {} of {} ranks, {} ranks in total\n\n{}\n", count, r.planned.world,
-               count * r.planned.world, r.planned.table().text());
-    fmt::print("Stage {} needs the most memory. The plan of stage {}{}:\n\n",
-               r.planned.largest_stage(), r.planned.shown,
-               a.stage ? "" : ", which has the most work");
+    out += fmt::format("stages      {} of {} ranks, {} ranks in total\n\n{}\n", count,
+                       r.planned.world, count * r.planned.world, r.planned.table().text());
+    out += fmt::format("Stage {} needs the most memory. The plan of stage {}{}:\n\n",
+                       r.planned.largest_stage(), r.planned.shown,
+                       a.stage ? "" : ", which has the most work");
   }
-  fmt::print("{}\nPlanned in {:.3f} s.\n",
-             r.planned.stages[r.planned.shown].plan.describe(MUONRT_FORMAT_TEXT, a.rows),
-             r.seconds);
+  out += fmt::format("{}\nPlanned in {:.3f} s.\n",
+                     r.planned.stages[r.planned.shown].plan.describe(MUONRT_FORMAT_TEXT, a.rows),
+                     r.seconds);
+  print_fitted(out);
 }
 
 void write_pictures(const PlanArguments& a, const PlannedModel& planned,
@@ -129,16 +135,19 @@ void write_pictures(const PlanArguments& a, const PlannedModel& planned,
 }
 
 /// One row for each mesh.
-int compare_meshes(const PlanArguments& a, const ModelStages& model, const Machine& machine) {
+int compare_meshes(const PlanArguments& a, const ModelStages& model, const Machine& machine,
+                   LongWork& work) {
   std::vector<ComparisonRow> rows;
   ModelTotals totals;
   for (size_t i = 0; i < a.meshes.size(); ++i) {
+    work.show(fmt::format("plan: {}, mesh {} of {}", a.model, i + 1, a.meshes.size()));
     const PlannedModel planned = plan_model(a, model, i);
     totals = planned.totals();
     const muonrt_plan_t* plan = planned.stages[planned.shown].plan.get();
     rows.push_back(machine.row(planned.mesh, plan, machine.answer(plan, planned.largest(), false),
                                planned.largest()));
   }
+  work.clear();
   if (a.json) {
     fmt::print("{}\n", json_object({{"model", model_json(a, totals)},
                                     {"notes", list_json(model.notes)},
@@ -146,7 +155,7 @@ int compare_meshes(const PlanArguments& a, const ModelStages& model, const Machi
     return 0;
   }
   fmt::print("{}", comparison_table("mesh", rows).text());
-  for (const std::string& note : model.notes) fmt::print("\n{}\n", note);
+  for (const std::string& note : model.notes) print_fitted("\n" + note + "\n");
   return 0;
 }
 
@@ -167,13 +176,16 @@ void check_combination(const PlanArguments& a) {
 int run(PlanArguments a) {
   const auto now = [] { return std::chrono::steady_clock::now(); };
   check_combination(a);
+  LongWork work;
+  work.show("plan: reading " + a.model);
   const ModelStages model = read_model(a);
   std::optional<Machine> machine;
   if (!a.machine.empty()) machine.emplace(a.machine);
   if (a.device.empty()) a.device = machine && machine->gpu() ? "cuda" : "host";
   const auto start = now();
-  if (a.meshes.size() > 1) return compare_meshes(a, model, *machine);
+  if (a.meshes.size() > 1) return compare_meshes(a, model, *machine, work);
   Report r;
+  work.show("plan: " + a.model);
   if (!a.memory.empty()) {
     r.memory =
         choose_under_limit(a, model, machine ? &*machine : nullptr, bytes_of(a.memory, "--memory"));
@@ -184,6 +196,7 @@ int run(PlanArguments a) {
   r.planned = plan_model(a, model, 0);
   r.notes = model.notes;
   if (machine) {
+    work.show(fmt::format("plan: a step on {} ranks of {}", r.planned.world, a.machine));
     const muonrt_plan_t* plan = r.planned.stages[r.planned.shown].plan.get();
     const muonrt_plan_t* largest = r.planned.stages[r.planned.largest_stage()].plan.get();
     r.machine = machine->answer(plan, r.planned.largest(), !a.trace.empty() || !a.timeline.empty());
@@ -192,6 +205,7 @@ int run(PlanArguments a) {
     if (a.explain) r.explanation = machine->explain(plan, *r.machine, largest, r.planned.largest());
   }
   r.seconds = std::chrono::duration<double>(now() - start).count();
+  work.clear();
   if (r.planned.frozen > 0)
     r.notes.push_back(fmt::format("{} frozen tensors are not included", r.planned.frozen));
   (a.json ? print_json : print_text)(a, r);
