@@ -74,6 +74,10 @@ class Comm {
   /// needs, so that no step allocates. Sends nothing. Called when an optimizer is created.
   virtual void prepare_exchange(const Messages&) {}
   virtual void prepare_reduction(int64_t) {}
+  /// Enqueues what connects this rank to the peers of all prepared exchanges, and what the prepared
+  /// reductions need, so that no step waits for connections. Collective; called once, when an
+  /// optimizer is created. All ranks have prepared reductions of the same sizes.
+  virtual void connect(Stream&) {}
 
   /// Host side, blocking: `all` receives `bytes` from every rank, in rank order. Collective.
   virtual void allgather(const void* mine, void* all, int64_t bytes) = 0;
