@@ -347,6 +347,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     constexpr int kMost = kMedium ? 3 : kJobs == Sm90Jobs::kSliced ? 2 : 4;
     TileWords<kMost> words;
     int before = kNone;
+    if (consumer == 1 && first < end) mbarrier_wait(shared.full(args.skew), parity_of(args.skew));
     for (int i = first; i < end; ++i) {
       const TileJob job = args.jobs[i];
       if constexpr (kJobs == Sm90Jobs::kSliced) {
@@ -393,7 +394,7 @@ void symmetric_sm90(const Sm90Arguments& args, DType element, const Sm90Grid& gr
          element == DType::kBF16 ? kernel_of<DType::kBF16>(grid.jobs)
                                  : kernel_of<DType::kF16>(grid.jobs),
          grid_of(grid.blocks), Config::kThreads, args, stream, Config::kSharedBytes,
-         grid.pairs ? 2 : 1, /*programmatic=*/grid.early);
+         grid.clusters ? 2 : 1, /*programmatic=*/grid.early);
 }
 
 }  // namespace muonrt::cuda

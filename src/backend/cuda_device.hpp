@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/allocator.hpp"
@@ -27,6 +28,14 @@ std::string describe_cuda();
 /// (libcublasLt.so.13)". Loads the library. Errors: NOT_SUPPORTED, with the reason, if it cannot be
 /// loaded.
 std::string describe_cublas();
+
+/// The clock of the SMs in MHz, and the power in watts.
+struct GpuClock {
+  double mhz, watts;
+};
+/// Reads the present clock of GPU `index` from NVML, which belongs to the driver; empty if NVML or
+/// the GPU cannot be found. Takes up to some milliseconds. Threads: any.
+std::optional<GpuClock> read_gpu_clock(int index);
 
 /// Makes GPU `index` the calling thread's current device, if it exists. Otherwise a library that
 /// restores the thread's current device would create a context on GPU 0.

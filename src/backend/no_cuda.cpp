@@ -21,6 +21,8 @@ std::string describe_cuda() { return "none"; }
 
 std::string describe_cublas() { reject("cuBLAS"); }
 
+std::optional<GpuClock> read_gpu_clock(int) { return std::nullopt; }
+
 void use_cuda_device(int) noexcept {}
 
 std::unique_ptr<Device> make_cuda_device(int, const CudaSettings&) { reject("CUDA device"); }

@@ -133,7 +133,6 @@ NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
       if (ready() && emulator::drain(member->maker)) {
         member->destroyed = true;
         ++(state().counts.*count);
-        --state().ending;
         return kNcclSuccess;
       }
     }
@@ -141,14 +140,27 @@ NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   }
 }
 
+/// Counts a thread inside an abort or a destroy until it has left the communicator, because `reset`
+/// frees it then.
+struct Ending {
+  Ending() {
+    const emulator::MachineLock lock;
+    ++state().ending;
+  }
+  ~Ending() {
+    const emulator::MachineLock lock;
+    --state().ending;
+  }
+};
+
 NcclResult destroy(NcclHandle handle) {
+  const Ending ending;
   Member* const member = member_of(handle);
   const Visit visit(member);
   {
     const emulator::MachineLock lock;
     finish_job(member);
     expect_no_job();
-    ++state().ending;
   }
   return end(member, &Counts::destroyed, [] { return true; });
 }
@@ -156,13 +168,13 @@ NcclResult destroy(NcclHandle handle) {
 // Acts like NCCL: operations that their streams have reached end immediately, and the abort waits
 // for the others.
 NcclResult abort_member(NcclHandle handle) {
+  const Ending ending;
   Member* const member = member_of(handle);
   const Visit visit(member, true);
   {
     const emulator::MachineLock lock;
     finish_job(member);
     member->aborted = true;
-    ++state().ending;
   }
   return end(member, &Counts::aborted, [&] { return passed(member); });
 }

@@ -109,8 +109,13 @@ class Writer {
 class LargeBlock {
  public:
   /// @param blocks  number of blocks of the cluster: 2 if the list has pairs.
-  LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks)
-      : tiles_(tiles), fault_(fault), rank_(rank), other_(blocks == 2 ? 1u << (rank ^ 1) : 0) {}
+  /// @param skew  stages by which the second consumer begins later.
+  LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks, int skew)
+      : tiles_(tiles),
+        fault_(fault),
+        rank_(rank),
+        skew_(skew),
+        other_(blocks == 2 ? 1u << (rank ^ 1) : 0) {}
 
   std::vector<Program> programs() const { return {produce(), consume(0), consume(1)}; }
 
@@ -240,6 +245,7 @@ class LargeBlock {
   Program consume(int consumer) const {
     Writer w(fault_, rank_);
     int fill = 0;
+    if (consumer == 1 && !tiles_.empty()) w.wait_full(std::min(skew_, tiles_[0].stages - 1));
     for (int tile = 0; tile < static_cast<int>(tiles_.size()); ++tile) {
       const Tile& t = tiles_[static_cast<size_t>(tile)];
       for (int slice = 0; slice < t.slices; ++slice)
@@ -253,7 +259,7 @@ class LargeBlock {
 
   const Tiles& tiles_;
   Fault fault_;
-  int rank_;
+  int rank_, skew_;
   unsigned other_;  // the other block of the cluster
 };
 
@@ -365,12 +371,13 @@ class SmallBlock {
 };
 
 /// A launch of the blocks of a cluster of large tiles, or of one block.
-inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault) {
+/// @param skew  as in Sm90Tuning.
+inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault, int skew) {
   Launch launch{Writer(fault, 0).ring(), 2, muonrt::cuda::kConsumers, muonrt::cuda::kConsumers, {}};
   for (int rank = 0; rank < static_cast<int>(tiles.size()); ++rank)
-    launch.blocks.push_back(
-        LargeBlock(tiles[static_cast<size_t>(rank)], fault, rank, static_cast<int>(tiles.size()))
-            .programs());
+    launch.blocks.push_back(LargeBlock(tiles[static_cast<size_t>(rank)], fault, rank,
+                                       static_cast<int>(tiles.size()), skew)
+                                .programs());
   return launch;
 }
 

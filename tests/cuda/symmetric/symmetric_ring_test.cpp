@@ -119,7 +119,7 @@ std::string large(Fault fault, int runs) {
   return first_wrong(runs, [&](int number, Random& random) {
     std::vector<Tiles> cluster = tiles_of_run(number, random);
     plant(fault, cluster, random);
-    return large_launch(cluster, fault);
+    return large_launch(cluster, fault, number % muonrt::cuda::kRingStages);
   });
 }
 

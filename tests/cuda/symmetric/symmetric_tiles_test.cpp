@@ -27,10 +27,10 @@ Sm90Tuning with_tiles(Tiles tiles, int slices = 0) {
 /// Computes all products of a list in one call.
 /// @return The memory of each result.
 std::vector<std::vector<uint16_t>> results(const std::vector<SymmetricCase>& cases, int64_t& wrong,
-                                           int sms = 4,
-                                           const Sm90Tuning& tuning = {.pairs = true}) {
+                                           int sms = 4, const Sm90Tuning& tuning = {.pairs = true},
+                                           bool leaves_sms = false) {
   Machine machine(make_device(kProvider));
-  SymmetricProducts products(*machine.device, sms, tuning);
+  SymmetricProducts products(*machine.device, sms, tuning, leaves_sms);
   std::vector<SymmetricTrial> trials;
   std::vector<Product> list;
   for (const SymmetricCase& c : cases) {
@@ -232,6 +232,56 @@ TEST_CASE("symmetric tiles: blocks are launched in clusters only if a list has p
   CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // pairs are only on the diagonal
   CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // one block adds up the slices
   CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds up the slices
+}
+
+TEST_CASE("symmetric tiles: a persistent grid that leaves SMs free is launched in clusters of two",
+          "[emulated]") {
+  struct Row {
+    SymmetricCase of;
+    Tiles tiles;
+    int slices;
+    int64_t clustered;  // of the grid that leaves SMs free
+  };
+  // The small tiles occupy all SMs anyway.
+  const std::vector<Row> rows = {{{1081, 70}, Tiles::kLarge, 0, 1},
+                                 {{260, 90, 3, true, 1.0f, 2.0f}, Tiles::kLarge, 0, 1},
+                                 {{200, 300}, Tiles::kLarge, 4, 1},
+                                 {{390, 70, 2}, Tiles::kMedium, 0, 1},
+                                 {{200, 70}, Tiles::kSmall, 0, 0}};
+  for (const Row& row : rows) {
+    INFO(row.of.name());
+    const Sm90Tuning tuning{.tiles = row.tiles, .pairs = false, .slices = row.slices};
+    const auto run = [&](bool leaves_sms) {
+      const int64_t before = emulator::launched().clustered;
+      int64_t wrong = 0;
+      const auto out = results({row.of}, wrong, 4, tuning, leaves_sms);
+      CHECK(wrong == 0);
+      return std::pair(out, emulator::launched().clustered - before);
+    };
+    const auto [alone, none] = run(false);
+    const auto [next_to_others, clustered] = run(true);
+    CHECK(none == 0);
+    CHECK(clustered == row.clustered);
+    CHECK(next_to_others == alone);
+  }
+}
+
+TEST_CASE("symmetric tiles: a consumer that begins later changes no bit", "[emulated]") {
+  // Pairs with D, slices, medium tiles, and a depth of one and of two stages.
+  const std::vector<std::pair<SymmetricCase, Sm90Tuning>> rows = {
+      {{600, 330, 1, true, 1.0f, 2.0f}, {.tiles = Tiles::kLarge, .pairs = true}},
+      {{200, 300}, {.tiles = Tiles::kLarge, .slices = 4}},
+      {{390, 260, 2}, {.tiles = Tiles::kMedium}},
+      {{300, 60}, {.tiles = Tiles::kLarge}},
+      {{300, 120}, {.tiles = Tiles::kLarge}}};
+  for (auto [of, tuning] : rows) {
+    INFO(of.name());
+    int64_t wrong = 0;
+    const auto expected = results({of}, wrong, 4, tuning);
+    for (tuning.skew = 1; tuning.skew <= 3; ++tuning.skew)
+      CHECK(results({of}, wrong, 4, tuning) == expected);
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("symmetric tiles: pairs in complete and incomplete rounds, next to diagonals",

@@ -33,8 +33,9 @@ class CountingOps : public wrapped::Ops {
 /// Returns a step of empty matrices, whose inner dimension identifies it.
 IterationStep make_step(int64_t depth, bool symmetric, std::function<void()> then = {}) {
   IterationStep step;
-  step.product.a.cols = depth;
-  step.product.symmetric = symmetric;
+  step.products.resize(1);
+  step.products[0].a.cols = depth;
+  step.products[0].symmetric = symmetric;
   if (then) step.then.push_back(std::move(then));
   return step;
 }
@@ -63,10 +64,22 @@ TEST_CASE("lockstep: a product with alpha 0 is not a symmetric product", "[unit]
   CountingOps ops(*backend.ops);
   std::vector<std::vector<IterationStep>> iterations(2);
   iterations[0] = {make_step(1, true), make_step(2, true)};
-  iterations[0][0].product.alpha = 0.0f;
+  iterations[0][0].products[0].alpha = 0.0f;
   iterations[1] = {make_step(3, true)};
   run(ops, *backend.stream, in_lockstep(iterations));
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{1}, {2, 3}});
+}
+
+TEST_CASE("lockstep: the products of a step are in one call", "[unit][newton-schulz]") {
+  auto backend = backends::host(1);
+  CountingOps ops(*backend.ops);
+  std::vector<std::vector<IterationStep>> iterations(2);
+  iterations[0] = {make_step(1, true), make_step(2, true)};
+  iterations[0][0].products.push_back(make_step(3, true).products[0]);
+  iterations[1] = {make_step(4, true)};
+  run(ops, *backend.stream, in_lockstep(iterations));
+  CHECK(ops.calls == std::vector<std::vector<int64_t>>{{1, 3, 4}, {2}});
+  CHECK(ops.symmetric_calls == 2);
 }
 
 TEST_CASE("newton-schulz: batches in lockstep give bitwise the same results as separately",
