@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "api/handles.hpp"
+#include "model/named_profiles.hpp"
 #include "model/simulate.hpp"
 #include "show/table.hpp"
 
@@ -80,8 +81,8 @@ std::string json_of(const MachineProfile& machine, const Simulation& step,
 }
 
 std::string text_of(const std::string& name) {
-  for (const NamedMachine& m : named_machines())
-    if (name == m.name) return m.json;
+  for (const NamedProfile& p : named_profiles())
+    if (name == p.name) return p.json;
   std::ifstream file(name, std::ios::binary);
   std::string out((std::istreambuf_iterator<char>(file)), {});
   if (!file.is_open() || file.bad())
@@ -94,12 +95,7 @@ std::string text_of(const std::string& name) {
 
 }  // namespace
 
-std::string machine_names() {
-  std::string out;
-  for (const NamedMachine& m : named_machines())
-    out += (out.empty() ? "" : ", ") + std::string(m.name);
-  return out;
-}
+std::string machine_names() { return profile_names(); }
 
 Machine::Machine(const std::string& text)
     : profile_(std::make_shared<MachineProfile>(

@@ -12,14 +12,7 @@ struct MachineProfile;
 
 namespace tool {
 
-/// A profile that is built into the command.
-struct NamedMachine {
-  const char* name;
-  const char* json;
-};
-
-/// All files of tools/machines, by name. CMake makes the list.
-const std::vector<NamedMachine>& named_machines();
+/// Of the machines that are built into the library.
 std::string machine_names();
 
 /// The time of a step on a machine.
