@@ -38,10 +38,6 @@ constexpr NumberField kFields[] = {
     {"message_seconds", &MachineProfile::message_seconds, 0, kMaxSeconds},
 };
 
-/// By PassKind.
-constexpr std::array<const char*, kPassKinds> kPassNames = {
-    "copy", "pack", "transpose", "normalize", "commit", "stochastic", "adamw"};
-
 /// Reads the members of one object; `finish` rejects those that were not read.
 class Reader {
  public:
@@ -143,14 +139,18 @@ double MachineProfile::pass_rate(PassKind kind, double footprint) const {
       [&](const PassRate& r) { return r.rates[static_cast<size_t>(kind)]; });
 }
 
-double MachineProfile::threads(double ranks) const {
-  return gpu ? 1 : std::max(1.0, std::floor(processors / ranks));
+double MachineProfile::threads() const {
+  if (gpu) return 1;
+  return rank_threads > 0 ? rank_threads : std::max(1.0, std::floor(processors / node_ranks));
 }
 
-MachineProfile MachineProfile::with_ranks(int ranks) const {
+MachineProfile MachineProfile::with_ranks(int ranks, int threads) const {
   MachineProfile out = *this;
+  if (gpu) return out;
   out.node_ranks = ranks;
-  const double ratio = threads(ranks) / threads(node_ranks);
+  out.rank_threads = threads;
+  out.memory_bytes *= node_ranks / ranks;
+  const double ratio = out.threads() / this->threads();
   out.pass_bytes *= ratio;
   for (ProductRate& r : out.products) {
     r.symmetric *= ratio;

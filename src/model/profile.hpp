@@ -28,6 +28,9 @@ enum class PassKind : int32_t {
   kAdamW
 };
 constexpr size_t kPassKinds = 7;
+/// By kind, as in the profiles.
+constexpr std::array<const char*, kPassKinds> kPassNames = {
+    "copy", "pack", "transpose", "normalize", "commit", "stochastic", "adamw"};
 
 /// The rates of passes, by kind, in bytes per second. `footprint` is the number of bytes that are
 /// read and written before the same byte is used again: caches may keep them until then.
@@ -54,6 +57,7 @@ struct MachineProfile {
   double handover_seconds = 0;        // a stream continues after it has waited for another one
   double processors = 1;              // SMs or compute units of a GPU; cores of a host's node
   double exchange_processors = 0;     // those that products leave to exchanges; see shares_cores()
+  double rank_threads = 0;            // of a host; 0: the cores of a node, divided by its ranks
   double node_ranks = 1;              // consecutive ranks with the fast links of a node
   double node_bytes = 0;              // bytes per second and direction of a rank inside a node
   double network_bytes = 0;           // the same between nodes
@@ -67,11 +71,13 @@ struct MachineProfile {
   double pass_rate(PassKind kind, double footprint) const;
   /// Whether the ranks of a node share its cores, and exchanges inside it are copies on them.
   bool shares_cores() const { return !gpu && exchange_processors > 0; }
-  /// Threads that compute for a rank, of `ranks` in its node.
-  double threads(double ranks) const;
+  /// Threads that compute for a rank.
+  double threads() const;
 
-  /// The same host with `ranks` ranks in a node, whose rates are those of their numbers of threads.
-  MachineProfile with_ranks(int ranks) const;
+  /// The same host with `ranks` ranks in a node. Their rates follow their numbers of threads, and
+  /// their memory is a part of the host's. Has no effect on a GPU.
+  /// @param threads  of a rank; 0: its part of the cores, at least one.
+  MachineProfile with_ranks(int ranks, int threads) const;
 };
 
 /// Reads a profile.

@@ -15,14 +15,14 @@ namespace {
 constexpr double kUnknown = -1;
 
 /// What a stream does until its next operation begins.
-enum class State {
+enum class StreamState {
   kReady,    // the next operation can begin
   kSleeps,   // until a time
   kWorks,    // on its processors; the end depends on how many work
   kBlocked,  // until other ranks take part in its exchange
 };
 /// What ends with a sleep or with work.
-enum class Phase {
+enum class StreamPhase {
   kLaunch,    // the host has enqueued the next operation
   kHandover,  // the stream has noticed an event
   kOp,        // a pass or products
@@ -38,8 +38,8 @@ struct StreamClock {
   bool computes;
   size_t next = 0;
   double now = 0;  // end of the last operation
-  State state = State::kReady;
-  Phase phase = Phase::kOp;
+  StreamState state = StreamState::kReady;
+  StreamPhase phase = StreamPhase::kOp;
   double end = 0, rate = 1;  // of a sleep or of work
   // In an exchange whose messages are copies on the cores of a node:
   const RecordedExchange* exchange = nullptr;
@@ -108,16 +108,16 @@ class Resolver {
   double event(size_t r, int64_t number) const { return events_[r][static_cast<size_t>(number)]; }
   StreamClock& exchange_stream(int32_t rank) { return streams_[2 * index_.at(rank) + 1]; }
 
-  void sleep(StreamClock& s, double until, Phase phase) {
-    s.state = State::kSleeps;
+  void sleep(StreamClock& s, double until, StreamPhase phase) {
+    s.state = StreamState::kSleeps;
     s.phase = phase;
     s.end = until;
   }
-  void work(StreamClock& s, double seconds, Phase phase) {
-    s.state = State::kWorks;
+  void work(StreamClock& s, double seconds, StreamPhase phase) {
+    s.state = StreamState::kWorks;
     s.phase = phase;
     s.rate = 1;
-    s.end = (phase == Phase::kOp ? s.now : now_) + seconds;
+    s.end = (phase == StreamPhase::kOp ? s.now : now_) + seconds;
   }
   /// Advances a clock; the compute stream notes the reason.
   void move_to(StreamClock& s, size_t r, double to, double RankTimes::*reason) {
@@ -129,21 +129,21 @@ class Resolver {
   /// Begins the next operation of a stream. Returns whether the stream has changed.
   bool begin(size_t i) {
     StreamClock& s = streams_[i];
-    if (s.state != State::kReady || s.next == s.ops->size()) return false;
+    if (s.state != StreamState::kReady || s.next == s.ops->size()) return false;
     const size_t r = i / 2;
     const RecordedOp& op = (*s.ops)[s.next];
     const double host = op.after < 0 ? 0 : event(r, op.after);
     if (host == kUnknown) return false;
     if (op.kind == OpKind::kWait && event(r, op.index) == kUnknown) return false;
     if (host + op.enqueued > now_) {
-      sleep(s, host + op.enqueued, Phase::kLaunch);
+      sleep(s, host + op.enqueued, StreamPhase::kLaunch);
       return true;
     }
     move_to(s, r, host + op.enqueued, &RankTimes::launch);
     switch (op.kind) {
       case OpKind::kWait:
         if (event(r, op.index) > s.now && profile_.handover_seconds > 0) {
-          sleep(s, event(r, op.index) + profile_.handover_seconds, Phase::kHandover);
+          sleep(s, event(r, op.index) + profile_.handover_seconds, StreamPhase::kHandover);
           return true;
         }
         move_to(s, r, event(r, op.index), &RankTimes::exposed);
@@ -156,7 +156,7 @@ class Resolver {
         break;
       case OpKind::kProducts:
       case OpKind::kLocal:
-        work(s, op.seconds, Phase::kOp);
+        work(s, op.seconds, StreamPhase::kOp);
         return true;
       case OpKind::kExchange:
       case OpKind::kReduce:
@@ -171,7 +171,7 @@ class Resolver {
   bool advance() {
     if (profile_.shares_cores()) share_cores();
     const auto waits = [](const StreamClock& s) {
-      return s.state == State::kSleeps || s.state == State::kWorks;
+      return s.state == StreamState::kSleeps || s.state == StreamState::kWorks;
     };
     double next = std::numeric_limits<double>::infinity();
     for (const StreamClock& s : streams_)
@@ -188,7 +188,7 @@ class Resolver {
   void share_cores() {
     for (auto& [number, node] : nodes_) node = {.simulated = node.simulated};
     const auto is_pass = [](const StreamClock& s) {
-      return s.phase != Phase::kOp || (*s.ops)[s.next].kind == OpKind::kLocal;
+      return s.phase != StreamPhase::kOp || (*s.ops)[s.next].kind == OpKind::kLocal;
     };
     const auto ranks_in = [&](int32_t number) {
       const double first = number * profile_.node_ranks;
@@ -196,16 +196,15 @@ class Resolver {
     };
     for (size_t i = 0; i < streams_.size(); ++i) {
       const StreamClock& s = streams_[i];
-      if (s.state != State::kWorks) continue;
+      if (s.state != StreamState::kWorks) continue;
       const int32_t number = node_of(i / 2);
       Node& node = nodes_[number];
-      (s.computes ? node.computing : node.copying) +=
-          s.computes ? profile_.threads(profile_.node_ranks) : 1;
+      (s.computes ? node.computing : node.copying) += s.computes ? profile_.threads() : 1;
       node.passes += is_pass(s);
     }
     for (size_t i = 0; i < streams_.size(); ++i) {
       StreamClock& s = streams_[i];
-      if (s.state != State::kWorks) continue;
+      if (s.state != StreamState::kWorks) continue;
       const int32_t number = node_of(i / 2);
       const Node& node = nodes_[number];
       const double cores = profile_.processors * node.simulated / ranks_in(number);
@@ -224,35 +223,35 @@ class Resolver {
   void wake(size_t i) {
     StreamClock& s = streams_[i];
     const size_t r = i / 2;
-    s.state = State::kReady;
+    s.state = StreamState::kReady;
     switch (s.phase) {
-      case Phase::kLaunch:
+      case StreamPhase::kLaunch:
         return move_to(s, r, s.end, &RankTimes::launch);
-      case Phase::kHandover:
+      case StreamPhase::kHandover:
         move_to(s, r, s.end, &RankTimes::exposed);
         break;
-      case Phase::kOp:
+      case StreamPhase::kOp:
         (!s.computes                                  ? out_[r].exchange
          : (*s.ops)[s.next].kind == OpKind::kProducts ? out_[r].products
                                                       : out_[r].local) += s.end - s.now;
         s.now = s.end;
         break;
-      case Phase::kExchange:
+      case StreamPhase::kExchange:
         finish_exchange(s, r);
         break;
-      case Phase::kOwn:
-        s.state = State::kBlocked;
+      case StreamPhase::kOwn:
+        s.state = StreamState::kBlocked;
         s.offered = now_;
-        if (s.missing == 0) return sleep(s, now_ + profile_.pass_seconds, Phase::kExchange);
+        if (s.missing == 0) return sleep(s, now_ + profile_.pass_seconds, StreamPhase::kExchange);
         receive(s);
         for (const PeerBytes& m : s.exchange->sends)
           if (m.peer != out_[r].rank) receive(exchange_stream(m.peer));
         return;
-      case Phase::kLatency:
-        s.state = State::kBlocked;
+      case StreamPhase::kLatency:
+        s.state = StreamState::kBlocked;
         return receive(s);
-      case Phase::kMessage:
-        s.state = State::kBlocked;
+      case StreamPhase::kMessage:
+        s.state = StreamState::kBlocked;
         s.received[s.copying] = true;
         count_message(exchange_stream(s.exchange->receives[s.copying].peer),
                       profile_.handover_seconds);
@@ -268,7 +267,7 @@ class Resolver {
     StreamClock& s = streams_[i];
     s.exchange = op.kind == OpKind::kExchange ? &ranks_[r]->exchanges[static_cast<size_t>(op.index)]
                                               : nullptr;
-    s.state = State::kBlocked;
+    s.state = StreamState::kBlocked;
     if (s.exchange && profile_.shares_cores() && !linked_.contains(s.exchange->key))
       return begin_copies(s, r);
     // Reductions of all ranks have negative keys, in the order in which a rank takes part in them.
@@ -285,7 +284,7 @@ class Resolver {
       std::fill(ended.begin(), ended.end(), last + reduce_seconds(profile_, op.bytes, world_));
     }
     for (size_t k = 0; k < members.size(); ++k)
-      sleep(exchange_stream(members[k].rank), ended[k], Phase::kExchange);
+      sleep(exchange_stream(members[k].rank), ended[k], StreamPhase::kExchange);
     waiting_.erase(key);
   }
 
@@ -303,7 +302,7 @@ class Resolver {
     }
     for (const PeerBytes& m : x.sends)
       if (m.peer != out_[r].rank) require_exchanged(x.key, m.peer, out_[r].rank, m.bytes);
-    work(s, own_copy_seconds(profile_, out_[r].rank, x), Phase::kOwn);
+    work(s, own_copy_seconds(profile_, out_[r].rank, x), StreamPhase::kOwn);
   }
 
   /// Errors: INTERNAL unless the peer's exchange of this key has the message.
@@ -318,7 +317,7 @@ class Resolver {
 
   /// Begins to copy a message of a rank that is ready, if there is one.
   void receive(StreamClock& s) {
-    if (s.state != State::kBlocked || s.offered == kUnknown) return;
+    if (s.state != StreamState::kBlocked || s.offered == kUnknown) return;
     const RecordedExchange& x = *s.exchange;
     double first = std::numeric_limits<double>::infinity();
     for (size_t k = 0; k < x.receives.size(); ++k) {
@@ -332,16 +331,16 @@ class Resolver {
       s.copying = k;
     }
     if (std::isinf(first)) return;
-    if (first > now_) return sleep(s, first, Phase::kLatency);
+    if (first > now_) return sleep(s, first, StreamPhase::kLatency);
     work(s,
          profile_.message_seconds +
              static_cast<double>(x.receives[s.copying].bytes) / profile_.node_bytes,
-         Phase::kMessage);
+         StreamPhase::kMessage);
   }
 
   /// One more message of a rank has moved. @param latency  until the rank notices it.
   void count_message(StreamClock& s, double latency) {
-    if (--s.missing == 0) sleep(s, now_ + latency, Phase::kExchange);
+    if (--s.missing == 0) sleep(s, now_ + latency, StreamPhase::kExchange);
   }
 
   void finish_exchange(StreamClock& s, size_t r) {

@@ -80,7 +80,11 @@ std::string json_of(const MachineProfile& machine, const Simulation& step,
                       {"fits", fits ? "true" : "false"}});
 }
 
-std::string text_of(const std::string& name) {
+}  // namespace
+
+std::string machine_names() { return profile_names(); }
+
+std::string machine_text(const std::string& name) {
   for (const NamedProfile& p : named_profiles())
     if (name == p.name) return p.json;
   std::ifstream file(name, std::ios::binary);
@@ -93,13 +97,9 @@ std::string text_of(const std::string& name) {
   return out;
 }
 
-}  // namespace
-
-std::string machine_names() { return profile_names(); }
-
 Machine::Machine(const std::string& text)
     : profile_(std::make_shared<MachineProfile>(
-          parse_profile(text_of(text), "--machine '" + text + "'"))) {}
+          parse_profile(machine_text(text), "--machine '" + text + "'"))) {}
 
 bool Machine::gpu() const { return profile_->gpu; }
 

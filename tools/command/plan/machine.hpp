@@ -14,6 +14,8 @@ namespace tool {
 
 /// Of the machines that are built into the library.
 std::string machine_names();
+/// The JSON text of a machine, by its name or the path of a file. Throws std::runtime_error.
+std::string machine_text(const std::string& name_or_file);
 
 /// The time of a step on a machine.
 struct MachineAnswer {
