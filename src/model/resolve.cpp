@@ -208,7 +208,8 @@ class Resolver {
       const int32_t number = node_of(i / 2);
       const Node& node = nodes_[number];
       const double cores = profile_.processors * node.simulated / ranks_in(number);
-      const double copying = std::min(cores * 0.999, node.copying);  // computing never stops
+      const double left = node.computing > 0 ? 0.999 * cores : cores;  // computing never stops
+      const double copying = std::min(left, node.copying);
       double rate =
           s.computes ? std::min(1.0, (cores - copying) / node.computing) : copying / node.copying;
       if (profile_.node_pass_bytes > 0 && is_pass(s))
