@@ -1,25 +1,17 @@
-#include <fmt/chrono.h>
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <cmath>
-#include <ctime>
-#include <thread>
+#include <memory>
+#include <stdexcept>
+#include <vector>
 
-#include "backend/cuda_device.hpp"
-#include "command/bench/bench_parts.hpp"
-#include "command/bench/bench_timer.hpp"
+#include "command/bench/bench_report.hpp"
+#include "command/bench/calibrate.hpp"
 #include "command/bench/exchange_workload.hpp"
-#include "command/bench/machine_file.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
 #include "command/run_device.hpp"
 #include "command/validators.hpp"
-#include "host/host_device.hpp"
 #include "opt_json/output_file.hpp"
 
 namespace muonrt::tool {
@@ -30,271 +22,48 @@ struct Arguments : DeviceArguments {
   std::string out, gpu_comm = "staged";
 };
 
-// A size that takes longer than this is the last one of its table.
-constexpr double kLongProductMs = 12, kLongPassMs = 40;
-constexpr int64_t kSmallest = 16, kLargest = 16384;
-constexpr int64_t kFootprints[] = {int64_t{1} << 18, int64_t{1} << 21, int64_t{1} << 24,
-                                   int64_t{1} << 27, int64_t{1} << 30};
-constexpr int kManyOps = 100;
-
-class Calibration {
- public:
-  Calibration(const Arguments& a, DeviceReport& report)
-      : a_(a), report_(report), gpu_(a.device == "cuda") {
-    provider_ = {"default", [&a, gpu = gpu_]() -> std::unique_ptr<Device> {
-                   if (gpu) return make_cuda_device(0);
-                   return host::make_host_device({a.threads});
-                 }};
-    out_.gpu = gpu_;
-    out_.name = "calibrated";
-  }
-
-  MachineFile run() {
-    measure_device();
-    measure_latencies();
-    measure_products();
-    measure_passes();
-    if (!gpu_) measure_all_cores();
-    measure_exchanges();
-    out_.source = fmt::format("measured by muonrt bench calibrate, {:%Y-%m-%d}, {}, {}",
-                              fmt::localtime(std::time(nullptr)), out_.title,
-                              gpu_ ? "one GPU" : fmt::format("{} compute threads", a_.threads));
-    return out_;
-  }
-
- private:
-  void add(const std::string& field, const std::string& at, double value, int64_t wrong = 0) {
-    report_.add({cell::word(field), cell::word(at), cell::scientific(value)}, wrong);
-  }
-
-  void measure_device() {
-    Workbench bench(provider_, report_);
-    out_.title = bench.device().describe();
-    if (gpu_) {
-      const CudaDeviceSize size = cuda_device_size(0);
-      out_.memory_bytes = static_cast<double>(size.memory_bytes);
-      out_.processors = size.sms;
-      out_.node_ranks = std::max(1, cuda_device_count());
-      out_.exchange_processors = std::min(8, size.sms - 1);
-    } else {
-      out_.processors = std::max(1u, std::thread::hardware_concurrency());
-      out_.node_ranks = std::max(1.0, std::floor(out_.processors / a_.threads));
-      out_.memory_bytes = std::floor(host_memory_bytes() / out_.node_ranks);
-      out_.exchange_processors = 1;
-    }
-    add("memory_bytes", "", out_.memory_bytes);
-    add("processors", "", out_.processors);
-  }
-
-  void measure_latencies() {
-    Workbench bench(provider_, report_);
-    Device& device = bench.device();
-    const auto other = device.create_stream(StreamKind::kComm);
-    const auto there = device.create_event(), back = device.create_event();
-    void* const memory = bench.take(256);
-    const auto pass = [&](Stream& stream) { bench.ops().fill(stream, memory, 0, 64); };
-    out_.pass_seconds = time_repeated(
-                            bench, a_.iters, [&] { pass(bench.stream()); }, kManyOps) *
-                        1e-3;
-    const double both = time_repeated(
-        bench, a_.iters,
-        [&] {
-          device.record(*there, bench.stream());
-          device.wait(*other, *there);
-          pass(*other);
-          device.record(*back, *other);
-          device.wait(bench.stream(), *back);
-          pass(bench.stream());
-        },
-        kManyOps);
-    out_.handover_seconds = std::max(1e-9, both * 1e-3 / 2 - out_.pass_seconds);
-    std::vector<double> enqueue;
-    for (int i = 0; i < a_.iters; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      for (int k = 0; k < kManyOps; ++k) pass(bench.stream());
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      enqueue.push_back(took.count() / kManyOps);
-      bench.finish();
-    }
-    out_.launch_seconds = std::max(1e-9, median_of(enqueue));
-    add("pass_seconds", "", out_.pass_seconds);
-    add("handover_seconds", "", out_.handover_seconds);
-    add("launch_seconds", "", out_.launch_seconds);
-  }
-
-  /// The host iterates in f32, a GPU in 16 bits: the table is measured in this dtype.
-  void measure_products() {
-    const DType dtype = gpu_ ? DType::kBF16 : DType::kF32;
-    const ProductTimes smallest =
-        time_products(report_, provider_, {kSmallest, kSmallest, 1}, dtype);
-    out_.product_seconds = std::min(smallest.symmetric_ms, smallest.general_ms) * 1e-3;
-    add("product_seconds", "", out_.product_seconds, smallest.wrong);
-    for (int64_t size = 2 * kSmallest; size <= kLargest; size *= 2) {
-      const int64_t count = gpu_ ? std::clamp<int64_t>((1 << 21) / (size * size), 1, 16) : 1;
-      const ProductTimes times = time_products(report_, provider_, {size, size, count}, dtype);
-      const double flops =
-          2.0 * static_cast<double>(count * size) * static_cast<double>(size * size);
-      const auto rate = [&](double ms) {
-        const double seconds = ms * 1e-3;
-        return flops / std::max(seconds - out_.product_seconds, seconds / 4);
-      };
-      out_.products.push_back(
-          {static_cast<double>(size), rate(times.symmetric_ms), rate(times.general_ms)});
-      const std::string at = fmt::format("{} x {}", size, size);
-      add("products: symmetric", at, out_.products.back().symmetric, times.wrong);
-      add("products: general", at, out_.products.back().general);
-      if (std::max(times.symmetric_ms, times.general_ms) > kLongProductMs) break;
-    }
-    const auto size = static_cast<int64_t>(out_.products[out_.products.size() / 2].size);
-    const ProductTimes other =
-        time_products(report_, provider_, {size, size, 1}, gpu_ ? DType::kF32 : DType::kBF16);
-    const ProductTimes same = time_products(report_, provider_, {size, size, 1}, dtype);
-    const double ratio =
-        (same.symmetric_ms + same.general_ms) / (other.symmetric_ms + other.general_ms);
-    out_.f32_ratio = std::clamp(gpu_ ? ratio : 1 / ratio, 1e-3, 1e3);
-    if (!gpu_) {
-      for (ProductRate& r : out_.products) {
-        r.symmetric /= out_.f32_ratio;
-        r.general /= out_.f32_ratio;
+double exchange_ms(const Arguments& a, int ranks, int64_t bytes, int64_t& wrong) {
+  ExchangeSizes sizes(static_cast<size_t>(ranks),
+                      std::vector<int64_t>(static_cast<size_t>(ranks), bytes));
+  for (size_t r = 0; r < sizes.size(); ++r) sizes[r][r] = 0;
+  RunDevice where;
+  where.device = a.device;
+  where.gpu_comm = a.gpu_comm;
+  std::vector<double> ms;
+  int64_t bad = 0;
+  const int failed = launch(ranks, where.timeout, [&](Comm& comm) {
+    return on_device(comm, where, [&](Comm& between) {
+      const auto workload =
+          ExchangeWorkload::of(between.get(), where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
+      for (int i = -2; i < 3 * a.iters; ++i) {
+        if (i == -2) workload->forget();
+        comm.barrier();
+        const double took = workload->run();
+        const int64_t found = i == -2 ? workload->wrong() : 0;
+        std::vector<double> all(sizes.size());
+        comm.allgather(all.data(), &took, sizeof took);
+        std::vector<int64_t> counts(sizes.size());
+        comm.allgather(counts.data(), &found, sizeof found);
+        if (comm.rank() != 0) continue;
+        for (const int64_t count : counts) bad += count;
+        if (i >= 0) ms.push_back(*std::max_element(all.begin(), all.end()));
       }
-    }
-    add("f32_ratio", fmt::format("{} x {}", size, size), out_.f32_ratio, same.wrong + other.wrong);
-  }
-
-  /// Names of `bench elementwise`, by PassKind.
-  static constexpr std::array<std::array<const char*, 2>, kPassKinds> kPassesOfKind = {
-      {{"copy", nullptr},
-       {"pack", nullptr},
-       {"unpack tall", "pack tall"},
-       {"normalize", nullptr},
-       {"commit", nullptr},
-       {"commit stochastic", nullptr},
-       {"adamw", nullptr}}};
-
-  void measure_passes() {
-    for (const int64_t footprint : kFootprints) {
-      PassRate& row = out_.passes.emplace_back();
-      row.footprint = static_cast<double>(footprint);
-      double longest = 0;
-      for (size_t kind = 0; kind < kPassKinds; ++kind) {
-        double seconds = 0, bytes = 0;
-        int64_t wrong = 0;
-        for (const char* name : kPassesOfKind[kind]) {
-          if (!name) continue;
-          const PassTime one = time_pass(report_, provider_, name, footprint);
-          seconds += std::max(one.ms * 1e-3 - out_.pass_seconds, one.ms * 1e-3 / 4);
-          bytes += static_cast<double>(one.bytes);
-          wrong += one.wrong;
-          longest = std::max(longest, one.ms);
-        }
-        row.rates[kind] = bytes / seconds;
-        add(fmt::format("passes: {}", kPassNames[kind]), cell::bytes(footprint).text,
-            row.rates[kind], wrong);
-      }
-      if (longest > kLongPassMs) break;
-    }
-    out_.pass_bytes = out_.passes.back().rates[static_cast<size_t>(PassKind::kCommit)];
-    out_.normalize_ratio = std::clamp(
-        out_.passes.back().rates[static_cast<size_t>(PassKind::kNormalize)] / out_.pass_bytes, 1e-3,
-        1e3);
-    add("pass_bytes", "commit", out_.pass_bytes);
-    add("normalize_ratio", "", out_.normalize_ratio);
-  }
-
-  /// A commit on all cores at once.
-  void measure_all_cores() {
-    const auto ranks = static_cast<size_t>(out_.node_ranks);
-    std::vector<double> rates(ranks);
-    std::vector<std::thread> threads;
-    for (double& rate : rates)
-      threads.emplace_back([&] {
-        const PassTime one = time_pass(
-            report_, provider_, "commit",
-            static_cast<int64_t>(out_.passes.back().footprint) / static_cast<int64_t>(ranks));
-        rate = static_cast<double>(one.bytes) / (one.ms * 1e-3);
-      });
-    for (std::thread& t : threads) t.join();
-    out_.node_pass_bytes = 0;
-    for (const double rate : rates) out_.node_pass_bytes += rate;
-    add("node_pass_bytes", fmt::format("{} ranks", ranks), out_.node_pass_bytes);
-  }
-
-  /// Milliseconds of an exchange on the slowest rank, in which each rank sends `bytes` to each
-  /// other one. @param wrong  receives the number of wrong bytes.
-  double exchange_ms(int ranks, int64_t bytes, int64_t& wrong) {
-    ExchangeSizes sizes(static_cast<size_t>(ranks),
-                        std::vector<int64_t>(static_cast<size_t>(ranks), bytes));
-    for (size_t r = 0; r < sizes.size(); ++r) sizes[r][r] = 0;
-    RunDevice where;
-    where.device = a_.device;
-    where.gpu_comm = a_.gpu_comm;
-    std::vector<double> ms;
-    int64_t bad = 0;
-    const int failed = launch(ranks, where.timeout, [&](Comm& comm) {
-      return on_device(comm, where, [&](Comm& between) {
-        const auto workload =
-            ExchangeWorkload::of(between.get(), gpu_ ? gpu_of(comm.rank()) : -1, sizes);
-        for (int i = -2; i < 3 * a_.iters; ++i) {
-          if (i == -2) workload->forget();
-          comm.barrier();
-          const double took = workload->run();
-          const int64_t found = i == -2 ? workload->wrong() : 0;
-          std::vector<double> all(sizes.size());
-          comm.allgather(all.data(), &took, sizeof took);
-          std::vector<int64_t> counts(sizes.size());
-          comm.allgather(counts.data(), &found, sizeof found);
-          if (comm.rank() != 0) continue;
-          for (const int64_t count : counts) bad += count;
-          if (i >= 0) ms.push_back(*std::max_element(all.begin(), all.end()));
-        }
-        return 0;
-      });
+      return 0;
     });
-    if (failed) throw std::runtime_error("the exchange between threads has failed");
-    wrong += bad;
-    return median_of(ms);
-  }
-
-  void measure_exchanges() {
-    constexpr int64_t kFew = 64, kBytes = int64_t{1} << 20;
-    int64_t wrong = 0;
-    const double few = exchange_ms(2, kFew, wrong), many = exchange_ms(2, kBytes, wrong),
-                 four = exchange_ms(4, kFew, wrong);
-    const auto at = [](int64_t bytes) { return cell::bytes(bytes).text; };
-    out_.exchange_seconds =
-        std::max({few * 1e-3 - 2 * out_.handover_seconds, few * 1e-3 / 4, 1e-9});
-    out_.node_bytes = static_cast<double>(kBytes) / (std::max(many - few, many / 4) * 1e-3);
-    out_.message_seconds = std::max(0.0, (four - few) / 2 * 1e-3);
-    out_.network_bytes = gpu_ ? 45e9 : 1.1e9;
-    add("exchange_seconds", at(kFew), out_.exchange_seconds, wrong);
-    add("node_bytes", at(kBytes), out_.node_bytes);
-    add("message_seconds", at(kFew), out_.message_seconds);
-  }
-
-  const Arguments& a_;
-  DeviceReport& report_;
-  bool gpu_;
-  Provider provider_;
-  MachineFile out_;
-};
+  });
+  if (failed) throw std::runtime_error("the exchange between threads has failed");
+  wrong += bad;
+  return median_of(ms);
+}
 
 int run(const Arguments& a) {
   if (under_launcher())
     throw std::runtime_error("bench calibrate measures in one process; run it without a launcher");
   if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   require_writable({{"--out", a.out}}, {});
-  DeviceReport report(a, {{"field", "field", Table::Align::kLeft, 22},
-                          {"at", "at", Table::Align::kLeft, 14},
-                          {"value", "value", Table::Align::kRight, 12}});
-  report.title = "A profile for `muonrt plan --machine`,";
-  report.notes =
-      "value: FLOP/s, bytes/s or seconds (tools/machines); #wrong: elements or bytes that differ\n"
-      "from the expected ones";
-  report.fields = {{"out", json_text(a.out)}};
-  std::optional<MachineFile> made;
-  const int code = report.run([&] { made = Calibration(a, report).run(); });
-  if (code == 0 && made) write_text_file(a.out, made->text());
-  return code;
+  return calibrate(a, a.out, [&](int ranks, int64_t bytes, int64_t& wrong) {
+    return exchange_ms(a, ranks, bytes, wrong);
+  });
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <memory>
 #include <thread>
 
-#include "api/handles.hpp"
 #include "command/bench/bench_options.hpp"
 #include "command/bench/bench_report.hpp"
 #include "command/bench/step_parts.hpp"
@@ -20,8 +19,6 @@
 #include "command/verify/sharded.hpp"
 #include "layout/parse.hpp"
 #include "layout/strategies.hpp"
-#include "model/named_profiles.hpp"
-#include "model/simulate.hpp"
 #include "opt_json/output_file.hpp"
 #include "show/timeline.hpp"
 #include "train/mesh.hpp"
@@ -147,17 +144,6 @@ double full_flops(const ModelTensor& t) {
   return matrices * 5 * (4 * m * m * n + 2 * m * m * m);
 }
 
-/// The parts of the step that a model of the machine predicts for the optimizer's plan.
-StepParts modelled_parts(const Arguments& a, const Optimizer& optimizer, int ranks) {
-  const Plan plan(optimizer.get());
-  const MachineProfile machine =
-      find_profile(machine_text(a.machine), "--machine '" + a.machine + "'")
-          .with_ranks(ranks, a.threads);
-  return step_parts(simulate(api::unwrap(plan.get(), "bench step"), machine,
-                             {.max_ranks = std::max(8, ranks), .trace = true})
-                        .trace);
-}
-
 /// @param host  a communicator of the same ranks for host memory.
 Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& words,
                  const Group& group, const std::string& strategy, const Truth& truth,
@@ -201,8 +187,9 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
   }
   if (a.traces()) out.trace = trace.gather(host);
   if (!steps.empty())
-    out.parts =
-        compare_parts(median_parts(steps), modelled_parts(a, sharded.optimizer(), comm.size()));
+    out.parts = compare_parts(
+        median_parts(steps),
+        modelled_parts(Plan(sharded.optimizer().get()).get(), a.machine, comm.size(), a.threads));
   mine.memory = sharded.optimizer().counters().allocated_bytes;
   std::vector<Counts> all(static_cast<size_t>(comm.size()));
   comm.allgather(all.data(), &mine, sizeof mine);
@@ -358,7 +345,7 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
 
 int run(const Arguments& a) {
   if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
-  if (!a.machine.empty()) find_profile(machine_text(a.machine), "--machine '" + a.machine + "'");
+  if (!a.machine.empty()) Machine{a.machine};  // rejects it before anything runs
   const std::vector<Group> groups = groups_of(model_tensors(a.shapes));
   const Truth truth = make_truth(a, groups);
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
@@ -400,7 +387,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
   command->add_option("--machine", a->machine,
                       fmt::format("also models the step on {}, or on the machine of a file *.json "
                                   "(bench calibrate), and compares each part",
-                                  profile_names()));
+                                  machine_names()));
   with_default(*command, "--commit", a->commit, "atomic or eager",
                CLI::IsMember({"atomic", "eager"}));
   with_default(*command, "--check", a->check,

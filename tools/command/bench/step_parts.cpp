@@ -5,7 +5,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "api/handles.hpp"
 #include "command/bench/bench_report.hpp"
+#include "command/plan/machine.hpp"
+#include "model/named_profiles.hpp"
+#include "model/simulate.hpp"
 
 namespace muonrt::tool {
 
@@ -54,6 +58,15 @@ StepParts step_parts(const std::string& trace) {
   out.ms.emplace_back(kExposed, exposed * mean);
   for (const auto& [kind, us] : kinds) out.ms.emplace_back("  " + kind, us * mean);
   return out;
+}
+
+StepParts modelled_parts(const muonrt_plan* plan, const std::string& machine, int ranks,
+                         int threads) {
+  const MachineProfile profile =
+      find_profile(machine_text(machine), "--machine '" + machine + "'").with_ranks(ranks, threads);
+  const Simulation step = simulate(api::unwrap(plan, "muonrt bench step"), profile,
+                                   {.max_ranks = std::max(8, ranks), .trace = true});
+  return step_parts(step.trace);
 }
 
 StepParts median_parts(const std::vector<StepParts>& steps) {

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+struct muonrt_plan;
+
 namespace muonrt::tool {
 
 /// One step of all ranks in milliseconds: the parts, then the kinds of spans.
@@ -16,6 +18,12 @@ struct StepParts {
 
 /// @param trace  a Chrome trace of one step of all ranks on one clock, measured or modelled.
 StepParts step_parts(const std::string& trace);
+
+/// The parts that the model of a host or GPU predicts for a plan.
+/// @param machine  its name, or a file. @param ranks  those that share the host.
+/// @param threads  of a rank; 0: its part of the cores.
+StepParts modelled_parts(const muonrt_plan* plan, const std::string& machine, int ranks,
+                         int threads);
 
 /// Medians over several steps of one plan. @param steps  at least one.
 StepParts median_parts(const std::vector<StepParts>& steps);
