@@ -50,6 +50,7 @@ PassKind commit_of(std::span<const ShardBlock> blocks, const ParamView* params) 
 void ModelledOps::pass(Stream& stream, int64_t bytes, PassKind kind, bool owned) {
   RecordedOp& op = device_.append(stream, OpKind::kLocal);
   op.bytes = bytes;
+  op.concurrent = profile_.concurrent_passes(device_.footprint(owned));
   op.seconds = profile_.pass_seconds +
                static_cast<double>(bytes) / profile_.pass_rate(kind, device_.footprint(owned));
 }
@@ -58,6 +59,7 @@ void ModelledOps::move(Stream& stream, std::span<const MatrixBlock> blocks,
                        std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                        DType message) {
   RecordedOp& op = device_.append(stream, OpKind::kLocal);
+  op.concurrent = profile_.concurrent_passes(device_.footprint(true));
   op.seconds = profile_.pass_seconds;
   for (const MatrixBlock& b : blocks) {
     const int64_t bytes = b.rows * b.cols * (size_of(message) + size_of(matrices[b.matrix].dtype));
@@ -145,7 +147,8 @@ void ModelledOps::scale_rows(Stream& stream, const MatrixBatch& gram, const Matr
 // Symmetric products that follow each other are one launch if the device mixes shapes; every other
 // batch is a launch.
 void ModelledOps::multiply(Stream& stream, std::span<const Product> products) {
-  const double left = world_ > 1 ? 1 - profile_.exchange_processors / profile_.processors : 1;
+  const bool leaves = world_ > 1 && !profile_.shares_cores();
+  const double left = leaves ? 1 - profile_.exchange_processors / profile_.processors : 1;
   RecordedOp* symmetric = nullptr;  // the last op, if it can take further products
   for (const Product& p : products) {
     if (p.alpha == 0) {

@@ -34,8 +34,9 @@ constexpr std::array<const char*, kPassKinds> kPassNames = {
 
 /// The rates of passes, by kind, in bytes per second. `footprint` is the number of bytes that are
 /// read and written before the same byte is used again: caches may keep them until then.
+/// The memory limits all ranks of a node together to `all_ranks`, measured with commits.
 struct PassRate {
-  double footprint = 0;
+  double footprint = 0, all_ranks = 0;
   std::array<double, kPassKinds> rates = {};
 };
 
@@ -50,7 +51,6 @@ struct MachineProfile {
   double product_seconds = 0;         // a call of products, in addition to their FLOPs
   double pass_bytes = 0;              // bytes per second of a pass over memory
   std::vector<PassRate> passes;       // ascending footprints; empty: all as `pass_bytes`
-  double node_pass_bytes = 0;         // passes of all ranks of a node together; 0: no limit
   double normalize_ratio = 1;         // rate of the normalization relative to other passes
   double pass_seconds = 0;            // a pass, in addition to its bytes
   double launch_seconds = 0;          // the host enqueues one operation
@@ -69,6 +69,8 @@ struct MachineProfile {
   double product_rate(int64_t smallest_dimension, bool symmetric, DType dtype) const;
   /// Returns the bytes per second of a pass, interpolated in the same way.
   double pass_rate(PassKind kind, double footprint) const;
+  /// Returns how many passes of a node the memory serves at their rates; 0: any number.
+  double concurrent_passes(double footprint) const;
   /// Whether the ranks of a node share its cores, and exchanges inside it are copies on them.
   bool shares_cores() const { return !gpu && exchange_processors > 0; }
   /// Threads that compute for a rank.

@@ -187,8 +187,9 @@ class Resolver {
   /// its thread has slept before; passes and copies share the bandwidth of the memory.
   void share_cores() {
     for (auto& [number, node] : nodes_) node = {.simulated = node.simulated};
-    const auto is_pass = [](const StreamClock& s) {
-      return s.phase != StreamPhase::kOp || (*s.ops)[s.next].kind == OpKind::kLocal;
+    // The passes that the memory serves at full rate; 0: no limit.
+    const auto concurrent = [](const StreamClock& s) {
+      return s.phase == StreamPhase::kOp ? (*s.ops)[s.next].concurrent : 0;
     };
     const auto ranks_in = [&](int32_t number) {
       const double first = number * profile_.node_ranks;
@@ -200,7 +201,7 @@ class Resolver {
       const int32_t number = node_of(i / 2);
       Node& node = nodes_[number];
       (s.computes ? node.computing : node.copying) += s.computes ? profile_.threads() : 1;
-      node.passes += is_pass(s);
+      node.passes += concurrent(s) > 0;
     }
     for (size_t i = 0; i < streams_.size(); ++i) {
       StreamClock& s = streams_[i];
@@ -212,8 +213,7 @@ class Resolver {
       const double copying = std::min(left, node.copying);
       double rate =
           s.computes ? std::min(1.0, (cores - copying) / node.computing) : copying / node.copying;
-      if (profile_.node_pass_bytes > 0 && is_pass(s))
-        rate *= std::min(1.0, profile_.node_pass_bytes / (profile_.pass_bytes * node.passes));
+      if (concurrent(s) > 0) rate *= std::min(1.0, concurrent(s) / node.passes);
       if (rate == s.rate) continue;
       s.end = now_ + (s.end - now_) * s.rate / rate;
       s.rate = rate;

@@ -73,11 +73,13 @@ TEST_CASE("shared host: ranks that compute share the cores of their node", "[uni
 
 TEST_CASE("shared host: passes share the bandwidth of the memory, products do not",
           "[unit][model]") {
-  MachineProfile p = host();
-  p.node_pass_bytes = 1.5e9;
-  for (const OpKind kind : {OpKind::kLocal, OpKind::kProducts}) {
-    const auto found = times(p, {rank(0, {op(kind, 30 * kUs)}), rank(1, {op(kind, 30 * kUs)})});
-    CHECK(found[0].seconds == Approx((kind == OpKind::kLocal ? 40 : 30) * kUs));
+  for (const double concurrent : {0.0, 1.5}) {
+    RecordedOp pass = op(OpKind::kLocal, 30 * kUs);
+    pass.concurrent = concurrent;
+    CHECK(times(host(), {rank(0, {pass}), rank(1, {pass})})[0].seconds ==
+          Approx((concurrent > 0 ? 40 : 30) * kUs));
+    CHECK(times(host(), {rank(0, {pass}), rank(1, {op(OpKind::kProducts, 9 * kUs)})})[0].seconds ==
+          Approx(30 * kUs));
   }
 }
 
@@ -142,11 +144,13 @@ TEST_CASE("shared host: the rates of passes follow their kind and their footprin
   CHECK(p.pass_rate(PassKind::kTranspose, 1e6) == 1e9);
   p.normalize_ratio = 0.5;
   CHECK(p.pass_rate(PassKind::kNormalize, 1e6) == 0.5e9);
-  p.passes = {{1e4, {8e9, 7e9, 6e9, 5e9, 4e9, 3e9, 2e9}},
-              {1e6, {4e9, 3e9, 2e9, 1e9, 2e9, 1e9, 1e9}}};
+  p.passes = {{1e4, 12e9, {8e9, 7e9, 6e9, 5e9, 4e9, 3e9, 2e9}},
+              {1e6, 3e9, {4e9, 3e9, 2e9, 1e9, 2e9, 1e9, 1e9}}};
   CHECK(p.pass_rate(PassKind::kCopy, 100) == 8e9);
   CHECK(p.pass_rate(PassKind::kCommit, 1e5) == Approx(3e9));
   CHECK(p.pass_rate(PassKind::kAdamW, 1e8) == 1e9);
+  CHECK(p.concurrent_passes(1e4) == 3);
+  CHECK(p.concurrent_passes(1e8) == 1.5);
   // Four ranks with one thread each instead of two; one with two threads.
   p.memory_bytes = 8e9;
   CHECK(p.with_ranks(4, 0).threads() == 1);

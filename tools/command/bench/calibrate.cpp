@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -23,7 +24,7 @@ namespace muonrt::tool {
 namespace {
 
 // A size that takes longer than this is the last one of its table.
-constexpr double kLongProductMs = 12, kLongPassMs = 40;
+constexpr double kLongProductMs = 12, kLongPassMs = 10;
 constexpr int64_t kSmallest = 16, kLargest = 16384;
 constexpr int64_t kFootprints[] = {int64_t{1} << 18, int64_t{1} << 21, int64_t{1} << 24,
                                    int64_t{1} << 27, int64_t{1} << 30};
@@ -46,7 +47,6 @@ class Calibration {
     measure_latencies();
     measure_products();
     measure_passes();
-    if (!gpu_) measure_all_cores();
     measure_exchanges();
     out_.source = fmt::format("measured by muonrt bench calibrate, {:%Y-%m-%d}, {}, {}",
                               fmt::localtime(std::time(nullptr)), out_.title,
@@ -183,6 +183,8 @@ class Calibration {
         add(fmt::format("passes: {}", kPassNames[kind]), cell::bytes(footprint).text,
             row.rates[kind], wrong);
       }
+      row.all_ranks = all_ranks(row.footprint);
+      add("passes: all ranks", cell::bytes(footprint).text, row.all_ranks);
       if (longest > kLongPassMs) break;
     }
     out_.pass_bytes = out_.passes.back().rates[static_cast<size_t>(PassKind::kCommit)];
@@ -193,22 +195,22 @@ class Calibration {
     add("normalize_ratio", "", out_.normalize_ratio);
   }
 
-  /// A commit on all cores at once.
-  void measure_all_cores() {
+  /// Bytes per second of commits of all ranks of the host at once.
+  double all_ranks(double footprint) {
+    const double alone = out_.passes.back().rates[static_cast<size_t>(PassKind::kCommit)];
+    if (gpu_) return alone * out_.node_ranks;
     const auto ranks = static_cast<size_t>(out_.node_ranks);
     std::vector<double> rates(ranks);
     std::vector<std::thread> threads;
     for (double& rate : rates)
       threads.emplace_back([&] {
-        const PassTime one = time_pass(
-            report_, provider_, "commit",
-            static_cast<int64_t>(out_.passes.back().footprint) / static_cast<int64_t>(ranks));
-        rate = static_cast<double>(one.bytes) / (one.ms * 1e-3);
+        const PassTime one = time_pass(report_, provider_, "commit",
+                                       static_cast<int64_t>(footprint) / std::ssize(rates));
+        const double seconds = one.ms * 1e-3;
+        rate = static_cast<double>(one.bytes) / std::max(seconds - out_.pass_seconds, seconds / 4);
       });
     for (std::thread& t : threads) t.join();
-    out_.node_pass_bytes = 0;
-    for (const double rate : rates) out_.node_pass_bytes += rate;
-    add("node_pass_bytes", fmt::format("{} ranks", ranks), out_.node_pass_bytes);
+    return std::accumulate(rates.begin(), rates.end(), 0.0);
   }
 
   void measure_exchanges() {

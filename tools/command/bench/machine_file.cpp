@@ -53,12 +53,12 @@ std::string MachineFile::text() const {
   if (!passes.empty())
     fields.emplace_back("passes", table_of(source, passes, [&](const PassRate& r) {
                           std::vector<std::pair<std::string, std::string>> out = {
-                              {"footprint", whole(r.footprint)}};
+                              {"footprint", whole(r.footprint)},
+                              {"all_ranks", number(r.all_ranks)}};
                           for (size_t k = 0; k < kPassKinds; ++k)
                             out.emplace_back(kPassNames[k], number(r.rates[k]));
                           return out;
                         }));
-  if (node_pass_bytes > 0) add("node_pass_bytes", number(node_pass_bytes), source);
   add("normalize_ratio", number(normalize_ratio), source);
   add("pass_seconds", number(pass_seconds), source);
   add("launch_seconds", number(launch_seconds), source);
