@@ -50,7 +50,6 @@ PassKind commit_of(std::span<const ShardBlock> blocks, const ParamView* params) 
 void ModelledOps::pass(Stream& stream, int64_t bytes, PassKind kind, bool owned) {
   RecordedOp& op = device_.append(stream, OpKind::kLocal);
   op.bytes = bytes;
-  op.concurrent = profile_.concurrent_passes(device_.footprint(owned));
   op.seconds = profile_.pass_seconds +
                static_cast<double>(bytes) / profile_.pass_rate(kind, device_.footprint(owned));
 }
@@ -59,7 +58,6 @@ void ModelledOps::move(Stream& stream, std::span<const MatrixBlock> blocks,
                        std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                        DType message) {
   RecordedOp& op = device_.append(stream, OpKind::kLocal);
-  op.concurrent = profile_.concurrent_passes(device_.footprint(true));
   op.seconds = profile_.pass_seconds;
   for (const MatrixBlock& b : blocks) {
     const int64_t bytes = b.rows * b.cols * (size_of(message) + size_of(matrices[b.matrix].dtype));

@@ -28,6 +28,7 @@ constexpr NumberField kFields[] = {
     {"pass_seconds", &MachineProfile::pass_seconds, 0, kMaxSeconds},
     {"launch_seconds", &MachineProfile::launch_seconds, 0, kMaxSeconds},
     {"handover_seconds", &MachineProfile::handover_seconds, 0, kMaxSeconds, true},
+    {"busy_handover_seconds", &MachineProfile::busy_handover_seconds, 0, kMaxSeconds, true},
     {"processors", &MachineProfile::processors, 1, 1e6},
     {"exchange_processors", &MachineProfile::exchange_processors, 0, 1e6},
     {"node_ranks", &MachineProfile::node_ranks, 1, 1e6},
@@ -138,14 +139,6 @@ double MachineProfile::pass_rate(PassKind kind, double footprint) const {
       [&](const PassRate& r) { return r.rates[static_cast<size_t>(kind)]; });
 }
 
-double MachineProfile::concurrent_passes(double footprint) const {
-  if (passes.empty()) return 0;
-  return interpolated(
-             passes, std::max(footprint, 1.0), [](const PassRate& r) { return r.footprint; },
-             [](const PassRate& r) { return r.all_ranks; }) /
-         pass_rate(PassKind::kCommit, footprint);
-}
-
 double MachineProfile::threads() const {
   if (gpu) return 1;
   return rank_threads > 0 ? rank_threads : std::max(1.0, std::floor(processors / node_ranks));
@@ -194,11 +187,9 @@ MachineProfile parse_profile(std::string_view text, const std::string& what) {
   for (const auto& row : read_rates(all.object("products"), "size", forms))
     out.products.push_back({row[0], row[1], row[2]});
   if (all.has("passes")) {
-    std::vector<const char*> columns = {"all_ranks"};
-    columns.insert(columns.end(), kPassNames.begin(), kPassNames.end());
-    for (const auto& row : read_rates(all.object("passes"), "footprint", columns)) {
-      PassRate& to = out.passes.emplace_back(PassRate{row[0], row[1], {}});
-      std::copy(row.begin() + 2, row.end(), to.rates.begin());
+    for (const auto& row : read_rates(all.object("passes"), "footprint", kPassNames)) {
+      PassRate& to = out.passes.emplace_back(PassRate{row[0], {}});
+      std::copy(row.begin() + 1, row.end(), to.rates.begin());
     }
   }
   all.finish();

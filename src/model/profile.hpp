@@ -34,9 +34,8 @@ constexpr std::array<const char*, kPassKinds> kPassNames = {
 
 /// The rates of passes, by kind, in bytes per second. `footprint` is the number of bytes that are
 /// read and written before the same byte is used again: caches may keep them until then.
-/// The memory limits all ranks of a node together to `all_ranks`, measured with commits.
 struct PassRate {
-  double footprint = 0, all_ranks = 0;
+  double footprint = 0;
   std::array<double, kPassKinds> rates = {};
 };
 
@@ -55,6 +54,7 @@ struct MachineProfile {
   double pass_seconds = 0;            // a pass, in addition to its bytes
   double launch_seconds = 0;          // the host enqueues one operation
   double handover_seconds = 0;        // a stream continues after it has waited for another one
+  double busy_handover_seconds = 0;   // the same on a host all of whose cores compute
   double processors = 1;              // SMs or compute units of a GPU; cores of a host's node
   double exchange_processors = 0;     // those that products leave to exchanges; see shares_cores()
   double rank_threads = 0;            // of a host; 0: the cores of a node, divided by its ranks
@@ -69,8 +69,6 @@ struct MachineProfile {
   double product_rate(int64_t smallest_dimension, bool symmetric, DType dtype) const;
   /// Returns the bytes per second of a pass, interpolated in the same way.
   double pass_rate(PassKind kind, double footprint) const;
-  /// Returns how many passes of a node the memory serves at their rates; 0: any number.
-  double concurrent_passes(double footprint) const;
   /// Whether the ranks of a node share its cores, and exchanges inside it are copies on them.
   bool shares_cores() const { return !gpu && exchange_processors > 0; }
   /// Threads that compute for a rank.

@@ -25,9 +25,8 @@ struct RecordedOp {
   int64_t after = -1;
   int64_t index = -1;
   int64_t* where = nullptr;
-  int64_t bytes = 0;      // kLocal: read and written
-  double concurrent = 0;  // kLocal: passes of a node at the full rate; 0: any number
-  double flops = 0;       // kProducts; symmetric products count half
+  int64_t bytes = 0;  // kLocal: read and written
+  double flops = 0;   // kProducts; symmetric products count half
 };
 
 struct PeerBytes {

@@ -99,13 +99,16 @@ class Resolver {
   /// The ranks of a node that are simulated, and the demand of their streams for its cores.
   struct Node {
     double simulated = 0;
-    double computing = 0, copying = 0, passes = 0;  // threads, threads, streams
+    double products = 0, others = 0;  // threads
   };
 
   int32_t node_of(size_t r) const {
     return ranks_[r]->rank / static_cast<int32_t>(profile_.node_ranks);
   }
   double event(size_t r, int64_t number) const { return events_[r][static_cast<size_t>(number)]; }
+  size_t rank_of(const StreamClock& s) const {
+    return static_cast<size_t>(&s - streams_.data()) / 2;
+  }
   StreamClock& exchange_stream(int32_t rank) { return streams_[2 * index_.at(rank) + 1]; }
 
   void sleep(StreamClock& s, double until, StreamPhase phase) {
@@ -142,9 +145,12 @@ class Resolver {
     move_to(s, r, host + op.enqueued, &RankTimes::launch);
     switch (op.kind) {
       case OpKind::kWait:
-        if (event(r, op.index) > s.now && profile_.handover_seconds > 0) {
-          sleep(s, event(r, op.index) + profile_.handover_seconds, StreamPhase::kHandover);
-          return true;
+        if (event(r, op.index) > s.now) {
+          const double latency = wake_seconds(r, profile_.handover_seconds);
+          if (latency > 0) {
+            sleep(s, event(r, op.index) + latency, StreamPhase::kHandover);
+            return true;
+          }
         }
         move_to(s, r, event(r, op.index), &RankTimes::exposed);
         break;
@@ -183,41 +189,49 @@ class Resolver {
     return true;
   }
 
-  /// Sets the rates of all streams that work. A copy interrupts the threads that compute, because
-  /// its thread has slept before; passes and copies share the bandwidth of the memory.
+  /// The cores of a node that the simulated ranks have.
+  double cores_of(int32_t node) const {
+    const double ranks =
+        std::min(profile_.node_ranks, world_ - static_cast<double>(node) * profile_.node_ranks);
+    return profile_.processors * nodes_.at(node).simulated / ranks;
+  }
+  static bool works(const StreamClock& s) { return s.state == StreamState::kWorks; }
+  bool multiplies(const StreamClock& s) const {
+    return s.phase == StreamPhase::kOp && (*s.ops)[s.next].kind == OpKind::kProducts;
+  }
+
+  /// Sets the rates of all streams that work. Passes and copies are shorter than the time slices of
+  /// a scheduler, so they run at once, and products get the cores that are left.
   void share_cores() {
     for (auto& [number, node] : nodes_) node = {.simulated = node.simulated};
-    // The passes that the memory serves at full rate; 0: no limit.
-    const auto concurrent = [](const StreamClock& s) {
-      return s.phase == StreamPhase::kOp ? (*s.ops)[s.next].concurrent : 0;
-    };
-    const auto ranks_in = [&](int32_t number) {
-      const double first = number * profile_.node_ranks;
-      return std::min(profile_.node_ranks, world_ - first);
-    };
     for (size_t i = 0; i < streams_.size(); ++i) {
       const StreamClock& s = streams_[i];
-      if (s.state != StreamState::kWorks) continue;
-      const int32_t number = node_of(i / 2);
-      Node& node = nodes_[number];
-      (s.computes ? node.computing : node.copying) += s.computes ? profile_.threads() : 1;
-      node.passes += concurrent(s) > 0;
+      if (!works(s)) continue;
+      Node& node = nodes_[node_of(i / 2)];
+      (multiplies(s) ? node.products : node.others) += s.computes ? profile_.threads() : 1;
     }
     for (size_t i = 0; i < streams_.size(); ++i) {
       StreamClock& s = streams_[i];
-      if (s.state != StreamState::kWorks) continue;
-      const int32_t number = node_of(i / 2);
-      const Node& node = nodes_[number];
-      const double cores = profile_.processors * node.simulated / ranks_in(number);
-      const double left = node.computing > 0 ? 0.999 * cores : cores;  // computing never stops
-      const double copying = std::min(left, node.copying);
-      double rate =
-          s.computes ? std::min(1.0, (cores - copying) / node.computing) : copying / node.copying;
-      if (concurrent(s) > 0) rate *= std::min(1.0, concurrent(s) / node.passes);
+      if (!works(s)) continue;
+      const Node& node = nodes_[node_of(i / 2)];
+      const double cores = cores_of(node_of(i / 2));
+      const double left = std::max(0.001 * cores, cores - node.others);  // products never stop
+      const double rate =
+          multiplies(s) ? std::min(1.0, left / node.products) : std::min(1.0, cores / node.others);
       if (rate == s.rate) continue;
       s.end = now_ + (s.end - now_) * s.rate / rate;
       s.rate = rate;
     }
+  }
+
+  /// Seconds until a stream continues after a wait: longer if threads compute on all cores, because
+  /// the stream has to wait for the end of a time slice. @param idle  otherwise.
+  double wake_seconds(size_t r, double idle) const {
+    if (profile_.gpu || profile_.busy_handover_seconds <= idle) return idle;
+    double computing = 0;
+    for (size_t i = 0; i < streams_.size(); i += 2)
+      if (works(streams_[i]) && node_of(i / 2) == node_of(r)) computing += profile_.threads();
+    return computing < cores_of(node_of(r)) ? idle : profile_.busy_handover_seconds;
   }
 
   /// Ends a sleep or work of a stream.
@@ -255,7 +269,7 @@ class Resolver {
         s.state = StreamState::kBlocked;
         s.received[s.copying] = true;
         count_message(exchange_stream(s.exchange->receives[s.copying].peer),
-                      profile_.handover_seconds);
+                      wake_seconds(r, profile_.handover_seconds));
         count_message(s, 0);
         return receive(s);
     }
@@ -321,12 +335,15 @@ class Resolver {
     if (s.state != StreamState::kBlocked || s.offered == kUnknown) return;
     const RecordedExchange& x = *s.exchange;
     double first = std::numeric_limits<double>::infinity();
+    const double busy = wake_seconds(rank_of(s), profile_.exchange_seconds);
     for (size_t k = 0; k < x.receives.size(); ++k) {
       if (s.received[k]) continue;
       const StreamClock& from = exchange_stream(x.receives[k].peer);
       const bool joined = from.exchange && from.exchange->key == x.key;
       if (!joined || from.offered == kUnknown) continue;
-      const double at = std::max(s.offered, from.offered) + profile_.exchange_seconds;
+      // A rank that waits for another one sleeps.
+      const double at =
+          from.offered > s.offered ? from.offered + busy : s.offered + profile_.exchange_seconds;
       if (at >= first) continue;
       first = at;
       s.copying = k;

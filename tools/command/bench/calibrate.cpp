@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <numeric>
+#include <exception>
 #include <optional>
 #include <thread>
 
@@ -28,7 +29,7 @@ constexpr double kLongProductMs = 12, kLongPassMs = 10;
 constexpr int64_t kSmallest = 16, kLargest = 16384;
 constexpr int64_t kFootprints[] = {int64_t{1} << 18, int64_t{1} << 21, int64_t{1} << 24,
                                    int64_t{1} << 27, int64_t{1} << 30};
-constexpr int kManyOps = 100;
+constexpr int kManyOps = 100, kFewOps = 10;
 
 class Calibration {
  public:
@@ -78,6 +79,38 @@ class Calibration {
     add("processors", "", out_.processors);
   }
 
+  /// The mean times of all ranks of the host, which do the same at once; one GPU is enough.
+  template <class Times, class Work>
+  Times on_all_ranks(const Work& work) const {
+    std::vector<Times> all(gpu_ ? 1 : static_cast<size_t>(out_.node_ranks));
+    std::vector<std::exception_ptr> failed(all.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < all.size(); ++i)
+      threads.emplace_back([&, i] {
+        try {
+          all[i] = work();
+        } catch (...) {
+          failed[i] = std::current_exception();
+        }
+      });
+    try {
+      all[0] = work();
+    } catch (...) {
+      failed[0] = std::current_exception();
+    }
+    for (std::thread& t : threads) t.join();
+    for (const std::exception_ptr& error : failed)
+      if (error) std::rethrow_exception(error);
+    Times out = all[0];
+    for (size_t i = 1; i < all.size(); ++i) out += all[i];
+    return out / static_cast<double>(all.size());
+  }
+  ProductTimes products_of(int64_t size, int64_t count, DType dtype) {
+    return on_all_ranks<ProductTimes>([&] {
+      return time_products(report_, provider_, {size, size, count}, dtype);
+    });
+  }
+
   void measure_latencies() {
     Workbench bench(provider_, report_);
     Device& device = bench.device();
@@ -88,18 +121,33 @@ class Calibration {
     out_.pass_seconds = time_repeated(
                             bench, a_.iters, [&] { pass(bench.stream()); }, kManyOps) *
                         1e-3;
-    const double both = time_repeated(
-        bench, a_.iters,
-        [&] {
-          device.record(*there, bench.stream());
-          device.wait(*other, *there);
-          pass(*other);
-          device.record(*back, *other);
-          device.wait(bench.stream(), *back);
-          pass(bench.stream());
-        },
-        kManyOps);
-    out_.handover_seconds = std::max(1e-9, both * 1e-3 / 2 - out_.pass_seconds);
+    const auto handover = [&](int64_t most) {
+      const double ms = time_repeated(
+          bench, a_.iters,
+          [&] {
+            device.record(*there, bench.stream());
+            device.wait(*other, *there);
+            pass(*other);
+            device.record(*back, *other);
+            device.wait(bench.stream(), *back);
+            pass(bench.stream());
+          },
+          most);
+      return std::max(1e-9, ms * 1e-3 / 2 - out_.pass_seconds);
+    };
+    out_.handover_seconds = handover(kManyOps);
+    if (!gpu_) {
+      std::atomic<bool> stop = false;
+      std::vector<std::thread> busy;
+      for (double core = 0; core < out_.processors; ++core)
+        busy.emplace_back([&] {
+          while (!stop.load(std::memory_order_relaxed)) continue;
+        });
+      out_.busy_handover_seconds = std::max(out_.handover_seconds, handover(kFewOps));
+      stop = true;
+      for (std::thread& t : busy) t.join();
+      add("busy_handover_seconds", "", out_.busy_handover_seconds);
+    }
     std::vector<double> enqueue;
     for (int i = 0; i < a_.iters; ++i) {
       const auto begin = std::chrono::steady_clock::now();
@@ -117,13 +165,12 @@ class Calibration {
   /// The host iterates in f32, a GPU in 16 bits: the table is measured in this dtype.
   void measure_products() {
     const DType dtype = gpu_ ? DType::kBF16 : DType::kF32;
-    const ProductTimes smallest =
-        time_products(report_, provider_, {kSmallest, kSmallest, 1}, dtype);
+    const ProductTimes smallest = products_of(kSmallest, 1, dtype);
     out_.product_seconds = std::min(smallest.symmetric_ms, smallest.general_ms) * 1e-3;
     add("product_seconds", "", out_.product_seconds, smallest.wrong);
     for (int64_t size = 2 * kSmallest; size <= kLargest; size *= 2) {
       const int64_t count = gpu_ ? std::clamp<int64_t>((1 << 21) / (size * size), 1, 16) : 1;
-      const ProductTimes times = time_products(report_, provider_, {size, size, count}, dtype);
+      const ProductTimes times = products_of(size, count, dtype);
       const double flops =
           2.0 * static_cast<double>(count * size) * static_cast<double>(size * size);
       const auto rate = [&](double ms) {
@@ -140,7 +187,7 @@ class Calibration {
     const auto size = static_cast<int64_t>(out_.products[out_.products.size() / 2].size);
     const ProductTimes other =
         time_products(report_, provider_, {size, size, 1}, gpu_ ? DType::kF32 : DType::kBF16);
-    const ProductTimes same = time_products(report_, provider_, {size, size, 1}, dtype);
+    const ProductTimes same = products_of(size, 1, dtype);
     const double ratio =
         (same.symmetric_ms + same.general_ms) / (other.symmetric_ms + other.general_ms);
     out_.f32_ratio = std::clamp(gpu_ ? ratio : 1 / ratio, 1e-3, 1e3);
@@ -173,7 +220,10 @@ class Calibration {
         int64_t wrong = 0;
         for (const char* name : kPassesOfKind[kind]) {
           if (!name) continue;
-          const PassTime one = time_pass(report_, provider_, name, footprint);
+          const PassTime one = on_all_ranks<PassTime>([&] {
+            return time_pass(report_, provider_, name,
+                             gpu_ ? footprint : footprint / static_cast<int64_t>(out_.node_ranks));
+          });
           seconds += std::max(one.ms * 1e-3 - out_.pass_seconds, one.ms * 1e-3 / 4);
           bytes += static_cast<double>(one.bytes);
           wrong += one.wrong;
@@ -183,8 +233,6 @@ class Calibration {
         add(fmt::format("passes: {}", kPassNames[kind]), cell::bytes(footprint).text,
             row.rates[kind], wrong);
       }
-      row.all_ranks = all_ranks(row.footprint);
-      add("passes: all ranks", cell::bytes(footprint).text, row.all_ranks);
       if (longest > kLongPassMs) break;
     }
     out_.pass_bytes = out_.passes.back().rates[static_cast<size_t>(PassKind::kCommit)];
@@ -193,24 +241,6 @@ class Calibration {
         1e3);
     add("pass_bytes", "commit", out_.pass_bytes);
     add("normalize_ratio", "", out_.normalize_ratio);
-  }
-
-  /// Bytes per second of commits of all ranks of the host at once.
-  double all_ranks(double footprint) {
-    const double alone = out_.passes.back().rates[static_cast<size_t>(PassKind::kCommit)];
-    if (gpu_) return alone * out_.node_ranks;
-    const auto ranks = static_cast<size_t>(out_.node_ranks);
-    std::vector<double> rates(ranks);
-    std::vector<std::thread> threads;
-    for (double& rate : rates)
-      threads.emplace_back([&] {
-        const PassTime one = time_pass(report_, provider_, "commit",
-                                       static_cast<int64_t>(footprint) / std::ssize(rates));
-        const double seconds = one.ms * 1e-3;
-        rate = static_cast<double>(one.bytes) / std::max(seconds - out_.pass_seconds, seconds / 4);
-      });
-    for (std::thread& t : threads) t.join();
-    return std::accumulate(rates.begin(), rates.end(), 0.0);
   }
 
   void measure_exchanges() {

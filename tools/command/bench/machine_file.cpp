@@ -63,6 +63,8 @@ std::string MachineFile::text() const {
   add("pass_seconds", number(pass_seconds), source);
   add("launch_seconds", number(launch_seconds), source);
   add("handover_seconds", number(handover_seconds), source);
+  if (busy_handover_seconds > 0)
+    add("busy_handover_seconds", number(busy_handover_seconds), source);
   add("processors", whole(processors), source);
   add("exchange_processors", whole(exchange_processors),
       gpu ? "muonrt_nccl_options_t: max_ctas, whose default is 8."
