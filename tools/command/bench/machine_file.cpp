@@ -53,8 +53,7 @@ std::string MachineFile::text() const {
   if (!passes.empty())
     fields.emplace_back("passes", table_of(source, passes, [&](const PassRate& r) {
                           std::vector<std::pair<std::string, std::string>> out = {
-                              {"footprint", whole(r.footprint)},
-                              {"all_ranks", number(r.all_ranks)}};
+                              {"footprint", whole(r.footprint)}};
                           for (size_t k = 0; k < kPassKinds; ++k)
                             out.emplace_back(kPassNames[k], number(r.rates[k]));
                           return out;
