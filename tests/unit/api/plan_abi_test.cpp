@@ -6,9 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "api/handles.hpp"
-#include "model/named_profiles.hpp"
-#include "model/simulate.hpp"
 #include "muonrt/muonrt.hpp"
 #include "muonrt/plan.h"
 
@@ -159,65 +156,6 @@ TEST_CASE("plan: the summary adds up over the ranks", "[unit][api]") {
   auto options = muonrt::options();
   options.device = MUONRT_DEVICE_CUDA;  // planned without one
   CHECK(Trainer().plan(options).rank(0).scratch_bytes != plan.rank(0).scratch_bytes);
-}
-
-TEST_CASE("plan: the time of a step is that of the simulated ranks", "[unit][api]") {
-  const muonrt::Plan plan = Trainer().plan();
-  const muonrt_plan_time_t time = plan.time("host");
-  const muonrt::Simulation step = muonrt::simulate(muonrt::api::unwrap(plan.get(), "test"),
-                                                   muonrt::find_profile("host", "test"));
-  CHECK((time.step_seconds == step.seconds && time.rank == step.critical.rank));
-  CHECK((time.products_seconds == step.critical.products && time.products_seconds > 0));
-  CHECK(
-      (time.local_seconds == step.critical.local && time.exposed_seconds == step.critical.exposed));
-  CHECK(time.products_seconds + time.local_seconds + time.exposed_seconds + time.launch_seconds <=
-        time.step_seconds * (1 + 1e-9));
-  CHECK((time.sent_bytes == plan.rank(time.rank).sent_bytes && time.simulated_ranks == kWorld));
-  CHECK((time.received_bytes == plan.rank(time.rank).received_bytes && time.messages > 0));
-  // The JSON text of a profile; its memory may be too small.
-  std::string json;
-  for (const muonrt::NamedProfile& p : muonrt::named_profiles())
-    if (p.name == std::string("host")) json = p.json;
-  CHECK(plan.time(json).step_seconds == time.step_seconds);
-  CHECK((time.fits == 1 && time.device_bytes > plan.rank(0).total_bytes));
-  const auto with = [&](const std::string& from, const std::string& to) {
-    std::string out = json;
-    return out.replace(out.find(from), from.size(), to);
-  };
-  const std::string bytes = std::to_string(time.device_bytes);
-  CHECK(plan.time(with(bytes, "1000")).fits == 0);
-  // Errors leave the struct unchanged.
-  muonrt_plan_time_t out;
-  muonrt_plan_time_init(&out);
-  const auto error = [&](const std::string& machine) {
-    CHECK(muonrt_plan_get_time(&out, plan.get(), machine.c_str()) == MUONRT_ERROR_INVALID_ARGUMENT);
-    return message();
-  };
-  using Catch::Contains;
-  CHECK_THAT(error("h101"), Contains("machine is 'h101'") && Contains("mi250"));
-  CHECK_THAT(error("h100"), Contains("h100 is a GPU, but the plan is that of the host"));
-  CHECK_THAT(error(with("\"pass_bytes\"", "\"pas_bytes\"")), Contains("pass_bytes is missing"));
-  CHECK(muonrt_plan_get_time(&out, plan.get(), "{") == MUONRT_ERROR_CORRUPT);
-  CHECK(muonrt_plan_get_time(&out, plan.get(), nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(muonrt_plan_get_time(nullptr, plan.get(), "host") == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(out.step_seconds == 0);
-  std::memset(&out, 0, sizeof out);
-  CHECK_THAT(error("host"), Contains("struct_size is 0"));
-}
-
-TEST_CASE("plan: the time of the caller's functions is unknown", "[unit][api]") {
-  Trainer trainer;
-  muonrt_distributed_config_t functions;
-  muonrt_distributed_config_init(&functions);
-  functions.gather = [](auto...) -> int { return 0; };
-  functions.redistribute = [](auto...) -> int { return 0; };
-  muonrt_optimizer_options_t options = muonrt::options();
-  options.distributed = &functions;
-  const muonrt::Plan plan = trainer.plan(options);
-  muonrt_plan_time_t time;
-  muonrt_plan_time_init(&time);
-  CHECK(muonrt_plan_get_time(&time, plan.get(), "host") == MUONRT_ERROR_NOT_SUPPORTED);
-  CHECK_THAT(message(), Catch::Contains("gather and redistribute"));
 }
 
 TEST_CASE("plan: bad arguments are named", "[unit][api]") {

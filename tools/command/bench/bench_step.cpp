@@ -187,9 +187,8 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
   }
   if (a.traces()) out.trace = trace.gather(host);
   if (!steps.empty())
-    out.parts = compare_parts(
-        median_parts(steps),
-        modelled_parts(Plan(sharded.optimizer().get()).get(), a.machine, comm.size(), a.threads));
+    out.parts = compare_parts(steps, modelled_parts(Plan(sharded.optimizer().get()).get(),
+                                                    a.machine, comm.size(), a.threads));
   mine.memory = sharded.optimizer().counters().allocated_bytes;
   std::vector<Counts> all(static_cast<size_t>(comm.size()));
   comm.allgather(all.data(), &mine, sizeof mine);

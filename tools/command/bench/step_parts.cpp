@@ -24,6 +24,24 @@ std::string kind_of(const std::string& name) {
   return numbered ? name.substr(0, digits) : name;
 }
 
+StepParts fastest_parts(const std::vector<StepParts>& steps) {
+  return *std::min_element(steps.begin(), steps.end(), [](const StepParts& a, const StepParts& b) {
+    return a.ms.front().second < b.ms.front().second;
+  });
+}
+
+StepParts median_parts(const std::vector<StepParts>& steps) {
+  StepParts out = steps.front();
+  for (auto& [name, ms] : out.ms) {
+    std::vector<double> all;
+    for (const StepParts& step : steps)
+      for (const auto& [other, value] : step.ms)
+        if (other == name) all.push_back(value);
+    ms = median_of(all);
+  }
+  return out;
+}
+
 }  // namespace
 
 StepParts step_parts(const std::string& trace) {
@@ -69,30 +87,28 @@ StepParts modelled_parts(const muonrt_plan* plan, const std::string& machine, in
   return step_parts(step.trace);
 }
 
-StepParts median_parts(const std::vector<StepParts>& steps) {
-  StepParts out = steps.front();
-  for (auto& [name, ms] : out.ms) {
-    std::vector<double> all;
-    for (const StepParts& step : steps)
-      for (const auto& [other, value] : step.ms)
-        if (other == name) all.push_back(value);
-    ms = median_of(all);
-  }
-  return out;
-}
-
-PartsTable compare_parts(const StepParts& measured, const StepParts& modelled) {
+PartsTable compare_parts(const std::vector<StepParts>& measured, const StepParts& modelled) {
   Table table({{"part", "part", Table::Align::kLeft},
                {"measured_ms", "measured ms"},
+               {"fastest_ms", "fastest ms"},
                {"modelled_ms", "modelled ms"},
-               {"ratio", "ratio"}});
-  std::map<std::string, double> other;
-  for (const auto& [name, ms] : modelled.ms) other[name] = ms;
-  for (const auto& [name, ms] : measured.ms)
+               {"ratio", "ratio"},
+               {"fastest_ratio", "to fastest"}});
+  const auto by_name = [](const StepParts& parts) {
+    return std::map<std::string, double>(parts.ms.begin(), parts.ms.end());
+  };
+  const std::map<std::string, double> fastest = by_name(fastest_parts(measured));
+  std::map<std::string, double> model = by_name(modelled);
+  const auto ratio = [](double of, double to) {
+    return to > 0 ? cell::number(of / to, 2) : cell::nothing();
+  };
+  for (const auto& [name, ms] : median_parts(measured).ms)
     table.add({{name, json_text(name.substr(name.find_first_not_of(' ')))},
                cell::number(ms, 3),
-               cell::number(other[name], 3),
-               ms > 0 ? cell::number(other[name] / ms, 2) : cell::nothing()});
+               cell::number(fastest.at(name), 3),
+               cell::number(model[name], 3),
+               ratio(model[name], ms),
+               ratio(model[name], fastest.at(name))});
   std::string rows;
   for (size_t i = 0; i < table.rows(); ++i) rows += (i > 0 ? "," : "") + table.json(i);
   return {table.text(), "[" + rows + "]"};

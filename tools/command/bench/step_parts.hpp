@@ -25,13 +25,13 @@ StepParts step_parts(const std::string& trace);
 StepParts modelled_parts(const muonrt_plan* plan, const std::string& machine, int ranks,
                          int threads);
 
-/// Medians over several steps of one plan. @param steps  at least one.
-StepParts median_parts(const std::vector<StepParts>& steps);
-
-/// A measured step next to a modelled one: rows as a table, and as a JSON list.
+/// A table of measured steps of one plan next to a modelled one, as text and as a JSON list:
+/// medians, the parts of the fastest step, which other work has disturbed least, and the ratios of
+/// the modelled parts to both.
 struct PartsTable {
   std::string text, json;
 };
-PartsTable compare_parts(const StepParts& measured, const StepParts& modelled);
+/// @param measured  at least one step.
+PartsTable compare_parts(const std::vector<StepParts>& measured, const StepParts& modelled);
 
 }  // namespace muonrt::tool
