@@ -127,7 +127,10 @@ TEST_CASE("plan time: that of the caller's functions is unknown", "[unit][api]")
   functions.redistribute = [](auto...) { return 0; };
   muonrt_optimizer_options_t options;
   muonrt_optimizer_options_init(&options);
-  options.distributed = &functions;
+  muonrt_tuning_options_t tuning;
+  muonrt_tuning_options_init(&tuning);
+  tuning.distributed = &functions;
+  options.tuning = &tuning;
   const Planned planned(&options);
   REQUIRE(planned.status == MUONRT_OK);
   muonrt_plan_time_t time;
