@@ -64,7 +64,6 @@ class Resolver {
       for (const RecordedExchange& x : ranks[r]->exchanges) ++expected_[x.key];
     }
     if (!profile.shares_cores()) return;
-    // Exchanges whose messages are not all copied by simulated ranks of one node.
     for (const RankRecording* r : ranks)
       for (const RecordedExchange& x : r->exchanges)
         for (const auto* list : {&x.sends, &x.receives})
@@ -196,7 +195,7 @@ class Resolver {
     return profile_.processors * nodes_.at(node).simulated / ranks;
   }
   static bool works(const StreamClock& s) { return s.state == StreamState::kWorks; }
-  bool multiplies(const StreamClock& s) const {
+  static bool multiplies(const StreamClock& s) {
     return s.phase == StreamPhase::kOp && (*s.ops)[s.next].kind == OpKind::kProducts;
   }
 
@@ -320,13 +319,12 @@ class Resolver {
     work(s, own_copy_seconds(profile_, out_[r].rank, x), StreamPhase::kOwn);
   }
 
-  /// Errors: INTERNAL unless the peer's exchange of this key has the message.
+  /// Errors: INTERNAL unless the peer's exchange has the message.
   void require_exchanged(int64_t key, int32_t peer, int32_t rank, int64_t bytes) const {
     const auto& all = ranks_[index_.at(peer)]->exchanges;
     const auto same = std::find_if(all.begin(), all.end(),
                                    [&](const RecordedExchange& x) { return x.key == key; });
-    MUONRT_CHECK_INTERNAL(same != all.end(), "rank ", peer, " does not take part in exchange ",
-                          key);
+    MUONRT_CHECK_INTERNAL(same != all.end(), "rank ", peer, " has no exchange ", key);
     require_message(same->receives, rank, peer, bytes);
   }
 
@@ -386,7 +384,7 @@ class Resolver {
   std::map<int32_t, size_t> index_;          // by rank
   std::map<int32_t, Node> nodes_;
   std::map<int64_t, size_t> expected_;  // by key: simulated ranks of the exchange
-  std::set<int64_t> linked_;            // exchanges that use links
+  std::set<int64_t> linked_;  // exchanges with messages that simulated ranks of a node do not copy
   std::map<int64_t, std::vector<ExchangeMember>> waiting_;
   std::map<size_t, int64_t> reductions_;  // by rank
 };

@@ -300,7 +300,7 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
                    {"link_bytes_per_second", fmt::format("{}", a.link.bytes_per_second)},
                    {"link_message_seconds", fmt::format("{}", a.link.message_seconds)}};
   Progress progress(comm.rank() == 0);
-  std::string text, json;  // the parts of all rows
+  PartsReport parts;
   for (const Group& group : groups) {
     Measured first;
     for (const std::string& strategy : a.strategies) {
@@ -320,13 +320,7 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
       if (first.step.empty()) first = m;
       const int ranks = alone ? 1 : comm.size();
       add_row(report, group, strategy, ranks, first, m);
-      if (!a.machine.empty()) {
-        text += fmt::format("\n{}, {}: measured, and modelled on {}\n{}", group.name, strategy,
-                            a.machine, m.parts.text);
-        json += (json.empty() ? "" : ",") + json_object({{"shape", json_text(group.name)},
-                                                         {"strategy", json_text(strategy)},
-                                                         {"parts", m.parts.json}});
-      }
+      if (!a.machine.empty()) parts.add(group.name, strategy, a.machine, m.parts);
       if (a.traces())
         write_trace(a,
                     fmt::format("{}, {}, {} ranks ({})", group.name, strategy, ranks, words.mesh),
@@ -335,10 +329,10 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
   }
   if (!a.machine.empty()) {
     report.fields.emplace_back("machine", json_text(a.machine));
-    report.fields.emplace_back("modelled", "[" + json + "]");
+    report.fields.emplace_back("modelled", "[" + parts.json + "]");
   }
   const int code = report.finish();
-  if (!a.json && comm.rank() == 0) fmt::print("{}", text);
+  if (!a.json && comm.rank() == 0) fmt::print("{}", parts.text);
   return code;
 }
 

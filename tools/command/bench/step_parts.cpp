@@ -114,4 +114,13 @@ PartsTable compare_parts(const std::vector<StepParts>& measured, const StepParts
   return {table.text(), "[" + rows + "]"};
 }
 
+void PartsReport::add(const std::string& shape, const std::string& strategy,
+                      const std::string& machine, const PartsTable& parts) {
+  text +=
+      "\n" + shape + ", " + strategy + ": measured, and modelled on " + machine + "\n" + parts.text;
+  json += (json.empty() ? "" : ",") + json_object({{"shape", json_text(shape)},
+                                                   {"strategy", json_text(strategy)},
+                                                   {"parts", parts.json}});
+}
+
 }  // namespace muonrt::tool

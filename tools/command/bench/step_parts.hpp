@@ -34,4 +34,11 @@ struct PartsTable {
 /// @param measured  at least one step.
 PartsTable compare_parts(const std::vector<StepParts>& measured, const StepParts& modelled);
 
+/// The tables of all rows of a benchmark, and the items of a JSON list.
+struct PartsReport {
+  std::string text, json;
+  void add(const std::string& shape, const std::string& strategy, const std::string& machine,
+           const PartsTable& parts);
+};
+
 }  // namespace muonrt::tool
