@@ -327,10 +327,7 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
                     m.trace);
     }
   }
-  if (!a.machine.empty()) {
-    report.fields.emplace_back("machine", json_text(a.machine));
-    report.fields.emplace_back("modelled", "[" + parts.json + "]");
-  }
+  if (!a.machine.empty()) report.fields.emplace_back("modelled", "[" + parts.json + "]");
   const int code = report.finish();
   if (!a.json && comm.rank() == 0) fmt::print("{}", parts.text);
   return code;
