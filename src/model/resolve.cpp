@@ -175,9 +175,7 @@ class Resolver {
   /// Advances the clock to the next end of a sleep or of work. Returns false if there is none.
   bool advance() {
     if (profile_.shares_cores()) share_cores();
-    const auto waits = [](const StreamClock& s) {
-      return s.state == StreamState::kSleeps || s.state == StreamState::kWorks;
-    };
+    const auto waits = [](const auto& s) { return works(s) || s.state == StreamState::kSleeps; };
     double next = std::numeric_limits<double>::infinity();
     for (const StreamClock& s : streams_)
       if (waits(s)) next = std::min(next, s.end);
@@ -214,9 +212,10 @@ class Resolver {
       if (!works(s)) continue;
       const Node& node = nodes_[node_of(i / 2)];
       const double cores = cores_of(node_of(i / 2));
-      const double left = std::max(0.001 * cores, cores - node.others);  // products never stop
-      const double rate =
-          multiplies(s) ? std::min(1.0, left / node.products) : std::min(1.0, cores / node.others);
+      const double kept = node.products > 0 ? 0.001 * cores : 0;  // products never stop
+      const double fast = std::min(1.0, (cores - kept) / std::max(node.others, 1e-9));
+      const double left = cores - fast * node.others;
+      const double rate = multiplies(s) ? std::min(1.0, left / node.products) : fast;
       if (rate == s.rate) continue;
       s.end = now_ + (s.end - now_) * s.rate / rate;
       s.rate = rate;

@@ -77,7 +77,7 @@ TEST_CASE("shared host: passes run at once, and products get the cores that are 
   p.processors = 1;
   const auto found = times(
       p, {rank(0, {op(OpKind::kLocal, 10 * kUs)}), rank(1, {op(OpKind::kProducts, 30 * kUs)})});
-  CHECK(found[0].seconds == Approx(10 * kUs));
+  CHECK(found[0].seconds == Approx(10 * kUs).epsilon(2e-3));  // products never stop
   CHECK(found[1].seconds == Approx(40 * kUs));
 }
 
@@ -158,8 +158,8 @@ TEST_CASE("shared host: a stream waits longer if all cores compute", "[unit][mod
     times(p, {timed});
     return ends[0] - 1;
   };
-  CHECK(end(2) == 17000);  // nanoseconds
-  CHECK(end(1) == 34000);
+  CHECK(end(2) == 17000);                                             // nanoseconds
+  CHECK(static_cast<double>(end(1)) == Approx(34000).epsilon(2e-3));  // products never stop
 }
 
 TEST_CASE("shared host: the rates of passes follow their kind and their footprint",
