@@ -108,15 +108,18 @@ void TimedWork::measure() {
 
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most) {
-  // The stream is busy with a fill while the host enqueues the runs.
-  const Buffer busy(bench.device(), int64_t{8} << 20);
+  // The stream is busy with a fill, or with copies on a GPU, while the host enqueues the runs.
+  const Filler filler(bench);
+  const Buffer busy(bench.device(), filler.empty() ? int64_t{8} << 20 : 0);
+  const int64_t copies =
+      filler.empty() ? 0 : std::max<int64_t>(1, std::llround(kRepeatedMs / filler.copy_ms()));
   const auto timed = [&](int64_t runs) {
-    const double ms = bench.time_once([] {}), begin = now_ms();
-    bench.ops().fill(bench.stream(), busy.data(), 0, busy.bytes());
-    const double out = bench.time_once([&] {
+    if (filler.empty()) bench.ops().fill(bench.stream(), busy.data(), 0, busy.bytes());
+    filler.enqueue(bench, copies);
+    const double ms = bench.time_once([&] {
       for (int64_t i = 0; i < runs; ++i) enqueue();
     });
-    return std::max(1e-6, std::min(out - ms, now_ms() - begin)) / static_cast<double>(runs);
+    return std::max(1e-6, ms) / static_cast<double>(runs);
   };
   timed(1);  // allocates what products need
   const double once = timed(1);

@@ -26,10 +26,15 @@ namespace {
 
 // A size that takes longer than this is the last one of its table.
 constexpr double kLongProductMs = 12, kLongPassMs = 10;
+constexpr double kLongMeasurement = 2;  // seconds; an emulated GPU has another clock
 constexpr int64_t kSmallest = 16, kLargest = 16384;
 constexpr int64_t kFootprints[] = {int64_t{1} << 18, int64_t{1} << 21, int64_t{1} << 24,
                                    int64_t{1} << 27, int64_t{1} << 30};
 constexpr int kManyOps = 100, kFewOps = 10;
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 class Calibration {
  public:
@@ -169,6 +174,7 @@ class Calibration {
     out_.product_seconds = std::min(smallest.symmetric_ms, smallest.general_ms) * 1e-3;
     add("product_seconds", "", out_.product_seconds, smallest.wrong);
     for (int64_t size = 2 * kSmallest; size <= kLargest; size *= 2) {
+      const auto begin = std::chrono::steady_clock::now();
       const int64_t count = gpu_ ? std::clamp<int64_t>((1 << 21) / (size * size), 1, 16) : 1;
       const ProductTimes times = products_of(size, count, dtype);
       const double flops =
@@ -183,6 +189,7 @@ class Calibration {
       add("products: symmetric", at, out_.products.back().symmetric, times.wrong);
       add("products: general", at, out_.products.back().general);
       if (std::max(times.symmetric_ms, times.general_ms) > kLongProductMs) break;
+      if (seconds_since(begin) > kLongMeasurement) break;
     }
     const auto size = static_cast<int64_t>(out_.products[out_.products.size() / 2].size);
     const ProductTimes other =
@@ -212,6 +219,7 @@ class Calibration {
 
   void measure_passes() {
     for (const int64_t footprint : kFootprints) {
+      const auto begin = std::chrono::steady_clock::now();
       PassRate& row = out_.passes.emplace_back();
       row.footprint = static_cast<double>(footprint);
       double longest = 0;
@@ -233,7 +241,7 @@ class Calibration {
         add(fmt::format("passes: {}", kPassNames[kind]), cell::bytes(footprint).text,
             row.rates[kind], wrong);
       }
-      if (longest > kLongPassMs) break;
+      if (longest > kLongPassMs || seconds_since(begin) > 5 * kLongMeasurement) break;
     }
     out_.pass_bytes = out_.passes.back().rates[static_cast<size_t>(PassKind::kCommit)];
     out_.normalize_ratio = std::clamp(
