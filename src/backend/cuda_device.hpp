@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,14 @@ bool cuda_is_built() noexcept;
 /// Returns the number of GPUs that are visible to this process, or 0 if there is no driver or no
 /// GPU.
 int cuda_device_count() noexcept;
+
+/// The size of a GPU.
+struct CudaDeviceSize {
+  int64_t memory_bytes = 0;
+  int sms = 0;
+};
+/// Errors: DEVICE if GPU `index` does not exist; NOT_SUPPORTED without a CUDA backend.
+CudaDeviceSize cuda_device_size(int index);
 
 /// Describes the CUDA runtime of this build and the installed driver: "runtime 13.0, driver 13.0";
 /// "none" without a CUDA backend.

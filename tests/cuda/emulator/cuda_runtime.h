@@ -112,6 +112,7 @@ enum cudaDeviceAttr {
 struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor;
+  size_t totalGlobalMem;
 };
 struct cudaFuncAttributes {
   int numRegs;

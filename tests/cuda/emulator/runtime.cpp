@@ -224,7 +224,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   const Lock lock;
-  *properties = {"emulated GPU", 9, 0, static_cast<int>(machine().sms), 512};
+  *properties = {"emulated GPU", 9, 0, static_cast<int>(machine().sms), 512, size_t{80} << 30};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {

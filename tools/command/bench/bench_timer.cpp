@@ -13,6 +13,7 @@ constexpr int64_t kLeastFiller = int64_t{1} << 20, kMaxFiller = int64_t{64} << 2
 constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // 0.2: before the first time is known
 constexpr double kSlowCopyMs = 1;                     // of an emulated GPU
 constexpr double kRegionMs = 0.33, kMaxRegionMs = 20, kWarmMs = 50;
+constexpr double kRepeatedMs = 1;
 constexpr double kLeadMs = 20;  // a GPU regulates its power every few ms
 constexpr std::chrono::milliseconds kClockPeriod(20);
 constexpr double kMaxLead = 5000, kMaxLeadMs = 100;  // 100 ms of the host: an emulated GPU
@@ -136,6 +137,29 @@ void TimedWork::measure(ClockSampler& clocks) {
   times_.ms.push_back(taken.ms);
   times_.enqueue_ms.push_back(taken.enqueue_ms);
   if (!filler_->empty()) times_.ahead = times_.ahead.value_or(true) && taken.ahead;
+}
+
+double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
+                     int64_t most) {
+  // The stream is busy with a fill, or with copies on a GPU, while the host enqueues the runs.
+  const Filler filler(bench);
+  const Buffer busy(bench.device(), filler.empty() ? int64_t{8} << 20 : 0);
+  const int64_t copies =
+      filler.empty() ? 0 : std::max<int64_t>(1, std::llround(kRepeatedMs / filler.copy_ms()));
+  const auto timed = [&](int64_t runs) {
+    if (filler.empty()) bench.ops().fill(bench.stream(), busy.data(), 0, busy.bytes());
+    filler.enqueue(bench, copies);
+    const double ms = bench.time_once([&] {
+      for (int64_t i = 0; i < runs; ++i) enqueue();
+    });
+    return std::max(1e-6, ms) / static_cast<double>(runs);
+  };
+  timed(1);  // allocates what products need
+  const double once = timed(1);
+  const auto runs = std::clamp<int64_t>(std::llround(kRepeatedMs / once), 1, most);
+  std::vector<double> all;
+  for (int i = 0; i < iters; ++i) all.push_back(timed(runs));
+  return median_of(all);
 }
 
 void time_in_turns(const DeviceArguments& a, const Filler& filler, std::vector<TimedWork>& works) {

@@ -108,6 +108,12 @@ class TimedWork {
   Buffer clock_;
 };
 
+/// Milliseconds of one run of work that is repeated on a busy stream: the medians of `iters` times,
+/// each of as many runs as take about a millisecond, but at least one.
+/// @param most  runs, at most.
+double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
+                     int64_t most = 200);
+
 /// Runs works alternately, each once in a round, so that clocks and heat are the same for all. The
 /// warm-up lasts at least --warmup rounds, on a GPU 50 ms, and the seconds of --steady.
 void time_in_turns(const DeviceArguments& arguments, const Filler& filler,

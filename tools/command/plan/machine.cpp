@@ -9,6 +9,7 @@
 
 #include "api/handles.hpp"
 #include "command/plan/explain_step.hpp"
+#include "model/named_profiles.hpp"
 #include "model/simulate.hpp"
 #include "model/strategies.hpp"
 #include "show/table.hpp"
@@ -110,9 +111,13 @@ std::string json_of(const MachineProfile& machine, const Simulation& step,
                       {"fits", fits ? "true" : "false"}});
 }
 
-std::string text_of(const std::string& name) {
-  for (const NamedMachine& m : named_machines())
-    if (name == m.name) return m.json;
+}  // namespace
+
+std::string machine_names() { return profile_names(); }
+
+std::string machine_text(const std::string& name) {
+  for (const NamedProfile& p : named_profiles())
+    if (name == p.name) return p.json;
   std::ifstream file(name, std::ios::binary);
   std::string out((std::istreambuf_iterator<char>(file)), {});
   if (!file.is_open() || file.bad())
@@ -123,18 +128,9 @@ std::string text_of(const std::string& name) {
   return out;
 }
 
-}  // namespace
-
-std::string machine_names() {
-  std::string out;
-  for (const NamedMachine& m : named_machines())
-    out += (out.empty() ? "" : ", ") + std::string(m.name);
-  return out;
-}
-
 Machine::Machine(const std::string& text)
     : profile_(std::make_shared<MachineProfile>(
-          parse_profile(text_of(text), "--machine '" + text + "'"))) {}
+          parse_profile(machine_text(text), "--machine '" + text + "'"))) {}
 
 bool Machine::gpu() const { return profile_->gpu; }
 

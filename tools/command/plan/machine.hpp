@@ -14,15 +14,10 @@ struct Simulation;
 
 namespace tool {
 
-/// A profile that is built into the command.
-struct NamedMachine {
-  const char* name;
-  const char* json;
-};
-
-/// All files of tools/machines, by name. CMake makes the list.
-const std::vector<NamedMachine>& named_machines();
+/// Of the machines that are built into the library.
 std::string machine_names();
+/// The JSON text of a machine, by its name or the path of a file. Throws std::runtime_error.
+std::string machine_text(const std::string& name_or_file);
 
 /// The time of a step on a machine.
 struct MachineAnswer {
